@@ -1,0 +1,14 @@
+"""What a computation hands back: a frozen table with a passport, and how it prints and saves.
+
+Owns the passport (which model, corpus, basis, dtype, seed and version a number comes from), the table (rows, JSON, CSV,
+Parquet, HTML, terminal) and the one function that makes token text visible. Computes nothing and knows no model.
+
+Public names: `Passport`, `Table`, `visible`, `visible_rich`, `visible_html`, `write_whole`.
+"""
+
+from unembed.results.files import write_whole
+from unembed.results.passport import Passport
+from unembed.results.table import Table
+from unembed.results.token_text import visible, visible_html, visible_rich
+
+__all__ = ["Passport", "Table", "visible", "visible_html", "visible_rich", "write_whole"]

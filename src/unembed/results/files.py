@@ -1,0 +1,51 @@
+"""Writing a result so that a reader finds all of it or nothing."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from unembed.errors import InvalidInput, UnembedError
+
+
+def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
+    """The path, after the content stands there completely.
+
+    Written under a temporary name in the same folder and renamed, so that an interrupted or failed write leaves what
+    was there before.
+
+    Raises:
+        InvalidInput: the folder does not exist, or the path is a folder.
+        UnembedError: the disk is full or the folder cannot be written to.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InvalidInput(
+            f"cannot write {target}", why=f"the folder {target.parent} does not exist", instead="Create it first"
+        )
+    if target.is_dir():
+        raise InvalidInput(f"cannot write {target}", why="it is a folder", instead="Give the name of a file")
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    temporary = ""
+    try:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as handle:
+            temporary = handle.name
+            handle.write(data)
+        # NamedTemporaryFile makes files only the owner can read; a result is an ordinary file.
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise UnembedError(
+            f"cannot write {target}", why=error.strerror or str(error), instead="Choose another place"
+        ) from error
+    finally:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+    return target
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

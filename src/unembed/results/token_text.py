@@ -1,0 +1,97 @@
+"""Token text made visible: the one place that decides how a token looks on any screen.
+
+| in the token | shown as |
+|---|---|
+| space | `·` |
+| newline, tab | `↵`, `⇥` |
+| other control characters | their control picture, `␀` to `␟`, `␡` |
+| a byte that is no UTF-8 | `⟨0xE2⟩` |
+| zero-width, bidirectional controls, odd spaces, private and unassigned code points | `⟨U+200B⟩` |
+| a combining mark with nothing to stand on | `◌` before it |
+| one of the marks above, meant literally | `⟨U+00B7⟩` |
+
+Because the marks themselves are escaped, different texts never look the same.
+"""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+_NAMED = {" ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡"}
+_OPEN, _CLOSE, _CARRIER = "⟨", "⟩", "◌"
+_MARKS = frozenset([*_NAMED.values(), _OPEN, _CLOSE, _CARRIER, *(chr(0x2400 + code) for code in range(0x20))])
+# Letters and marks by category, yet drawn as nothing: variation selectors, fillers, the grapheme joiner.
+_DRAWN_AS_NOTHING = frozenset(
+    chr(code)
+    for code in (
+        *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x2800, 0x3164, 0xFFA0),
+        *range(0xFE00, 0xFE10),
+        *range(0xE0100, 0xE01F0),
+    )
+)
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+
+
+def visible(token: str | bytes, *, prose: bool = False) -> str:
+    """The token as plain text with everything invisible made visible.
+
+    Args:
+        token: a token's text, or its bytes where they may be no UTF-8. A lone surrogate U+DC80 to U+DCFF stands for a
+            byte, as Python's `surrogateescape` has it.
+        prose: leave plain spaces and literal marks as they are: for titles and names, where only what could mislead is
+            marked.
+    """
+    return "".join(text for text, _ in _pieces(token, prose))
+
+
+def visible_rich(token: str | bytes, *, style: str = "", prose: bool = False) -> Any:
+    """The same as a `rich.text.Text`: marks dimmed, and square brackets are never read as markup."""
+    from rich.text import Text
+
+    text = Text(style=style)
+    for piece, is_mark in _pieces(token, prose):
+        text.append(piece, style="dim" if is_mark else None)
+    return text
+
+
+def visible_html(token: str | bytes, *, prose: bool = False) -> str:
+    """The same as escaped HTML in a `<bdi>`, so that right-to-left letters do not reorder what stands beside them."""
+    parts = [
+        f'<span class="mark">{html.escape(piece)}</span>' if is_mark else html.escape(piece)
+        for piece, is_mark in _pieces(token, prose)
+    ]
+    return f"<bdi>{''.join(parts)}</bdi>"
+
+
+def _pieces(token: str | bytes, prose: bool) -> Iterator[tuple[str, bool]]:
+    """Each character as (what to show, whether that is a mark of ours)."""
+    text = token.decode("utf-8", "surrogateescape") if isinstance(token, bytes) else token
+    previous = ""
+    for char in text:
+        if prose and (char == " " or char in _MARKS):
+            yield char, False
+        elif char in _NAMED:
+            yield _NAMED[char], True
+        elif char < " ":
+            yield chr(0x2400 + ord(char)), True
+        elif 0xDC80 <= ord(char) <= 0xDCFF:
+            yield f"{_OPEN}0x{ord(char) - 0xDC00:02X}{_CLOSE}", True
+        elif char in _MARKS or _is_hidden(char):
+            yield f"{_OPEN}U+{ord(char):04X}{_CLOSE}", True
+        elif unicodedata.category(char) in ("Mn", "Me") and (not previous or _stands_on_nothing(previous)):
+            yield _CARRIER, True
+            yield char, False
+        else:
+            yield char, False
+        previous = char
+
+
+def _is_hidden(char: str) -> bool:
+    return unicodedata.category(char) in _HIDDEN_CATEGORIES or char in _DRAWN_AS_NOTHING
+
+
+def _stands_on_nothing(previous: str) -> bool:
+    return previous in _MARKS or _is_hidden(previous)

@@ -1,0 +1,164 @@
+"""Tables and passports: what is saved comes back, what is shown is complete or says so."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unembed.errors import InvalidInput, UnembedError
+from unembed.results import Passport, Table, write_whole
+
+PASSPORT = Passport("wren", "abc", "float32", basis="final", seed=3, notes={"hide_unlearned": True})
+COLUMNS = {
+    "layer": np.array([0, 1]),
+    "token": [" January", "[red]<b>"],
+    "share": [1.5, float("nan")],
+    "top_tokens": [[" a", "\n"], []],
+}
+
+
+def table() -> Table:
+    return Table("Sub-updates", COLUMNS, PASSPORT)
+
+
+def test_passport_survives_its_dictionary() -> None:
+    assert Passport.from_dict(json.loads(json.dumps(PASSPORT.to_dict()))) == PASSPORT
+    assert pickle.loads(pickle.dumps(PASSPORT)) == PASSPORT
+
+
+def test_passport_line_names_what_changes_numbers() -> None:
+    line = PASSPORT.line()
+    assert line.startswith("wren@abc · float32 · basis final · seed 3 · hide unlearned yes · unembed ")
+
+
+def test_passport_is_frozen_and_keeps_its_own_notes() -> None:
+    notes = {"a": 1}
+    passport = Passport("m", None, "float32", notes=notes)
+    notes["a"] = 2
+    assert passport.notes == {"a": 1}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        passport.model = "other"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(("stored", "part"), [({"modle": "x"}, "'modle'"), ({"model": "x"}, "'revision'")])
+def test_passport_with_a_wrong_field_is_refused(stored: dict[str, str], part: str) -> None:
+    with pytest.raises(InvalidInput, match=part):
+        Passport.from_dict(stored)
+
+
+def test_rows_are_plain_python() -> None:
+    first = next(iter(table().rows()))
+    assert first == {"layer": 0, "token": " January", "share": 1.5, "top_tokens": [" a", "\n"]}
+    assert type(first["layer"]) is int
+
+
+def test_json_has_a_stable_schema() -> None:
+    stored = json.loads(table().to_json())
+    assert list(stored) == ["schema", "title", "passport", "columns", "rows"]
+    assert stored["schema"] == "unembed.table/1"
+    assert stored["columns"] == list(COLUMNS)
+    assert stored["rows"][1] == {"layer": 1, "token": "[red]<b>", "share": None, "top_tokens": []}
+    assert Passport.from_dict(stored["passport"]) == PASSPORT
+
+
+def test_csv_keeps_token_text_as_it_is(tmp_path: Path) -> None:
+    text = table().to_csv(tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == text
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert rows[0]["token"] == " January"
+    assert json.loads(rows[0]["top_tokens"]) == [" a", "\n"]
+
+
+def test_parquet_brings_title_and_passport_back(tmp_path: Path) -> None:
+    back = Table.from_parquet(table().to_parquet(tmp_path / "t.parquet"))
+    assert (back.title, back.passport) == ("Sub-updates", PASSPORT)
+    assert json.loads(back.to_json())["rows"] == json.loads(table().to_json())["rows"]
+
+
+def test_a_parquet_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(InvalidInput, match="did not write it"):
+        Table.from_parquet(tmp_path / "other.parquet")
+    with pytest.raises(InvalidInput, match="cannot read"):
+        Table.from_parquet(tmp_path / "absent.parquet")
+
+
+def test_arrow_and_mapping_give_the_same_table() -> None:
+    arrow = Table("Sub-updates", table().to_arrow(), PASSPORT)
+    assert arrow.to_text() == table().to_text()
+    assert len(arrow) == len(table()) == 2
+
+
+def test_terminal_form_shows_tokens_and_passport() -> None:
+    text = table().to_text(width=100)
+    assert "·January" in text
+    assert "[red]<b>" in text
+    assert "·a ↵" in text
+    assert "wren@abc" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_html_page_is_self_contained_and_escaped(tmp_path: Path) -> None:
+    page = table().to_html(tmp_path / "t.html")
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert "http" not in page
+    assert page == (tmp_path / "t.html").read_text()
+
+
+def test_a_long_table_says_how_much_is_left_out_on_screen_and_saves_all() -> None:
+    long = Table("Long", {"n": list(range(1000))}, PASSPORT)
+    assert "960 more rows" in long.to_text()
+    assert "960 more rows" in long._repr_html_()
+    assert len(json.loads(long.to_json())["rows"]) == 1000
+    assert "more rows" not in long.to_html()
+
+
+def test_columns_of_unequal_length_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="a 1, b 2"):
+        Table("t", {"a": [1], "b": [1, 2]}, PASSPORT)
+    with pytest.raises(InvalidInput, match="list"):
+        Table("t", [1, 2], PASSPORT)
+
+
+def test_an_empty_table_prints_and_saves() -> None:
+    empty = Table("Nothing", {"a": []}, PASSPORT)
+    assert "Nothing" in empty.to_text()
+    assert json.loads(empty.to_json())["rows"] == []
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = write_whole(tmp_path / "result.txt", "first")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("unembed.results.files.os.replace", full)
+    with pytest.raises(UnembedError, match="No space left on device"):
+        write_whole(target, "second")
+    assert target.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"does not exist\. Create it first"):
+        write_whole(tmp_path / "absent" / "result.txt", "text")
+    with pytest.raises(InvalidInput, match="it is a folder"):
+        write_whole(tmp_path, "text")
+
+
+def test_results_need_neither_torch_nor_pyarrow_to_be_imported() -> None:
+    code = "import sys, unembed.results; print([m for m in ('torch', 'pyarrow', 'rich', 'numpy') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
