@@ -1,0 +1,59 @@
+# What a contributor or a newcomer types. `make` alone lists it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+PROMPT ?= The first month of the year is
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint bench docs models clean
+
+help:  ## list what there is
+	@grep -E '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
+	@echo '  PROMPT="..." make run traces another prompt; PYTHON=python3.12 make run uses another Python'
+
+# A stamp per set of packages: the second `make run` installs nothing.
+$(BIN)/python:
+	@echo "Making $(VENV) with $(PYTHON)" >&2
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing unembed into $(VENV) (once; torch and transformers take a few minutes)" >&2
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "Installing what tests and checks need" >&2
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "Installing what the documentation needs" >&2
+	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+run: $(VENV)/.installed  ## install, then trace a prompt on the embedded model
+	@$(BIN)/unembed trace "$(PROMPT)"
+
+# One thread each: two workers that both spread over all cores crawl.
+test: $(VENV)/.installed-dev  ## all tests
+	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between rooms
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-dev  ## measure every claim, write benchmarks/RESULTS.md
+	@for script in benchmarks/*.py; do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
+
+docs: $(VENV)/.installed-docs  ## build the documentation into site/
+	@$(BIN)/zensical build --strict
+
+models: $(VENV)/.installed-dev  ## train the embedded models again: CORPUS=folder of corpus-*.jsonl.xz
+	@test -n "$(CORPUS)" || { echo 'Name the corpus: make models CORPUS=path/to/corpus (see docs/models.md)' >&2; exit 2; }
+	@$(BIN)/python -m unembed.training --corpus "$(CORPUS)" $(ARGS)
+
+clean:  ## remove what make made, the virtual environment included
+	@rm -rf $(VENV) site build dist
