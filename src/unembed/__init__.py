@@ -1,0 +1,52 @@
+"""See how a transformer language model builds its prediction.
+
+Public names are imported on first use, so that `import unembed` stays light:
+
+    lm = unembed.load()                 the embedded model "wren"; also a hub id, a folder, or a model in memory
+    trace = lm.trace("The first ...")   one prompt seen whole
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES: dict[str, str] = {
+    "load": "unembed.language_model",
+    "LanguageModel": "unembed.language_model",
+    "Edit": "unembed.stream.edits",
+    "set_coefficient": "unembed.stream.edits",
+    "scale_coefficient": "unembed.stream.edits",
+    "add_to_coefficient": "unembed.stream.edits",
+    "scale_head": "unembed.stream.edits",
+    "UnembedError": "unembed.errors",
+}
+"""Every public name and the module it comes from."""
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+if TYPE_CHECKING:
+    from unembed.errors import UnembedError as UnembedError
+    from unembed.language_model import LanguageModel as LanguageModel
+    from unembed.language_model import load as load
+    from unembed.stream.edits import Edit as Edit
+    from unembed.stream.edits import add_to_coefficient as add_to_coefficient
+    from unembed.stream.edits import scale_coefficient as scale_coefficient
+    from unembed.stream.edits import scale_head as scale_head
+    from unembed.stream.edits import set_coefficient as set_coefficient
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first asked for."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'unembed' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

@@ -1,0 +1,102 @@
+"""Every error the package raises.
+
+    UnembedError
+    ├── InvalidInput            what the caller gave cannot be used (also a ValueError)
+    │   ├── OutOfRange          a layer, head, memory or position that does not exist
+    │   └── NotOneToken         a target text that is no token, or several
+    ├── ModelUnavailable        the model named cannot be found, read or fetched
+    ├── ModelNotUnderstood      the model opens, but a part of it has no place in the description
+    ├── PointMissing            the model has no such tensor, or not at this layer
+    ├── Unsupported             the model has the part, and this question cannot be asked of it
+    ├── SumNotProved            a decomposition missed the tensor it decomposes
+    ├── NotFinite               a tensor holds NaN or infinity
+    ├── OutOfMemory             what was asked does not fit
+    ├── CorpusUnreadable        a corpus file cannot be found, read or decoded
+    ├── IndexFault              an index is absent, incomplete, damaged or of something else
+    ├── CheckpointFault         a checkpoint cannot be used to resume
+    └── ExtraMissing            an optional dependency is not installed
+
+Each message has three parts: what failed (with the offending value), why, and what to do instead.
+"""
+
+from __future__ import annotations
+
+
+class UnembedError(Exception):
+    """A sentence a person can act on; the three parts stay readable as fields."""
+
+    def __init__(self, what: str, *, why: str = "", instead: str = "") -> None:
+        """Join the parts into one line: `what: why. instead.`"""
+        self.what = what.strip().rstrip(".")
+        self.why = why.strip().rstrip(".")
+        self.instead = instead.strip().rstrip(".")
+        super().__init__(self._line())
+
+    def _line(self) -> str:
+        first = f"{self.what}: {self.why}" if self.why else self.what
+        sentences = [first, self.instead] if self.instead else [first]
+        return " ".join(". ".join(sentences).split()) + "."
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only parts do not survive the default pickling, which engines with several processes rely on.
+        return (_rebuilt, (type(self), self.what, self.why, self.instead))
+
+
+def _rebuilt(kind: type[UnembedError], what: str, why: str, instead: str) -> UnembedError:
+    return kind(what, why=why, instead=instead)
+
+
+class InvalidInput(UnembedError, ValueError):
+    """What the caller gave cannot be used."""
+
+
+class OutOfRange(InvalidInput):
+    """A layer, head, memory or position that does not exist."""
+
+
+class NotOneToken(InvalidInput):
+    """A target text that is not exactly one token of the vocabulary."""
+
+
+class ModelUnavailable(UnembedError):
+    """The model named cannot be found, read or fetched."""
+
+
+class ModelNotUnderstood(UnembedError):
+    """The model opens, but a part of it has no place in the description of decoders."""
+
+
+class PointMissing(UnembedError):
+    """The model has no such tensor, or not at this layer."""
+
+
+class Unsupported(UnembedError):
+    """The model has the part, and this question cannot be asked of it."""
+
+
+class SumNotProved(UnembedError):
+    """A decomposition missed the tensor it decomposes by more than the tolerance."""
+
+
+class NotFinite(UnembedError):
+    """A tensor holds NaN or infinity."""
+
+
+class OutOfMemory(UnembedError):
+    """What was asked does not fit into memory."""
+
+
+class CorpusUnreadable(UnembedError):
+    """A corpus file cannot be found, read or decoded."""
+
+
+class IndexFault(UnembedError):
+    """An index is absent, incomplete, damaged, or belongs to another model or schema."""
+
+
+class CheckpointFault(UnembedError):
+    """A checkpoint cannot be used to resume this work."""
+
+
+class ExtraMissing(UnembedError):
+    """An optional dependency is not installed; the message names the extra."""

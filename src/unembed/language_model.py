@@ -1,0 +1,66 @@
+"""The handle that `unembed.load()` returns: one-line methods, each calling one room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from unembed.models.decoder import Decoder
+from unembed.models.loading import open_model
+from unembed.stream.edits import Edit
+from unembed.stream.run import Run, Tokens, run
+from unembed.stream.watch import watch
+
+
+class LanguageModel(Decoder):
+    """A decoder with everything that can be asked of it."""
+
+    def run(
+        self, tokens: Tokens, capture: Sequence[str] = (), edits: Sequence[Edit] = (), *,
+        attention_mask: Tensor | None = None, logits: bool = True, layers: Sequence[int] | None = None,
+    ) -> Run:
+        """One forward pass, watched; see `unembed.stream.run.run`."""
+        return run(self, tokens, capture, edits, attention_mask=attention_mask, logits=logits, layers=layers)
+
+    def edited(self, edits: Sequence[Edit]) -> AbstractContextManager[Any]:
+        """While inside, every use of `lm.hf`, generation included, happens under these edits."""
+        return watch(self, {}, edits)
+
+
+def load(
+    model: str | Path | PreTrainedModel | None = None,
+    *,
+    tokenizer: PreTrainedTokenizerBase | str | None = None,
+    revision: str | None = None,
+    offline: bool = False,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    trust_remote_code: bool = False,
+) -> LanguageModel:
+    """Open a decoder.
+
+    Args:
+        model: a shipped name ("wren", the default), a hub id, a saved folder, or a `PreTrainedModel` in memory.
+        tokenizer: needed only for a model in memory, or to use another one.
+        revision: a branch, tag or commit of the hub.
+        offline: use the local cache only.
+        dtype: "float32", "bfloat16", ...; the checkpoint's own when not given.
+        device: where to put the model.
+        device_map: spread the model over devices (needs accelerate).
+        trust_remote_code: run code that the model's repository brings; never by default.
+
+    Raises:
+        ModelUnavailable: no such model, folder or network.
+        ModelNotUnderstood: the family does something that has no place in the description.
+    """
+    return LanguageModel(open_model(
+        model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device,
+        device_map=device_map, trust_remote_code=trust_remote_code,
+    ))

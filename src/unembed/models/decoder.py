@@ -1,0 +1,167 @@
+"""An opened decoder: the live model, its tokenizer, and its structure. Every room takes one as its first argument."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from unembed.errors import InvalidInput, OutOfRange, Unsupported
+from unembed.models.loading import Opened
+from unembed.models.resolver import resolve
+from unembed.models.structure import FeedForwardSite
+from unembed.models.vocabulary import Vocabulary, unlearned_by_counts, unlearned_by_embedding
+from unembed.models.weights import Weights
+
+_CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
+
+
+class Decoder:
+    """A decoder language model as `unembed` sees it. The model itself is never copied or changed."""
+
+    def __init__(self, opened: Opened) -> None:
+        """Resolve the structure by one dry run of six tokens.
+
+        Raises:
+            ModelNotUnderstood: a part of the model has no place in the description.
+        """
+        self._opened = opened
+        self.hf: PreTrainedModel = opened.hf
+        self.name, self.revision = opened.name, opened.revision
+        self.structure = resolve(opened.hf)
+        self.weights = Weights(self.structure)
+        self.lock = threading.RLock()
+        """Held by whoever has hooks on the model: one run at a time."""
+        first = self.structure.blocks[0].attention
+        self.n_layers = len(self.structure.blocks)
+        self.n_heads, self.n_kv_heads, self.d_head = first.n_heads, first.n_kv_heads, first.d_head
+        config = opened.hf.config.get_text_config()
+        self.d_model: int = config.hidden_size
+        self.d_vocab: int = self.hf.get_input_embeddings().weight.shape[0]
+        found = (v for n in _CONTEXT_FIELDS if isinstance(v := getattr(config, n, None), int))
+        self.n_ctx: int | None = next(found, None)
+        """The longest prompt, or None where the model sets no limit."""
+
+    def __repr__(self) -> str:
+        """Name, family and sizes on one line."""
+        return (
+            f"{type(self).__name__}({self.name}: {self.structure.family}, {self.n_layers} layers, d_model {self.d_model}, "
+            f"{self.n_heads} heads, {self.d_mlp} memories a layer, {self.d_vocab} tokens, {str(self.dtype)[6:]})"
+        )
+
+    @cached_property
+    def d_mlp(self) -> int:
+        """Memories of a layer: 0 where there is no FFN or where they belong to experts."""
+        site = self.structure.blocks[0].feed_forward
+        return 0 if site is None or not site.has_memories else self.weights.W_out[0].shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return self.hf.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens go in."""
+        return self.hf.get_input_embeddings().weight.device
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Tokens and text."""
+        if self._opened.tokenizer is None:
+            raise InvalidInput(
+                f"{self.name} was opened without a tokenizer", why="text cannot be turned into tokens or back",
+                instead="Pass tokenizer= to load(), or give token ids",
+            )
+        return Vocabulary(self._opened.tokenizer, self.d_vocab)
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The tokenizer as transformers knows it, or None."""
+        return self._opened.tokenizer
+
+    def encode(self, text: str) -> Int[Tensor, "1 pos"]:
+        """The tokens of a text, with the special tokens its tokenizer adds.
+
+        Raises:
+            InvalidInput: the text is empty, or the model has no tokenizer.
+        """
+        return self.vocabulary.encode(text).to(self.device)
+
+    def decode(self, ids: Tensor | Sequence[int]) -> str:
+        """The text of tokens."""
+        return self.vocabulary.decode(ids)
+
+    def token_strings(self, ids: Tensor | Sequence[int]) -> list[str]:
+        """Each token's own text, its leading space kept; bytes that are no text on their own are written as \\xNN."""
+        if self._opened.tokenizer is None:
+            return [f"<{i}>" for i in torch.as_tensor(ids).flatten().tolist()]
+        return self.vocabulary.strings(ids)
+
+    def single_token(self, target: str | int) -> int:
+        """The id of a text that is exactly one token (ids pass through).
+
+        Raises:
+            NotOneToken: the text is several tokens or none; the message says which and suggests a leading space.
+            OutOfRange: the id is not in the vocabulary.
+        """
+        if isinstance(target, int):
+            if not 0 <= target < self.d_vocab:
+                raise OutOfRange(f"token {target}", why=f"the vocabulary of {self.name} is 0 to {self.d_vocab - 1}")
+            return target
+        return self.vocabulary.single(target)
+
+    @cached_property
+    def unlearned(self) -> Bool[Tensor, " d_vocab"]:
+        """Tokens the model never learned: unseen in training where counts shipped, else told by the unembedding."""
+        counts = self._opened.token_counts
+        known = self.d_vocab if self._opened.tokenizer is None else len(self._opened.tokenizer)
+        if counts is not None:
+            return unlearned_by_counts(counts, self.d_vocab)
+        return unlearned_by_embedding(self.weights.W_U.T, known)
+
+    def layer(self, layer: int) -> int:
+        """A layer counted from 0; negative counts from the last.
+
+        Raises:
+            OutOfRange: there is no such layer.
+        """
+        return self._within("layer", layer, self.n_layers)
+
+    def head(self, head: int) -> int:
+        """A head counted from 0, checked."""
+        return self._within("head", head, self.n_heads)
+
+    def memory(self, layer: int, index: int) -> tuple[int, int]:
+        """A memory's layer and index, checked.
+
+        Raises:
+            OutOfRange: there is no such layer or memory.
+            Unsupported: the layer has no memories of its own.
+        """
+        layer = self.layer(layer)
+        self.feed_forward(layer)
+        return layer, self._within(f"memory in layer {layer}", index, self.weights.W_out[layer].shape[0])
+
+    def _within(self, what: str, index: int, n: int) -> int:
+        if not -n <= index < n:
+            raise OutOfRange(f"{what} {index}" if what in ("layer", "head") else f"{what}: {index}",
+                             why=f"{self.name} has {n}, counted 0 to {n - 1}")
+        return index % n
+
+    def feed_forward(self, layer: int) -> FeedForwardSite:
+        """The FFN of a layer, with memories.
+
+        Raises:
+            Unsupported: the model is attention-only or has experts.
+        """
+        site = self.structure.blocks[layer].feed_forward
+        if site is None or not site.has_memories:
+            self.weights.W_out[layer]  # says why
+            raise Unsupported(f"memories of layer {layer}", why="the layer has none")
+        return site

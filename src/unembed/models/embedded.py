@@ -1,0 +1,27 @@
+"""The models that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DEFAULT_MODEL = "wren"
+
+SHIPPED: dict[str, str] = {
+    "wren": "a GPT-2-shaped language model with ReLU memories",
+    "attn-1l": "attention only, one layer, no norms",
+    "attn-2l": "attention only, two layers, no norms: has induction heads",
+}
+"""Names and what each is; the model cards beside the weights say how each was trained."""
+
+_FOLDER = Path(__file__).parent / "shipped"
+
+
+def shipped_folder(name: str) -> Path:
+    """Where a shipped model's files lie."""
+    return _FOLDER / name
+
+
+def tokenizer_folder(name: str) -> Path:
+    """Where its tokenizer lies: beside the weights, or the one that the shipped models share."""
+    own = _FOLDER / name
+    return own if (own / "tokenizer.json").exists() else _FOLDER / "tokenizer"

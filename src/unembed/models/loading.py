@@ -1,0 +1,177 @@
+"""Opening a model: shipped by name, from the hub, from a folder, or already in memory."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, OutOfMemory
+from unembed.models import attention_only  # noqa: F401  (registers the toy architecture with AutoModel)
+from unembed.models.embedded import DEFAULT_MODEL, SHIPPED, shipped_folder, tokenizer_folder
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A model in memory, before anything is known of its structure."""
+
+    hf: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    name: str
+    revision: str | None = None
+    token_counts: Int[Tensor, " known"] | None = None
+    """How often each token occurred in the training text, where that shipped with the model."""
+
+
+def open_model(
+    model: str | Path | PreTrainedModel | None = None,
+    *,
+    tokenizer: PreTrainedTokenizerBase | str | None = None,
+    revision: str | None = None,
+    offline: bool = False,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    trust_remote_code: bool = False,
+) -> Opened:
+    """Find a model and load it; see `unembed.load`, which takes the same arguments.
+
+    Raises:
+        ModelUnavailable: no such model, folder or network.
+        ModelNotUnderstood: transformers does not know the architecture.
+        InvalidInput: arguments that contradict each other.
+    """
+    if isinstance(model, PreTrainedModel):
+        if any(v is not None for v in (revision, dtype, device_map)):
+            raise InvalidInput(
+                "revision, dtype and device_map", why="the model is already in memory",
+                instead="Set them when you load it")
+        return _in_memory(model, tokenizer, device)
+    if model is not None and not isinstance(model, (str, Path)):
+        raise InvalidInput(
+            f"a {type(model).__name__} cannot be opened", why="load() takes a name, a folder or a PreTrainedModel",
+            instead="For a PEFT model, give model.merge_and_unload()",
+        )
+    name = str(model) if model is not None else DEFAULT_MODEL
+    if name in SHIPPED:
+        return _shipped(name, dtype, device)
+    return _pretrained(
+        name, tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, device_map=device_map,
+        trust_remote_code=trust_remote_code,
+    )
+
+
+def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype or "auto"
+    if dtype not in _DTYPES:
+        raise InvalidInput(f"dtype {dtype!r}", why=f"it is none of {', '.join(_DTYPES)}")
+    return _DTYPES[dtype]
+
+
+def _in_memory(hf: PreTrainedModel, tokenizer: Any, device: Any) -> Opened:
+    if hf.training:
+        raise InvalidInput(
+            f"{type(hf).__name__} is in training mode", why="dropout would change every number",
+            instead="Call model.eval() first")
+    if device is not None:
+        raise InvalidInput("device", why="the model is already in memory", instead="Move it with model.to(device)")
+    if isinstance(tokenizer, str):
+        tokenizer = _tokenizer(tokenizer, {})
+    name = getattr(hf.config, "_name_or_path", "") or type(hf).__name__
+    return Opened(hf, tokenizer, Path(name).name if Path(name).exists() else name)
+
+
+def _shipped(name: str, dtype: Any, device: Any) -> Opened:
+    folder = shipped_folder(name)
+    chosen = torch.float32 if dtype is None else _dtype(dtype)
+    with _quiet():
+        hf = AutoModelForCausalLM.from_pretrained(folder, dtype=chosen, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(name), local_files_only=True)
+    counts = folder / "token_counts.json"
+    known = torch.tensor(json.loads(counts.read_text())) if counts.exists() else None
+    return Opened(_placed(hf, device), tokenizer, name, token_counts=known)
+
+
+def _placed(hf: PreTrainedModel, device: Any) -> PreTrainedModel:
+    return (hf if device is None else hf.to(device)).eval()  # type: ignore[arg-type]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Loading reports (progress bars, key lists) belong to the user's terminal only when something is wrong."""
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def _pretrained(
+    name: str, tokenizer: Any, *, revision: str | None, offline: bool, dtype: Any, device: Any, device_map: Any,
+    trust_remote_code: bool,
+) -> Opened:
+    path = Path(name).expanduser()
+    if path.is_dir() and not (path / "config.json").exists():
+        raise ModelUnavailable(f"folder {name}", why="it holds no config.json", instead="Give a saved model's folder")
+    if path.is_file() or ((name.startswith((".", "/", "~")) or name.count("/") > 1) and not path.is_dir()):
+        raise ModelUnavailable(f"no model folder at {name}", why="there is no such directory")
+    where = str(path) if path.is_dir() else name
+    common = {"revision": revision, "local_files_only": offline or path.is_dir(), "trust_remote_code": trust_remote_code}
+    placed = {} if device_map is None else {"device_map": device_map}
+    try:
+        with _quiet():
+            hf = AutoModelForCausalLM.from_pretrained(where, dtype=_dtype(dtype), **common, **placed)
+    except Exception as error:  # transformers raises many kinds; each becomes one line that says what to do
+        raise _explained(where, error, offline) from error
+    found = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else _tokenizer(tokenizer or where, common)
+    commit = revision or getattr(hf.config, "_commit_hash", None)
+    return Opened(_placed(hf, device) if device_map is None else hf.eval(), found, path.name if path.is_dir() else name,
+                  commit)
+
+
+def _tokenizer(where: str, common: dict[str, Any]) -> PreTrainedTokenizerBase | None:
+    try:
+        with _quiet():
+            return AutoTokenizer.from_pretrained(where, **common)
+    except (OSError, ValueError, KeyError):
+        return None  # token ids still work; the first text that is asked for says so
+
+
+def _explained(name: str, error: Exception, offline: bool) -> Exception:
+    text = " ".join(str(error).split())
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return OutOfMemory(f"loading {name}", why="it does not fit", instead="Try dtype='bfloat16' or device_map='auto'")
+    if isinstance(error, ImportError):
+        return ModelUnavailable(f"model {name}", why=text[:160])
+    if "trust_remote_code" in text:
+        return ModelUnavailable(
+            f"model {name}", why="it brings its own code, which is not run unless you say so",
+            instead="Read that code, then pass trust_remote_code=True")
+    if "model type" in text or "Unrecognized" in text:
+        return ModelNotUnderstood(f"model {name}", why=f"transformers does not know it: {text[:120]}")
+    if isinstance(error, (OSError, ConnectionError)) or "offline" in text.lower():
+        if Path(name).is_dir():
+            return ModelUnavailable(f"folder {name}", why=text[:160])
+        shipped = ", ".join(SHIPPED)
+        return ModelUnavailable(
+            f"model {name}",
+            why="it is not in the local cache" + ("" if offline else ", and the hub does not have it or cannot be reached"),
+            instead=f"Check the name and the network, give a folder, or use one that is always here: {shipped}",
+        )
+    return ModelUnavailable(f"model {name}", why=f"{type(error).__name__}: {text[:160]}")

@@ -1,0 +1,124 @@
+"""A norm as a linear map once its scale is known.
+
+LayerNorm and RMSNorm both divide by a number that depends on the position, then multiply by a gain per channel and
+perhaps add a bias. With that number kept from a run ("frozen") the norm is linear, and what it does to a sum is the
+sum of what it does to the parts. Gain, bias and centring are measured on the module itself, never read off its class
+name: Gemma's gain is 1 + w, OLMo's is nowhere, and a wrong guess gives plausible numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unembed.errors import ModelNotUnderstood
+
+_EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "layer_norm_epsilon", "norm_eps")
+_PROBE = 128.0
+_SHIFT = 32.0
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """One norm module of a live model, described by what it does."""
+
+    module: nn.Module
+    path: str
+    width: int
+
+    @cached_property
+    def eps(self) -> float:
+        """What the module adds to the mean square before the root."""
+        for name in _EPS_NAMES:
+            value = getattr(self.module, name, None)
+            if isinstance(value, float):
+                return value
+        return 1e-5
+
+    @cached_property
+    def _answers(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        parameter = next(self.module.parameters(), None)
+        dtype = torch.float32 if parameter is None else parameter.dtype
+        device = torch.device("cpu") if parameter is None else parameter.device
+        # Alternating signs have mean 0 and root mean square _PROBE, so LayerNorm and RMSNorm both return the signs.
+        signs = torch.ones(self.width, dtype=dtype, device=device)
+        signs[1::2] = -1
+        with torch.no_grad():
+            plus = self.module((signs * _PROBE)[None, None])[0, 0]
+            minus = self.module((-signs * _PROBE)[None, None])[0, 0]
+            shifted = self.module((signs * _PROBE + _SHIFT)[None, None])[0, 0]
+        return signs, plus, minus, shifted
+
+    @cached_property
+    def gain(self) -> Float[Tensor, " d_model"]:
+        """What each channel is multiplied by."""
+        signs, plus, minus, _ = self._answers
+        shrink = (_PROBE**2 / (_PROBE**2 + self.eps)) ** 0.5
+        return (plus - minus) / 2 * signs / shrink
+
+    @cached_property
+    def bias(self) -> Float[Tensor, " d_model"] | None:
+        """What each channel is shifted by, or None when that is nothing."""
+        if getattr(self.module, "bias", None) is None:
+            return None
+        _, plus, minus, _ = self._answers
+        return (plus + minus) / 2
+
+    @cached_property
+    def centred(self) -> bool:
+        """True where the mean over channels is taken away first (LayerNorm), False for RMSNorm."""
+        _, plus, _, shifted = self._answers
+        return bool(torch.allclose(plus.float(), shifted.float(), rtol=2e-2, atol=1e-3))
+
+    def scale(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos 1"]:
+        """The number each position is divided by: the root mean square of the (centred) vector, eps included."""
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        if self.centred:
+            x = x - x.mean(dim=-1, keepdim=True)
+        return (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
+
+    def frozen(
+        self, v: Float[Tensor, "*pos d_model"], scale: Float[Tensor, "*scale 1"]
+    ) -> Float[Tensor, "*out d_model"]:
+        """The norm applied to a part of the vector, with the scale of the whole kept fixed; the bias is left out.
+
+        Linear in `v`: over parts that add up to x, the results add up to `module(x) - bias` when `scale` is x's own.
+        """
+        if self.centred:
+            v = v - v.mean(dim=-1, keepdim=True)
+        return v / scale * self.gain
+
+    def pulled_back(
+        self, direction: Float[Tensor, "*any d_model"], scale: Float[Tensor, "*scale 1"]
+    ) -> Float[Tensor, "*out d_model"]:
+        """The direction before the norm whose dot product with v equals `frozen(v, scale) . direction`."""
+        direction = direction * self.gain / scale
+        if self.centred:
+            direction = direction - direction.mean(dim=-1, keepdim=True)
+        return direction
+
+    def folded(self, W: Float[Tensor, "d_model out"]) -> Float[Tensor, "d_model out"]:
+        """A reading matrix with this norm's gain (and centring) taken into it; a new tensor, the model is untouched."""
+        W = self.gain[:, None].to(W.dtype) * W
+        return W - W.mean(dim=0, keepdim=True) if self.centred else W
+
+    def check(self, x: Float[Tensor, "*pos d_model"], y: Float[Tensor, "*pos d_model"], tolerance: float) -> None:
+        """Refuse a norm whose output on real input is not what the description says.
+
+        Raises:
+            ModelNotUnderstood: the module is neither LayerNorm nor RMSNorm up to gain and bias.
+        """
+        said = self.frozen(x.to(self.scale(x).dtype), self.scale(x))
+        if self.bias is not None:
+            said = said + self.bias
+        error = float((said - y).norm() / y.norm().clamp_min(1e-30))
+        if not error <= tolerance:
+            raise ModelNotUnderstood(
+                f"norm {self.path}",
+                why=f"it is neither LayerNorm nor RMSNorm (relative error {error:.1e} on a real input)",
+                instead="Open an issue with the model's config",
+            )

@@ -1,0 +1,118 @@
+"""Tokens and text: what a token says, which text is one token, which tokens were never learned."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from unembed.errors import InvalidInput, NotOneToken
+
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_WORD_MARK = "\u2581"
+RARE = 10
+"""A token seen fewer times than this in training counts as never learned."""
+_OUTLYING = 5.0
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Byte-level BPE's spelling of bytes as printable characters: the printable ones stand for themselves."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    other = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(other)}
+
+
+class Vocabulary:
+    """A tokenizer seen from the side of single tokens."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, d_vocab: int) -> None:
+        """Wrap a transformers tokenizer; `d_vocab` may be larger than its vocabulary (padding rows)."""
+        self._tokenizer = tokenizer
+        self._d_vocab = d_vocab
+
+    def encode(self, text: str) -> Int[Tensor, "1 pos"]:
+        """The tokens of a text."""
+        if not text:
+            raise InvalidInput("the prompt is empty", instead="Give at least one word")
+        ids = self._tokenizer(text, verbose=False)["input_ids"]
+        if len(ids) == 0:
+            raise InvalidInput("the prompt has no tokens", why=f"the tokenizer turns {text!r} into nothing")
+        return torch.tensor([ids], dtype=torch.long)
+
+    def decode(self, ids: Tensor | Sequence[int]) -> str:
+        """The text of tokens."""
+        return self._tokenizer.decode(torch.as_tensor(ids).flatten().tolist())
+
+    @cached_property
+    def _strings(self) -> list[str]:
+        pieces = self._tokenizer.convert_ids_to_tokens(list(range(min(len(self._tokenizer), self._d_vocab))))
+        special = set(self._tokenizer.all_special_tokens)
+        texts = [piece if piece in special else self._text(i, piece) for i, piece in enumerate(pieces)]
+        return texts + [f"<unused {i}>" for i in range(len(texts), self._d_vocab)]
+
+    def _text(self, i: int, piece: str | None) -> str:
+        if piece is None:
+            return f"<unused {i}>"
+        if _BYTE_PIECE.fullmatch(piece):
+            byte = int(piece[3:5], 16)
+            return chr(byte) if byte < 0x80 else f"\\x{byte:02x}"
+        if _WORD_MARK in piece:  # decode() of a single piece drops its leading space in some tokenizers
+            return piece.replace(_WORD_MARK, " ")
+        text = self._tokenizer.decode([i])
+        if "\ufffd" not in text:
+            return text
+        alphabet = _byte_alphabet()
+        if all(c in alphabet for c in piece):
+            return bytes(alphabet[c] for c in piece).decode("utf-8", errors="backslashreplace")
+        return text
+
+    def strings(self, ids: Tensor | Sequence[int]) -> list[str]:
+        """Each token's own text."""
+        flat = torch.as_tensor(ids).flatten().tolist()
+        if flat and not 0 <= min(flat) <= max(flat) < self._d_vocab:
+            raise InvalidInput("token ids", why=f"they must lie between 0 and {self._d_vocab - 1}")
+        return [self._strings[i] for i in flat]
+
+    @cached_property
+    def _by_string(self) -> dict[str, int]:
+        return {s: i for i, s in reversed(list(enumerate(self._strings)))}
+
+    def single(self, text: str) -> int:
+        """The id of a text that is one token."""
+        if text in self._by_string:
+            return self._by_string[text]
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        if len(ids) == 1:
+            return ids[0]
+        pieces = " + ".join(repr(s) for s in self.strings(ids)) or "nothing"
+        spaced = f" {text}"
+        hint = f"Try {spaced!r} with its leading space" if not text.startswith(" ") and spaced in self._by_string else (
+            "Choose one of these pieces")
+        raise NotOneToken(f"{text!r} is not one token", why=f"it is {pieces}", instead=hint)
+
+
+def unlearned_by_counts(counts: Int[Tensor, " known"], d_vocab: int) -> Bool[Tensor, " d_vocab"]:
+    """Tokens that occurred fewer than `RARE` times in the training text."""
+    rare = torch.ones(d_vocab, dtype=torch.bool)
+    n = min(d_vocab, counts.shape[0])
+    rare[:n] = counts[:n] < RARE
+    return rare
+
+
+def unlearned_by_embedding(rows: Float[Tensor, "d_vocab d_model"], known: int) -> Bool[Tensor, " d_vocab"]:
+    """Tokens whose unembedding never left its start: rows much shorter, around the mean, than the rest.
+
+    A row counts when the logarithm of its distance from the mean row lies more than 5 robust standard deviations below
+    the median. Rows past the tokenizer's vocabulary (`known`) always count.
+    """
+    distance = (rows.float() - rows.float().mean(dim=0)).norm(dim=-1).clamp_min(1e-12).log()
+    middle = distance[:known].median()
+    spread = 1.4826 * (distance[:known] - middle).abs().median().clamp_min(1e-3)
+    rare = distance < middle - _OUTLYING * spread
+    rare[known:] = True
+    return rare.cpu()

@@ -1,0 +1,49 @@
+"""The words of the package as data: capture points, their axes, bases and tolerances.
+
+Every room, every command and every table reads the words from here, so that one word means one thing everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Point = Literal[
+    "resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "coefficients", "z", "pattern",
+]
+"""What a run can keep. `attn_out` and `mlp_out` are what is ADDED to the stream: after branch norm and multiplier."""
+
+StreamPoint = Literal["resid_pre", "resid_mid", "resid_post"]
+Basis = Literal["raw", "final", "frozen"]
+"""How norms are treated in a reading: `raw` is W_U alone, `final` the real final norm and readout, `frozen` keeps the
+scale that the final norm had in the run, so that parts of a vector add up."""
+
+Positions = Literal["all", "last"]
+By = Literal["component", "head", "source", "memory"]
+
+POINTS: tuple[str, ...] = get_args(Point)
+STREAM_POINTS: tuple[str, ...] = get_args(StreamPoint)
+BASES: tuple[str, ...] = get_args(Basis)
+
+
+@dataclass(frozen=True)
+class PointInfo:
+    """One capture point: the axes of its tensor and what it holds."""
+
+    axes: tuple[str, ...]
+    meaning: str
+
+
+POINT_INFO: dict[str, PointInfo] = {
+    "resid_pre": PointInfo(("layer", "batch", "pos", "d_model"), "the stream as it enters a block"),
+    "resid_mid": PointInfo(("layer", "batch", "pos", "d_model"), "the stream after attention, before the FFN"),
+    "resid_post": PointInfo(("layer", "batch", "pos", "d_model"), "the stream as it leaves a block"),
+    "attn_out": PointInfo(("layer", "batch", "pos", "d_model"), "what attention adds to the stream"),
+    "mlp_out": PointInfo(("layer", "batch", "pos", "d_model"), "what the FFN adds to the stream"),
+    "coefficients": PointInfo(("layer", "batch", "pos", "d_mlp"), "what multiplies each value"),
+    "z": PointInfo(("layer", "batch", "pos", "head", "d_head"), "each head's mixed values, before W_O"),
+    "pattern": PointInfo(("layer", "batch", "head", "dst", "src"), "attention weights"),
+}
+
+SUM_TOLERANCE: dict[str, float] = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
+"""Largest relative error of a sum of writers against the tensor it decomposes, by the model's dtype."""

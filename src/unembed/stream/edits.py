@@ -1,0 +1,147 @@
+"""Changes to a run: a memory's coefficient set, scaled or added to; a head's output scaled.
+
+An edit is a value that can be saved, compared and shown; it holds at all positions, at the last one, or at chosen ones,
+in a run, a trace and a generation alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from unembed.errors import InvalidInput, Unsupported
+
+if TYPE_CHECKING:
+    from unembed.models.decoder import Decoder
+
+Where = Literal["all", "last"] | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change. `index` is a memory or a head; `value` is a coefficient or a factor."""
+
+    target: Literal["coefficient", "head"]
+    action: Literal["set", "scale", "add"]
+    layer: int
+    index: int
+    value: float
+    positions: Where = "all"
+
+    def __post_init__(self) -> None:
+        """Refuse a value that would silently poison the run."""
+        if not torch.isfinite(torch.tensor(float(self.value))):
+            raise InvalidInput(f"edit value {self.value}", why="it is not a finite number")
+        if isinstance(self.positions, str) and self.positions not in ("all", "last"):
+            raise InvalidInput(f"positions {self.positions!r}", why='they are "all", "last" or a sequence of numbers')
+
+    def applied(self, old: Tensor) -> Tensor:
+        """The new numbers for the old ones."""
+        if self.action == "set":
+            return torch.full_like(old, self.value)
+        return old * self.value if self.action == "scale" else old + self.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for saving."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Edit":
+        """The edit that `to_dict` wrote."""
+        where = data.get("positions", "all")
+        return cls(**{**data, "positions": where if isinstance(where, str) else tuple(where)})
+
+
+def _where(positions: str | int | Sequence[int]) -> Where:
+    if isinstance(positions, str):
+        return positions  # type: ignore[return-value]  (checked by Edit)
+    return (positions,) if isinstance(positions, int) else tuple(int(p) for p in positions)
+
+
+def set_coefficient(layer: int, index: int, to: float, positions: str | int | Sequence[int] = "all") -> Edit:
+    """Give a memory this coefficient, whatever the input. Source: Geva et al. 2022, section 6.1."""
+    return Edit("coefficient", "set", layer, index, float(to), _where(positions))
+
+
+def scale_coefficient(layer: int, index: int, by: float, positions: str | int | Sequence[int] = "all") -> Edit:
+    """Multiply a memory's coefficient; 0 silences it."""
+    return Edit("coefficient", "scale", layer, index, float(by), _where(positions))
+
+
+def add_to_coefficient(layer: int, index: int, amount: float, positions: str | int | Sequence[int] = "all") -> Edit:
+    """Add to a memory's coefficient."""
+    return Edit("coefficient", "add", layer, index, float(amount), _where(positions))
+
+
+def scale_head(layer: int, head: int, by: float, positions: str | int | Sequence[int] = "all") -> Edit:
+    """Multiply what a head writes (its z, before W_O); 0 ablates it."""
+    return Edit("head", "scale", layer, head, float(by), _where(positions))
+
+
+def checked(lm: "Decoder", edits: Iterable[Edit]) -> tuple[Edit, ...]:
+    """The edits with layers and indices counted from 0, each known to exist in this model.
+
+    Raises:
+        OutOfRange: a layer, memory or head that the model does not have.
+        Unsupported: a memory of a layer without memories.
+    """
+    found = []
+    for edit in edits:
+        if edit.target == "coefficient":
+            layer, index = lm.memory(edit.layer, edit.index)
+        else:
+            if edit.action != "scale":
+                raise Unsupported(f"{edit.action} on a head", why="a head's output is a vector", instead="Scale it")
+            layer, index = lm.layer(edit.layer), lm.head(edit.index)
+        found.append(Edit(edit.target, edit.action, layer, index, edit.value, edit.positions))
+    return tuple(found)
+
+
+@dataclass
+class Rows:
+    """Which columns of the current pass are which positions of each row."""
+
+    real: Bool[Tensor, "batch pos"] | None = None
+    """False at padding; None when there is none."""
+    start: Tensor | None = None
+    """The position of the first column in each row (negative in left padding); None means 0."""
+
+    def mask(self, where: Where, shape: tuple[int, int], device: torch.device) -> Bool[Tensor, "batch pos"]:
+        """The cells of the current pass that an edit touches."""
+        batch, pos = shape
+        columns = torch.arange(pos, device=device).expand(batch, pos)
+        real = torch.ones(shape, dtype=torch.bool, device=device) if self.real is None else self.real.to(device)
+        if where == "all":
+            return real
+        last = torch.where(real, columns, -1).max(dim=1, keepdim=True).values
+        if where == "last":
+            return columns == last
+        start = torch.zeros(batch, 1, dtype=torch.long, device=device) if self.start is None else self.start.to(device)
+        positions = columns + start
+        wanted = torch.zeros_like(real)
+        for p in where:
+            wanted |= positions == (p if p >= 0 else p + 1 + last + start)
+        return wanted & real
+
+
+def edit_coefficients(m: Tensor, edits: Sequence[Edit], rows: Rows) -> Tensor:
+    """The coefficients (batch, pos, d_mlp) after the edits; the model's own tensor is left alone."""
+    m = m.clone()
+    for edit in edits:
+        where = rows.mask(edit.positions, (m.shape[0], m.shape[1]), m.device)
+        m[..., edit.index] = torch.where(where, edit.applied(m[..., edit.index]), m[..., edit.index])
+    return m
+
+
+def edit_heads(z: Tensor, edits: Sequence[Edit], rows: Rows) -> Tensor:
+    """The heads' mixed values (batch, pos, n_heads, d_head) after the edits."""
+    z = z.clone()
+    for edit in edits:
+        where = rows.mask(edit.positions, (z.shape[0], z.shape[1]), z.device)[..., None]
+        z[..., edit.index, :] = torch.where(where, edit.applied(z[..., edit.index, :]), z[..., edit.index, :])
+    return z

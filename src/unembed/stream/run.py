@@ -1,0 +1,192 @@
+"""One forward pass of the real model, keeping the tensors that were asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
+from unembed.models.decoder import Decoder
+from unembed.stream.edits import Edit
+from unembed.stream.watch import Callback, Stop, memory_guard, require, takes, watch
+
+Tokens = str | Sequence[str] | Sequence[int] | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a pass left: the logits, and the tensors asked for, by name."""
+
+    tokens: Int[Tensor, "batch pos"]
+    attention_mask: Int[Tensor, "batch pos"]
+    """1 at real tokens, 0 at padding."""
+    layers: tuple[int, ...]
+    """Which layers the tensors hold, in order; all of them unless chosen."""
+    _logits: Float[Tensor, "batch pos d_vocab"] | None
+    _kept: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def logits(self) -> Float[Tensor, "batch pos d_vocab"]:
+        """The model's logits at every position.
+
+        Raises:
+            PointMissing: the run was made with logits=False.
+        """
+        if self._logits is None:
+            raise PointMissing("this run kept no logits", why="it was made with logits=False")
+        return self._logits
+
+    def __getitem__(self, point: str) -> Float[Tensor, "layer batch *shape"]:
+        """The tensor of a capture point: layer first, then batch.
+
+        Raises:
+            PointMissing: the run did not capture it.
+        """
+        if point not in self._kept:
+            kept = ", ".join(sorted(self._kept)) or "nothing"
+            raise PointMissing(
+                f"this run has no {point}", why=f"it captured {kept}", instead=f"Run with capture=({point!r},)")
+        return self._kept[point]
+
+    def __contains__(self, point: object) -> bool:
+        """Whether the run captured a point."""
+        return point in self._kept
+
+    def at(self, point: str, layer: int) -> Float[Tensor, "batch *shape"]:
+        """One layer's tensor of a point, by the layer's own number."""
+        if layer not in self.layers:
+            raise OutOfRange(f"layer {layer}", why=f"this run kept layers {list(self.layers)}")
+        return self[point][self.layers.index(layer)]
+
+
+def prepare(
+    lm: Decoder, tokens: Tokens, attention_mask: Tensor | None = None
+) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
+    """Tokens and mask as (batch, pos); several texts are padded on the right.
+
+    Raises:
+        InvalidInput: empty, not integers, or longer than the context.
+        OutOfRange: an id outside the vocabulary.
+    """
+    if isinstance(tokens, str):
+        ids = lm.encode(tokens)
+    elif isinstance(tokens, Tensor):
+        ids = tokens
+    elif len(tokens) > 0 and all(isinstance(t, str) for t in tokens):
+        return _padded(lm, [lm.encode(t)[0] for t in tokens])  # type: ignore[arg-type]
+    else:
+        try:
+            ids = torch.tensor(tokens, dtype=torch.long)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput("tokens", why="they are neither text nor numbers in rows of equal length") from error
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise InvalidInput("tokens", why=f"they are {ids.dtype}, not whole numbers")
+    ids = (ids[None] if ids.dim() == 1 else ids).to(lm.device, torch.long)
+    if ids.dim() != 2 or ids.numel() == 0:
+        raise InvalidInput("tokens", why=f"their shape is {tuple(ids.shape)}", instead="Give (batch, pos), not empty")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= lm.d_vocab:
+        raise OutOfRange(f"token {high if low >= 0 else low}", why=f"the vocabulary is 0 to {lm.d_vocab - 1}")
+    if lm.n_ctx is not None and ids.shape[1] > lm.n_ctx:
+        raise InvalidInput(
+            f"a prompt of {ids.shape[1]} tokens", why=f"{lm.name} has a context of {lm.n_ctx}",
+            instead="Shorten it, or split it into windows")
+    if attention_mask is None:
+        return ids, torch.ones_like(ids)
+    mask = attention_mask.to(ids)
+    if mask.shape != ids.shape or not bool(mask.any(dim=1).all()):
+        raise InvalidInput("attention_mask", why="it must have the tokens' shape and a real token in every row")
+    return ids, mask
+
+
+def _padded(lm: Decoder, rows: list[Tensor]) -> tuple[Tensor, Tensor]:
+    longest = max(len(r) for r in rows)
+    filler = getattr(lm.tokenizer, "pad_token_id", None) or getattr(lm.tokenizer, "eos_token_id", None) or 0
+    ids = torch.full((len(rows), longest), filler, dtype=torch.long, device=lm.device)
+    mask = torch.zeros_like(ids)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)], mask[i, : len(row)] = row, 1
+    return prepare(lm, ids, mask)
+
+
+def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, object]:
+    """What the model's forward needs for this mask, so that each row gets the numbers it has alone."""
+    arguments: dict[str, object] = {"use_cache": False}
+    if bool(mask.all()):
+        return arguments
+    arguments["attention_mask"] = mask
+    if not bool(mask[:, 0].all()) and takes(lm, "position_ids"):
+        arguments["position_ids"] = (mask.cumsum(dim=1) - 1).clamp_min(0)
+    return arguments
+
+
+@torch.no_grad()
+def run(
+    lm: Decoder,
+    tokens: Tokens,
+    capture: Sequence[str] = (),
+    edits: Sequence[Edit] = (),
+    *,
+    attention_mask: Tensor | None = None,
+    logits: bool = True,
+    layers: Sequence[int] | None = None,
+) -> Run:
+    """One forward pass, watched.
+
+    Args:
+        lm: the model.
+        tokens: ids (batch, pos), one text, or several texts (padded on the right).
+        capture: point names, see `unembed.names.POINTS`; equal to the model's own tensors, bit for bit.
+        edits: changes made during the pass.
+        attention_mask: 1 at real tokens; padding may stand on either side.
+        logits: without them the pass stops at the last tensor asked.
+        layers: which layers to keep; all of them when None.
+
+    Raises:
+        PointMissing: the model has no such point.
+        NotFinite: the logits hold NaN or infinity.
+
+    Memory: what is kept, plus one layer's activations.
+    """
+    if isinstance(capture, str):
+        capture = (capture,)
+    ids, mask = prepare(lm, tokens, attention_mask)
+    chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))
+    for point in capture:
+        for layer in chosen:
+            require(lm, point, layer)
+    kept: dict[str, Tensor] = {}
+    waiting = {(p, n) for p in capture for n in (chosen if p != "position_embedding" else chosen[:1])}
+    missing = set(waiting)
+
+    def keep(point: str, layer: int) -> Callback:
+        row = chosen.index(layer)
+
+        def callback(t: Tensor) -> None:
+            if point not in kept:
+                count = 1 if point == "position_embedding" else len(chosen)
+                kept[point] = torch.empty((count, *t.shape), dtype=t.dtype, device=t.device)
+            kept[point][row].copy_(t)
+            missing.discard((point, layer))
+            if not missing and not logits:
+                raise Stop
+        return callback
+
+    if not waiting and not logits:
+        return Run(ids, mask, chosen, None)
+    taps = {(p, n): keep(p, n) for p, n in waiting}
+    out = None
+    with memory_guard(f"a pass of {ids.numel()} tokens"), watch(lm, taps, edits) as current:
+        try:
+            out = lm.hf(ids, **forward_arguments(lm, mask), **current.arguments).logits
+        except Stop:
+            pass
+    if out is not None and not bool(torch.isfinite(out[mask.bool()]).all()):
+        raise NotFinite(
+            f"{lm.name}'s logits", why="they hold NaN or infinity" + (" under these edits" if edits else ""),
+            instead="Use smaller edits" if edits else "Check the weights, or load with dtype='float32'")
+    return Run(ids, mask, chosen, out, kept)

@@ -1,0 +1,45 @@
+"""Shapes are checked at run time in all tests; every family comes as one tiny model, opened once."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from jaxtyping import install_import_hook
+
+install_import_hook("unembed", "beartype.beartype")
+
+from functools import lru_cache
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
+settings.load_profile("ci")
+
+from tests.families import D_VOCAB, FAMILIES, build
+from unembed.language_model import LanguageModel, load
+
+
+@lru_cache(maxsize=None)
+def tiny(name: str, dtype: torch.dtype = torch.float32) -> LanguageModel:
+    """The tiny model of a family, opened once a session. Tests must not change it."""
+    lm = load(build(name, dtype))
+    lm.name = name
+    return lm
+
+
+@pytest.fixture(params=list(FAMILIES))
+def any_lm(request: pytest.FixtureRequest) -> LanguageModel:
+    """Every family in turn."""
+    return tiny(request.param)
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    """Two rows of nine random tokens, none of them padding."""
+    return torch.randint(3, D_VOCAB, (2, 9), generator=torch.Generator().manual_seed(1))

@@ -1,0 +1,186 @@
+"""Captures are the model's own tensors; hooks never stay; edits do what they say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.conftest import tiny
+from tests.families import DENSE, FAMILIES, PARALLEL
+from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
+from unembed.language_model import LanguageModel
+from unembed.stream.edits import add_to_coefficient, scale_coefficient, scale_head, set_coefficient
+from unembed.stream.run import run
+from unembed.stream.watch import watch
+
+CALLED = [n for n in FAMILIES if n != "falcon-rw"]
+
+
+def _hooks(lm: LanguageModel) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in lm.hf.modules())
+
+
+def test_captures_are_bit_equal_to_the_models_own(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
+    kept = run(any_lm, tokens, ["resid_pre", "resid_post"])
+    with torch.no_grad():
+        own = any_lm.hf(tokens, use_cache=False, output_hidden_states=True)
+    for layer in range(any_lm.n_layers):
+        assert torch.equal(kept["resid_pre"][layer], own.hidden_states[layer])
+    assert torch.equal(kept["resid_post"][:-1], kept["resid_pre"][1:])
+    assert torch.equal(kept.logits, own.logits)
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_patterns_are_bit_equal_to_eager_ones(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    kept = run(lm, tokens, ["pattern"])
+    before = lm.hf.config._attn_implementation_internal
+    lm.hf.config._attn_implementation_internal = "eager"  # the setter is ignored by Falcon
+    try:
+        with torch.no_grad():
+            own = lm.hf(tokens, use_cache=False, output_attentions=True)
+    finally:
+        lm.hf.config._attn_implementation_internal = before
+    for layer in range(lm.n_layers):
+        assert torch.equal(kept["pattern"][layer], own.attentions[layer])
+
+
+def test_asking_for_one_pattern_leaves_other_layers_on_the_fast_path(tokens: torch.Tensor) -> None:
+    lm = tiny("llama")
+    seen: list[object] = []
+    handles = [b.attention.module.register_forward_hook(lambda _m, _a, out: seen.append(out[1]))
+               for b in lm.structure.blocks]
+    kept = run(lm, tokens, ["pattern"], layers=[1])
+    for handle in handles:
+        handle.remove()
+    assert kept["pattern"].shape[0] == 1 and seen[0] is None and isinstance(seen[1], torch.Tensor)
+    assert lm.hf.config._attn_implementation == "sdpa"
+    assert all(b.attention.module.config is lm.hf.config for b in lm.structure.blocks)
+
+
+def test_falcon_with_alibi_refuses_patterns(tokens: torch.Tensor) -> None:
+    with pytest.raises(Exception, match="adds ALiBi twice"):
+        run(tiny("falcon-rw"), tokens, ["pattern"])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_a_row_has_the_numbers_it_has_alone(name: str, side: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    short = tokens[0, :5]
+    padding = torch.full((4,), 1)
+    row = torch.cat([padding, short] if side == "left" else [short, padding])
+    real = slice(4, 9) if side == "left" else slice(0, 5)
+    mask = torch.zeros(2, 9, dtype=torch.long)
+    mask[0, real], mask[1] = 1, 1
+    points = ["resid_post", "z"] + (["coefficients"] if lm.d_mlp else [])
+    together = run(lm, torch.stack([row, tokens[1]]), points, attention_mask=mask)
+    alone = run(lm, short[None], points)
+    for point in points:
+        torch.testing.assert_close(together[point][:, 0, real], alone[point][:, 0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(together.logits[0, real], alone.logits[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(together.logits[1], run(lm, tokens[1:]).logits[0], rtol=1e-4, atol=1e-4)
+
+
+def test_without_logits_the_pass_stops_early(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    ran: list[int] = []
+    handles = [b.module.register_forward_hook(lambda _m, _a, _o, i=i: ran.append(i))
+               for i, b in enumerate(lm.structure.blocks)]
+    kept = run(lm, tokens, ["coefficients"], logits=False, layers=[0])
+    for handle in handles:
+        handle.remove()
+    assert ran == [] and kept["coefficients"].shape == (1, 2, 9, lm.d_mlp)
+    full = run(lm, tokens, ["coefficients"])
+    assert torch.equal(full["coefficients"][0], kept["coefficients"][0])
+    with pytest.raises(PointMissing, match="logits=False"):
+        _ = kept.logits
+
+
+def test_no_hook_stays_after_a_callback_fails(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
+    before, logits = _hooks(any_lm), run(any_lm, tokens).logits
+
+    def fail(_t: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), watch(any_lm, {("resid_post", 0): fail}, [scale_head(0, 0, 0.0)]):
+        any_lm.hf(tokens)
+    assert _hooks(any_lm) == before
+    assert torch.equal(run(any_lm, tokens).logits, logits)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_setting_a_coefficient_moves_the_stream_by_its_value(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    edit = set_coefficient(0, 7, to=3.0, positions=[2])
+    plain, changed = (run(lm, tokens, ["coefficients", "mlp_out"], e) for e in ([], [edit]))
+    assert torch.all(changed["coefficients"][0, :, 2, 7] == 3.0)
+    same = torch.ones(9, dtype=torch.bool)
+    same[2] = False
+    assert torch.equal(changed["coefficients"][0][:, same], plain["coefficients"][0][:, same])
+    site = lm.feed_forward(0)
+    if site.branch_norm is None:
+        by = (3.0 - plain["coefficients"][0, :, 2, 7])[:, None] * lm.weights.W_out[0][7] * site.multiplier
+        torch.testing.assert_close(
+            changed["mlp_out"][0, :, 2] - plain["mlp_out"][0, :, 2], by, rtol=1e-3, atol=1e-4)
+    assert not torch.equal(changed.logits[:, 2:], plain.logits[:, 2:])
+    torch.testing.assert_close(changed.logits[:, :2], plain.logits[:, :2], rtol=1e-4, atol=1e-5)
+
+
+def test_scaling_and_adding(tokens: torch.Tensor) -> None:
+    lm = tiny("llama")
+    plain = run(lm, tokens, ["coefficients"])
+    both = run(lm, tokens, ["coefficients"], [scale_coefficient(0, 3, 2.0), add_to_coefficient(0, 3, 1.0)])
+    torch.testing.assert_close(both["coefficients"][0, ..., 3], plain["coefficients"][0, ..., 3] * 2 + 1)
+    last = run(lm, tokens, ["coefficients"], [scale_coefficient(0, 3, 0.0, positions="last")])
+    assert torch.all(last["coefficients"][0, :, -1, 3] == 0)
+    assert torch.equal(last["coefficients"][0, :, :-1], plain["coefficients"][0, :, :-1])
+
+
+def test_last_means_the_last_real_token_of_each_row(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    mask = torch.ones(2, 9, dtype=torch.long)
+    mask[0, 6:] = 0
+    kept = run(lm, tokens, ["coefficients"], [set_coefficient(1, 0, 9.0, "last")], attention_mask=mask)
+    hit = kept["coefficients"][1, ..., 0] == 9.0
+    assert hit.nonzero().tolist() == [[0, 5], [1, 8]]
+
+
+def test_chosen_positions_count_from_the_first_real_token(tokens: torch.Tensor) -> None:
+    lm = tiny("llama")
+    mask = torch.ones(2, 9, dtype=torch.long)
+    mask[0, :4] = 0
+    kept = run(lm, tokens, ["coefficients"], [set_coefficient(1, 0, 9.0, [1, -1])], attention_mask=mask)
+    hit = kept["coefficients"][1, ..., 0] == 9.0
+    assert hit.nonzero().tolist() == [[0, 5], [0, 8], [1, 1], [1, 8]]
+
+
+def test_scaling_a_head_to_zero_removes_what_it_writes(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
+    kept = run(any_lm, tokens, ["z"], [scale_head(1, 2, 0.0)])
+    assert torch.all(kept["z"][1, :, :, 2] == 0) and float(kept["z"][1, :, :, 1].abs().sum()) > 0
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_parallel_blocks_have_no_resid_mid(name: str, tokens: torch.Tensor) -> None:
+    with pytest.raises(PointMissing, match="Use resid_pre or resid_post"):
+        run(tiny(name), tokens, ["resid_mid"])
+
+
+def test_bad_input_is_refused_in_one_line(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    with pytest.raises(InvalidInput, match="none of resid_pre"):
+        run(lm, tokens, ["resid_past"])
+    with pytest.raises(OutOfRange, match="vocabulary is 0 to 96"):
+        run(lm, torch.tensor([[3, 97]]))
+    with pytest.raises(InvalidInput, match="context of 64"):
+        run(lm, torch.ones(1, 65, dtype=torch.long))
+    with pytest.raises(InvalidInput, match="not empty"):
+        run(lm, torch.ones(1, 0, dtype=torch.long))
+    with pytest.raises(OutOfRange, match="gpt2 has 2, counted 0 to 1"):
+        run(lm, tokens, ["z"], layers=[2])
+    with pytest.raises(OutOfRange, match="memory in layer 1: 999"):
+        run(lm, tokens, edits=[set_coefficient(1, 999, 3.0)])
+    with pytest.raises(InvalidInput, match="not a finite number"):
+        set_coefficient(0, 0, float("nan"))
+    with pytest.raises(NotFinite, match="under these edits"):
+        run(tiny("gpt2"), tokens, edits=[set_coefficient(0, 0, 3e38), set_coefficient(0, 1, -3e38)])
