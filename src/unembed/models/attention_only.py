@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from huggingface_hub.dataclasses import strict
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
@@ -27,25 +26,36 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 
-@strict
 class AttentionOnlyConfig(PretrainedConfig):
     """Sizes of an attention-only decoder."""
 
     model_type = "unembed_attention_only"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
-    vocab_size: int = 8192
-    hidden_size: int = 144
-    num_hidden_layers: int = 2
-    num_attention_heads: int = 8
-    head_dim: int = 24
-    max_position_embeddings: int = 512
-    initializer_range: float = 0.02
-    use_cache: bool = True
-    tie_word_embeddings: bool = False
-    bos_token_id: int | None = 0
-    eos_token_id: int | None = 0
-    pad_token_id: int | None = None
+    # Written out, not left to the generated one: that one's signature hides the fields which transformers passes through.
+    def __init__(
+        self,
+        vocab_size: int = 8192,
+        hidden_size: int = 144,
+        num_hidden_layers: int = 2,
+        num_attention_heads: int = 8,
+        head_dim: int = 24,
+        max_position_embeddings: int = 512,
+        initializer_range: float = 0.02,
+        use_cache: bool = True,
+        **settings: Any,
+    ) -> None:
+        """Sizes, and whatever else transformers keeps in a config."""
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.head_dim = head_dim
+        self.max_position_embeddings = max_position_embeddings
+        self.initializer_range = initializer_range
+        self.use_cache = use_cache
+        unset = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False}
+        super().__init__(**{**unset, **settings})
 
 
 def eager_attention_forward(
