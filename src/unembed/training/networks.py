@@ -1,0 +1,160 @@
+"""The networks as they are trained: plain modules that compile well, whose weights copy exactly into the shipped models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a network; `d_mlp` 0 means attention only, without norms."""
+
+    n_layers: int
+    d_model: int
+    n_heads: int
+    d_head: int
+    d_mlp: int
+    d_vocab: int
+    context: int
+
+
+class Attention(nn.Module):
+    """Causal attention with separate matrices, so that each is orthogonalised on its own."""
+
+    def __init__(self, shape: Shape, *, bias: bool) -> None:
+        """Query, key, value and output maps of one layer."""
+        super().__init__()
+        self.n_heads = shape.n_heads
+        inner = shape.n_heads * shape.d_head
+        self.q, self.k, self.v = (nn.Linear(shape.d_model, inner, bias=bias) for _ in range(3))
+        self.o = nn.Linear(inner, shape.d_model, bias=bias)
+
+    def forward(self, reads: Tensor, values: Tensor) -> Tensor:
+        """What the heads write; queries and keys read `reads`, values read `values`."""
+        batch, pos, _ = reads.shape
+
+        def split(x: Tensor) -> Tensor:
+            return x.view(batch, pos, self.n_heads, -1).transpose(1, 2)
+
+        z = causal_attention(split(self.q(reads)), split(self.k(reads)), split(self.v(values)))
+        return self.o(z.transpose(1, 2).reshape(batch, pos, -1))
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, block: int = 128) -> Tensor:
+    """Softmax attention of each position to itself and those before, a block of queries at a time.
+
+    Plain matrix products: on a CPU with short contexts and narrow heads the backward pass of the fused kernel takes three times as long.
+    """
+    n_pos, scale = query.shape[-2], query.shape[-1] ** -0.5
+    parts = []
+    for start in range(0, n_pos, block):
+        stop = min(start + block, n_pos)
+        scores = (query[..., start:stop, :] @ key[..., :stop, :].mT).float() * scale
+        ahead = torch.arange(stop) > torch.arange(start, stop)[:, None]
+        pattern = scores.masked_fill(ahead, -1e9).softmax(-1).to(value.dtype)
+        parts.append(pattern @ value[..., :stop, :])
+    return torch.cat(parts, dim=-2)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward memories as in GPT-2, with ReLU."""
+
+    def __init__(self, shape: Shape) -> None:
+        """One layer."""
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(shape.d_model)
+        self.attention = Attention(shape, bias=True)
+        self.ln_2 = nn.LayerNorm(shape.d_model)
+        self.w_in = nn.Linear(shape.d_model, shape.d_mlp)
+        self.w_out = nn.Linear(shape.d_mlp, shape.d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The stream after this layer."""
+        normed = self.ln_1(x)
+        x = x + self.attention(normed, normed)
+        return x + self.w_out(F.relu(self.w_in(self.ln_2(x))))
+
+
+class Wren(nn.Module):
+    """GPT-2 with ReLU memories and tied embeddings."""
+
+    def __init__(self, shape: Shape) -> None:
+        """Weights drawn from the generator's state; what writes to the stream begins at zero."""
+        super().__init__()
+        self.shape = shape
+        self.wte = nn.Embedding(shape.d_vocab, shape.d_model)
+        self.wpe = nn.Embedding(shape.context, shape.d_model)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.n_layers))
+        self.ln_f = nn.LayerNorm(shape.d_model)
+        _initialise(self)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits."""
+        x = self.wte(ids) + self.wpe.weight[: ids.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.ln_f(x), self.wte.weight)
+
+
+class AttentionOnly(nn.Module):
+    """Attention layers without norms; positions are added to what queries and keys read, never to the stream."""
+
+    def __init__(self, shape: Shape) -> None:
+        """Weights drawn from the generator's state."""
+        super().__init__()
+        self.shape = shape
+        self.wte = nn.Embedding(shape.d_vocab, shape.d_model)
+        self.wpe = nn.Embedding(shape.context, shape.d_model)
+        self.layers = nn.ModuleList(Attention(shape, bias=False) for _ in range(shape.n_layers))
+        self.lm_head = nn.Linear(shape.d_model, shape.d_vocab, bias=False)
+        _initialise(self)
+        nn.init.normal_(self.wte.weight, std=0.5)
+        with torch.no_grad():
+            self.wpe.weight.copy_(0.7 * sinusoids(shape.context, shape.d_model))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits."""
+        x = self.wte(ids)
+        positions = self.wpe.weight[: ids.shape[1]]
+        for layer in self.layers:
+            x = x + layer(x + positions, x)
+        return self.lm_head(x)
+
+
+def sinusoids(n_pos: int, d_model: int) -> Tensor:
+    """Sines and cosines of the position at geometric frequencies: a shift by one position is then a rotation, one matrix for all positions.
+
+    Learned from here on. Begun as noise, a head that looks one token back has to be learned for every pair of neighbours apart, and
+    within 9 million tokens none was (nor any induction head, which needs it).
+    Source: Vaswani et al. 2017, section 3.5.
+    """
+    frequency = 10_000.0 ** (-torch.arange(0, d_model, 2) / d_model)
+    angle = torch.arange(n_pos)[:, None] * frequency
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+
+
+def build(shape: Shape) -> Wren | AttentionOnly:
+    """The network of this shape, freshly drawn."""
+    return Wren(shape) if shape.d_mlp else AttentionOnly(shape)
+
+
+def loss(network: nn.Module, ids: Tensor) -> Tensor:
+    """Mean cross entropy in nats of every token of `ids` (batch, pos + 1) but the first, given those before it."""
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = network(ids[:, :-1])
+    return F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
+
+
+def _initialise(network: nn.Module) -> None:
+    for name, parameter in network.named_parameters():
+        if name.endswith(".bias"):
+            nn.init.zeros_(parameter)
+        elif ".o." in name or "w_out" in name:
+            nn.init.zeros_(parameter)
+        elif parameter.ndim == 2:
+            std = 0.02 if name in ("wte.weight", "wpe.weight", "lm_head.weight") else parameter.shape[1] ** -0.5
+            nn.init.normal_(parameter, std=std)
