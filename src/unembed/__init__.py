@@ -21,6 +21,7 @@ _HOMES: dict[str, str] = {
     "scale_coefficient": "unembed.stream.edits",
     "add_to_coefficient": "unembed.stream.edits",
     "scale_head": "unembed.stream.edits",
+    "value_readings": "unembed.memories.values",
     "UnembedError": "unembed.errors",
 }
 """Every public name and the module it comes from."""
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from unembed.errors import UnembedError as UnembedError
     from unembed.language_model import LanguageModel as LanguageModel
     from unembed.language_model import load as load
+    from unembed.memories.values import value_readings as value_readings
     from unembed.stream.edits import Edit as Edit
     from unembed.stream.edits import add_to_coefficient as add_to_coefficient
     from unembed.stream.edits import scale_coefficient as scale_coefficient

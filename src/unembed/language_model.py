@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,41 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
 from unembed.stream.edits import Edit
+from unembed.stream.generate import generate
 from unembed.stream.run import Run, Tokens, run
 from unembed.stream.watch import watch
+from unembed.trace import Trace
 
 
 class LanguageModel(Decoder):
     """A decoder with everything that can be asked of it."""
 
     def run(
-        self, tokens: Tokens, capture: Sequence[str] = (), edits: Sequence[Edit] = (), *,
+        self, tokens: Tokens, capture: str | Collection[str] = (), edits: Sequence[Edit] = (), *,
         attention_mask: Tensor | None = None, logits: bool = True, layers: Sequence[int] | None = None,
     ) -> Run:
         """One forward pass, watched; see `unembed.stream.run.run`."""
         return run(self, tokens, capture, edits, attention_mask=attention_mask, logits=logits, layers=layers)
+
+    def trace(self, prompt: Tokens, *, edits: Sequence[Edit] = ()) -> Trace:
+        """One prompt seen whole; see `unembed.trace.Trace`."""
+        return Trace(self, prompt, edits)
+
+    def generate(
+        self, prompt: str | Sequence[str], edits: Sequence[Edit] = (), *, max_new_tokens: int = 20,
+        seed: int | None = None, **options: Any,
+    ) -> list[str]:
+        """The prompts with their continuations, under edits; see `unembed.stream.generate.generate`."""
+        return generate(self, prompt, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
+
+    @property
+    def values(self) -> Values:
+        """The value vectors read in the vocabulary; see `unembed.memories.values.Values`."""
+        return Values(self)
 
     def edited(self, edits: Sequence[Edit]) -> AbstractContextManager[Any]:
         """While inside, every use of `lm.hf`, generation included, happens under these edits."""

@@ -19,7 +19,6 @@ Basis = Literal["raw", "final", "frozen"]
 scale that the final norm had in the run, so that parts of a vector add up."""
 
 Positions = Literal["all", "last"]
-By = Literal["component", "head", "source", "memory"]
 
 POINTS: tuple[str, ...] = get_args(Point)
 STREAM_POINTS: tuple[str, ...] = get_args(StreamPoint)

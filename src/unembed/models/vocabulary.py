@@ -48,6 +48,22 @@ class Vocabulary:
         """The text of tokens."""
         return self._tokenizer.decode(torch.as_tensor(ids).flatten().tolist())
 
+    def decode_rows(self, ids: Int[Tensor, "row pos"]) -> list[str]:
+        """The text of each row, special tokens left out, as it continues a text (a leading space is kept)."""
+        texts = []
+        for row in ids.tolist():
+            kept = [i for i in row if i not in self._special]
+            text = self._tokenizer.decode(kept)
+            # Some tokenizers drop the leading space of the first piece, which a continuation needs.
+            if kept and not text.startswith(" ") and self._strings[kept[0]].startswith(" "):
+                text = " " + text
+            texts.append(text)
+        return texts
+
+    @cached_property
+    def _special(self) -> set[int]:
+        return set(self._tokenizer.all_special_ids)
+
     @cached_property
     def _strings(self) -> list[str]:
         pieces = self._tokenizer.convert_ids_to_tokens(list(range(min(len(self._tokenizer), self._d_vocab))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -128,7 +128,7 @@ def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, 
 def run(
     lm: Decoder,
     tokens: Tokens,
-    capture: Sequence[str] = (),
+    capture: str | Collection[str] = (),
     edits: Sequence[Edit] = (),
     *,
     attention_mask: Tensor | None = None,
@@ -152,8 +152,7 @@ def run(
 
     Memory: what is kept, plus one layer's activations.
     """
-    if isinstance(capture, str):
-        capture = (capture,)
+    capture = (capture,) if isinstance(capture, str) else tuple(dict.fromkeys(capture))
     ids, mask = prepare(lm, tokens, attention_mask)
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))
     for point in capture:

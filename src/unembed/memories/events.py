@@ -1,0 +1,90 @@
+"""Saturation and elimination: when a prediction settles, and when a candidate falls.
+
+Both are defined on ranks alone (0 is the top), over the FFN updates of one position. "Before" is the stream that the
+update enters (resid_mid; resid_pre where attention and FFN are parallel), "after" is resid_post.
+
+- Saturation: the first layer from which on the model's final prediction is first after every FFN update. Its cause is
+  the FFN if the token was not yet first before that update, else what came between (attention or an earlier block).
+- Elimination: among a position's updates, the one that pushes the candidate that was first before it furthest down;
+  there is none if no candidate falls.
+
+Source: Geva et al. 2022, section 5.1, with the definitions that the released code uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event. Ranks count from 0, the top."""
+
+    kind: Literal["saturation", "elimination"]
+    layer: int
+    position: int
+    token: int
+    rank_before: int
+    rank_after: int
+    cause: Literal["ffn", "attention"]
+
+
+def saturation_layer(final_ranks_after: Int[Tensor, "layer *pos"]) -> Int[Tensor, "*pos"]:
+    """The first layer from which on the final prediction stays first.
+
+    Args:
+        final_ranks_after: the rank of the final prediction after each layer's FFN. Its last row is 0.
+    """
+    first = final_ranks_after == 0
+    stays = first.flip(0).long().cumprod(dim=0).flip(0)
+    return first.shape[0] - stays.sum(dim=0).clamp_min(1)
+
+
+def elimination_layer(
+    candidate_ranks_after: Int[Tensor, "layer *pos"],
+) -> tuple[Int[Tensor, "*pos"], Int[Tensor, "*pos"]]:
+    """The layer whose FFN pushes its own top candidate furthest down, and that candidate's rank afterwards.
+
+    Args:
+        candidate_ranks_after: at each layer, the rank after the FFN of the token that was first before it.
+
+    Returns:
+        Layer (the earliest of equal ones) and rank; a rank of 0 means that no candidate fell anywhere.
+    """
+    rank = candidate_ranks_after.max(dim=0).values
+    layer = (candidate_ranks_after == rank).long().argmax(dim=0)
+    return layer, rank
+
+
+def events_of(
+    final: Int[Tensor, " pos"],
+    final_ranks_before: Int[Tensor, "layer pos"],
+    final_ranks_after: Int[Tensor, "layer pos"],
+    candidates: Int[Tensor, "layer pos"],
+    candidate_ranks_after: Int[Tensor, "layer pos"],
+) -> list[Event]:
+    """The events of every position, by position, saturation first.
+
+    Args:
+        final: the model's prediction.
+        final_ranks_before, final_ranks_after: its rank before and after each FFN.
+        candidates: the top token before each FFN.
+        candidate_ranks_after: its rank after that FFN.
+    """
+    settled = saturation_layer(final_ranks_after)
+    fell, rank = elimination_layer(candidate_ranks_after)
+    events = []
+    for p in range(final.shape[0]):
+        layer = int(settled[p])
+        before = int(final_ranks_before[layer, p])
+        cause = "ffn" if before > 0 else "attention"
+        events.append(Event("saturation", layer, p, int(final[p]), before, 0, cause))
+        if int(rank[p]) > 0:
+            layer = int(fell[p])
+            events.append(Event("elimination", layer, p, int(candidates[layer, p]), 0, int(rank[p]), "ffn"))
+    return events

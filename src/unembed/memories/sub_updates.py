@@ -1,0 +1,79 @@
+"""Every FFN update as the sum of its sub-updates m_i v_i: which are dominant, and how each moves a token's score.
+
+Source: Geva et al. 2022, section 3 (sub-updates, Eq. 2) and appendix A.3 (contribution).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.lens import final_scale, logit_direction
+from unembed.models.decoder import Decoder
+from unembed.stream.run import Run
+from unembed.stream.writers import memory_branch
+
+
+def contributions(
+    coefficients: Float[Tensor, "*pos d_mlp"], W_out: Float[Tensor, "d_mlp d_model"]
+) -> Float[Tensor, "*pos d_mlp"]:
+    """How far each memory moves the stream: |m_i| times the length of v_i, in stream units, never negative.
+
+    Where a norm follows the FFN this is the length before that norm.
+
+    Source: Geva et al. 2022, the contribution by which sub-updates are ranked.
+    """
+    return coefficients.abs() * W_out.norm(dim=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Dominant:
+    """The sub-updates of each position with the largest contributions."""
+
+    index: Int[Tensor, "*pos k"]
+    coefficient: Float[Tensor, "*pos k"]
+    contribution: Float[Tensor, "*pos k"]
+    share: Float[Tensor, "*pos k"]
+    """Contribution over the sum of all contributions of the layer at that position."""
+
+
+def dominant(
+    coefficients: Float[Tensor, "*pos d_mlp"], W_out: Float[Tensor, "d_mlp d_model"], top: int = 10
+) -> Dominant:
+    """The `top` sub-updates by |m| * |v| at each position."""
+    sizes = contributions(coefficients, W_out)
+    largest, index = sizes.topk(min(top, sizes.shape[-1]), dim=-1)
+    share = largest / sizes.sum(dim=-1, keepdim=True).clamp_min(1e-30)
+    return Dominant(index, coefficients.gather(-1, index), largest, share)
+
+
+@torch.no_grad()
+def token_scores(
+    lm: Decoder, seen: Run, layer: int, column: int, token: int, basis: str = "frozen"
+) -> Float[Tensor, " d_mlp"]:
+    """The score that each sub-update of a position adds to a token.
+
+    Args:
+        lm: the model.
+        seen: a run that kept coefficients and, for "frozen", the last resid_post.
+        layer: the layer.
+        column: the position, as a column of the run's tensors.
+        token: the token.
+        basis: "raw" for e_w . m_i v_i as in the paper; "frozen" for its share of the logit, through both norms.
+
+    Returns:
+        Scores that add up, with the bias, to the FFN update's own score.
+
+    Source: Geva et al. 2022, Eq. 2.
+    """
+    m = seen.at("coefficients", layer)[0, column]
+    branch = memory_branch(lm, layer, m)
+    if basis == "raw":
+        u = lm.weights.W_U[:, token]
+    else:
+        u = logit_direction(lm, token) / final_scale(lm, seen.at("resid_post", lm.n_layers - 1)[0, column])
+    wide = torch.promote_types(m.dtype, torch.float32)
+    return m.to(wide) * (lm.weights.W_out[layer].to(wide) @ branch.direction(u.to(wide))) * branch.factor

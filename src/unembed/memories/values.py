@@ -1,0 +1,133 @@
+"""Values as distributions over the vocabulary: the top tokens of every value vector, exactly and by chunks.
+
+A value is read in the `raw` basis by default, as the papers do: its length means nothing until a coefficient multiplies
+it. Where a norm follows the FFN, what is read is the value behind that norm's gain (and centring), which is what reaches
+the stream, up to the positive scale of the run. Source: Geva et al. 2021, section 4; 2022, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unembed.errors import InvalidInput
+from unembed.lens import ROWS, logits_of, top_k
+from unembed.models.decoder import Decoder
+
+
+def written_values(lm: Decoder, layer: int, rows: slice | Tensor = slice(None)) -> Float[Tensor, "value d_model"]:
+    """Value vectors as they reach the stream: behind the gain and multiplier of their branch, its scale left at 1."""
+    site = lm.feed_forward(layer)
+    values = lm.weights.W_out[layer][rows]
+    if site.branch_norm is not None:
+        values = site.branch_norm.frozen(values, torch.ones(1, dtype=values.dtype, device=values.device))
+    return values if site.multiplier == 1.0 else values * site.multiplier
+
+
+@dataclass(frozen=True, eq=False)
+class ValueReadings:
+    """The top tokens of every value of some layers."""
+
+    layers: tuple[int, ...]
+    ids: Int[Tensor, "layer d_mlp k"]
+    scores: Float[Tensor, "layer d_mlp k"]
+    basis: str
+    hidden: bool
+    """Whether tokens that the model never learned were left out."""
+
+
+@torch.no_grad()
+def value_readings(
+    lm: Decoder,
+    k: int = 30,
+    *,
+    layers: Sequence[int] | None = None,
+    basis: str = "raw",
+    bottom: bool = False,
+    hide_unlearned: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> ValueReadings:
+    """The k top tokens of all values, exactly.
+
+    Args:
+        lm: the model.
+        k: tokens for each value.
+        layers: which layers; all when None.
+        basis: "raw" (the papers' E v) or "final" (the value through the final norm, as if it were the whole stream).
+        bottom: the tokens most suppressed instead.
+        hide_unlearned: leave out tokens that the model never learned.
+        progress: called with values done and values in all.
+
+    Memory: the result (layers * d_mlp * k ids and scores), plus chunks of 128 * d_vocab scores.
+    """
+    if basis == "frozen":
+        raise InvalidInput("basis 'frozen' for values", why="a value has no run", instead="Use 'raw' or 'final'")
+    chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))
+    hidden = lm.unlearned if hide_unlearned else None
+    sizes = [lm.feed_forward(n).down_proj is not None and lm.weights.W_out[n].shape[0] for n in chosen]
+    k = min(k, lm.d_vocab)
+    ids = torch.empty(len(chosen), sizes[0], k, dtype=torch.int32)
+    scores = torch.empty(len(chosen), sizes[0], k, dtype=torch.float32)
+    done, total = 0, sum(sizes)
+    for row, layer in enumerate(chosen):
+        for start in range(0, sizes[row], ROWS):
+            rows = slice(start, min(start + ROWS, sizes[row]))
+            values, found = _top(lm, written_values(lm, layer, rows), k, basis, bottom, hidden)
+            ids[row, rows], scores[row, rows] = found.to(torch.int32).cpu(), values.float().cpu()
+            done += found.shape[0]
+            if progress is not None:
+                progress(done, total)
+    return ValueReadings(chosen, ids, scores, basis, hide_unlearned)
+
+
+def _top(
+    lm: Decoder, vectors: Tensor, k: int, basis: str, bottom: bool, hidden: Bool[Tensor, " d_vocab"] | None
+) -> tuple[Tensor, Tensor]:
+    scores = logits_of(lm, vectors, basis)
+    if bottom:
+        scores = -scores
+    if hidden is not None:
+        scores = scores.masked_fill(hidden.to(scores.device), -torch.inf)
+    values, ids = top_k(scores, k)
+    return (-values if bottom else values), ids
+
+
+class Values:
+    """The values of a model, one or many at a time: `lm.values`."""
+
+    def __init__(self, lm: Decoder) -> None:
+        """Keep the model; nothing is read yet."""
+        self._lm = lm
+
+    @torch.no_grad()
+    def top(
+        self, layer: int, index: int | Sequence[int] | Tensor, k: int = 30, *, basis: str = "raw",
+        bottom: bool = False, hide_unlearned: bool = False,
+    ) -> tuple[Int[Tensor, "*value k"], Float[Tensor, "*value k"]]:
+        """Ids and scores of the tokens that values promote most (or, with `bottom`, suppress most)."""
+        lm = self._lm
+        single = isinstance(index, int)
+        rows = torch.as_tensor([index] if single else index)
+        for i in rows.tolist():
+            lm.memory(layer, i)
+        layer = lm.layer(layer)
+        hidden = lm.unlearned if hide_unlearned else None
+        scores, ids = _top(lm, written_values(lm, layer, rows.to(lm.device)), k, basis, bottom, hidden)
+        return (ids[0], scores[0]) if single else (ids, scores)
+
+    def top_tokens(
+        self, layer: int, index: int, k: int = 30, *, basis: str = "raw", bottom: bool = False,
+        hide_unlearned: bool = False,
+    ) -> list[str]:
+        """The tokens that a value promotes most, best first."""
+        ids, _ = self.top(layer, index, k, basis=basis, bottom=bottom, hide_unlearned=hide_unlearned)
+        return self._lm.token_strings(ids)
+
+    def norm(self, layer: int, index: int) -> float:
+        """The length of a value, in stream units, before a norm that follows the FFN."""
+        layer, index = self._lm.memory(layer, index)
+        return float(self._lm.weights.W_out[layer][index].norm())

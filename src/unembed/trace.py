@@ -1,0 +1,268 @@
+"""One prompt seen whole: what the stream says before and after every FFN, the sub-updates behind it, events, accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.account import Account, account, points_needed, position_of
+from unembed.errors import InvalidInput
+from unembed.lens import Reading, final_scale, logits_of, read
+from unembed.memories.events import Event, events_of
+from unembed.memories.sub_updates import Dominant, dominant, token_scores
+from unembed.memories.values import Values
+from unembed.models.decoder import Decoder
+from unembed.results import Passport
+from unembed.stream.edits import Edit
+from unembed.stream.run import Run, Tokens, prepare, run
+
+_TOP = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Readings:
+    """What the stream says at one point of every layer and position."""
+
+    point: str
+    basis: str
+    hidden: bool
+    """Whether tokens that the model never learned were left out."""
+    reading: Reading
+    tokens: list[list[list[str]]]
+    """Token texts by layer, position and rank."""
+
+    @property
+    def ids(self) -> Int[Tensor, "layer pos k"]:
+        """Top tokens, best first."""
+        return self.reading.ids
+
+    @property
+    def logits(self) -> Float[Tensor, "layer pos k"]:
+        """Their logits."""
+        return self.reading.logits
+
+    @property
+    def probabilities(self) -> Float[Tensor, "layer pos k"]:
+        """Their probabilities."""
+        return self.reading.probabilities
+
+
+@dataclass(frozen=True)
+class SubUpdate:
+    """One term m_i v_i of an FFN update."""
+
+    layer: int
+    index: int
+    coefficient: float
+    norm: float
+    """The length of the value."""
+    contribution: float
+    """|coefficient| * norm: how far the stream is moved, before a norm that follows the FFN."""
+    share: float
+    """Contribution over the sum of the layer's contributions."""
+    score: float | None
+    """What it adds to the chosen token's logit (basis frozen), if one was chosen."""
+    top_tokens: list[str]
+    """Tokens that the value promotes most; a negative coefficient turns the value round."""
+    bottom_tokens: list[str]
+
+    @property
+    def promoted(self) -> list[str]:
+        """The tokens this sub-update pushes up, whatever the sign of its coefficient."""
+        return self.top_tokens if self.coefficient >= 0 else self.bottom_tokens
+
+
+class Trace:
+    """A prompt under the model, with edits if there are any. Everything is computed once, when first asked."""
+
+    def __init__(self, lm: Decoder, tokens: Tokens, edits: Sequence[Edit] = ()) -> None:
+        """Run the prompt and keep the stream and the coefficients.
+
+        Raises:
+            InvalidInput: the prompt is empty, too long, or more than one.
+        """
+        self.lm, self.edits = lm, tuple(edits)
+        ids, mask = prepare(lm, tokens)
+        if ids.shape[0] != 1:
+            raise InvalidInput(f"{ids.shape[0]} prompts", why="a trace shows one", instead="Trace them one by one")
+        self.tokens: Int[Tensor, " pos"] = ids[0]
+        self.parallel = any(b.parallel for b in lm.structure.blocks)
+        has_ffn = all(b.feed_forward is not None for b in lm.structure.blocks)
+        self._before = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
+        points = {"resid_pre", "resid_post", self._before}
+        if lm.d_mlp:
+            points.add("coefficients")
+        self.run: Run = run(lm, ids, sorted(points), self.edits, attention_mask=mask, logits=False)
+        self._readings: dict[tuple[str, int, str, bool], Readings] = {}
+        self._runs: dict[str, Run] = {}
+
+    def __len__(self) -> int:
+        """The number of tokens of the prompt."""
+        return self.tokens.shape[0]
+
+    @property
+    def token_strings(self) -> list[str]:
+        """The prompt's tokens as text."""
+        return self.lm.token_strings(self.tokens)
+
+    @cached_property
+    def passport(self) -> Passport:
+        """Which model said this, under which edits."""
+        lm = self.lm
+        notes = {"edits": [e.to_dict() for e in self.edits]} if self.edits else {}
+        return Passport(model=lm.name, revision=lm.revision, dtype=str(lm.dtype)[6:], notes=notes)
+
+    @cached_property
+    def scale(self) -> Float[Tensor, "pos 1"]:
+        """The scale of the final norm at every position of the run."""
+        return final_scale(self.lm, self.run.at("resid_post", self.lm.n_layers - 1)[0])
+
+    @cached_property
+    def prediction(self) -> Int[Tensor, " pos"]:
+        """The model's most likely next token after every position."""
+        return self._after.ids[-1, :, 0]
+
+    @cached_property
+    def _last(self) -> Reading:
+        return read(self.lm, self.run.at("resid_post", self.lm.n_layers - 1)[0], _TOP)
+
+    @cached_property
+    def _before_ffn(self) -> Reading:
+        """Readings before each FFN, with the rank of the final prediction."""
+        x = self.run[self._before][:, 0]
+        final = self._last.ids[None, :, :1].expand(x.shape[0], -1, -1)
+        return read(self.lm, x, _TOP, track=final)
+
+    @cached_property
+    def _after(self) -> Reading:
+        """Readings after each FFN, with the ranks of the final prediction and of the candidate that was first before."""
+        x = self.run["resid_post"][:, 0]
+        final = self._last.ids[None, :, :1].expand(x.shape[0], -1, -1)
+        return read(self.lm, x, _TOP, track=torch.cat([final, self._before_ffn.ids[..., :1]], dim=-1))
+
+    def readings(
+        self, point: str = "resid_post", top: int = _TOP, basis: str = "final", *, hide_unlearned: bool = False
+    ) -> Readings:
+        """Top tokens of the stream at a point, for every layer and position.
+
+        Raises:
+            PointMissing: the model has no such point.
+        """
+        key = (point, top, basis, hide_unlearned)
+        if key not in self._readings:
+            self._readings[key] = self._read(*key)
+        return self._readings[key]
+
+    def _read(self, point: str, top: int, basis: str, hide_unlearned: bool) -> Readings:
+        if top < 1:
+            raise InvalidInput(f"top {top}", why="at least one token must be listed")
+        kept = point in self.run
+        if not kept:
+            self.run_with((point,))
+        plain = basis == "final" and not hide_unlearned and top == _TOP
+        if plain and point == "resid_post":
+            reading = self._after
+        elif plain and point == self._before:
+            reading = self._before_ffn
+        else:
+            x = (self.run if kept else self.run_with((point,)))[point][:, 0]
+            reading = read(self.lm, x, top, basis=basis, scale=self.scale if basis == "frozen" else None,
+                           hidden=self.lm.unlearned if hide_unlearned else None)
+        flat = self.lm.token_strings(reading.ids)
+        layers, positions, k = reading.ids.shape
+        texts = [[flat[(n * positions + p) * k : (n * positions + p + 1) * k] for p in range(positions)]
+                 for n in range(layers)]
+        return Readings(point, basis, hide_unlearned, reading, texts)
+
+    def run_with(self, points: Sequence[str]) -> Run:
+        """The same prompt and edits run once more, keeping other points; kept for the next question."""
+        key = ",".join(sorted(points))
+        if key not in self._runs:
+            self._runs[key] = run(self.lm, self.tokens[None], tuple(points), self.edits)
+        return self._runs[key]
+
+    def ranks_of(self, token: str | int, point: str = "resid_post", basis: str = "final") -> Int[Tensor, "layer pos"]:
+        """The rank of a token at every layer and position; 0 is the top."""
+        x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0]
+        track = torch.full((*x.shape[:-1], 1), self.lm.single_token(token))
+        scale = self.scale if basis == "frozen" else None
+        return read(self.lm, x, 1, basis=basis, scale=scale, track=track).tracked_ranks[..., 0]
+
+    def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
+        """The model's logits after a position."""
+        last = self.run.at("resid_post", self.lm.n_layers - 1)[0, position_of(self.run, position)]
+        return logits_of(self.lm, last)
+
+    def dominant(self, top: int = _TOP) -> list[Dominant]:
+        """For every layer, the dominant sub-updates of every position."""
+        return [dominant(self.run.at("coefficients", n)[0], self.lm.weights.W_out[n], top)
+                for n in range(self.lm.n_layers)]
+
+    def sub_updates(
+        self, layer: int, position: int = -1, top: int = _TOP, token: str | int | None = None, *, k: int = 10,
+        hide_unlearned: bool = False,
+    ) -> list[SubUpdate]:
+        """The dominant sub-updates of one FFN update, largest contribution first.
+
+        Args:
+            layer: the layer.
+            position: the position; the last by default.
+            top: how many.
+            token: a token to score each for.
+            k: how many tokens of each value to list.
+            hide_unlearned: leave out tokens that the model never learned.
+
+        Raises:
+            Unsupported: the model has no memories.
+            OutOfRange: no such layer or position.
+        """
+        lm = self.lm
+        layer = lm.layer(layer)
+        lm.feed_forward(layer)
+        if top < 1:
+            raise InvalidInput(f"top {top}", why="at least one sub-update must be listed")
+        column = position_of(self.run, position)
+        found = dominant(self.run.at("coefficients", layer)[0, column], lm.weights.W_out[layer], top)
+        scores = None if token is None else token_scores(lm, self.run, layer, column, lm.single_token(token))
+        values = Values(lm)
+        ends = [values.top(layer, found.index, k, bottom=b, hide_unlearned=hide_unlearned)[0] for b in (False, True)]
+        rows = []
+        for j, i in enumerate(found.index.tolist()):
+            m = float(found.coefficient[j])
+            rows.append(SubUpdate(
+                layer, i, m, values.norm(layer, i), float(found.contribution[j]), float(found.share[j]),
+                None if scores is None else float(scores[i]),
+                lm.token_strings(ends[0][j]), lm.token_strings(ends[1][j])))
+        return rows
+
+    @cached_property
+    def _events(self) -> list[Event]:
+        final = self._last.ids[:, 0]
+        return events_of(
+            final.cpu(), self._before_ffn.tracked_ranks[..., 0].cpu(), self._after.tracked_ranks[..., 0].cpu(),
+            self._before_ffn.ids[..., 0].cpu(), self._after.tracked_ranks[..., 1].cpu())
+
+    def events(self, position: int | None = None) -> list[Event]:
+        """Saturation and elimination events, at one position or at all.
+
+        Raises:
+            Unsupported: the model has no FFN.
+            OutOfRange: no such position.
+        """
+        if self.lm.structure.blocks[0].feed_forward is None:
+            self.lm.feed_forward(0)
+        if position is None:
+            return self._events
+        column = position_of(self.run, position)
+        return [e for e in self._events if e.position == column]
+
+    def account(
+        self, token: str | int, position: int = -1, against: str | int | None = None, by: str = "component"
+    ) -> Account:
+        """The logit of a token (or a difference of two) as the sum of its writers' shares; see `unembed.account`."""
+        return account(self.lm, self.run_with(points_needed(self.lm, by)), token, position, against, by)

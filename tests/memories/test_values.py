@@ -1,0 +1,49 @@
+"""Readings of all values against plain products and full sorts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.conftest import tiny
+from tests.families import DENSE
+from unembed.errors import InvalidInput, OutOfRange
+from unembed.memories.values import Values, value_readings, written_values
+
+
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("basis", ["raw", "final"])
+def test_all_values_readings_equal_a_full_sort(name: str, basis: str) -> None:
+    lm = tiny(name)
+    found = value_readings(lm, 5, basis=basis)
+    for layer in range(lm.n_layers):
+        values = written_values(lm, layer)
+        s = lm.structure
+        with torch.no_grad():
+            scores = values @ lm.weights.W_U if basis == "raw" else s.capped(s.head(s.final_norm.module(values)))
+        expected = scores.sort(dim=-1, descending=True).values[:, :5]
+        torch.testing.assert_close(found.scores[layer], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(scores.gather(1, found.ids[layer].long()), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_bottom_tokens_are_the_top_tokens_of_the_negated_value() -> None:
+    lm = tiny("gpt2")
+    ids, scores = Values(lm).top(0, 3, 4, bottom=True)
+    raw = lm.weights.W_out[0][3] @ lm.weights.W_U
+    assert torch.equal(ids, raw.argsort()[:4])
+    torch.testing.assert_close(scores, raw.sort().values[:4])
+
+
+def test_behind_a_branch_norm_the_gain_is_part_of_what_a_value_says() -> None:
+    lm = tiny("gemma2")
+    norm = lm.feed_forward(0).branch_norm
+    assert norm is not None
+    torch.testing.assert_close(written_values(lm, 0), lm.weights.W_out[0] * (1 + norm.module.weight), rtol=1e-5, atol=1e-5)
+
+
+def test_bad_input_is_refused() -> None:
+    lm = tiny("gpt2")
+    with pytest.raises(OutOfRange, match="memory in layer 0: 192"):
+        Values(lm).top_tokens(0, 192)
+    with pytest.raises(InvalidInput, match="a value has no run"):
+        value_readings(lm, basis="frozen")

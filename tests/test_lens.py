@@ -1,0 +1,88 @@
+"""Readings against the model's own logits and against plain selections."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import tiny
+from tests.families import FAMILIES
+from unembed.errors import InvalidInput
+from unembed.language_model import LanguageModel
+from unembed.lens import final_scale, logit_direction, logits_of, ranks_of, read, top_k
+from unembed.stream.run import run
+
+
+def test_the_final_basis_on_the_last_stream_is_the_model(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
+    kept = run(any_lm, tokens, ["resid_post"])
+    with torch.no_grad():
+        said = logits_of(any_lm, kept["resid_post"][-1])
+    torch.testing.assert_close(said, kept.logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_frozen_readings_of_parts_add_up(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name, torch.float64 if name != "mixtral" else torch.float32)
+    last = run(lm, tokens, ["resid_post"])["resid_post"][-1]
+    scale = final_scale(lm, last)
+    parts = [last * 0.25 + 1, last * 0.75 - 1]
+    with torch.no_grad():
+        summed = sum(logits_of(lm, p, "frozen", scale) for p in parts)
+        whole = logits_of(lm, last, "frozen", scale)
+    torch.testing.assert_close(summed, whole, rtol=1e-4, atol=1e-4)
+    u = logit_direction(lm, 5) / scale
+    torch.testing.assert_close((last * u).sum(-1), whole[..., 5], rtol=1e-4, atol=1e-4)
+
+
+def test_the_raw_basis_is_the_unembedding_alone(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
+    x = run(any_lm, tokens, ["resid_pre"])["resid_pre"][0]
+    weight = any_lm.hf.get_output_embeddings().weight
+    torch.testing.assert_close(logits_of(any_lm, x, "raw"), x @ weight.T)
+
+
+@given(st.integers(1, 40), st.integers(1, 3000), st.integers(0, 10_000))
+def test_top_k_equals_a_full_sort(k: int, n: int, seed: int) -> None:
+    scores = torch.randn(3, n, generator=torch.Generator().manual_seed(seed))
+    values, ids = top_k(scores, k)
+    expected = scores.sort(dim=-1, descending=True).values[:, : min(k, n)]
+    assert torch.equal(values, expected) and torch.equal(scores.gather(1, ids), expected)
+
+
+def test_ranks_count_larger_logits_and_ties_share_the_better() -> None:
+    scores = torch.tensor([[3.0, 1.0, 3.0, 2.0]])
+    assert ranks_of(scores, torch.tensor([[0, 2, 3, 1]])).tolist() == [[0, 0, 2, 3]]
+
+
+def test_reading_by_chunks_equals_reading_at_once(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    x = torch.randn(300, lm.d_model, generator=torch.Generator().manual_seed(0))
+    track = torch.randint(0, lm.d_vocab, (300, 2), generator=torch.Generator().manual_seed(1))
+    reading = read(lm, x, 7, track=track)
+    with torch.no_grad():
+        logits = logits_of(lm, x)
+    probabilities = logits.softmax(-1)
+    torch.testing.assert_close(reading.probabilities, probabilities.gather(1, reading.ids))
+    assert torch.equal(reading.ids[:, 0], logits.argmax(-1))
+    torch.testing.assert_close(reading.tracked_probabilities, probabilities.gather(1, track))
+    assert torch.equal(reading.tracked_ranks, ranks_of(logits, track))
+
+
+def test_hidden_tokens_leave_lists_but_not_the_total() -> None:
+    lm = tiny("gpt2")
+    x = torch.randn(4, lm.d_model, generator=torch.Generator().manual_seed(0))
+    plain = read(lm, x, 3)
+    hidden = torch.zeros(lm.d_vocab, dtype=torch.bool)
+    hidden[plain.ids[:, 0]] = True
+    left = read(lm, x, 3, hidden=hidden)
+    assert not hidden[left.ids].any()
+    torch.testing.assert_close(left.log_total, plain.log_total)
+
+
+def test_frozen_without_a_scale_is_refused() -> None:
+    lm = tiny("gpt2")
+    with pytest.raises(InvalidInput, match="scale that the final norm had"):
+        logits_of(lm, torch.zeros(1, lm.d_model), "frozen")
+    with pytest.raises(InvalidInput, match="none of raw, final, frozen"):
+        logits_of(lm, torch.zeros(1, lm.d_model), "folded")

@@ -1,0 +1,114 @@
+"""A trace against the model's logits, plain definitions of the events, and the sub-updates' own sum."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.conftest import tiny
+from tests.families import DENSE
+from unembed.errors import InvalidInput, OutOfRange, Unsupported
+from unembed.memories.sub_updates import token_scores
+from unembed.stream.edits import set_coefficient
+from unembed.stream.run import run
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_readings_are_those_of_the_captured_streams(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    trace = lm.trace(tokens[0])
+    last = trace.readings("resid_post", top=5)
+    with torch.no_grad():
+        logits = lm.hf(tokens[:1]).logits[0]
+    assert torch.equal(last.ids[-1, :, 0], logits.argmax(-1))
+    assert torch.equal(trace.prediction, logits.argmax(-1))
+    torch.testing.assert_close(
+        last.probabilities[-1], logits.softmax(-1).gather(1, last.ids[-1]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(trace.logits(), logits[-1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_scores_of_all_sub_updates_add_up_to_the_updates_score(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    seen = run(lm, tokens[:1], ["coefficients", "mlp_out", "resid_post"])
+    for layer in range(lm.n_layers):
+        site = lm.feed_forward(layer)
+        raw = token_scores(lm, seen, layer, 4, 11, basis="raw").sum()
+        bias = torch.zeros(lm.d_model)
+        update = seen.at("coefficients", layer)[0, 4] @ lm.weights.W_out[layer]
+        if lm.weights.b_out[layer] is not None:
+            bias = bias + lm.weights.b_out[layer]
+        if site.branch_norm is not None:
+            scale = site.branch_norm.scale(update + bias)
+            bias = site.branch_norm.frozen(bias, scale) + (
+                0 if site.branch_norm.bias is None else site.branch_norm.bias)
+        whole = seen.at("mlp_out", layer)[0, 4] @ lm.weights.W_U[:, 11]
+        part = (bias * site.multiplier) @ lm.weights.W_U[:, 11]
+        torch.testing.assert_close(raw + part, whole, rtol=1e-3, atol=1e-4)
+
+
+def test_dominant_sub_updates_are_sorted_by_contribution(tokens: torch.Tensor) -> None:
+    lm = tiny("llama")
+    trace = lm.trace(tokens[0])
+    found = trace.sub_updates(1, position=3, top=6, token=11)
+    m = trace.run.at("coefficients", 1)[0, 3]
+    sizes = m.abs() * lm.weights.W_out[1].norm(dim=-1)
+    expected = sizes.argsort(descending=True)[:6].tolist()
+    assert [s.index for s in found] == expected
+    assert [s.coefficient for s in found] == pytest.approx([float(m[i]) for i in expected])
+    assert sum(s.share for s in trace.sub_updates(1, 3, top=lm.d_mlp)) == pytest.approx(1.0, abs=1e-5)
+    for sub in found:
+        ids = (lm.weights.W_out[1][sub.index] @ lm.weights.W_U).argsort(descending=True)
+        assert sub.top_tokens[:3] == lm.token_strings(ids[:3])
+        assert sub.bottom_tokens[:3] == lm.token_strings(ids.flip(0)[:3])
+        assert sub.promoted == (sub.top_tokens if sub.coefficient >= 0 else sub.bottom_tokens)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gpt_neox", "mixtral"])
+def test_events_follow_their_definition_read_off_full_rankings(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    trace = lm.trace(tokens[0])
+    before = "resid_pre" if lm.structure.blocks[0].parallel else "resid_mid"
+    seen = run(lm, tokens[:1], [before, "resid_post"])
+    structure = lm.structure
+    with torch.no_grad():
+        order = {p: structure.capped(structure.head(structure.final_norm.module(seen[p][:, 0]))).argsort(
+            dim=-1, descending=True) for p in (before, "resid_post")}
+    for position in range(9):
+        final = int(order["resid_post"][-1, position, 0])
+        tops = [int(order["resid_post"][n, position, 0]) for n in range(lm.n_layers)]
+        settled = next(n for n in range(lm.n_layers) if all(t == final for t in tops[n:]))
+        events = {e.kind: e for e in trace.events(position)}
+        event = events["saturation"]
+        rank = order[before][settled, position].tolist().index(final)
+        assert (event.layer, event.token, event.rank_before) == (settled, final, rank)
+        assert event.cause == ("ffn" if rank > 0 else "attention")
+        fell = [order["resid_post"][n, position].tolist().index(int(order[before][n, position, 0]))
+                for n in range(lm.n_layers)]
+        if max(fell) == 0:
+            assert "elimination" not in events
+        else:
+            assert (events["elimination"].layer, events["elimination"].rank_after) == (fell.index(max(fell)), max(fell))
+
+
+def test_edits_change_the_trace_and_are_in_its_passport(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    edited = lm.trace(tokens[0], edits=[set_coefficient(0, 3, 5.0)])
+    assert not torch.equal(edited.logits(), lm.trace(tokens[0]).logits())
+    assert float(edited.run.at("coefficients", 0)[0, 0, 3]) == 5.0
+    assert edited.passport.notes["edits"][0]["index"] == 3
+
+
+def test_bad_questions_are_refused(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    with pytest.raises(InvalidInput, match="2 prompts"):
+        lm.trace(tokens)
+    trace = lm.trace(tokens[0])
+    with pytest.raises(OutOfRange, match="position -10"):
+        trace.sub_updates(0, position=-10)
+    with pytest.raises(OutOfRange, match="layer 2"):
+        trace.sub_updates(2)
+    with pytest.raises(Unsupported, match="attention-only"):
+        tiny("attention-only").trace(tokens[0]).sub_updates(0)
+    with pytest.raises(Unsupported, match="attention-only"):
+        tiny("attention-only").trace(tokens[0]).events()
