@@ -9,6 +9,22 @@ from pathlib import Path
 from unembed.errors import InvalidInput, UnembedError
 
 
+def check_writable(path: str | os.PathLike[str]) -> Path:
+    """The path, if a file can stand there: for asking before hours of work, not after.
+
+    Raises:
+        InvalidInput: the folder does not exist, or the path is a folder.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InvalidInput(
+            f"cannot write {target}", why=f"the folder {target.parent} does not exist", instead="Create it first"
+        )
+    if target.is_dir():
+        raise InvalidInput(f"cannot write {target}", why="it is a folder", instead="Give the name of a file")
+    return target
+
+
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """The path, after the content stands there completely.
 
@@ -19,13 +35,7 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
         InvalidInput: the folder does not exist, or the path is a folder.
         UnembedError: the disk is full or the folder cannot be written to.
     """
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise InvalidInput(
-            f"cannot write {target}", why=f"the folder {target.parent} does not exist", instead="Create it first"
-        )
-    if target.is_dir():
-        raise InvalidInput(f"cannot write {target}", why="it is a folder", instead="Give the name of a file")
+    target = check_writable(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
     temporary = ""
     try:

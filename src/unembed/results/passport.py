@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
-from importlib import metadata
 from typing import Any
 
+from unembed import __version__
 from unembed.errors import InvalidInput
-
-
-@cache
-def package_version() -> str:
-    """The installed version of unembed; "unknown" when it runs from a folder that was never installed."""
-    try:
-        return metadata.version("unembed")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 @dataclass(frozen=True)
@@ -41,7 +31,7 @@ class Passport:
     corpus: str | None = None
     basis: str | None = None
     seed: int | None = None
-    version: str = field(default_factory=package_version)
+    version: str = __version__
     notes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,94 @@
+"""The `unembed` command: its sub-commands, and how every failure looks."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from unembed import __version__
+from unembed.cli import explain, models, trace, value
+from unembed.errors import OutOfMemory, UnembedError
+from unembed.results import visible
+
+
+class OneLineErrors(TyperGroup):
+    """A group whose commands end in one line on stderr and exit status 1 when they fail, 130 when interrupted."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an error that nobody foresaw keeps its traceback, because it is a bug."""
+        try:
+            return super().invoke(ctx)
+        except UnembedError as error:
+            _end(error, 1)
+        except KeyboardInterrupt:
+            _end("Interrupted.", 130)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            _end(_out_of_memory(error), 1)
+
+
+def _end(message: object, status: int) -> NoReturn:
+    # Text from a prompt or a path may hold control characters; on a terminal they would act.
+    print(f"unembed: {visible(str(message), prose=True)}", file=sys.stderr)
+    raise typer.Exit(status)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Told by type name and text, so that this works without importing torch."""
+    text = str(error).lower()
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "out of memory" in text
+        or "can't allocate memory" in text
+        or "not enough memory" in text
+    )
+
+
+def _out_of_memory(error: BaseException) -> OutOfMemory:
+    detail = str(error).strip().splitlines()
+    return OutOfMemory(
+        "not enough memory",
+        why=detail[0][:160] if detail else "the machine has no more to give",
+        instead="Use --dtype bfloat16, a shorter prompt, or a smaller model",
+    )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"unembed {__version__}")
+        raise typer.Exit()
+
+
+app = typer.Typer(
+    name="unembed",
+    cls=OneLineErrors,
+    help="See how a transformer language model builds its prediction, read in the model's own vocabulary.",
+    epilog="Exit status: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    # A terminal that cannot show a character gets its escape instead of a crash half-way through the output.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
+
+
+app.command("trace")(trace.trace)
+app.command("explain")(explain.explain)
+app.command("value")(value.value)
+app.command("models")(models.models)

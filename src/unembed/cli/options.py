@@ -1,0 +1,114 @@
+"""The options that commands share, and what their text means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from unembed.names import Basis, StreamPoint
+from unembed.results import check_writable
+
+_MODEL, _OUTPUT, _READING = "Model", "Output", "Reading"
+
+Prompt = Annotated[str, typer.Argument(help="The text to run the model on.", show_default=False)]
+
+Model = Annotated[
+    str,
+    typer.Option("--model", "-m", help="Embedded name, Hugging Face id, or folder.", rich_help_panel=_MODEL),
+]
+Revision = Annotated[
+    str | None, typer.Option(help="Commit, tag or branch of a hub model.", rich_help_panel=_MODEL, show_default=False)
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.", rich_help_panel=_MODEL)]
+DType = Annotated[
+    str | None,
+    typer.Option(help="float32, bfloat16, float16; default: as saved.", rich_help_panel=_MODEL, show_default=False),
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...", rich_help_panel=_MODEL, show_default=False)]
+Seed = Annotated[
+    int | None,
+    typer.Option(help="Seeds torch before the model opens; a trace itself draws nothing.", show_default=False),
+]
+
+Layer = Annotated[
+    int | None, typer.Option("--layer", "-l", help="Only this layer; counted from 0.", show_default=False)
+]
+Position = Annotated[int, typer.Option("--position", "-p", help="Token position, from 0; negative from the end.")]
+Top = Annotated[int, typer.Option("--top", "-k", min=1, help="Tokens per reading.")]
+PointOption = Annotated[
+    StreamPoint, typer.Option(help="Where the table over all positions is read.", rich_help_panel=_READING)
+]
+BasisOption = Annotated[
+    Basis,
+    typer.Option(
+        help="final: the model's own last norm and readout; raw: readout alone; frozen: scale of the run kept.",
+        rich_help_panel=_READING,
+    ),
+]
+HideUnlearned = Annotated[
+    bool,
+    typer.Option(
+        "--hide-unlearned/--show-unlearned",
+        help="Leave out tokens that the model never learned.",
+        rich_help_panel=_READING,
+    ),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="L.I=VALUE",
+        help="Set memory I of layer L to VALUE at every position; repeatable.",
+        show_default=False,
+    ),
+]
+By = Literal["component", "head", "source", "memory"]
+ValueBasis = Literal["raw", "final"]
+"""A value has no run whose scale could be frozen."""
+
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, schema kept stable.", rich_help_panel=_OUTPUT)]
+Csv = Annotated[bool, typer.Option("--csv", help="One table as CSV on stdout.", rich_help_panel=_OUTPUT)]
+Plain = Annotated[bool, typer.Option("--plain", help="No colour, bars or signs.", rich_help_panel=_OUTPUT)]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", metavar="FILE", help="Write a self-contained page.", rich_help_panel=_OUTPUT, show_default=False
+    ),
+]
+
+_SET = re.compile(r"(?P<layer>\d+)\.(?P<index>\d+)=(?P<value>[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?)")
+
+
+def edits(sets: Sequence[str] | None) -> list[Any]:
+    """The edits that `--set` asks for, one per use.
+
+    Raises:
+        typer.BadParameter: the text is not of the form L.I=VALUE.
+    """
+    return [_edit(text) for text in sets or []]
+
+
+def _edit(text: str) -> Any:
+    match = _SET.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not LAYER.INDEX=VALUE, such as 5.733=3.0", param_hint="--set")
+    import unembed
+
+    return unembed.set_coefficient(int(match["layer"]), int(match["index"]), float(match["value"]))
+
+
+def check_output(html: Path | None, **formats: bool) -> None:
+    """One form on stdout at a time, and a folder for the page, before anything costs time.
+
+    Raises:
+        typer.BadParameter: two forms were asked for.
+        InvalidInput: the page cannot be written there.
+    """
+    if len(asked := [f"--{name}" for name, wanted in formats.items() if wanted]) > 1:
+        raise typer.BadParameter(f"{' and '.join(asked)} both write to stdout; choose one")
+    if html is not None:
+        check_writable(html)

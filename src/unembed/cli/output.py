@@ -1,0 +1,54 @@
+"""Where a command's result goes: JSON, CSV, a page, or the terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NARROWEST, WIDEST = 60, 160
+
+
+def terminal_width() -> int:
+    """Columns to draw in: those of the terminal (or COLUMNS), held between 60 and 160; 80 when there is no terminal."""
+    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((80, 24)).columns))
+
+
+def show(draw: Callable[[int], Any], *, plain: bool = False) -> None:
+    """Print what `draw(width)` returns; colour only on a terminal that wants it (NO_COLOR, TERM=dumb)."""
+    from rich.console import Console
+
+    width = terminal_width()
+    colour = None if plain or not sys.stdout.isatty() or os.environ.get("NO_COLOR") else "auto"
+    console = Console(
+        file=sys.stdout,
+        width=width,
+        color_system=colour,
+        no_color=colour is None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    console.print(draw(width), soft_wrap=False)
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page whole or not at all, and say on stderr where it is."""
+    from unembed.results import visible, write_whole
+
+    print(f"wrote {visible(str(write_whole(path, page)), prose=True)}", file=sys.stderr)
+
+
+def deliver_table(table: Any, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
+    """Write a result table in the forms asked for; the terminal's own when nothing else was."""
+    if html is not None:
+        write_page(html, table.to_html())
+    if as_json:
+        sys.stdout.write(table.to_json())
+    elif csv:
+        sys.stdout.write(table.to_csv())
+    elif html is None or plain:
+        show(lambda _: table, plain=plain)

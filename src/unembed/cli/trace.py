@@ -1,0 +1,56 @@
+"""`unembed trace`: one prompt seen whole."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from unembed.cli import options
+
+
+def trace(
+    prompt: options.Prompt,
+    layer: options.Layer = None,
+    position: options.Position = -1,
+    top: options.Top = 5,
+    memories: Annotated[
+        int | None,
+        typer.Option(min=0, help="Sub-updates per layer; 2, or 10 with --layer.", show_default=False),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", "-t", help="Follow this token instead of the predicted one.", show_default=False),
+    ] = None,
+    set_: options.Sets = None,
+    point: options.PointOption = "resid_post",
+    basis: options.BasisOption = "final",
+    hide_unlearned: options.HideUnlearned = False,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Show how the prediction after a prompt forms, layer by layer.
+
+    What the stream says before and after each layer, where the predicted token stands, which memories write most and
+    what they push toward, the moments when a token rises or falls for good, and the predicted token's logit as the sum
+    of its writers. With --csv: every reading at --point.
+    """
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    edits = options.edits(set_)
+    from unembed.cli.opening import opened
+    from unembed.cli.trace_gather import Asked, trace_view
+    from unembed.cli.trace_output import deliver
+    from unembed.cli.trace_terminal import draw_trace
+
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    asked = Asked(prompt, position, top, basis, hide_unlearned, edits, seed)
+    view, passport = trace_view(lm, asked, layer=layer, memories=memories, token=token, point=point)
+    deliver(view, passport, draw_trace, as_json=as_json, csv=csv, plain=plain, html=html)

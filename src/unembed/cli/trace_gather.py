@@ -1,0 +1,223 @@
+"""From what the library returns for a prompt to the view that is drawn. Chooses, names and orders; computes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from unembed.cli.trace_view import (
+    SCHEMA_EXPLAIN,
+    SCHEMA_TRACE,
+    AccountView,
+    Candidate,
+    EventView,
+    GridView,
+    LayerView,
+    ShareView,
+    SubUpdateView,
+    Token,
+    TraceView,
+)
+from unembed.errors import PointMissing, Unsupported
+from unembed.results import Passport
+
+_READ_ANYWAY = 10
+"""Tokens that a trace reads at every point in its one pass; fewer are cut from these, at no cost."""
+_COMPONENTS_SHOWN = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What both commands ask of a prompt: where to look, and how to read."""
+
+    prompt: str
+    position: int
+    top: int
+    basis: str
+    hide_unlearned: bool
+    edits: Sequence[Any]
+    seed: int | None
+
+
+def trace_view(
+    lm: Any, asked: Asked, *, layer: int | None, memories: int | None, token: str | None, point: str
+) -> tuple[TraceView, Passport]:
+    """What `unembed trace` shows, and its passport."""
+    layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
+    target = None if token is None else lm.single_token(token)
+    trace = lm.trace(asked.prompt, edits=asked.edits)
+    common, passport = _common(lm, trace, asked, target)
+    position, target = common["position"], common["target"].id
+    each = memories if memories is not None else 2 if layer is None else 10
+    updates = {n: _sub_updates(trace, n, position, each, target, asked) for n in layers}
+    grid = GridView(point, layers, [_candidates(trace, point, n, asked) for n in layers])
+    view = TraceView(
+        schema=SCHEMA_TRACE,
+        **common,
+        layers=_layers(trace, layers, position, target, asked, updates),
+        grid=grid,
+        accounts=[_account(trace, target, None, "component", position, _COMPONENTS_SHOWN)],
+    )
+    return view, passport
+
+
+def explain_view(
+    lm: Any, asked: Asked, *, token: str, against: str | None, by: str | None, writers: int
+) -> tuple[TraceView, Passport]:
+    """What `unembed explain` shows, and its passport."""
+    target, other = lm.single_token(token), None if against is None else lm.single_token(against)
+    trace = lm.trace(asked.prompt, edits=asked.edits)
+    common, passport = _common(lm, trace, asked, target)
+    position = common["position"]
+    kinds = [by] if by is not None else ["component", "head", "memory"] if lm.d_mlp else ["component", "head"]
+    view = TraceView(
+        schema=SCHEMA_EXPLAIN,
+        **common,
+        layers=_layers(trace, list(range(lm.n_layers)), position, target, asked, {}),
+        grid=None,
+        accounts=[
+            _account(trace, target, other, kind, position, _COMPONENTS_SHOWN if kind == "component" else writers)
+            for kind in kinds
+        ],
+    )
+    return view, passport
+
+
+def _common(lm: Any, trace: Any, asked: Asked, target: int | None) -> tuple[dict[str, Any], Passport]:
+    """The fields that both views have; the position is checked here, before anything costs time."""
+    trace.logits(asked.position)
+    position = asked.position % len(trace)
+    texts = trace.token_strings
+    # What the model itself says next, whatever basis the layers are read in.
+    prediction = _read(trace, "resid_post", asked, basis="final")[-1][position]
+    target = prediction[0].id if target is None else target
+    notes = {**trace.passport.notes, "hide_unlearned": asked.hide_unlearned}
+    passport = dataclasses.replace(trace.passport, basis=asked.basis, seed=asked.seed, notes=notes)
+    return {
+        "passport": passport.to_dict(),
+        "model": lm.name,
+        "sizes": _sizes(lm),
+        "prompt": asked.prompt,
+        "edits": [_edit(edit) for edit in asked.edits],
+        "tokens": [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(texts)],
+        "position": position,
+        "basis": asked.basis,
+        "hide_unlearned": asked.hide_unlearned,
+        "prediction": prediction,
+        "without_edits": _without_edits(lm, asked, position),
+        "target": Token(position, target, lm.token_strings([target])[0]),
+    }, passport
+
+
+def _sizes(lm: Any) -> str:
+    parts = [f"{lm.n_layers} layers", f"{lm.n_heads} heads"]
+    parts += [f"{lm.d_mlp:,} memories a layer"] if lm.d_mlp else []
+    return " · ".join([*parts, f"{lm.d_vocab:,} tokens", str(lm.dtype).removeprefix("torch.")])
+
+
+def _edit(edit: Any) -> str:
+    return f"memory {edit.layer}.{edit.index} set to {edit.value:g}"
+
+
+def _without_edits(lm: Any, asked: Asked, position: int) -> list[Candidate] | None:
+    if not asked.edits:
+        return None
+    return _read(lm.trace(asked.prompt), "resid_post", asked, basis="final")[-1][position]
+
+
+def _read(trace: Any, point: str, asked: Asked, basis: str | None = None) -> list[list[list[Candidate]]]:
+    """Candidates by layer, position and place."""
+    found = trace.readings(
+        point, max(asked.top, _READ_ANYWAY), basis or asked.basis, hide_unlearned=asked.hide_unlearned
+    )
+    numbers = zip(found.ids.tolist(), found.tokens, found.probabilities.tolist(), found.logits.tolist(), strict=True)
+    return [
+        [[Candidate(*entry) for entry in zip(*cell, strict=True)][: asked.top] for cell in zip(*layer, strict=True)]
+        for layer in numbers
+    ]
+
+
+def _candidates(trace: Any, point: str, layer: int, asked: Asked) -> list[list[Candidate]]:
+    return _read(trace, point, asked)[layer]
+
+
+def _layers(
+    trace: Any,
+    layers: Sequence[int],
+    position: int,
+    target: int,
+    asked: Asked,
+    updates: dict[int, list[SubUpdateView]],
+) -> list[LayerView]:
+    before, after = _read(trace, "resid_pre", asked), _read(trace, "resid_post", asked)
+    ranks = {p: trace.ranks_of(target, p, asked.basis)[:, position].tolist() for p in ("resid_pre", "resid_post")}
+    try:
+        middle = _read(trace, "resid_mid", asked)
+        ranks["resid_mid"] = trace.ranks_of(target, "resid_mid", asked.basis)[:, position].tolist()
+    except PointMissing:
+        middle = None  # parallel blocks and attention-only models have no stream between attention and FFN
+    events = _events(trace, position)
+    return [
+        LayerView(
+            layer=n,
+            before=before[n][position],
+            middle=None if middle is None else middle[n][position],
+            after=after[n][position],
+            rank_before=ranks["resid_pre"][n],
+            rank_middle=None if middle is None else ranks["resid_mid"][n],
+            rank_after=ranks["resid_post"][n],
+            events=[event for event in events if event.layer == n],
+            sub_updates=updates.get(n, []),
+        )
+        for n in layers
+    ]
+
+
+def _events(trace: Any, position: int) -> list[EventView]:
+    try:
+        found = trace.events(position)
+    except Unsupported:
+        return []  # events are those of FFN updates, and the model has none
+    texts = trace.lm.token_strings([event.token for event in found])
+    return [
+        EventView(e.kind, e.layer, e.position, e.token, text, e.rank_before, e.rank_after, e.cause)
+        for e, text in zip(found, texts, strict=True)
+    ]
+
+
+def _sub_updates(
+    trace: Any, layer: int, position: int, memories: int, target: int, asked: Asked
+) -> list[SubUpdateView]:
+    if memories == 0:
+        return []
+    try:
+        rows = trace.sub_updates(
+            layer, position, memories, target, k=max(asked.top, _READ_ANYWAY), hide_unlearned=asked.hide_unlearned
+        )
+    except Unsupported:
+        return []  # attention-only, or memories that belong to experts
+    return [SubUpdateView(**dataclasses.asdict(row)) for row in rows]
+
+
+def _account(trace: Any, target: int, against: int | None, by: str, position: int, writers: int) -> AccountView:
+    """All writers in the order of the forward pass where they are few, else those with the largest shares."""
+    account = trace.account(target, position, against, by)
+    rows = account.rows if len(account) <= writers else account.top(writers)
+    texts = trace.lm.token_strings([target] if against is None else [target, against])
+    return AccountView(
+        by=by,
+        id=target,
+        token=texts[0],
+        against=None if against is None else texts[1],
+        logit=account.logit,
+        total=account.total,
+        error=account.error,
+        rows=[ShareView(r.label, _or_none(r.layer), _or_none(r.index), _or_none(r.source), r.share) for r in rows],
+        others=len(account) - len(rows),
+        others_share=account.total - sum(row.share for row in rows),
+    )
+
+
+def _or_none(number: int) -> int | None:
+    return None if number < 0 else number

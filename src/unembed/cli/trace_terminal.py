@@ -1,0 +1,218 @@
+"""A trace drawn for a terminal, 60 to 160 columns wide. Pure: a view in, something rich can print out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from unembed.cli.bars import OPPOSES, PROMOTES, percent, signed, signed_bar
+from unembed.cli.trace_view import AccountView, Candidate, EventView, LayerView, SubUpdateView, TraceView
+from unembed.results import visible_rich
+
+_ACCENT = "bold green"
+_TOKEN_CELLS = 16
+_SIGNS = {"saturation": "◆", "elimination": "✕"}
+_EVENT_STYLE = {"saturation": "bold green", "elimination": "dark_orange3"}
+
+
+def draw_trace(view: TraceView, width: int, *, plain: bool = False) -> Any:
+    """Header, the layers, the dominant sub-updates, the account."""
+    parts = [_header(view, width), _layers(view, width, plain), *_events(view, plain)]
+    if any(layer.sub_updates for layer in view.layers):
+        parts += [Text(), _sub_updates(view, width, plain)]
+    for account in view.accounts:
+        parts += [Text(), _account(account, view, width, plain)]
+    return Group(*parts)
+
+
+def draw_explanation(view: TraceView, width: int, *, plain: bool = False) -> Any:
+    """Header, the target's way through the layers, and the accounts of its logit."""
+    parts = [_header(view, width), _layers(view, width, plain)]
+    for account in view.accounts:
+        parts += [Text(), _account(account, view, width, plain)]
+    return Group(*parts)
+
+
+def _header(view: TraceView, width: int) -> Any:
+    first = Text.assemble((view.model, "bold"), ("  " + view.sizes, "dim"))
+    tokens = Text()
+    for token in view.tokens:
+        here = token.position == view.position
+        tokens.append_text(_token(token.token, "reverse" if here else "", cells=40))
+        tokens.append(" ")
+    end = Text.assemble("→ ", _candidates(view.prediction, 4 if width >= 100 else 2, view.target.id))
+    lines = [first, Text(), tokens, end]
+    if view.without_edits is not None:
+        edited = Text.assemble(("edited  ", "bold"), ", ".join(view.edits))
+        before = Text.assemble(("without → ", "dim"), _candidates(view.without_edits, 4 if width >= 100 else 2, None))
+        lines += [edited, before]
+    return Group(*lines, Text())
+
+
+def _token(text: str, style: str = "", *, cells: int = _TOKEN_CELLS) -> Text:
+    """A token, cut to a number of cells with an ellipsis."""
+    shown = visible_rich(text, style=style)
+    shown.truncate(cells, overflow="ellipsis")
+    return shown
+
+
+def _candidates(candidates: Sequence[Candidate], count: int, target: int | None) -> Text:
+    shown = Text()
+    for i, candidate in enumerate(candidates[:count]):
+        if i:
+            shown.append("  ")
+        shown.append_text(_token(candidate.token, _ACCENT if candidate.id == target else ""))
+        shown.append(f" {percent(candidate.probability)}", style="dim")
+    return shown
+
+
+def _heading(title: str, note: str, target: Text | None = None) -> Text:
+    return Text.assemble((title, "bold"), target or "", ("   " + note if note else "", "dim"))
+
+
+def _layers(view: TraceView, width: int, plain: bool) -> Any:
+    has_middle = any(layer.middle is not None for layer in view.layers)
+    counts = (1, 1, 1) if width < 110 else (1, 1, 3) if width < 145 else (2, 2, 3)
+    if width < 76:
+        has_middle = False
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    table.add_column("layer", justify="right", no_wrap=True)
+    table.add_column("before", no_wrap=True)
+    if has_middle:
+        table.add_column("after attention", no_wrap=True)
+    table.add_column("after FFN" if has_middle else "after", no_wrap=True)
+    table.add_column(
+        Text.assemble("rank of ", _token(view.target.token, _ACCENT, cells=14)), justify="right", no_wrap=True
+    )
+    if not plain:
+        table.add_column("", no_wrap=True)
+    for layer in view.layers:
+        cells: list[Any] = [str(layer.layer), _candidates(layer.before, counts[0], view.target.id)]
+        if has_middle:
+            cells.append(_candidates(layer.middle or [], counts[1], view.target.id))
+        cells.append(_candidates(layer.after, counts[2], view.target.id))
+        cells.append(_ranks(layer, width))
+        if not plain:
+            cells.append(_event_signs(layer.events))
+        table.add_row(*cells)
+    where = Text.assemble(" at ", (str(view.position), "bold"), " ", _token(view.tokens[view.position].token))
+    basis = {"final": "through the final norm", "raw": "readout alone", "frozen": "final norm, scale of the run"}[
+        view.basis
+    ]
+    hidden = ", unlearned tokens left out" if view.hide_unlearned else ""
+    return Group(_heading("Layers", basis + hidden if width >= 76 else basis, where), table)
+
+
+def _ranks(layer: LayerView, width: int) -> Text:
+    """Where the target stands: before → after FFN, the middle too where there is room."""
+    ranks = [layer.rank_before, layer.rank_after]
+    if width >= 110 and layer.rank_middle is not None:
+        ranks.insert(1, layer.rank_middle)
+    if width < 76:
+        ranks = ranks[-1:]
+    shown = Text()
+    for i, rank in enumerate(ranks):
+        shown.append(" → " if i else "", style="dim")
+        shown.append("first" if rank == 0 else f"{rank:,}", style=_ACCENT if rank == 0 else "")
+    return shown
+
+
+def _event_signs(events: Sequence[EventView]) -> Text:
+    return Text(" ").join(Text(_SIGNS[event.kind], style=_EVENT_STYLE[event.kind]) for event in events)
+
+
+def _events(view: TraceView, plain: bool) -> list[Text]:
+    """One sentence per event at the position looked at."""
+    lines = []
+    for layer in view.layers:
+        for event in layer.events:
+            sign = f"{event.kind}: " if plain else f"{_SIGNS[event.kind]} "
+            name = _token(event.token, _ACCENT if event.id == view.target.id else "")
+            lines.append(
+                Text.assemble((sign, _EVENT_STYLE[event.kind]), (f"{event.place}: ", "dim"), name, f" {event.happened}")
+            )
+    return [Text(), *lines] if lines else []
+
+
+def _sub_updates(view: TraceView, width: int, plain: bool) -> Any:
+    half = 0 if plain else 4 if width < 100 else 8
+    updates = [update for layer in view.layers for update in layer.sub_updates]
+    largest = max(update.share for update in updates)
+    fixed = 6 + 6 + 2 * half + 2 + 8 + 8 + 10
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    table.add_column("memory", no_wrap=True)
+    table.add_column("m", justify="right", no_wrap=True)
+    if half:
+        table.add_column(" " * half + "│", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column(_token(view.target.token, _ACCENT, cells=10), justify="right", no_wrap=True)
+    table.add_column("pushes toward", no_wrap=True, overflow="ellipsis")
+    previous = None
+    for update in updates:
+        # The layer is bright where it changes, so that the eye finds the groups without rules between them.
+        name = Text.assemble((f"{update.layer}.", "dim" if update.layer == previous else "bold"), str(update.index))
+        previous = update.layer
+        cells: list[Any] = [name, signed(update.coefficient)]
+        if half:
+            cells.append(_bar(update.share if update.coefficient >= 0 else -update.share, largest, half))
+        score = Text("") if update.score is None else _signed_text(update.score)
+        cells += [percent(update.share), score, _pushed(update, max(12, width - fixed))]
+        table.add_row(*cells)
+    note = "by |m|·‖v‖, share of the layer's update; m < 0 pushes toward the value's lowest tokens"
+    return Group(_heading("Dominant sub-updates", note if width >= 112 else "by |m|·‖v‖, share of the layer's"), table)
+
+
+def _pushed(update: SubUpdateView, room: int) -> Text:
+    """As many of the tokens as the room holds, whole."""
+    shown = Text()
+    for token in update.pushed_tokens:
+        next_token = _token(token)
+        if shown and cell_len(shown.plain) + 1 + cell_len(next_token.plain) > room:
+            break
+        shown.append(" " if shown else "")
+        shown.append_text(next_token)
+    return shown
+
+
+def _bar(value: float, largest: float, half: int) -> Text:
+    left, right = signed_bar(value, largest, half)
+    return Text.assemble((left, OPPOSES), ("│", "dim"), (right, PROMOTES))
+
+
+def _signed_text(value: float) -> Text:
+    return Text(signed(value), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")
+
+
+def _account(account: AccountView, view: TraceView, width: int, plain: bool) -> Any:
+    half = 0 if plain else max(6, min(24, (width - 40) // 2))
+    largest = max((abs(row.share) for row in account.rows), default=0.0)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, show_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    if half:
+        table.add_column(no_wrap=True)
+    for row in account.rows:
+        cells: list[Any] = [visible_rich(row.label, prose=True), _signed_text(row.share)]
+        table.add_row(*cells, *([_bar(row.share, largest, half)] if half else []))
+    if account.others:
+        rest: list[Any] = [Text(f"{account.others:,} others together", style="dim"), _signed_text(account.others_share)]
+        table.add_row(*rest, *([_bar(account.others_share, largest, half)] if half else []))
+    name = _token(account.token, _ACCENT, cells=24)
+    title = Text.assemble(("Why ", "bold"), name)
+    if account.against is not None:
+        title.append_text(Text.assemble((" rather than ", "bold"), _token(account.against, cells=24)))
+    what = "difference of logits" if account.against is not None else "logit"
+    title.append(f"   {what} {signed(account.logit)}, by {account.by}", style="dim")
+    proof = Text.assemble(
+        ("sum of shares ", "dim"),
+        signed(account.total),
+        (f" = {what} ", "dim"),
+        signed(account.logit),
+        (f"   relative error {account.error:.0e}", "dim"),
+    )
+    return Group(title, table, proof)

@@ -1,0 +1,161 @@
+"""What a trace or an explanation shows, as plain values: the one source of its terminal, JSON, CSV and HTML forms.
+
+Ranks count from 0, the top, as in the library; what people read says "first" there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SCHEMA_TRACE = "unembed.trace/1"
+SCHEMA_EXPLAIN = "unembed.explain/1"
+"""Names of the JSON forms; the number rises when a field changes its meaning or goes."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token of the prompt."""
+
+    position: int
+    id: int
+    token: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One token of a reading, best first."""
+
+    id: int
+    token: str
+    probability: float
+    logit: float
+
+
+@dataclass(frozen=True)
+class EventView:
+    """A saturation (the final token is first for good) or an elimination (the first token falls)."""
+
+    kind: str
+    layer: int
+    position: int
+    id: int
+    token: str
+    rank_before: int
+    rank_after: int
+    cause: str
+    """"ffn" or "attention": what brought it about."""
+
+    @property
+    def place(self) -> str:
+        """Where it happened."""
+        return f"layer {self.layer} {'FFN' if self.cause == 'ffn' else 'attention'}"
+
+    @property
+    def happened(self) -> str:
+        """What became of the token, to be read after its name."""
+        if self.kind == "elimination":
+            return f"falls from the first place to rank {self.rank_after:,}"
+        if self.cause == "ffn":
+            return f"rises from rank {self.rank_before:,} to the first place and stays there"
+        return "comes first and stays first to the end"
+
+
+@dataclass(frozen=True)
+class SubUpdateView:
+    """One memory's part of a layer's FFN update at the position looked at."""
+
+    layer: int
+    index: int
+    coefficient: float
+    norm: float
+    contribution: float
+    share: float
+    score: float | None
+    top_tokens: list[str]
+    bottom_tokens: list[str]
+
+    @property
+    def pushed_tokens(self) -> list[str]:
+        """What this sub-update raises most: the value's lowest tokens when its coefficient is negative."""
+        return self.bottom_tokens if self.coefficient < 0 else self.top_tokens
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """One layer at the position looked at. Ranks are those of the target token."""
+
+    layer: int
+    before: list[Candidate]
+    middle: list[Candidate] | None
+    after: list[Candidate]
+    rank_before: int
+    rank_middle: int | None
+    rank_after: int
+    events: list[EventView]
+    sub_updates: list[SubUpdateView]
+
+
+@dataclass(frozen=True)
+class ShareView:
+    """One writer's share of a logit; layer, index (of a head or memory) and source position are None where none is."""
+
+    label: str
+    layer: int | None
+    index: int | None
+    source: int | None
+    share: float
+
+
+@dataclass(frozen=True)
+class AccountView:
+    """A logit, or a difference of two, as the sum of what its writers gave, and how far the sum misses.
+
+    `rows` are the writers shown; those left out are counted and summed in `others` and `others_share`.
+    """
+
+    by: str
+    id: int
+    token: str
+    against: str | None
+    logit: float
+    total: float
+    error: float
+    rows: list[ShareView]
+    others: int
+    others_share: float
+
+
+@dataclass(frozen=True)
+class GridView:
+    """The first token of every layer and position at one point of the stream."""
+
+    point: str
+    layers: list[int]
+    rows: list[list[list[Candidate]]]
+
+
+@dataclass(frozen=True)
+class TraceView:
+    """All that `unembed trace` and `unembed explain` show."""
+
+    schema: str
+    passport: dict[str, Any]
+    model: str
+    sizes: str
+    prompt: str
+    edits: list[str]
+    tokens: list[Token]
+    position: int
+    basis: str
+    hide_unlearned: bool
+    prediction: list[Candidate]
+    without_edits: list[Candidate] | None
+    target: Token
+    layers: list[LayerView]
+    grid: GridView | None
+    accounts: list[AccountView]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return asdict(self)

@@ -1,0 +1,82 @@
+"""A view with everything a drawing has to cope with: negative coefficients, hostile token text, events, a remainder."""
+
+from __future__ import annotations
+
+from unembed.cli.trace_view import (
+    SCHEMA_TRACE,
+    AccountView,
+    Candidate,
+    EventView,
+    GridView,
+    LayerView,
+    ShareView,
+    SubUpdateView,
+    Token,
+    TraceView,
+)
+
+WORDS = ["The", " first", " month", " of", " the", " year", " is"]
+JANUARY = Candidate(9, " January", 0.34, 12.2)
+HOSTILE = Candidate(8, "\x1b[31m<b>[red]\u202e", 0.08, 10.9)
+THE = Candidate(7, " the", 0.05, 9.1)
+
+
+def sample_view(n_layers: int = 6) -> TraceView:
+    """A trace of `n_layers` layers in which the target rises to the first place in the layer before the last."""
+    layers = [_layer(layer, n_layers) for layer in range(n_layers)]
+    rows = [
+        row
+        for layer in range(n_layers)
+        for row in (
+            ShareView(f"layer {layer} attention", layer, None, 0.4 * layer - 0.9),
+            ShareView(f"layer {layer} FFN", layer, None, 0.9 * layer - 0.2),
+        )
+    ]
+    total = sum(row.share for row in rows) - 0.25
+    return TraceView(
+        schema=SCHEMA_TRACE,
+        passport={"model": "wren", "revision": None, "dtype": "float32"},
+        model="wren",
+        sizes=f"{n_layers} layers · 1,024 memories each · float32",
+        prompt="".join(WORDS),
+        edits=[],
+        tokens=[Token(position, position + 100, word) for position, word in enumerate(WORDS)],
+        position=6,
+        basis="final",
+        hide_unlearned=True,
+        prediction=[JANUARY, HOSTILE, THE],
+        without_edits=None,
+        target=Token(6, JANUARY.id, JANUARY.token),
+        layers=layers,
+        grid=GridView("resid_post", list(range(n_layers)), [[[THE, JANUARY]] * len(WORDS) for _ in range(n_layers)]),
+        accounts=[
+            AccountView("component", JANUARY.id, JANUARY.token, None, total, total, 2e-7, rows, 12, -0.25),
+        ],
+    )
+
+
+def _layer(layer: int, n_layers: int) -> LayerView:
+    is_late = layer >= n_layers - 2
+    after = [JANUARY, THE, HOSTILE] if is_late else [THE, HOSTILE, JANUARY]
+    rank = max(1, 9412 // 8**layer) if not is_late else 1
+    events = []
+    if layer == n_layers - 2:
+        events.append(EventView("saturation", layer, 6, JANUARY.id, JANUARY.token, 12, 1, "memory 733"))
+    if layer == 1:
+        events.append(EventView("elimination", layer, 6, HOSTILE.id, HOSTILE.token, 1, 14, "memory 20"))
+    months = [" January", " February", " March", " April", " May", " June", " July", "\n"]
+    return LayerView(
+        layer=layer,
+        before=[THE, HOSTILE],
+        middle=[HOSTILE, THE],
+        after=after,
+        rank_before=max(1, 9412 // 8 ** max(0, layer - 1)),
+        rank_middle=rank + 1,
+        rank_after=rank,
+        probability_after=0.3 if is_late else 0.001,
+        events=events,
+        sub_updates=[
+            SubUpdateView(layer, 733, 2.31, 1.2, 2.77, 0.081, 0.31, months, [" a", "<i>"]),
+            SubUpdateView(layer, 20, -0.17, 3.0, 0.51, 0.031, -0.002, months, [" a", "<i>", "\x00"]),
+        ],
+    )
