@@ -11,7 +11,7 @@ from jaxtyping import install_import_hook
 
 install_import_hook("unembed", "beartype.beartype")
 
-from functools import lru_cache
+from functools import cache
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ from tests.families import D_VOCAB, FAMILIES, build
 from unembed.language_model import LanguageModel, load
 
 
-@lru_cache(maxsize=None)
+@cache
 def tiny(name: str, dtype: torch.dtype = torch.float32) -> LanguageModel:
     """The tiny model of a family, opened once a session. Tests must not change it."""
     lm = load(build(name, dtype))

@@ -16,23 +16,61 @@ transformers.logging.set_verbosity_error()
 
 D_VOCAB = 97
 _LLAMA: dict[str, Any] = dict(
-    vocab_size=D_VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=12, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    vocab_size=D_VOCAB,
+    hidden_size=48,
+    intermediate_size=80,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=12,
+    max_position_embeddings=64,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
 )
 _GPT2: dict[str, Any] = dict(
-    vocab_size=D_VOCAB, n_embd=48, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    vocab_size=D_VOCAB,
+    n_embd=48,
+    n_layer=2,
+    n_head=4,
+    n_positions=64,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=0,
 )
 _NEO: dict[str, Any] = dict(
-    vocab_size=D_VOCAB, hidden_size=48, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]],
-    max_position_embeddings=64, intermediate_size=80, window_size=4, bos_token_id=1, eos_token_id=2,
+    vocab_size=D_VOCAB,
+    hidden_size=48,
+    num_layers=2,
+    num_heads=4,
+    attention_types=[[["global", "local"], 1]],
+    max_position_embeddings=64,
+    intermediate_size=80,
+    window_size=4,
+    bos_token_id=1,
+    eos_token_id=2,
 )
 _OPT: dict[str, Any] = dict(
-    vocab_size=D_VOCAB, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, ffn_dim=80,
-    max_position_embeddings=64, word_embed_proj_dim=48, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    vocab_size=D_VOCAB,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    ffn_dim=80,
+    max_position_embeddings=64,
+    word_embed_proj_dim=48,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
 )
 _FALCON: dict[str, Any] = dict(
-    vocab_size=D_VOCAB, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=80,
-    bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    vocab_size=D_VOCAB,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    ffn_hidden_size=80,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=0,
 )
 _BLOOM: dict[str, Any] = dict(vocab_size=D_VOCAB, hidden_size=48, n_layer=2, n_head=4, pad_token_id=0)
 _MPT: dict[str, Any] = dict(vocab_size=D_VOCAB, d_model=48, n_layers=2, n_heads=4, max_seq_len=64, expansion_ratio=2)
@@ -66,33 +104,60 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("phi3", _LLAMA),
     "stablelm": ("stablelm", {**_LLAMA, "partial_rotary_factor": 0.5}),
     "stablelm-parallel": (
-        "stablelm", {**_LLAMA, "partial_rotary_factor": 0.5, "use_parallel_residual": True, "qk_layernorm": True}),
+        "stablelm",
+        {**_LLAMA, "partial_rotary_factor": 0.5, "use_parallel_residual": True, "qk_layernorm": True},
+    ),
     "olmo": ("olmo", {**_LLAMA, "clip_qkv": 0.5}),
     "olmo2": ("olmo2", _LLAMA),
     "cohere": ("cohere", {**_LLAMA, "logit_scale": 0.25}),
     "cohere-qk-norm": ("cohere", {**_LLAMA, "logit_scale": 0.25, "use_qk_norm": True}),
     "cohere2": ("cohere2", {**_LLAMA, **_SLIDING, "logit_scale": 0.25}),
-    "granite": ("granite", {
-        **_LLAMA, "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5,
-        "attention_multiplier": 0.2,
-    }),
+    "granite": (
+        "granite",
+        {
+            **_LLAMA,
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 2.0,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.2,
+        },
+    ),
     "starcoder2": ("starcoder2", _LLAMA),
     "mpt": ("mpt", _MPT),
     "smollm3": ("smollm3", {**_LLAMA, "no_rope_layers": [1, 0]}),
     "glm4": ("glm4", _LLAMA),
     "nemotron": ("nemotron", _LLAMA),
     "mixtral": ("mixtral", {**_LLAMA, "num_local_experts": 2, "num_experts_per_tok": 1}),
-    "attention-only": ("unembed_attention_only", dict(
-        vocab_size=D_VOCAB, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=12,
-        max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
-    )),
+    "attention-only": (
+        "unembed_attention_only",
+        dict(
+            vocab_size=D_VOCAB,
+            hidden_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            head_dim=12,
+            max_position_embeddings=64,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+    ),
 }
 """By name: the config's model_type and its arguments. glm4 and nemotron are named in no table of the package."""
 
 EXPERTS = ("mixtral",)
 ATTENTION_ONLY = ("attention-only",)
-PARALLEL = ("gptj", "gpt_neox", "falcon-7b", "falcon-40b", "phi", "phi-qk-norm", "stablelm-parallel", "cohere",
-            "cohere-qk-norm", "cohere2")
+PARALLEL = (
+    "gptj",
+    "gpt_neox",
+    "falcon-7b",
+    "falcon-40b",
+    "phi",
+    "phi-qk-norm",
+    "stablelm-parallel",
+    "cohere",
+    "cohere-qk-norm",
+    "cohere2",
+)
 DENSE = tuple(name for name in FAMILIES if name not in (*EXPERTS, *ATTENTION_ONLY))
 
 

@@ -15,7 +15,9 @@ from unembed.stream.run import run
 from unembed.stream.writers import writers
 
 POSSIBLE = [
-    (name, by) for name in FAMILIES for by in BY
+    (name, by)
+    for name in FAMILIES
+    for by in BY
     if not (by == "memory" and name in ("mixtral", "attention-only")) and not (by == "source" and name == "falcon-rw")
 ]
 
@@ -61,7 +63,8 @@ def test_memory_shares_of_all_positions_equal_the_account_of_each(name: str, tok
         one = account(lm, seen, 11, position, by="memory")
         is_memory = one.kind == one.kinds.index("memory")
         torch.testing.assert_close(
-            one.share[is_memory].view(lm.n_layers, -1), everywhere[:, position].float(), rtol=1e-4, atol=1e-6)
+            one.share[is_memory].view(lm.n_layers, -1), everywhere[:, position].float(), rtol=1e-4, atol=1e-6
+        )
 
 
 def test_edits_are_part_of_the_account(tokens: torch.Tensor) -> None:

@@ -22,8 +22,7 @@ def test_readings_are_those_of_the_captured_streams(name: str, tokens: torch.Ten
         logits = lm.hf(tokens[:1]).logits[0]
     assert torch.equal(last.ids[-1, :, 0], logits.argmax(-1))
     assert torch.equal(trace.prediction, logits.argmax(-1))
-    torch.testing.assert_close(
-        last.probabilities[-1], logits.softmax(-1).gather(1, last.ids[-1]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(last.probabilities[-1], logits.softmax(-1).gather(1, last.ids[-1]), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(trace.logits(), logits[-1], rtol=1e-4, atol=1e-4)
 
 
@@ -41,7 +40,8 @@ def test_scores_of_all_sub_updates_add_up_to_the_updates_score(name: str, tokens
         if site.branch_norm is not None:
             scale = site.branch_norm.scale(update + bias)
             bias = site.branch_norm.frozen(bias, scale) + (
-                0 if site.branch_norm.bias is None else site.branch_norm.bias)
+                0 if site.branch_norm.bias is None else site.branch_norm.bias
+            )
         whole = seen.at("mlp_out", layer)[0, 4] @ lm.weights.W_U[:, 11]
         part = (bias * site.multiplier) @ lm.weights.W_U[:, 11]
         torch.testing.assert_close(raw + part, whole, rtol=1e-3, atol=1e-4)
@@ -72,8 +72,12 @@ def test_events_follow_their_definition_read_off_full_rankings(name: str, tokens
     seen = run(lm, tokens[:1], [before, "resid_post"])
     structure = lm.structure
     with torch.no_grad():
-        order = {p: structure.capped(structure.head(structure.final_norm.module(seen[p][:, 0]))).argsort(
-            dim=-1, descending=True) for p in (before, "resid_post")}
+        order = {
+            p: structure.capped(structure.head(structure.final_norm.module(seen[p][:, 0]))).argsort(
+                dim=-1, descending=True
+            )
+            for p in (before, "resid_post")
+        }
     for position in range(9):
         final = int(order["resid_post"][-1, position, 0])
         tops = [int(order["resid_post"][n, position, 0]) for n in range(lm.n_layers)]
@@ -83,8 +87,10 @@ def test_events_follow_their_definition_read_off_full_rankings(name: str, tokens
         rank = order[before][settled, position].tolist().index(final)
         assert (event.layer, event.token, event.rank_before) == (settled, final, rank)
         assert event.cause == ("ffn" if rank > 0 else "attention")
-        fell = [order["resid_post"][n, position].tolist().index(int(order[before][n, position, 0]))
-                for n in range(lm.n_layers)]
+        fell = [
+            order["resid_post"][n, position].tolist().index(int(order[before][n, position, 0]))
+            for n in range(lm.n_layers)
+        ]
         if max(fell) == 0:
             assert "elimination" not in events
         else:

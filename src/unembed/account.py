@@ -1,8 +1,8 @@
 """A logit as the sum of its writers, with the proof.
 
-Every writer's share is its dot product with one direction, through the branch norm of its layer and the final norm, both
-with the scale they had in the run. What is no vector of the stream has a row of its own: the biases of norms and head,
-and what the soft cap takes away.
+Every writer's share is its dot product with one direction, through the branch norm of its layer and the final norm,
+both with the scale they had in the run. What is no vector of the stream has a row of its own: the biases of norms and
+head, and what the soft cap takes away.
 """
 
 from __future__ import annotations
@@ -62,7 +62,11 @@ class Account:
 
     def _row(self, i: int) -> Row:
         kind, layer, index, source = (
-            self.kinds[int(self.kind[i])], int(self.layer[i]), int(self.index[i]), int(self.source[i]))
+            self.kinds[int(self.kind[i])],
+            int(self.layer[i]),
+            int(self.index[i]),
+            int(self.source[i]),
+        )
         label = kind if layer < 0 else f"{kind} {layer}" if index < 0 else f"{kind} {layer}.{index}"
         return Row(label if source < 0 else f"{label} from {source}", layer, index, source, float(self.share[i]))
 
@@ -83,15 +87,22 @@ class _Columns:
         self.kinds: list[str] = []
         self.parts: list[tuple[int, int, Tensor, Tensor, Tensor]] = []
 
-    def add(self, kind: str, share: Tensor, layer: int = -1, index: Tensor | None = None,
-            source: Tensor | None = None) -> None:
+    def add(
+        self, kind: str, share: Tensor, layer: int = -1, index: Tensor | None = None, source: Tensor | None = None
+    ) -> None:
         share = share.reshape(-1).to(torch.promote_types(share.dtype, torch.float32))
         none = torch.full(share.shape, -1, dtype=torch.long)
         if kind not in self.kinds:
             self.kinds.append(kind)
-        self.parts.append((
-            self.kinds.index(kind), layer, none if index is None else index, none if source is None else source,
-            share.cpu()))
+        self.parts.append(
+            (
+                self.kinds.index(kind),
+                layer,
+                none if index is None else index,
+                none if source is None else source,
+                share.cpu(),
+            )
+        )
 
 
 def points_needed(lm: Decoder, by: str) -> tuple[str, ...]:
@@ -174,9 +185,7 @@ def account(
     return _closed(lm, columns, target, other, position, by, float(logit))
 
 
-def _attention(
-    lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns
-) -> None:
+def _attention(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
     if by in ("component", "memory"):
         out = seen.at("attn_out", layer)[0, column]
         columns.add("attention", out.to(u.dtype) @ u, layer)
@@ -210,14 +219,14 @@ def _by_source(
     missed = float((share.sum(-1) - whole).abs().max() / share.abs().max().clamp_min(1e-30))
     if not missed <= tolerance(lm):
         raise SumNotProved(
-            f"the sources of layer {layer} of {lm.name}", why=f"pattern times values misses z by {missed:.1e}",
-            instead="Use by='head'")
+            f"the sources of layer {layer} of {lm.name}",
+            why=f"pattern times values misses z by {missed:.1e}",
+            instead="Use by='head'",
+        )
     return share
 
 
-def _feed_forward(
-    lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns
-) -> None:
+def _feed_forward(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
     if by != "memory":
         out = seen.at("mlp_out", layer)[0, column]
         columns.add("ffn", out.to(u.dtype) @ u, layer)
@@ -229,9 +238,7 @@ def _feed_forward(
     _branch_biases(columns, branch, lm.weights.b_out[layer], u, layer, "ffn bias")
 
 
-def _branch_biases(
-    columns: _Columns, branch: Branch, bias: Tensor | None, u: Tensor, layer: int, kind: str
-) -> None:
+def _branch_biases(columns: _Columns, branch: Branch, bias: Tensor | None, u: Tensor, layer: int, kind: str) -> None:
     shares = []
     if bias is not None:
         shares.append((bias.to(u.dtype) @ branch.direction(u)) * branch.factor)
@@ -257,34 +264,35 @@ def _biases(lm: Decoder, target: int, other: int | None, columns: _Columns, dtyp
     return total
 
 
-def _uncapped(
-    lm: Decoder, last: Tensor, target: int, other: int | None, u: Tensor, biases: Tensor
-) -> Tensor:
+def _uncapped(lm: Decoder, last: Tensor, target: int, other: int | None, u: Tensor, biases: Tensor) -> Tensor:
     return last.to(u.dtype) @ u + biases.to(u)
 
 
 def _closed(
     lm: Decoder, columns: _Columns, target: int, other: int | None, position: int, by: str, logit: float
 ) -> Account:
-    kind, layer = (
-        torch.cat([torch.full(p[4].shape, p[i], dtype=torch.long) for p in columns.parts]) for i in (0, 1))
-    index, source, share = (torch.cat([p[i] for p in columns.parts]) for i in (2, 3, 4))
+    parts = columns.parts
+    kind = torch.cat([torch.full(p[4].shape, p[0], dtype=torch.long) for p in parts])
+    layer = torch.cat([torch.full(p[4].shape, p[1], dtype=torch.long) for p in parts])
+    index, source, share = (torch.cat(column) for column in zip(*(p[2:] for p in parts), strict=True))
     total = float(share.double().sum())
     error = abs(total - logit) / max(abs(logit), float(share.abs().max()), 1e-30)
     if not error <= tolerance(lm):
         raise SumNotProved(
             f"the account of token {target} in {lm.name}",
             why=f"the shares give {total:.5g}, the model says {logit:.5g} (relative error {error:.1e})",
-            instead="Load with dtype='float32', or report this model")
+            instead="Load with dtype='float32', or report this model",
+        )
     return Account(
-        target, other, position, by, tuple(columns.kinds), kind, layer, index, source, share, logit, total, error)
+        target, other, position, by, tuple(columns.kinds), kind, layer, index, source, share, logit, total, error
+    )
 
 
 @torch.no_grad()
 def memory_shares(
     lm: Decoder, seen: Run, token: str | int, against: str | int | None = None
 ) -> Float[Tensor, "layer pos d_mlp"]:
-    """Every memory's share of a token's logit at every position of the first row: m_i (v_i . u), in one product a layer.
+    """Every memory's share of a token's logit at every position of the first row: m_i (v_i . u), a product a layer.
 
     Raises:
         Unsupported: the model has no memories.

@@ -26,7 +26,7 @@ class UnembedError(Exception):
     """A sentence a person can act on; the three parts stay readable as fields."""
 
     def __init__(self, what: str, *, why: str = "", instead: str = "") -> None:
-        """Join the parts into one line: `what: why. instead.`"""
+        """Join the parts into one line: what failed, why, and what to do instead."""
         self.what = what.strip().rstrip(".")
         self.why = why.strip().rstrip(".")
         self.instead = instead.strip().rstrip(".")

@@ -25,8 +25,14 @@ class LanguageModel(Decoder):
     """A decoder with everything that can be asked of it."""
 
     def run(
-        self, tokens: Tokens, capture: str | Collection[str] = (), edits: Sequence[Edit] = (), *,
-        attention_mask: Tensor | None = None, logits: bool = True, layers: Sequence[int] | None = None,
+        self,
+        tokens: Tokens,
+        capture: str | Collection[str] = (),
+        edits: Sequence[Edit] = (),
+        *,
+        attention_mask: Tensor | None = None,
+        logits: bool = True,
+        layers: Sequence[int] | None = None,
     ) -> Run:
         """One forward pass, watched; see `unembed.stream.run.run`."""
         return run(self, tokens, capture, edits, attention_mask=attention_mask, logits=logits, layers=layers)
@@ -36,8 +42,13 @@ class LanguageModel(Decoder):
         return Trace(self, prompt, edits)
 
     def generate(
-        self, prompt: str | Sequence[str], edits: Sequence[Edit] = (), *, max_new_tokens: int = 20,
-        seed: int | None = None, **options: Any,
+        self,
+        prompt: str | Sequence[str],
+        edits: Sequence[Edit] = (),
+        *,
+        max_new_tokens: int = 20,
+        seed: int | None = None,
+        **options: Any,
     ) -> list[str]:
         """The prompts with their continuations, under edits; see `unembed.stream.generate.generate`."""
         return generate(self, prompt, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
@@ -79,7 +90,15 @@ def load(
         ModelUnavailable: no such model, folder or network.
         ModelNotUnderstood: the family does something that has no place in the description.
     """
-    return LanguageModel(open_model(
-        model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device,
-        device_map=device_map, trust_remote_code=trust_remote_code,
-    ))
+    return LanguageModel(
+        open_model(
+            model,
+            tokenizer=tokenizer,
+            revision=revision,
+            offline=offline,
+            dtype=dtype,
+            device=device,
+            device_map=device_map,
+            trust_remote_code=trust_remote_code,
+        )
+    )

@@ -85,9 +85,7 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
     return values, where.gather(1, at)
 
 
-def ranks_of(
-    scores: Float[Tensor, "row n"], tokens: Int[Tensor, "row tracked"]
-) -> Int[Tensor, "row tracked"]:
+def ranks_of(scores: Float[Tensor, "row n"], tokens: Int[Tensor, "row tracked"]) -> Int[Tensor, "row tracked"]:
     """How many tokens score higher than each of the given ones: 0 is the top, ties share the better rank."""
     own = scores.gather(1, tokens)
     return torch.stack([(scores > own[:, j, None]).sum(dim=1) for j in range(tokens.shape[1])], dim=1)
@@ -152,11 +150,14 @@ def read(
             scores = scores.masked_fill(hidden.to(scores.device), -torch.inf)
         values, ids = top_k(scores, top)
         wanted = tracked[rows] if tracked is not None else ids[:, :0]
-        out.append((ids, values, total, scores.gather(1, wanted), ranks_of(scores, wanted)
-                    if wanted.shape[1] else wanted))
+        out.append(
+            (ids, values, total, scores.gather(1, wanted), ranks_of(scores, wanted) if wanted.shape[1] else wanted)
+        )
     ids, values, total, own, ranks = (torch.cat(part) for part in zip(*out, strict=True))
     return Reading(
-        ids.view(*positions, -1), values.view(*positions, -1), total.view(positions),
+        ids.view(*positions, -1),
+        values.view(*positions, -1),
+        total.view(positions),
         own.view(*positions, -1) if own.shape[1] else own.new_zeros(*positions, 0),
         ranks.view(*positions, -1) if ranks.shape[1] else ranks.new_zeros((*positions, 0)),
     )
@@ -173,9 +174,7 @@ def final_scale(lm: Decoder, last: Float[Tensor, "*pos d_model"]) -> Float[Tenso
     return lm.structure.final_norm.scale(last)
 
 
-def logit_direction(
-    lm: Decoder, token: int, against: int | None = None
-) -> Float[Tensor, " d_model"]:
+def logit_direction(lm: Decoder, token: int, against: int | None = None) -> Float[Tensor, " d_model"]:
     """The direction whose dot product with a stream vector, divided by the final norm's scale, is a share of a logit.
 
     With `against`, of the difference of two logits. Biases and soft cap are no part of it.

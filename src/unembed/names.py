@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Point = Literal[
-    "resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "coefficients", "z", "pattern",
+    "resid_pre",
+    "resid_mid",
+    "resid_post",
+    "attn_out",
+    "mlp_out",
+    "coefficients",
+    "z",
+    "pattern",
 ]
 """What a run can keep. `attn_out` and `mlp_out` are what is ADDED to the stream: after branch norm and multiplier."""
 

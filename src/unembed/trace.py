@@ -1,4 +1,4 @@
-"""One prompt seen whole: what the stream says before and after every FFN, the sub-updates behind it, events, accounts."""
+"""One prompt seen whole: the stream before and after every FFN, the sub-updates behind it, events, accounts."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Trace:
 
     @cached_property
     def _after(self) -> Reading:
-        """Readings after each FFN, with the ranks of the final prediction and of the candidate that was first before."""
+        """Readings after each FFN, with the ranks of the final prediction and of what was first before it."""
         x = self.run["resid_post"][:, 0]
         final = self._last.ids[None, :, :1].expand(x.shape[0], -1, -1)
         return read(self.lm, x, _TOP, track=torch.cat([final, self._before_ffn.ids[..., :1]], dim=-1))
@@ -171,12 +171,20 @@ class Trace:
             reading = self._before_ffn
         else:
             x = (self.run if kept else self.run_with((point,)))[point][:, 0]
-            reading = read(self.lm, x, top, basis=basis, scale=self.scale if basis == "frozen" else None,
-                           hidden=self.lm.unlearned if hide_unlearned else None)
+            reading = read(
+                self.lm,
+                x,
+                top,
+                basis=basis,
+                scale=self.scale if basis == "frozen" else None,
+                hidden=self.lm.unlearned if hide_unlearned else None,
+            )
         flat = self.lm.token_strings(reading.ids)
         layers, positions, k = reading.ids.shape
-        texts = [[flat[(n * positions + p) * k : (n * positions + p + 1) * k] for p in range(positions)]
-                 for n in range(layers)]
+        texts = [
+            [flat[(n * positions + p) * k : (n * positions + p + 1) * k] for p in range(positions)]
+            for n in range(layers)
+        ]
         return Readings(point, basis, hide_unlearned, reading, texts)
 
     def run_with(self, points: Sequence[str]) -> Run:
@@ -200,11 +208,18 @@ class Trace:
 
     def dominant(self, top: int = _TOP) -> list[Dominant]:
         """For every layer, the dominant sub-updates of every position."""
-        return [dominant(self.run.at("coefficients", n)[0], self.lm.weights.W_out[n], top)
-                for n in range(self.lm.n_layers)]
+        return [
+            dominant(self.run.at("coefficients", n)[0], self.lm.weights.W_out[n], top) for n in range(self.lm.n_layers)
+        ]
 
     def sub_updates(
-        self, layer: int, position: int = -1, top: int = _TOP, token: str | int | None = None, *, k: int = 10,
+        self,
+        layer: int,
+        position: int = -1,
+        top: int = _TOP,
+        token: str | int | None = None,
+        *,
+        k: int = 10,
         hide_unlearned: bool = False,
     ) -> list[SubUpdate]:
         """The dominant sub-updates of one FFN update, largest contribution first.
@@ -234,18 +249,31 @@ class Trace:
         rows = []
         for j, i in enumerate(found.index.tolist()):
             m = float(found.coefficient[j])
-            rows.append(SubUpdate(
-                layer, i, m, values.norm(layer, i), float(found.contribution[j]), float(found.share[j]),
-                None if scores is None else float(scores[i]),
-                lm.token_strings(ends[0][j]), lm.token_strings(ends[1][j])))
+            rows.append(
+                SubUpdate(
+                    layer,
+                    i,
+                    m,
+                    values.norm(layer, i),
+                    float(found.contribution[j]),
+                    float(found.share[j]),
+                    None if scores is None else float(scores[i]),
+                    lm.token_strings(ends[0][j]),
+                    lm.token_strings(ends[1][j]),
+                )
+            )
         return rows
 
     @cached_property
     def _events(self) -> list[Event]:
         final = self._last.ids[:, 0]
         return events_of(
-            final.cpu(), self._before_ffn.tracked_ranks[..., 0].cpu(), self._after.tracked_ranks[..., 0].cpu(),
-            self._before_ffn.ids[..., 0].cpu(), self._after.tracked_ranks[..., 1].cpu())
+            final.cpu(),
+            self._before_ffn.tracked_ranks[..., 0].cpu(),
+            self._after.tracked_ranks[..., 0].cpu(),
+            self._before_ffn.ids[..., 0].cpu(),
+            self._after.tracked_ranks[..., 1].cpu(),
+        )
 
     def events(self, position: int | None = None) -> list[Event]:
         """Saturation and elimination events, at one position or at all.

@@ -38,7 +38,9 @@ def test_behind_a_branch_norm_the_gain_is_part_of_what_a_value_says() -> None:
     lm = tiny("gemma2")
     norm = lm.feed_forward(0).branch_norm
     assert norm is not None
-    torch.testing.assert_close(written_values(lm, 0), lm.weights.W_out[0] * (1 + norm.module.weight), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        written_values(lm, 0), lm.weights.W_out[0] * (1 + norm.module.weight), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_bad_input_is_refused() -> None:

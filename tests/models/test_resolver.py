@@ -75,7 +75,7 @@ def test_heads_add_up_to_what_attention_adds(any_lm: LanguageModel, tokens: torc
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n != "falcon-rw"])
 def test_the_pattern_and_value_weights_give_z(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
-    kept = run(lm, tokens, ["z", "pattern", "attn_in"] if False else ["z", "pattern", "resid_pre"])
+    kept = run(lm, tokens, ["z", "pattern", "resid_pre"])
     for layer in range(lm.n_layers):
         site = lm.structure.blocks[layer].attention
         x = kept["resid_pre"][layer]
@@ -211,10 +211,13 @@ def test_nan_weights_are_refused() -> None:
 def test_refused_families_say_why(model_type: str) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    sizes = dict(n_embd=48, n_layer=2, n_head=4) if model_type == "openai-gpt" else dict(
-        hidden_size=48, num_hidden_layers=2, state_size=4)
+    sizes = (
+        dict(n_embd=48, n_layer=2, n_head=4)
+        if model_type == "openai-gpt"
+        else dict(hidden_size=48, num_hidden_layers=2, state_size=4)
+    )
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, vocab_size=97, **sizes)).eval()
-    with pytest.raises(ModelNotUnderstood, match="state-space or recurrent|post-norm"):
+    with pytest.raises(ModelNotUnderstood, match=r"state-space or recurrent|post-norm"):
         load(model)
 
 

@@ -48,8 +48,9 @@ def test_patterns_are_bit_equal_to_eager_ones(name: str, tokens: torch.Tensor) -
 def test_asking_for_one_pattern_leaves_other_layers_on_the_fast_path(tokens: torch.Tensor) -> None:
     lm = tiny("llama")
     seen: list[object] = []
-    handles = [b.attention.module.register_forward_hook(lambda _m, _a, out: seen.append(out[1]))
-               for b in lm.structure.blocks]
+    handles = [
+        b.attention.module.register_forward_hook(lambda _m, _a, out: seen.append(out[1])) for b in lm.structure.blocks
+    ]
     kept = run(lm, tokens, ["pattern"], layers=[1])
     for handle in handles:
         handle.remove()
@@ -85,8 +86,9 @@ def test_a_row_has_the_numbers_it_has_alone(name: str, side: str, tokens: torch.
 def test_without_logits_the_pass_stops_early(tokens: torch.Tensor) -> None:
     lm = tiny("gpt2")
     ran: list[int] = []
-    handles = [b.module.register_forward_hook(lambda _m, _a, _o, i=i: ran.append(i))
-               for i, b in enumerate(lm.structure.blocks)]
+    handles = [
+        b.module.register_forward_hook(lambda _m, _a, _o, i=i: ran.append(i)) for i, b in enumerate(lm.structure.blocks)
+    ]
     kept = run(lm, tokens, ["coefficients"], logits=False, layers=[0])
     for handle in handles:
         handle.remove()
@@ -121,8 +123,7 @@ def test_setting_a_coefficient_moves_the_stream_by_its_value(name: str, tokens: 
     site = lm.feed_forward(0)
     if site.branch_norm is None:
         by = (3.0 - plain["coefficients"][0, :, 2, 7])[:, None] * lm.weights.W_out[0][7] * site.multiplier
-        torch.testing.assert_close(
-            changed["mlp_out"][0, :, 2] - plain["mlp_out"][0, :, 2], by, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(changed["mlp_out"][0, :, 2] - plain["mlp_out"][0, :, 2], by, rtol=1e-3, atol=1e-4)
     assert not torch.equal(changed.logits[:, 2:], plain.logits[:, 2:])
     torch.testing.assert_close(changed.logits[:, :2], plain.logits[:, :2], rtol=1e-4, atol=1e-5)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -34,7 +33,7 @@ class Event:
     cause: Literal["ffn", "attention"]
 
 
-def saturation_layer(final_ranks_after: Int[Tensor, "layer *pos"]) -> Int[Tensor, "*pos"]:
+def saturation_layer(final_ranks_after: Int[Tensor, "layer ..."]) -> Int[Tensor, " ..."]:
     """The first layer from which on the final prediction stays first.
 
     Args:
@@ -46,8 +45,8 @@ def saturation_layer(final_ranks_after: Int[Tensor, "layer *pos"]) -> Int[Tensor
 
 
 def elimination_layer(
-    candidate_ranks_after: Int[Tensor, "layer *pos"],
-) -> tuple[Int[Tensor, "*pos"], Int[Tensor, "*pos"]]:
+    candidate_ranks_after: Int[Tensor, "layer ..."],
+) -> tuple[Int[Tensor, " ..."], Int[Tensor, " ..."]]:
     """The layer whose FFN pushes its own top candidate furthest down, and that candidate's rank afterwards.
 
     Args:

@@ -1,8 +1,8 @@
 """Values as distributions over the vocabulary: the top tokens of every value vector, exactly and by chunks.
 
-A value is read in the `raw` basis by default, as the papers do: its length means nothing until a coefficient multiplies
-it. Where a norm follows the FFN, what is read is the value behind that norm's gain (and centring), which is what reaches
-the stream, up to the positive scale of the run. Source: Geva et al. 2021, section 4; 2022, section 3.
+A value is read in the `raw` basis by default, as the papers do: its length means nothing until a coefficient
+multiplies it. Where a norm follows the FFN, what is read is the value behind that norm's gain (and centring), which is
+what reaches the stream, up to the positive scale of the run. Source: Geva et al. 2021, section 4; 2022, section 3.
 """
 
 from __future__ import annotations
@@ -105,8 +105,14 @@ class Values:
 
     @torch.no_grad()
     def top(
-        self, layer: int, index: int | Sequence[int] | Tensor, k: int = 30, *, basis: str = "raw",
-        bottom: bool = False, hide_unlearned: bool = False,
+        self,
+        layer: int,
+        index: int | Sequence[int] | Tensor,
+        k: int = 30,
+        *,
+        basis: str = "raw",
+        bottom: bool = False,
+        hide_unlearned: bool = False,
     ) -> tuple[Int[Tensor, "*value k"], Float[Tensor, "*value k"]]:
         """Ids and scores of the tokens that values promote most (or, with `bottom`, suppress most)."""
         lm = self._lm
@@ -120,7 +126,13 @@ class Values:
         return (ids[0], scores[0]) if single else (ids, scores)
 
     def top_tokens(
-        self, layer: int, index: int, k: int = 30, *, basis: str = "raw", bottom: bool = False,
+        self,
+        layer: int,
+        index: int,
+        k: int = 30,
+        *,
+        basis: str = "raw",
+        bottom: bool = False,
         hide_unlearned: bool = False,
     ) -> list[str]:
         """The tokens that a value promotes most, best first."""

@@ -1,7 +1,7 @@
 """How one attention module lays out its heads and forms its scores, found by rebuilding its pattern.
 
-Candidates for the fused layout are judged by z = pattern @ V, candidates for the score by softmax(score) = pattern, both
-on the tensors of a dry run: a wrong split returns plausible numbers, so nothing is taken from a name.
+Candidates for the fused layout are judged by z = pattern @ V, candidates for the score by softmax(score) = pattern,
+both on the tensors of a dry run: a wrong split returns plausible numbers, so nothing is taken from a name.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ def _candidates(
         q, k, v = grouped[:, :, :-2], grouped[:, :, -2], grouped[:, :, -1]
         yield Projected(
             HeadLayout("per_group", module, module, module),
-            q.reshape(pos, -1), k.reshape(pos, -1), v.reshape(pos, -1), n_kv,
+            q.reshape(pos, -1),
+            k.reshape(pos, -1),
+            v.reshape(pos, -1),
+            n_kv,
         )
 
 

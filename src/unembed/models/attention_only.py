@@ -114,9 +114,7 @@ class AttentionOnlyAttention(nn.Module):
             # Keys are kept with their position already in them, so a cached prefix needs no second look at it.
             key, value = past_key_values.update(key, value, self.layer_idx)
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        z, pattern = attention(
-            self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs
-        )
+        z, pattern = attention(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs)
         return self.o_proj(z.reshape(*hidden_states.shape[:-1], -1).contiguous()), pattern
 
 

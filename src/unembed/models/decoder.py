@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
+from unembed.models.dry_run import vocabulary_size
 from unembed.models.loading import Opened
 from unembed.models.resolver import resolve
 from unembed.models.structure import FeedForwardSite
@@ -42,7 +43,7 @@ class Decoder:
         self.n_heads, self.n_kv_heads, self.d_head = first.n_heads, first.n_kv_heads, first.d_head
         config = opened.hf.config.get_text_config()
         self.d_model: int = config.hidden_size
-        self.d_vocab: int = self.hf.get_input_embeddings().weight.shape[0]
+        self.d_vocab: int = vocabulary_size(opened.hf)
         found = (v for n in _CONTEXT_FIELDS if isinstance(v := getattr(config, n, None), int))
         self.n_ctx: int | None = next(found, None)
         """The longest prompt, or None where the model sets no limit."""
@@ -50,8 +51,9 @@ class Decoder:
     def __repr__(self) -> str:
         """Name, family and sizes on one line."""
         return (
-            f"{type(self).__name__}({self.name}: {self.structure.family}, {self.n_layers} layers, d_model {self.d_model}, "
-            f"{self.n_heads} heads, {self.d_mlp} memories a layer, {self.d_vocab} tokens, {str(self.dtype)[6:]})"
+            f"{type(self).__name__}({self.name}: {self.structure.family}, {self.n_layers} layers, "
+            f"d_model {self.d_model}, {self.n_heads} heads, {self.d_mlp} memories a layer, "
+            f"{self.d_vocab} tokens, {str(self.dtype)[6:]})"
         )
 
     @cached_property
@@ -68,14 +70,15 @@ class Decoder:
     @property
     def device(self) -> torch.device:
         """Where tokens go in."""
-        return self.hf.get_input_embeddings().weight.device
+        return next(self.hf.get_input_embeddings().parameters()).device
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """Tokens and text."""
         if self._opened.tokenizer is None:
             raise InvalidInput(
-                f"{self.name} was opened without a tokenizer", why="text cannot be turned into tokens or back",
+                f"{self.name} was opened without a tokenizer",
+                why="text cannot be turned into tokens or back",
                 instead="Pass tokenizer= to load(), or give token ids",
             )
         return Vocabulary(self._opened.tokenizer, self.d_vocab)
@@ -98,7 +101,7 @@ class Decoder:
         return self.vocabulary.decode(ids)
 
     def token_strings(self, ids: Tensor | Sequence[int]) -> list[str]:
-        """Each token's own text, its leading space kept; bytes that are no text on their own are written as \\xNN."""
+        """Each token's own text, its leading space kept; bytes that are no text on their own in hexadecimal."""
         if self._opened.tokenizer is None:
             return [f"<{i}>" for i in torch.as_tensor(ids).flatten().tolist()]
         return self.vocabulary.strings(ids)
@@ -150,8 +153,10 @@ class Decoder:
 
     def _within(self, what: str, index: int, n: int) -> int:
         if not -n <= index < n:
-            raise OutOfRange(f"{what} {index}" if what in ("layer", "head") else f"{what}: {index}",
-                             why=f"{self.name} has {n}, counted 0 to {n - 1}")
+            raise OutOfRange(
+                f"{what} {index}" if what in ("layer", "head") else f"{what}: {index}",
+                why=f"{self.name} has {n}, counted 0 to {n - 1}",
+            )
         return index % n
 
     def feed_forward(self, layer: int) -> FeedForwardSite:

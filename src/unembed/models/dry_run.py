@@ -76,7 +76,7 @@ def _with_positions(t: Tensor | None) -> Tensor | None:
 def eager(hf: PreTrainedModel) -> Iterator[None]:
     """The model with attention that returns its weights; the implementation is put back afterwards.
 
-    Written straight into the configs: Falcon turns `set_attn_implementation("eager")` back into sdpa without a word, and
+    Written straight into the configs: Falcon turns `set_attn_implementation("eager")` back into sdpa silently, and
     then hands out weights made with the wrong kind of mask.
     """
     configs = {id(c): c for c in (hf.config, hf.config.get_text_config())}.values()
@@ -90,13 +90,19 @@ def eager(hf: PreTrainedModel) -> Iterator[None]:
             config._attn_implementation_internal = implementation
 
 
+def vocabulary_size(hf: PreTrainedModel) -> int:
+    """How many tokens go in: rows of the embedding table, or what the config says where it is no single table."""
+    weight = getattr(hf.get_input_embeddings(), "weight", None)
+    return weight.shape[0] if isinstance(weight, Tensor) else hf.config.get_text_config().vocab_size
+
+
 def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
     """Run the model once on random tokens and note every module's input and output.
 
     Memory: for 6 tokens, about 6 * (d_model + d_mlp) numbers for each module.
     """
     generator = torch.Generator().manual_seed(0)
-    device = hf.get_input_embeddings().weight.device
+    device = next(hf.get_input_embeddings().parameters()).device
     tokens = torch.randint(0, d_vocab, (1, N_TOKENS), generator=generator).to(device)
     recording = Recording(tokens)
     handles = []
@@ -116,16 +122,22 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
         call.returned = None if returned is None else returned.detach().clone()
         if isinstance(output, (tuple, list)):
             call.weights = next(
-                (t.detach().clone() for t in output[1:]
-                 if isinstance(t, Tensor) and t.dim() == 4 and t.shape[-2:] == (N_TOKENS, N_TOKENS)),
+                (
+                    t.detach().clone()
+                    for t in output[1:]
+                    if isinstance(t, Tensor) and t.dim() == 4 and t.shape[-2:] == (N_TOKENS, N_TOKENS)
+                ),
                 None,
             )
 
     try:
         for path, module in hf.named_modules():
             if path and not isinstance(module, nn.ModuleList):
-                handles.append(module.register_forward_pre_hook(
-                    lambda _m, a, k, path=path: note_input(path, a, k), with_kwargs=True))
+                handles.append(
+                    module.register_forward_pre_hook(
+                        lambda _m, a, k, path=path: note_input(path, a, k), with_kwargs=True
+                    )
+                )
                 handles.append(module.register_forward_hook(lambda _m, _a, o, path=path: note_output(path, o)))
         with torch.no_grad(), eager(hf):
             out = hf(tokens, attention_mask=torch.ones_like(tokens), use_cache=False, output_attentions=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,19 +55,28 @@ def open_model(
     if isinstance(model, PreTrainedModel):
         if any(v is not None for v in (revision, dtype, device_map)):
             raise InvalidInput(
-                "revision, dtype and device_map", why="the model is already in memory",
-                instead="Set them when you load it")
+                "revision, dtype and device_map",
+                why="the model is already in memory",
+                instead="Set them when you load it",
+            )
         return _in_memory(model, tokenizer, device)
     if model is not None and not isinstance(model, (str, Path)):
         raise InvalidInput(
-            f"a {type(model).__name__} cannot be opened", why="load() takes a name, a folder or a PreTrainedModel",
+            f"a {type(model).__name__} cannot be opened",
+            why="load() takes a name, a folder or a PreTrainedModel",
             instead="For a PEFT model, give model.merge_and_unload()",
         )
     name = str(model) if model is not None else DEFAULT_MODEL
     if name in SHIPPED:
         return _shipped(name, dtype, device)
     return _pretrained(
-        name, tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, device_map=device_map,
+        name,
+        tokenizer,
+        revision=revision,
+        offline=offline,
+        dtype=dtype,
+        device=device,
+        device_map=device_map,
         trust_remote_code=trust_remote_code,
     )
 
@@ -83,8 +92,10 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:
 def _in_memory(hf: PreTrainedModel, tokenizer: Any, device: Any) -> Opened:
     if hf.training:
         raise InvalidInput(
-            f"{type(hf).__name__} is in training mode", why="dropout would change every number",
-            instead="Call model.eval() first")
+            f"{type(hf).__name__} is in training mode",
+            why="dropout would change every number",
+            instead="Call model.eval() first",
+        )
     if device is not None:
         raise InvalidInput("device", why="the model is already in memory", instead="Move it with model.to(device)")
     if isinstance(tokenizer, str):
@@ -123,7 +134,14 @@ def _quiet() -> Iterator[None]:
 
 
 def _pretrained(
-    name: str, tokenizer: Any, *, revision: str | None, offline: bool, dtype: Any, device: Any, device_map: Any,
+    name: str,
+    tokenizer: Any,
+    *,
+    revision: str | None,
+    offline: bool,
+    dtype: Any,
+    device: Any,
+    device_map: Any,
     trust_remote_code: bool,
 ) -> Opened:
     path = Path(name).expanduser()
@@ -132,7 +150,11 @@ def _pretrained(
     if path.is_file() or ((name.startswith((".", "/", "~")) or name.count("/") > 1) and not path.is_dir()):
         raise ModelUnavailable(f"no model folder at {name}", why="there is no such directory")
     where = str(path) if path.is_dir() else name
-    common = {"revision": revision, "local_files_only": offline or path.is_dir(), "trust_remote_code": trust_remote_code}
+    common = {
+        "revision": revision,
+        "local_files_only": offline or path.is_dir(),
+        "trust_remote_code": trust_remote_code,
+    }
     placed = {} if device_map is None else {"device_map": device_map}
     try:
         with _quiet():
@@ -141,8 +163,9 @@ def _pretrained(
         raise _explained(where, error, offline) from error
     found = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else _tokenizer(tokenizer or where, common)
     commit = revision or getattr(hf.config, "_commit_hash", None)
-    return Opened(_placed(hf, device) if device_map is None else hf.eval(), found, path.name if path.is_dir() else name,
-                  commit)
+    return Opened(
+        _placed(hf, device) if device_map is None else hf.eval(), found, path.name if path.is_dir() else name, commit
+    )
 
 
 def _tokenizer(where: str, common: dict[str, Any]) -> PreTrainedTokenizerBase | None:
@@ -156,13 +179,17 @@ def _tokenizer(where: str, common: dict[str, Any]) -> PreTrainedTokenizerBase | 
 def _explained(name: str, error: Exception, offline: bool) -> Exception:
     text = " ".join(str(error).split())
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return OutOfMemory(f"loading {name}", why="it does not fit", instead="Try dtype='bfloat16' or device_map='auto'")
+        return OutOfMemory(
+            f"loading {name}", why="it does not fit", instead="Try dtype='bfloat16' or device_map='auto'"
+        )
     if isinstance(error, ImportError):
         return ModelUnavailable(f"model {name}", why=text[:160])
     if "trust_remote_code" in text:
         return ModelUnavailable(
-            f"model {name}", why="it brings its own code, which is not run unless you say so",
-            instead="Read that code, then pass trust_remote_code=True")
+            f"model {name}",
+            why="it brings its own code, which is not run unless you say so",
+            instead="Read that code, then pass trust_remote_code=True",
+        )
     if "model type" in text or "Unrecognized" in text:
         return ModelNotUnderstood(f"model {name}", why=f"transformers does not know it: {text[:120]}")
     if isinstance(error, (OSError, ConnectionError)) or "offline" in text.lower():
@@ -171,7 +198,8 @@ def _explained(name: str, error: Exception, offline: bool) -> Exception:
         shipped = ", ".join(SHIPPED)
         return ModelUnavailable(
             f"model {name}",
-            why="it is not in the local cache" + ("" if offline else ", and the hub does not have it or cannot be reached"),
+            why="it is not in the local cache"
+            + ("" if offline else ", and the hub does not have it or cannot be reached"),
             instead=f"Check the name and the network, give a folder, or use one that is always here: {shipped}",
         )
     return ModelUnavailable(f"model {name}", why=f"{type(error).__name__}: {text[:160]}")

@@ -46,14 +46,14 @@ class Vocabulary:
 
     def decode(self, ids: Tensor | Sequence[int]) -> str:
         """The text of tokens."""
-        return self._tokenizer.decode(torch.as_tensor(ids).flatten().tolist())
+        return str(self._tokenizer.decode(torch.as_tensor(ids).flatten().tolist()))
 
     def decode_rows(self, ids: Int[Tensor, "row pos"]) -> list[str]:
         """The text of each row, special tokens left out, as it continues a text (a leading space is kept)."""
         texts = []
         for row in ids.tolist():
             kept = [i for i in row if i not in self._special]
-            text = self._tokenizer.decode(kept)
+            text = str(self._tokenizer.decode(kept))
             # Some tokenizers drop the leading space of the first piece, which a continuation needs.
             if kept and not text.startswith(" ") and self._strings[kept[0]].startswith(" "):
                 text = " " + text
@@ -79,7 +79,7 @@ class Vocabulary:
             return chr(byte) if byte < 0x80 else f"\\x{byte:02x}"
         if _WORD_MARK in piece:  # decode() of a single piece drops its leading space in some tokenizers
             return piece.replace(_WORD_MARK, " ")
-        text = self._tokenizer.decode([i])
+        text = str(self._tokenizer.decode([i]))
         if "\ufffd" not in text:
             return text
         alphabet = _byte_alphabet()
@@ -107,8 +107,11 @@ class Vocabulary:
             return ids[0]
         pieces = " + ".join(repr(s) for s in self.strings(ids)) or "nothing"
         spaced = f" {text}"
-        hint = f"Try {spaced!r} with its leading space" if not text.startswith(" ") and spaced in self._by_string else (
-            "Choose one of these pieces")
+        hint = (
+            f"Try {spaced!r} with its leading space"
+            if not text.startswith(" ") and spaced in self._by_string
+            else ("Choose one of these pieces")
+        )
         raise NotOneToken(f"{text!r} is not one token", why=f"it is {pieces}", instead=hint)
 
 

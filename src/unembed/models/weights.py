@@ -54,12 +54,14 @@ def in_out(module: nn.Module) -> Float[Tensor, "d_in d_out"]:
     weight = module.weight
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
         raise Unsupported(
-            f"the weights of {type(module).__name__}", why="they are quantized or packed, not a matrix of numbers",
+            f"the weights of {type(module).__name__}",
+            why="they are quantized or packed, not a matrix of numbers",
             instead="Load the model without quantization",
         )
     if weight.is_meta:
         raise Unsupported(
-            f"the weights of {type(module).__name__}", why="they are offloaded and not in memory",
+            f"the weights of {type(module).__name__}",
+            why="they are offloaded and not in memory",
             instead="Load with a device_map that keeps this layer on a device",
         )
     weight = weight.detach()
@@ -102,12 +104,14 @@ class Weights:
         site = self._structure.blocks[layer].feed_forward
         if site is None:
             raise Unsupported(
-                f"memories of layer {layer}", why="this model is attention-only: it has no feed-forward layers",
+                f"memories of layer {layer}",
+                why="this model is attention-only: it has no feed-forward layers",
                 instead="Ask for its heads, or open another model",
             )
         if not site.has_memories:
             raise Unsupported(
-                f"memories of layer {layer}", why="its FFN is a mixture of experts, and memories belong to experts",
+                f"memories of layer {layer}",
+                why="its FFN is a mixture of experts, and memories belong to experts",
                 instead="Streams, heads and accounts by component work for this model",
             )
         return site
@@ -115,21 +119,32 @@ class Weights:
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
         """The token embedding as it is stored (before the embedding scale, if the family has one)."""
-        return self._structure.embedding.weight.detach()
+        table = self._structure.embedding.weight
+        assert isinstance(table, Tensor)
+        return table.detach()
 
     @property
     def W_pos(self) -> Float[Tensor, "n_ctx d_model"] | None:
         """Learned positions, one row each, or None. OPT keeps two unused rows in front; they are left out."""
         module = self._structure.position_embedding
         if module is None:
-            module = next(
-                (m for n, m in self._structure.blocks[0].attention.module.named_modules() if "embed_positions" in n),
-                None,
-            ) if self._structure.positions == "qk_learned" else None
+            module = (
+                next(
+                    (
+                        m
+                        for n, m in self._structure.blocks[0].attention.module.named_modules()
+                        if "embed_positions" in n
+                    ),
+                    None,
+                )
+                if self._structure.positions == "qk_learned"
+                else None
+            )
         weight = getattr(module, "weight", None)
         if weight is None:
             return None
-        return weight.detach()[getattr(module, "offset", 0) :]
+        offset = getattr(module, "offset", 0)
+        return weight.detach()[offset:]
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
@@ -200,5 +215,8 @@ def _reading_bias(site: FeedForwardSite, which: str) -> Float[Tensor, " d_mlp"] 
 def check_finite(structure: Structure) -> list[str]:
     """The names of readout and embedding tensors that hold NaN or infinity."""
     named = {"embedding": structure.embedding, "head": structure.head}
-    return [n for n, m in named.items() if isinstance(w := getattr(m, "weight", None), Tensor)
-            and not w.is_meta and not bool(torch.isfinite(w).all())]
+    return [
+        n
+        for n, m in named.items()
+        if isinstance(w := getattr(m, "weight", None), Tensor) and not w.is_meta and not bool(torch.isfinite(w).all())
+    ]

@@ -51,7 +51,7 @@ class Edit:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Edit":
+    def from_dict(cls, data: dict[str, Any]) -> Edit:
         """The edit that `to_dict` wrote."""
         where = data.get("positions", "all")
         return cls(**{**data, "positions": where if isinstance(where, str) else tuple(where)})
@@ -83,7 +83,7 @@ def scale_head(layer: int, head: int, by: float, positions: str | int | Sequence
     return Edit("head", "scale", layer, head, float(by), _where(positions))
 
 
-def checked(lm: "Decoder", edits: Iterable[Edit]) -> tuple[Edit, ...]:
+def checked(lm: Decoder, edits: Iterable[Edit]) -> tuple[Edit, ...]:
     """The edits with layers and indices counted from 0, each known to exist in this model.
 
     Raises:

@@ -54,8 +54,10 @@ def generate(
     ids, mask = prepare(lm, texts)
     if lm.n_ctx is not None and ids.shape[1] + max_new_tokens > lm.n_ctx:
         raise InvalidInput(
-            f"{ids.shape[1]} prompt tokens and {max_new_tokens} new ones", why=f"{lm.name} has a context of {lm.n_ctx}",
-            instead="Ask for fewer")
+            f"{ids.shape[1]} prompt tokens and {max_new_tokens} new ones",
+            why=f"{lm.name} has a context of {lm.n_ctx}",
+            instead="Ask for fewer",
+        )
     ids, mask = _left(ids, mask)
     settings: dict[str, Any] = {"do_sample": seed is not None, "pad_token_id": _filler(lm), **options}
     checks = LogitsProcessorList([_Finite(), *settings.pop("logits_processor", [])])
@@ -66,8 +68,10 @@ def generate(
     ):
         if seed is not None:
             torch.manual_seed(seed)
-        out = lm.hf.generate(
-            ids, attention_mask=mask, max_new_tokens=max_new_tokens, logits_processor=checks, **settings)
+        model: Any = lm.hf  # its generate() is a mixin that the type checker cannot see through
+        out = model.generate(
+            ids, attention_mask=mask, max_new_tokens=max_new_tokens, logits_processor=checks, **settings
+        )
     copies = out.shape[0] // len(texts)
     new = lm.vocabulary.decode_rows(out[:, ids.shape[1] :])
     return [texts[i // copies] + continuation for i, continuation in enumerate(new)]

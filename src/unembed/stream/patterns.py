@@ -42,8 +42,10 @@ def returning_patterns(lm: Decoder, layers: Sequence[int]) -> Iterator[dict[str,
     sites = [lm.structure.blocks[layer].attention for layer in layers]
     if any(s.alibi_slopes is not None for s in sites) and facts_of(lm.structure.family).eager_alibi_is_doubled:
         raise Unsupported(
-            f"attention patterns of {lm.name}", why="this family's eager attention adds ALiBi twice, so they are wrong",
-            instead="Everything but patterns works for it")
+            f"attention patterns of {lm.name}",
+            why="this family's eager attention adds ALiBi twice, so they are wrong",
+            instead="Everything but patterns works for it",
+        )
     if lm.hf.config._attn_implementation == "eager":
         yield {} if all(_looks_up_its_function(s.module) for s in sites) else {"output_attentions": True}
     elif all(_looks_up_its_function(s.module) for s in sites):
@@ -60,7 +62,7 @@ def returning_patterns(lm: Decoder, layers: Sequence[int]) -> Iterator[dict[str,
 def _eager_module(module: nn.Module) -> Iterator[None]:
     """One attention module with a config of its own that says eager, and the additive mask that eager needs."""
     config = module.config
-    own = copy.copy(config)
+    own: Any = copy.copy(config)
     own._attn_implementation_internal = "eager"
     names = list(inspect.signature(type(module).forward).parameters)[1:]
     at = names.index("attention_mask") if "attention_mask" in names else None

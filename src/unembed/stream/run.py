@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -40,7 +41,7 @@ class Run:
             raise PointMissing("this run kept no logits", why="it was made with logits=False")
         return self._logits
 
-    def __getitem__(self, point: str) -> Float[Tensor, "layer batch *shape"]:
+    def __getitem__(self, point: str) -> Float[Tensor, "layer batch ..."]:
         """The tensor of a capture point: layer first, then batch.
 
         Raises:
@@ -49,14 +50,15 @@ class Run:
         if point not in self._kept:
             kept = ", ".join(sorted(self._kept)) or "nothing"
             raise PointMissing(
-                f"this run has no {point}", why=f"it captured {kept}", instead=f"Run with capture=({point!r},)")
+                f"this run has no {point}", why=f"it captured {kept}", instead=f"Run with capture=({point!r},)"
+            )
         return self._kept[point]
 
     def __contains__(self, point: object) -> bool:
         """Whether the run captured a point."""
         return point in self._kept
 
-    def at(self, point: str, layer: int) -> Float[Tensor, "batch *shape"]:
+    def at(self, point: str, layer: int) -> Float[Tensor, "batch ..."]:
         """One layer's tensor of a point, by the layer's own number."""
         if layer not in self.layers:
             raise OutOfRange(f"layer {layer}", why=f"this run kept layers {list(self.layers)}")
@@ -93,8 +95,10 @@ def prepare(
         raise OutOfRange(f"token {high if low >= 0 else low}", why=f"the vocabulary is 0 to {lm.d_vocab - 1}")
     if lm.n_ctx is not None and ids.shape[1] > lm.n_ctx:
         raise InvalidInput(
-            f"a prompt of {ids.shape[1]} tokens", why=f"{lm.name} has a context of {lm.n_ctx}",
-            instead="Shorten it, or split it into windows")
+            f"a prompt of {ids.shape[1]} tokens",
+            why=f"{lm.name} has a context of {lm.n_ctx}",
+            instead="Shorten it, or split it into windows",
+        )
     if attention_mask is None:
         return ids, torch.ones_like(ids)
     mask = attention_mask.to(ids)
@@ -173,19 +177,20 @@ def run(
             missing.discard((point, layer))
             if not missing and not logits:
                 raise Stop
+
         return callback
 
     if not waiting and not logits:
         return Run(ids, mask, chosen, None)
     taps = {(p, n): keep(p, n) for p, n in waiting}
     out = None
-    with memory_guard(f"a pass of {ids.numel()} tokens"), watch(lm, taps, edits) as current:
-        try:
-            out = lm.hf(ids, **forward_arguments(lm, mask), **current.arguments).logits
-        except Stop:
-            pass
+    guard = memory_guard(f"a pass of {ids.numel()} tokens")
+    with guard, watch(lm, taps, edits) as current, suppress(Stop):
+        out = lm.hf(ids, **forward_arguments(lm, mask), **current.arguments).logits
     if out is not None and not bool(torch.isfinite(out[mask.bool()]).all()):
         raise NotFinite(
-            f"{lm.name}'s logits", why="they hold NaN or infinity" + (" under these edits" if edits else ""),
-            instead="Use smaller edits" if edits else "Check the weights, or load with dtype='float32'")
+            f"{lm.name}'s logits",
+            why="they hold NaN or infinity" + (" under these edits" if edits else ""),
+            instead="Use smaller edits" if edits else "Check the weights, or load with dtype='float32'",
+        )
     return Run(ids, mask, chosen, out, kept)

@@ -1,7 +1,7 @@
 """Hooks on the real modules: one callback for each tensor asked, edits before anyone looks.
 
-A callback sees the live tensor and must copy what it wants to keep before it returns: Falcon, among others, adds to such
-tensors in place later in the pass.
+A callback sees the live tensor and must copy what it wants to keep before it returns: Falcon, among others, adds to
+such tensors in place later in the pass.
 """
 
 from __future__ import annotations
@@ -69,8 +69,10 @@ def require(lm: Decoder, point: str, layer: int) -> None:
     what = f"{lm.name} layer {layer} has no {point}"
     if point == "resid_mid" and block.parallel:
         raise PointMissing(
-            what, why="attention and FFN both read resid_pre and are added together",
-            instead="Use resid_pre or resid_post")
+            what,
+            why="attention and FFN both read resid_pre and are added together",
+            instead="Use resid_pre or resid_post",
+        )
     if block.feed_forward is None and point in ("resid_mid", "mlp_out", "coefficients"):
         raise PointMissing(what, why="the model is attention-only", instead="Use resid_pre, resid_post, attn_out or z")
     if point == "coefficients":
@@ -80,9 +82,7 @@ def require(lm: Decoder, point: str, layer: int) -> None:
 
 
 @contextmanager
-def watch(
-    lm: Decoder, taps: Mapping[tuple[str, int], Callback], edits: Sequence[Edit] = ()
-) -> Iterator[Pass]:
+def watch(lm: Decoder, taps: Mapping[tuple[str, int], Callback], edits: Sequence[Edit] = ()) -> Iterator[Pass]:
     """While inside, every forward pass of `lm.hf` calls back with the tensors asked, after the edits were made.
 
     Hooks are gone when the block is left, however it is left. One thread at a time.
@@ -106,8 +106,9 @@ def watch(
         decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
         # First of all hooks: those on the blocks need to know where the pass stands.
         _before(stack, lm.structure.blocks[0].module, lambda t, _k: _note_shape(current, t))
-        stack.callback(decoder.register_forward_pre_hook(
-            lambda _m, a, k: current.begin(_tokens(a, k), k), with_kwargs=True).remove)
+        stack.callback(
+            decoder.register_forward_pre_hook(lambda _m, a, k: current.begin(_tokens(a, k), k), with_kwargs=True).remove
+        )
         for layer in sorted({e.layer for e in todo}):
             _install_edits(stack, lm, layer, [e for e in todo if e.layer == layer], current)
         for (point, layer), callback in taps.items():
@@ -128,8 +129,9 @@ def _note_shape(current: Pass, given: Tensor | None) -> None:
 
 
 def _before(stack: ExitStack, module: nn.Module, look: Callable[[Tensor | None, dict[str, Any]], None]) -> None:
-    stack.callback(module.register_forward_pre_hook(
-        lambda _m, a, k: look(given_tensor(a, k), k), with_kwargs=True).remove)
+    stack.callback(
+        module.register_forward_pre_hook(lambda _m, a, k: look(given_tensor(a, k), k), with_kwargs=True).remove
+    )
 
 
 def _after(stack: ExitStack, module: nn.Module, look: Callable[[Any], None]) -> None:
@@ -162,9 +164,7 @@ def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit],
         stack.callback(site.out_proj.register_forward_pre_hook(change_heads).remove)
 
 
-def _install_tap(
-    stack: ExitStack, lm: Decoder, point: str, layer: int, callback: Callback, current: Pass
-) -> None:
+def _install_tap(stack: ExitStack, lm: Decoder, point: str, layer: int, callback: Callback, current: Pass) -> None:
     """One hook where the point lies."""
     block = lm.structure.blocks[layer]
     site, ffn = block.attention, block.feed_forward
@@ -177,6 +177,7 @@ def _install_tap(
         def look(out: Any) -> None:
             t = current.by_position(_first(out))
             callback(t if multiplier == 1.0 else t * multiplier)
+
         return look
 
     def heads(t: Tensor | None, _kwargs: dict[str, Any]) -> None:
@@ -245,8 +246,10 @@ def memory_guard(what: str) -> Iterator[None]:
 
 def _too_large(what: str) -> OutOfMemory:
     return OutOfMemory(
-        what, why="an allocation failed",
-        instead="Ask for fewer layers or points, a shorter prompt or smaller chunks, or load with dtype='bfloat16'")
+        what,
+        why="an allocation failed",
+        instead="Ask for fewer layers or points, a shorter prompt or smaller chunks, or load with dtype='bfloat16'",
+    )
 
 
 def takes(lm: Decoder, argument: str) -> bool:

@@ -34,8 +34,10 @@ def prove(what: str, total: Tensor, whole: Tensor, limit: float) -> float:
     error = float((total - whole).norm() / whole.norm().clamp_min(1e-30))
     if not error <= limit:
         raise SumNotProved(
-            what, why=f"its parts miss it by {error:.1e} of its size, above {limit:.0e}",
-            instead="Load with dtype='float32', or report this model: something is written that is not understood")
+            what,
+            why=f"its parts miss it by {error:.1e} of its size, above {limit:.0e}",
+            instead="Load with dtype='float32', or report this model: something is written that is not understood",
+        )
     return error
 
 
