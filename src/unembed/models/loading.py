@@ -106,6 +106,8 @@ def _in_memory(hf: PreTrainedModel, tokenizer: Any, device: Any) -> Opened:
 
 def _shipped(name: str, dtype: Any, device: Any) -> Opened:
     folder = shipped_folder(name)
+    if not (folder / "config.json").exists():
+        raise ModelUnavailable(f"model {name}", why=f"its files are missing from {folder}", instead="Reinstall unembed")
     chosen = torch.float32 if dtype is None else _dtype(dtype)
     with _quiet():
         hf = AutoModelForCausalLM.from_pretrained(folder, dtype=chosen, local_files_only=True)

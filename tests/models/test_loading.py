@@ -1,0 +1,112 @@
+"""Opening models from memory, folders and names; every failure is one line that says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import unembed
+from tests.families import build
+from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, UnembedError
+from unembed.models.embedded import SHIPPED, tokenizer_folder
+from unembed.models.loading import open_model
+
+
+def _one_line(error: UnembedError) -> bool:
+    return "\n" not in str(error) and str(error).endswith(".")
+
+
+@pytest.mark.parametrize("name", list(SHIPPED))
+def test_shipped_models_open_by_name_and_predict_text(name: str) -> None:
+    lm = unembed.load(name)
+    assert lm.dtype == torch.float32 and lm.n_ctx is not None and lm.n_ctx >= 256
+    ids = lm.encode("The first month of the year is")
+    assert lm.decode(ids) == "The first month of the year is"
+    logits = lm.run(ids).logits[0]
+    loss = torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:])
+    assert float(loss) < 7.0  # a model that knows nothing has log(8192) = 9.0
+
+
+def test_the_default_model_is_wren() -> None:
+    assert unembed.load().name == "wren"
+
+
+def test_a_saved_folder_opens_and_equals_the_model_in_memory(tmp_path: Path) -> None:
+    model = build("llama")
+    model.save_pretrained(tmp_path / "mine")
+    lm = unembed.load(tmp_path / "mine")
+    assert lm.name == "mine" and lm.tokenizer is None
+    tokens = torch.tensor([[3, 4, 5]])
+    assert torch.equal(lm.run(tokens).logits, unembed.load(model).run(tokens).logits)
+    halved = unembed.load(str(tmp_path / "mine"), dtype="bfloat16")
+    assert halved.dtype == torch.bfloat16
+
+
+def test_text_without_a_tokenizer_is_refused_and_ids_still_work() -> None:
+    lm = unembed.load(build("gpt2"))
+    with pytest.raises(InvalidInput, match="without a tokenizer"):
+        lm.encode("words")
+    assert lm.token_strings([3, 4]) == ["<3>", "<4>"]
+    with_text = unembed.load(build("gpt2"), tokenizer=str(tokenizer_folder("wren")))
+    assert with_text.tokenizer is not None
+
+
+def test_a_model_in_training_mode_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"Call model.eval\(\) first"):
+        unembed.load(build("gpt2").train())
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="merge_and_unload"):
+        # Past the run-time type check of the tests, which users do not have.
+        open_model.__wrapped__(torch.nn.Linear(2, 2))
+    with pytest.raises(InvalidInput, match="already in memory"):
+        unembed.load(build("gpt2"), dtype="float32")
+    with pytest.raises(InvalidInput, match="none of float32"):
+        unembed.load("wren", dtype="float12")
+
+
+def test_missing_models_say_where_to_look(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    (tmp_path / "unknown").mkdir()
+    (tmp_path / "unknown" / "config.json").write_text('{"model_type": "no-such-family"}')
+    cases: list[tuple[object, type[UnembedError], str]] = [
+        (tmp_path / "nowhere", ModelUnavailable, "no such directory"),
+        (tmp_path / "empty", ModelUnavailable, "config.json"),
+        (tmp_path / "broken", ModelUnavailable, "broken"),
+        (tmp_path / "unknown", ModelNotUnderstood, "transformers does not know it"),
+        ("no-one/no-such-model", ModelUnavailable, "not in the local cache"),
+    ]
+    for where, kind, message in cases:
+        with pytest.raises(kind, match=message) as caught:
+            unembed.load(where, offline=True)  # type: ignore[arg-type]
+        assert _one_line(caught.value), str(caught.value)
+
+
+def test_a_damaged_weight_file_is_one_line(tmp_path: Path) -> None:
+    build("gpt2").save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelUnavailable) as caught:
+        unembed.load(tmp_path)
+    assert _one_line(caught.value)
+
+
+def test_pickled_weights_that_run_code_are_not_run(tmp_path: Path) -> None:
+    import os
+    import pickle
+
+    class Bomb:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (os.mkdir, (str(tmp_path / "ran"),))
+
+    build("gpt2").save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"transformer.wte.weight": Bomb()}))
+    with pytest.raises(UnembedError):
+        unembed.load(tmp_path)
+    assert not (tmp_path / "ran").exists()

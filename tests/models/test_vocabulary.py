@@ -1,0 +1,66 @@
+"""Tokens and text, with the shipped tokenizer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from unembed.errors import InvalidInput, NotOneToken
+from unembed.models.embedded import tokenizer_folder
+from unembed.models.vocabulary import RARE, Vocabulary, unlearned_by_counts, unlearned_by_embedding
+
+TOKENIZER = AutoTokenizer.from_pretrained(tokenizer_folder("wren"))
+VOCABULARY = Vocabulary(TOKENIZER, len(TOKENIZER) + 3)
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_the_pieces_of_a_text_put_together_are_the_text(text: str) -> None:
+    ids = VOCABULARY.encode(text)[0]
+    assert VOCABULARY.decode(ids) == text
+
+
+def test_a_word_with_its_space_is_one_token() -> None:
+    i = VOCABULARY.single(" January")
+    assert VOCABULARY.strings([i]) == [" January"]
+
+
+def test_several_tokens_are_refused_with_the_pieces_and_a_hint() -> None:
+    with pytest.raises(NotOneToken, match="is not one token: it is"):
+        VOCABULARY.single(" antidisestablishmentarianism")
+    spaced = next(
+        s
+        for s in VOCABULARY.strings(torch.arange(len(TOKENIZER)))
+        if len(s) > 7 and s.startswith(" ") and s.isascii() and s[1:] not in VOCABULARY._by_string
+    )
+    with pytest.raises(NotOneToken, match="leading space"):
+        VOCABULARY.single(spaced[1:])
+    with pytest.raises(NotOneToken):
+        VOCABULARY.single("")
+
+
+def test_bytes_and_unused_rows_are_named() -> None:
+    strings = VOCABULARY.strings(torch.arange(len(TOKENIZER) + 3))
+    assert strings[-1] == f"<unused {len(TOKENIZER) + 2}>"
+    assert "\\xff" in strings and not any("\ufffd" in s for s in strings)
+    with pytest.raises(InvalidInput, match="between 0 and"):
+        VOCABULARY.strings([len(TOKENIZER) + 3])
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="the prompt is empty"):
+        VOCABULARY.encode("")
+
+
+def test_unlearned_tokens_by_counts() -> None:
+    counts = torch.tensor([0, RARE - 1, RARE, 1000])
+    assert unlearned_by_counts(counts, 5).tolist() == [True, True, False, False, True]
+
+
+def test_unlearned_tokens_by_the_embedding() -> None:
+    rows = torch.randn(500, 32, generator=torch.Generator().manual_seed(0)) + 0.5
+    rows[7] = rows.mean(0) + 0.01 * rows[7]
+    found = unlearned_by_embedding(rows, known=498)
+    assert found.nonzero()[:, 0].tolist() == [7, 498, 499]
