@@ -58,10 +58,11 @@ def _out_of_memory(error: BaseException) -> OutOfMemory:
     )
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         print(f"unembed {__version__}")
         raise typer.Exit()
+    return wanted
 
 
 app = typer.Typer(

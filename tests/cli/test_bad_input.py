@@ -1,0 +1,168 @@
+"""Bad input: one line on stderr that says what to do, nothing on stdout, exit 1 (usage: 2), nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from tests.cli.conftest import PROMPT, save_model
+from tests.families import build
+
+Run = Callable[..., Result]
+
+
+def refused(result: Result) -> str:
+    """The one line of a command that failed."""
+    assert result.exit_code == 1, (result.exit_code, result.stdout, result.exception)
+    assert result.stdout == ""
+    assert result.stderr.startswith("unembed: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+BAD: dict[str, tuple[tuple[object, ...], str]] = {
+    "empty prompt": (("trace", ""), "empty"),
+    "prompt longer than the context": (("trace", "The" + " first" * 80), "64"),
+    "layer too high": (("trace", PROMPT, "--layer", 2), "counted 0 to 1"),
+    "position too high": (("trace", PROMPT, "--position", 7), "0 to 6"),
+    "layer of an edit": (("trace", PROMPT, "--set", "5.1=1"), "counted 0 to 1"),
+    "index of an edit": (("trace", PROMPT, "--set", "0.9999=1"), "9999"),
+    "layer of a value": (("value", 7, 0), "counted 0 to 1"),
+    "index of a value": (("value", 0, 4000), "4000"),
+    "no leading space": (("trace", PROMPT, "--token", "January"), "Try ' January' with its leading space"),
+    "several tokens": (("explain", PROMPT, "--token", " first month"), "is not one token"),
+    "other is several tokens": (("explain", PROMPT, "-t", " is", "--against", " of the"), "is not one token"),
+    "unknown dtype": (("trace", PROMPT, "--dtype", "int3"), "float32"),
+    "page in a missing folder": (("trace", PROMPT, "--html", "/nowhere/at/all.html"), "Create it first"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "helps"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_that_helps(
+    unembed: Run, gpt2_folder: Path, arguments: tuple[object, ...], helps: str
+) -> None:
+    assert helps in refused(unembed(*arguments, "--model", gpt2_folder))
+
+
+def test_an_unknown_model_without_network(unembed: Run) -> None:
+    line = refused(unembed("trace", PROMPT, "--model", "nobody/no-such-model", "--offline"))
+    assert "not in the local cache" in line
+    assert "wren" in line
+
+
+def test_a_folder_that_is_no_model(unembed: Run, tmp_path: Path) -> None:
+    assert "config.json" in refused(unembed("trace", PROMPT, "--model", tmp_path))
+    assert "no such directory" in refused(unembed("trace", PROMPT, "--model", tmp_path / "absent" / "model"))
+
+
+def test_a_folder_with_damaged_weights(unembed: Run, tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "tiny")
+    (folder / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}      not weights")
+    refused(unembed("trace", PROMPT, "--model", folder))
+
+
+def test_tokens_outside_the_vocabulary(unembed: Run, tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "tiny", n_words=120)  # the model has 97 rows
+    assert "96" in refused(unembed("trace", "The w110", "--model", folder))
+
+
+def test_weights_that_are_not_numbers(unembed: Run, tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "tiny")
+    model = build("gpt2")
+    model.transformer.h[1].mlp.c_proj.weight.data[0, 0] = float("nan")  # pyright: ignore
+    model.save_pretrained(folder)
+    line = refused(unembed("trace", PROMPT, "--model", folder))
+    assert "NaN" in line or "not finite" in line
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried 9 bytes."
+        ),
+        RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+    ],
+    ids=["python", "cpu", "gpu"],
+)
+def test_out_of_memory_suggests_a_way_on(
+    unembed: Run, gpt2_folder: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("unembed.language_model.LanguageModel.trace", fails)
+    line = refused(unembed("trace", PROMPT, "--model", gpt2_folder))
+    assert "not enough memory" in line
+    assert "bfloat16" in line
+
+
+def test_an_error_nobody_foresaw_is_not_hidden(
+    unembed: Run, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("unembed.language_model.LanguageModel.trace", fails)
+    assert isinstance(unembed("trace", PROMPT, "--model", gpt2_folder).exception, RuntimeError)
+
+
+def test_ctrl_c_is_one_line_and_130(unembed: Run, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unembed.language_model.LanguageModel.trace", interrupted)
+    result = unembed("trace", PROMPT, "--model", gpt2_folder)
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "unembed: Interrupted.\n")
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(
+    unembed: Run, gpt2_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("unembed.results.files.os.replace", full)
+    line = refused(unembed("trace", PROMPT, "--model", gpt2_folder, "--html", tmp_path / "page.html"))
+    assert "No space left on device" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+USAGE: dict[str, tuple[object, ...]] = {
+    "no prompt": ("trace",),
+    "unknown command": ("trce", PROMPT),
+    "unknown option": ("trace", PROMPT, "--nonsense"),
+    "edit without a value": ("trace", PROMPT, "--set", "3.5"),
+    "edit that is no number": ("trace", PROMPT, "--set", "3.5=much"),
+    "unknown basis": ("trace", PROMPT, "--basis", "sideways"),
+    "frozen basis of a value": ("value", 0, 0, "--basis", "frozen"),
+    "two forms on stdout": ("trace", PROMPT, "--json", "--csv"),
+    "no token to explain": ("explain", PROMPT),
+    "top of zero": ("trace", PROMPT, "--top", 0),
+}
+
+
+@pytest.mark.parametrize("arguments", USAGE.values(), ids=USAGE)
+def test_wrong_usage_ends_with_2(unembed: Run, arguments: tuple[object, ...]) -> None:
+    result = unembed(*arguments, "--model", "/nowhere/at/all") if len(arguments) > 1 else unembed(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Usage" in result.stderr
+
+
+def test_control_characters_in_an_error_do_not_reach_the_terminal(unembed: Run, gpt2_folder: Path) -> None:
+    assert "\x1b" not in refused(unembed("trace", PROMPT, "--model", gpt2_folder, "--token", "\x1b[2J"))
+
+
+def test_a_reader_that_closes_early_is_no_error(gpt2_folder: Path) -> None:
+    command = f"'{sys.executable}' -m unembed trace 'The first' --model '{gpt2_folder}' --json | head -c 1"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, check=False)
+    assert (done.stdout, done.stderr) == ("{", "")

@@ -1,0 +1,216 @@
+"""Every command on a tiny model: the numbers are the library's, the forms agree, the output fits."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from typer.testing import Result
+
+import unembed as package
+from tests.cli.conftest import PROMPT, save_model
+from unembed.results import Passport
+
+Run = Callable[..., Result]
+
+
+def shown(result: Result) -> str:
+    """What stands on stdout of a command that succeeded."""
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    return json.loads(shown(result))
+
+
+def test_trace_shows_every_layer_and_proves_its_account(unembed: Run, gpt2_folder: Path) -> None:
+    text = shown(unembed("trace", PROMPT, "--model", gpt2_folder))
+    assert "The ·first ·month ·of ·the ·year ·is" in text
+    assert "Dominant sub-updates" in text
+    assert "sum of shares" in text
+    assert "relative error" in text
+
+
+def test_json_holds_the_numbers_of_the_library(unembed: Run, gpt2_folder: Path) -> None:
+    view = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json", "--memories", 3))
+    lm = package.load(gpt2_folder)
+    trace = lm.trace(PROMPT)
+    readings = trace.readings("resid_post", 10)
+    assert view["prediction"][0]["id"] == int(trace.prediction[-1])
+    for layer in view["layers"]:
+        n = layer["layer"]
+        assert [c["id"] for c in layer["after"]] == readings.ids[n, -1, :5].tolist()
+        assert [c["probability"] for c in layer["after"]] == readings.probabilities[n, -1, :5].tolist()
+        assert layer["rank_after"] == int(trace.ranks_of(int(trace.prediction[-1]))[n, -1])
+        rows = trace.sub_updates(n, top=3, token=int(trace.prediction[-1]))
+        assert [(u["index"], u["coefficient"], u["score"]) for u in layer["sub_updates"]] == [
+            (r.index, r.coefficient, r.score) for r in rows
+        ]
+    account = view["accounts"][0]
+    assert account["total"] == pytest.approx(sum(row["share"] for row in account["rows"]), rel=1e-6)
+    assert account["logit"] == pytest.approx(view["prediction"][0]["logit"], rel=1e-5)
+
+
+def test_json_schema_is_stable(unembed: Run, gpt2_folder: Path) -> None:
+    view = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json"))
+    assert view["schema"] == "unembed.trace/1"
+    assert list(view) == [
+        *("schema", "passport", "model", "sizes", "prompt", "edits", "tokens", "position", "basis", "hide_unlearned"),
+        *("prediction", "without_edits", "target", "layers", "grid", "accounts"),
+    ]
+    assert list(view["layers"][0]) == [
+        *("layer", "before", "middle", "after", "rank_before", "rank_middle", "rank_after", "events", "sub_updates"),
+    ]
+    assert Passport.from_dict(view["passport"]).notes == {"hide_unlearned": False}
+
+
+def test_csv_has_a_row_for_every_layer_position_and_place(unembed: Run, gpt2_folder: Path) -> None:
+    text = shown(unembed("trace", PROMPT, "--model", gpt2_folder, "--csv", "--top", 3, "--point", "resid_pre"))
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == 2 * 7 * 3
+    assert list(rows[0]) == ["layer", "position", "place", "id", "token", "probability", "logit"]
+    expected = package.load(gpt2_folder).trace(PROMPT).readings("resid_pre", 10).ids[1, 6, 2]
+    assert int(rows[-1]["id"]) == int(expected)
+
+
+def test_layer_position_and_top_choose_what_is_shown(unembed: Run, gpt2_folder: Path) -> None:
+    arguments = ("--layer", 1, "--position", 2, "--top", 4, "--memories", 7, "--json")
+    view = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, *arguments))
+    assert [layer["layer"] for layer in view["layers"]] == [1]
+    assert len(view["layers"][0]["sub_updates"]) == 7
+    assert view["position"] == 2
+    assert all(len(cell) == 4 for cell in view["grid"]["rows"][0])
+    assert all(event["position"] == 2 for event in view["layers"][0]["events"])
+
+
+def test_a_negative_position_counts_from_the_end(unembed: Run, gpt2_folder: Path) -> None:
+    from_end = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--position", -2, "--json"))
+    from_start = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--position", 5, "--json"))
+    assert from_end == from_start
+
+
+@pytest.mark.parametrize("basis", ["raw", "frozen"])
+def test_the_basis_changes_readings_and_not_the_prediction(unembed: Run, gpt2_folder: Path, basis: str) -> None:
+    final = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json"))
+    other = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json", "--basis", basis))
+    assert other["passport"]["basis"] == basis
+    assert other["prediction"] == final["prediction"]
+    assert other["layers"][0]["after"] != final["layers"][0]["after"]
+
+
+def test_an_edit_changes_the_prediction_and_both_are_shown(unembed: Run, gpt2_folder: Path) -> None:
+    plain = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json"))
+    arguments = ("--set", "1.3=40", "--set", "0.2=-1.5e1")
+    edited = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, *arguments, "--json"))
+    assert edited["without_edits"] == plain["prediction"]
+    assert edited["prediction"] != plain["prediction"]
+    assert edited["edits"] == ["memory 1.3 set to 40", "memory 0.2 set to -15"]
+    assert [e["value"] for e in edited["passport"]["notes"]["edits"]] == [40.0, -15.0]
+    text = shown(unembed("trace", PROMPT, "--model", gpt2_folder, *arguments))
+    assert "memory 1.3 set to 40" in text
+
+
+def test_hiding_unlearned_tokens_is_one_switch_and_stands_in_the_passport(unembed: Run, tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "tiny", n_words=60)  # tokens 60 to 96 have no text and count as never learned
+    hidden = as_json(unembed("trace", PROMPT, "--model", folder, "--hide-unlearned", "--json"))
+    open_ = as_json(unembed("trace", PROMPT, "--model", folder, "--show-unlearned", "--json"))
+    ids = {
+        id_: [c["id"] for layer in view["grid"]["rows"] for cell in layer for c in cell]
+        for id_, view in (("hidden", hidden), ("open", open_))
+    }
+    assert max(ids["hidden"]) < 60 <= max(ids["open"])
+    assert hidden["passport"]["notes"]["hide_unlearned"] is True
+
+
+def test_explain_splits_the_logit_three_ways(unembed: Run, gpt2_folder: Path) -> None:
+    view = as_json(unembed("explain", PROMPT, "--token", " January", "--model", gpt2_folder, "--json"))
+    assert [account["by"] for account in view["accounts"]] == ["component", "head", "memory"]
+    assert len({account["logit"] for account in view["accounts"]}) == 1
+    for account in view["accounts"]:
+        shares = sum(row["share"] for row in account["rows"]) + account["others_share"]
+        assert shares == pytest.approx(account["total"], rel=1e-6)
+        assert account["error"] < 1e-4
+
+
+def test_explain_against_is_the_difference_of_two_logits(unembed: Run, gpt2_folder: Path) -> None:
+    arguments = ("explain", PROMPT, "--token", " January", "--model", gpt2_folder, "--json", "--by", "component")
+    one = as_json(unembed(*arguments))["accounts"][0]
+    both = as_json(unembed(*arguments, "--against", " year"))["accounts"][0]
+    other = as_json(unembed("explain", PROMPT, "--token", " year", *arguments[4:]))["accounts"][0]
+    assert both["logit"] == pytest.approx(one["logit"] - other["logit"], rel=1e-4, abs=1e-5)
+    assert both["against"] == " year"
+
+
+def test_explain_by_source_names_positions(unembed: Run, gpt2_folder: Path) -> None:
+    arguments = ("explain", PROMPT, "--token", " January", "--model", gpt2_folder, "--by", "source", "--csv")
+    rows = list(csv.DictReader(io.StringIO(shown(unembed(*arguments)))))
+    assert {row["by"] for row in rows} == {"source"}
+    assert any(row["source"] for row in rows)
+
+
+def test_value_lists_both_ends(unembed: Run, gpt2_folder: Path) -> None:
+    table = as_json(unembed("value", 1, 5, "--model", gpt2_folder, "--top", 4, "--json"))
+    values = package.load(gpt2_folder).values
+    assert [row["promoted_token"] for row in table["rows"]] == values.top_tokens(1, 5, 4)
+    assert [row["suppressed_token"] for row in table["rows"]] == values.top_tokens(1, 5, 4, bottom=True)
+    assert "Memory 1.5 of tiny" in shown(unembed("value", 1, 5, "--model", gpt2_folder))
+
+
+def test_models_lists_what_ships(unembed: Run) -> None:
+    names = [model["name"] for model in as_json(unembed("models", "--json"))["models"]]
+    assert names == ["wren", "attn-1l", "attn-2l"]
+    assert "attn-2l" in shown(unembed("models"))
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "attention-only", "mixtral", "gemma2"])
+def test_models_without_some_part_are_traced_without_it(unembed: Run, tmp_path: Path, family: str) -> None:
+    folder = save_model(tmp_path / "tiny", family)
+    text = shown(unembed("trace", PROMPT, "--model", folder))
+    assert ("after attention" in text) == (family in ("mixtral", "gemma2"))
+    assert ("Dominant sub-updates" in text) == (family in ("gpt_neox", "gemma2"))
+    assert "relative error" in shown(unembed("explain", PROMPT, "-t", " January", "--model", folder))
+
+
+def test_the_page_stands_alone(unembed: Run, gpt2_folder: Path, tmp_path: Path) -> None:
+    result = unembed("trace", PROMPT, "--model", gpt2_folder, "--html", tmp_path / "trace.html")
+    assert shown(result) == ""
+    assert f"wrote {tmp_path / 'trace.html'}" in result.stderr
+    page = (tmp_path / "trace.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert "://" not in page
+    assert "Dominant sub-updates" in page
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 160, 300])
+def test_output_fits_the_terminal_from_60_to_160_columns(
+    unembed: Run, gpt2_folder: Path, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for command in (("trace", PROMPT), ("explain", PROMPT, "-t", " January")):
+        lines = shown(unembed(*command, "--model", gpt2_folder)).splitlines()
+        assert max(cell_len(line) for line in lines) <= max(60, min(160, width))
+
+
+def test_what_is_no_terminal_gets_no_colour(unembed: Run, gpt2_folder: Path) -> None:
+    assert "\x1b" not in shown(unembed("trace", PROMPT, "--model", gpt2_folder))
+
+
+def test_plain_has_neither_bars_nor_signs(unembed: Run, gpt2_folder: Path) -> None:
+    text = shown(unembed("trace", PROMPT, "--model", gpt2_folder, "--plain"))
+    assert not set(text) & set("█▌▐│◆✕")
+    assert "sum of shares" in text
+
+
+def test_the_seed_stands_in_the_passport(unembed: Run, gpt2_folder: Path) -> None:
+    assert as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--seed", 7, "--json"))["passport"]["seed"] == 7
+
+
+def test_version(unembed: Run) -> None:
+    assert shown(unembed("--version")) == f"unembed {package.__version__}\n"
