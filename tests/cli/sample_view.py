@@ -28,8 +28,8 @@ def sample_view(n_layers: int = 6) -> TraceView:
         row
         for layer in range(n_layers)
         for row in (
-            ShareView(f"layer {layer} attention", layer, None, 0.4 * layer - 0.9),
-            ShareView(f"layer {layer} FFN", layer, None, 0.9 * layer - 0.2),
+            ShareView(f"layer {layer} attention", layer, None, None, 0.4 * layer - 0.9),
+            ShareView(f"layer {layer} FFN", layer, None, None, 0.9 * layer - 0.2),
         )
     ]
     total = sum(row.share for row in rows) - 0.25
@@ -58,22 +58,21 @@ def sample_view(n_layers: int = 6) -> TraceView:
 def _layer(layer: int, n_layers: int) -> LayerView:
     is_late = layer >= n_layers - 2
     after = [JANUARY, THE, HOSTILE] if is_late else [THE, HOSTILE, JANUARY]
-    rank = max(1, 9412 // 8**layer) if not is_late else 1
+    rank = 9412 // 8**layer if not is_late else 0
     events = []
     if layer == n_layers - 2:
-        events.append(EventView("saturation", layer, 6, JANUARY.id, JANUARY.token, 12, 1, "memory 733"))
+        events.append(EventView("saturation", layer, 6, JANUARY.id, JANUARY.token, 11, 0, "ffn"))
     if layer == 1:
-        events.append(EventView("elimination", layer, 6, HOSTILE.id, HOSTILE.token, 1, 14, "memory 20"))
+        events.append(EventView("elimination", layer, 6, HOSTILE.id, HOSTILE.token, 0, 13, "ffn"))
     months = [" January", " February", " March", " April", " May", " June", " July", "\n"]
     return LayerView(
         layer=layer,
         before=[THE, HOSTILE],
         middle=[HOSTILE, THE],
         after=after,
-        rank_before=max(1, 9412 // 8 ** max(0, layer - 1)),
+        rank_before=9412 // 8 ** max(0, layer - 1),
         rank_middle=rank + 1,
         rank_after=rank,
-        probability_after=0.3 if is_late else 0.001,
         events=events,
         sub_updates=[
             SubUpdateView(layer, 733, 2.31, 1.2, 2.77, 0.081, 0.31, months, [" a", "<i>"]),

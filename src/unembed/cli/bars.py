@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 PROMOTES, OPPOSES = "blue", "dark_orange3"
 """Told apart in every common form of colour blindness; direction and sign say the same without colour."""
 
 
-def signed_bar(value: float, largest: float, half_width: int) -> tuple[str, str]:
-    """What stands left and right of the axis: `half_width` cells each, drawn in half cells.
+@dataclass(frozen=True)
+class Scale:
+    """The common scale of a column of bars: cells on both sides of an axis, or on one side if nothing is negative."""
 
-    The bar of `largest` fills its side; a value other than zero that rounds to nothing draws nothing.
-    """
-    halves = 0 if largest <= 0 else min(2 * half_width, round(abs(value) / largest * 2 * half_width))
-    whole, half = divmod(halves, 2)
-    if value < 0:
-        return ("▐" * half + "█" * whole).rjust(half_width), " " * half_width
-    return " " * half_width, ("█" * whole + "▌" * half).ljust(half_width)
+    largest: float
+    cells: int
+    is_signed: bool
+
+    @classmethod
+    def of(cls, values: Sequence[float], cells: int) -> Scale:
+        """The scale on which the largest of the values fills its side of `cells` cells."""
+        is_signed = any(value < 0 for value in values)
+        return cls(max((abs(value) for value in values), default=0.0), cells // 2 if is_signed else cells, is_signed)
+
+    def left(self, value: float) -> str:
+        """What stands left of the axis."""
+        if not self.is_signed:
+            return ""
+        whole, half = self._halves(value) if value < 0 else (0, 0)
+        return ("▐" * half + "█" * whole).rjust(self.cells)
+
+    def right(self, value: float) -> str:
+        """What stands right of it."""
+        whole, half = self._halves(value) if value > 0 else (0, 0)
+        return ("█" * whole + "▌" * half).ljust(self.cells)
+
+    def _halves(self, value: float) -> tuple[int, int]:
+        """Whole cells and a half one; a value that rounds to nothing draws nothing."""
+        return divmod(min(2 * self.cells, round(abs(value) / self.largest * 2 * self.cells)), 2)
 
 
 def percent(probability: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from unembed.cli.bars import percent, signed
+from unembed.cli.bars import Scale, percent, signed
 from unembed.cli.trace_view import AccountView, Candidate, EventView, LayerView, SubUpdateView, TraceView
 from unembed.results import visible, visible_html
 
@@ -25,7 +25,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th { color: var(--soft); font-weight: 500; text-align: left; padding: .25rem .6rem; white-space: nowrap;
   font-size: .85rem; }
 td { padding: .22rem .6rem; white-space: nowrap; border-top: 1px solid var(--line); }
-th.n, td.n { text-align: right; } tr.new td { border-top: 2px solid var(--line); }
+th.n, td.n { text-align: right; } td.wrap { white-space: normal; min-width: 20rem; }
+tr.new td { border-top: 2px solid var(--line); }
 bdi, .id { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: .92em; }
 .mark { opacity: .45; } .p { color: var(--soft); font-size: .82em; margin: 0 .8em 0 .3em; }
 .target bdi { color: var(--accent); font-weight: 650; }
@@ -39,6 +40,7 @@ bdi, .id { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; fon
 .grid th.layer { position: sticky; left: 0; background: var(--card); }
 .grid .here { box-shadow: inset 2px 0 var(--accent), inset -2px 0 var(--accent); }
 .bar { display: inline-grid; grid-template-columns: 1fr 1fr; width: 11rem; height: .8em; vertical-align: -.05em; }
+.bar.one { grid-template-columns: 1fr; border-left: 1px solid var(--soft); }
 .bar.wide { width: min(34rem, 50vw); }
 .bar i { height: 100%; display: block; border-radius: 2px; }
 .bar .l { border-right: 1px solid var(--soft); } .bar .l i { margin-left: auto; background: var(--against); }
@@ -107,8 +109,8 @@ def _grid(view: TraceView) -> str:
     )
     return (
         "<section><h2>Every layer, every position</h2>"
-        f"<p class='note'>The first token read at {escape(view.grid.point)}; the stronger the colour, the more probable. "
-        "Hover for the rest.</p>"
+        f"<p class='note'>The first token read at {escape(view.grid.point)}; the stronger the colour, the more "
+        "probable. Hover for the rest.</p>"
         f"<table class='grid'><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></section>"
     )
 
@@ -132,14 +134,14 @@ def _layers(view: TraceView) -> str:
         f"<section><h2>Layers at {view.position} {visible_html(view.tokens[view.position].token)}</h2>"
         f"<p class='note'>Read in the basis “{escape(view.basis)}”.{hidden}</p>"
         "<table><thead><tr><th class='n'>layer</th><th>before</th><th>after attention</th><th>after FFN</th>"
-        f"<th class='n'>rank of {target}</th></tr></thead><tbody>{rows}</tbody></table>{events}</section>"
+        f"<th class='n'>place of {target}</th></tr></thead><tbody>{rows}</tbody></table>{events}</section>"
     )
 
 
 def _layer_row(layer: LayerView, target: int) -> str:
     middle = "" if layer.middle is None else _candidates(layer.middle, target)
     ranks = [layer.rank_before, layer.rank_middle, layer.rank_after]
-    shown = " → ".join("first" if rank == 0 else f"{rank:,}" for rank in ranks if rank is not None)
+    shown = " → ".join(f"{rank + 1:,}" for rank in ranks if rank is not None)
     return (
         f"<tr><td class='n'>{layer.layer}</td><td>{_candidates(layer.before[:1], target)}</td>"
         f"<td>{middle}</td><td>{_candidates(layer.after, target)}</td><td class='n'>{shown}</td></tr>"
@@ -158,9 +160,9 @@ def _sub_updates(view: TraceView) -> str:
     updates = [update for layer in view.layers for update in layer.sub_updates]
     if not updates:
         return ""
-    largest = max(update.share for update in updates)
+    scale = Scale.of([update.signed_share for update in updates], 100)
     rows = "".join(
-        _sub_update(update, largest, i == 0) for layer in view.layers for i, update in enumerate(layer.sub_updates)
+        _sub_update(update, scale, i == 0) for layer in view.layers for i, update in enumerate(layer.sub_updates)
     )
     return (
         "<section><h2>Dominant sub-updates</h2><p class='note'>Memories by |m|·‖v‖. The bar is the memory's share of "
@@ -172,34 +174,35 @@ def _sub_updates(view: TraceView) -> str:
     )
 
 
-def _sub_update(update: SubUpdateView, largest: float, is_first: bool) -> str:
+def _sub_update(update: SubUpdateView, scale: Scale, is_first: bool) -> str:
     tokens = " ".join(visible_html(token) for token in update.pushed_tokens)
     score = "" if update.score is None else signed(update.score)
-    value = update.share if update.coefficient >= 0 else -update.share
     return (
         f"<tr{' class=new' if is_first else ''}><td class='id'>{update.layer}.{update.index}</td>"
-        f"<td class='n'>{signed(update.coefficient)}</td><td>{_bar(value, largest)}</td>"
-        f"<td class='n'>{percent(update.share)}</td><td class='n'>{score}</td><td>{tokens}</td></tr>"
+        f"<td class='n'>{signed(update.coefficient)}</td><td>{_bar(update.signed_share, scale)}</td>"
+        f"<td class='n'>{percent(update.share)}</td><td class='n'>{score}</td><td class='wrap'>{tokens}</td></tr>"
     )
 
 
-def _bar(value: float, largest: float, wide: str = "") -> str:
-    width = 0.0 if largest <= 0 else 100 * min(1.0, abs(value) / largest)
+def _bar(value: float, scale: Scale, wide: str = "") -> str:
+    width = 0.0 if scale.largest <= 0 else 100 * min(1.0, abs(value) / scale.largest)
     left, right = (width, 0.0) if value < 0 else (0.0, width)
+    negative = f'<span class="l"><i style="width:{left:.1f}%"></i></span>' if scale.is_signed else ""
+    sides = "" if scale.is_signed else " one"
     return (
-        f'<span class="bar{wide}" aria-hidden="true"><span class="l"><i style="width:{left:.1f}%"></i></span>'
+        f'<span class="bar{wide}{sides}" aria-hidden="true">{negative}'
         f'<span class="r"><i style="width:{right:.1f}%"></i></span></span>'
     )
 
 
 def _account(account: AccountView) -> str:
-    largest = max((abs(row.share) for row in account.rows), default=0.0)
-    shares = [(visible_html(row.label, prose=True), row.share) for row in account.rows]
+    scale = Scale.of([row.share for row in account.rows], 100)
+    shares = [(visible_html(row.label, prose=True), row.share, _bar(row.share, scale, " wide")) for row in account.rows]
     if account.others:
-        shares.append((f"{account.others:,} others together", account.others_share))
+        # Their sum may be far longer than any bar, so it has none.
+        shares.append((f"{account.others:,} others together", account.others_share, ""))
     rows = "".join(
-        f"<tr><td>{label}</td><td class='n'>{signed(share)}</td><td>{_bar(share, largest, ' wide')}</td></tr>"
-        for label, share in shares
+        f"<tr><td>{label}</td><td class='n'>{signed(share)}</td><td>{bar}</td></tr>" for label, share, bar in shares
     )
     against = "" if account.against is None else f" rather than {visible_html(account.against)}"
     what = "difference of logits" if account.against is not None else "logit"

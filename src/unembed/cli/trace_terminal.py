@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from unembed.cli.bars import OPPOSES, PROMOTES, percent, signed, signed_bar
+from unembed.cli.bars import OPPOSES, PROMOTES, Scale, percent, signed
 from unembed.cli.trace_view import AccountView, Candidate, EventView, LayerView, SubUpdateView, TraceView
 from unembed.results import visible_rich
 
@@ -26,7 +26,7 @@ def draw_trace(view: TraceView, width: int, *, plain: bool = False) -> Any:
     if any(layer.sub_updates for layer in view.layers):
         parts += [Text(), _sub_updates(view, width, plain)]
     for account in view.accounts:
-        parts += [Text(), _account(account, view, width, plain)]
+        parts += [Text(), _account(account, width, plain)]
     return Group(*parts)
 
 
@@ -34,7 +34,7 @@ def draw_explanation(view: TraceView, width: int, *, plain: bool = False) -> Any
     """Header, the target's way through the layers, and the accounts of its logit."""
     parts = [_header(view, width), _layers(view, width, plain)]
     for account in view.accounts:
-        parts += [Text(), _account(account, view, width, plain)]
+        parts += [Text(), _account(account, width, plain)]
     return Group(*parts)
 
 
@@ -87,7 +87,7 @@ def _layers(view: TraceView, width: int, plain: bool) -> Any:
         table.add_column("after attention", no_wrap=True)
     table.add_column("after FFN" if has_middle else "after", no_wrap=True)
     table.add_column(
-        Text.assemble("rank of ", _token(view.target.token, _ACCENT, cells=14)), justify="right", no_wrap=True
+        Text.assemble("place of ", _token(view.target.token, _ACCENT, cells=14)), justify="right", no_wrap=True
     )
     if not plain:
         table.add_column("", no_wrap=True)
@@ -96,7 +96,7 @@ def _layers(view: TraceView, width: int, plain: bool) -> Any:
         if has_middle:
             cells.append(_candidates(layer.middle or [], counts[1], view.target.id))
         cells.append(_candidates(layer.after, counts[2], view.target.id))
-        cells.append(_ranks(layer, width))
+        cells.append(_places(layer, width))
         if not plain:
             cells.append(_event_signs(layer.events))
         table.add_row(*cells)
@@ -108,7 +108,7 @@ def _layers(view: TraceView, width: int, plain: bool) -> Any:
     return Group(_heading("Layers", basis + hidden if width >= 76 else basis, where), table)
 
 
-def _ranks(layer: LayerView, width: int) -> Text:
+def _places(layer: LayerView, width: int) -> Text:
     """Where the target stands: before → after FFN, the middle too where there is room."""
     ranks = [layer.rank_before, layer.rank_after]
     if width >= 110 and layer.rank_middle is not None:
@@ -118,7 +118,7 @@ def _ranks(layer: LayerView, width: int) -> Text:
     shown = Text()
     for i, rank in enumerate(ranks):
         shown.append(" → " if i else "", style="dim")
-        shown.append("first" if rank == 0 else f"{rank:,}", style=_ACCENT if rank == 0 else "")
+        shown.append(f"{rank + 1:,}", style=_ACCENT if rank == 0 else "")
     return shown
 
 
@@ -140,15 +140,15 @@ def _events(view: TraceView, plain: bool) -> list[Text]:
 
 
 def _sub_updates(view: TraceView, width: int, plain: bool) -> Any:
-    half = 0 if plain else 4 if width < 100 else 8
+    cells_of_bar = 8 if width < 100 else 16
     updates = [update for layer in view.layers for update in layer.sub_updates]
-    largest = max(update.share for update in updates)
-    fixed = 6 + 6 + 2 * half + 2 + 8 + 8 + 10
+    scale = Scale.of([update.signed_share for update in updates], cells_of_bar)
+    fixed = 6 + 6 + (0 if plain else cells_of_bar + 2) + 8 + 8 + 10
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("memory", no_wrap=True)
     table.add_column("m", justify="right", no_wrap=True)
-    if half:
-        table.add_column(" " * half + "│", no_wrap=True)
+    if not plain:
+        table.add_column(scale.left(0.0) + "│", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column(_token(view.target.token, _ACCENT, cells=10), justify="right", no_wrap=True)
     table.add_column("pushes toward", no_wrap=True, overflow="ellipsis")
@@ -158,8 +158,8 @@ def _sub_updates(view: TraceView, width: int, plain: bool) -> Any:
         name = Text.assemble((f"{update.layer}.", "dim" if update.layer == previous else "bold"), str(update.index))
         previous = update.layer
         cells: list[Any] = [name, signed(update.coefficient)]
-        if half:
-            cells.append(_bar(update.share if update.coefficient >= 0 else -update.share, largest, half))
+        if not plain:
+            cells.append(_bar(update.signed_share, scale))
         score = Text("") if update.score is None else _signed_text(update.score)
         cells += [percent(update.share), score, _pushed(update, max(12, width - fixed))]
         table.add_row(*cells)
@@ -179,29 +179,27 @@ def _pushed(update: SubUpdateView, room: int) -> Text:
     return shown
 
 
-def _bar(value: float, largest: float, half: int) -> Text:
-    left, right = signed_bar(value, largest, half)
-    return Text.assemble((left, OPPOSES), ("│", "dim"), (right, PROMOTES))
+def _bar(value: float, scale: Scale) -> Text:
+    return Text.assemble((scale.left(value), OPPOSES), ("│", "dim"), (scale.right(value), PROMOTES))
 
 
 def _signed_text(value: float) -> Text:
     return Text(signed(value), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")
 
 
-def _account(account: AccountView, view: TraceView, width: int, plain: bool) -> Any:
-    half = 0 if plain else max(6, min(24, (width - 40) // 2))
-    largest = max((abs(row.share) for row in account.rows), default=0.0)
+def _account(account: AccountView, width: int, plain: bool) -> Any:
+    scale = Scale.of([row.share for row in account.rows], max(12, min(48, width - 40)))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, show_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    if half:
+    if not plain:
         table.add_column(no_wrap=True)
     for row in account.rows:
         cells: list[Any] = [visible_rich(row.label, prose=True), _signed_text(row.share)]
-        table.add_row(*cells, *([_bar(row.share, largest, half)] if half else []))
+        table.add_row(*cells, *([] if plain else [_bar(row.share, scale)]))
     if account.others:
         rest: list[Any] = [Text(f"{account.others:,} others together", style="dim"), _signed_text(account.others_share)]
-        table.add_row(*rest, *([_bar(account.others_share, largest, half)] if half else []))
+        table.add_row(*rest)
     name = _token(account.token, _ACCENT, cells=24)
     title = Text.assemble(("Why ", "bold"), name)
     if account.against is not None:

@@ -1,6 +1,6 @@
 """What a trace or an explanation shows, as plain values: the one source of its terminal, JSON, CSV and HTML forms.
 
-Ranks count from 0, the top, as in the library; what people read says "first" there.
+Ranks count from 0, the top, as in the library; what people read calls rank 0 place 1.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class EventView:
     def happened(self) -> str:
         """What became of the token, to be read after its name."""
         if self.kind == "elimination":
-            return f"falls from the first place to rank {self.rank_after:,}"
+            return f"falls from place 1 to {self.rank_after + 1:,}"
         if self.cause == "ffn":
-            return f"rises from rank {self.rank_before:,} to the first place and stays there"
+            return f"rises from place {self.rank_before + 1:,} to 1 and stays there"
         return "comes first and stays first to the end"
 
 
@@ -74,6 +74,11 @@ class SubUpdateView:
     score: float | None
     top_tokens: list[str]
     bottom_tokens: list[str]
+
+    @property
+    def signed_share(self) -> float:
+        """The share, negative where the coefficient is."""
+        return -self.share if self.coefficient < 0 else self.share
 
     @property
     def pushed_tokens(self) -> list[str]:

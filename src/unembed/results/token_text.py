@@ -48,22 +48,29 @@ def visible(token: str | bytes, *, prose: bool = False) -> str:
 
 
 def visible_rich(token: str | bytes, *, style: str = "", prose: bool = False) -> Any:
-    """The same as a `rich.text.Text`: marks dimmed, and square brackets are never read as markup."""
+    """The same as a `rich.text.Text`: marks dimmed beside letters, and square brackets are never read as markup."""
     from rich.text import Text
 
     text = Text(style=style)
-    for piece, is_mark in _pieces(token, prose):
-        text.append(piece, style="dim" if is_mark else None)
+    for piece, is_dim in _dimmed(token, prose):
+        text.append(piece, style="dim" if is_dim else None)
     return text
 
 
 def visible_html(token: str | bytes, *, prose: bool = False) -> str:
     """The same as escaped HTML in a `<bdi>`, so that right-to-left letters do not reorder what stands beside them."""
     parts = [
-        f'<span class="mark">{html.escape(piece)}</span>' if is_mark else html.escape(piece)
-        for piece, is_mark in _pieces(token, prose)
+        f'<span class="mark">{html.escape(piece)}</span>' if is_dim else html.escape(piece)
+        for piece, is_dim in _dimmed(token, prose)
     ]
     return f"<bdi>{''.join(parts)}</bdi>"
+
+
+def _dimmed(token: str | bytes, prose: bool) -> list[tuple[str, bool]]:
+    """The pieces, marks to be dimmed; in a token of nothing but marks they are what there is to read, and stay so."""
+    pieces = list(_pieces(token, prose))
+    has_letters = any(not is_mark for _, is_mark in pieces)
+    return [(piece, is_mark and has_letters) for piece, is_mark in pieces]
 
 
 def _pieces(token: str | bytes, prose: bool) -> Iterator[tuple[str, bool]]:

@@ -1,0 +1,119 @@
+"""The drawings of a view: what they hold, that they fit, and that no token acts on the terminal or the page."""
+
+from __future__ import annotations
+
+import io
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.cli.sample_view import sample_view
+from unembed.cli.bars import Scale, percent, signed
+from unembed.cli.trace_page import page
+from unembed.cli.trace_terminal import draw_explanation, draw_trace
+
+
+def drawn(width: int, *, plain: bool = False, colour: bool = False) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=colour, color_system="truecolor" if colour else None)
+    console.print(draw_trace(sample_view(), width, plain=plain))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", range(60, 161, 10))
+def test_no_line_is_longer_than_the_terminal_is_wide(width: int) -> None:
+    assert max(cell_len(line) for line in drawn(width).splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", range(60, 161, 10))
+def test_nothing_that_matters_is_cut_at_any_width(width: int) -> None:
+    text = " ".join(drawn(width).split())
+    for part in ("·January 34%", "rises from place 12 to 1", "0.733", "+2.31", "layer 5 FFN", "12 others together"):
+        assert part in text
+
+
+def test_wide_terminals_show_more() -> None:
+    assert drawn(160).count("·the 5.0%") > drawn(80).count("·the 5.0%")
+
+
+def test_no_token_acts_on_the_terminal() -> None:
+    text = drawn(100, colour=True)
+    assert "\x1b[31m" not in text
+    assert "\u202e" not in text
+    assert "[red]" in text
+
+
+def test_a_negative_coefficient_pushes_toward_the_lowest_tokens_and_points_left() -> None:
+    line = next(line for line in drawn(100).splitlines() if line.startswith("0.20 "))
+    assert "·a <i> ␀" in line
+    assert "█│" in line
+
+
+def test_plain_says_in_words_what_signs_say() -> None:
+    text = drawn(100, plain=True)
+    assert "saturation: layer 4 FFN" in text
+    assert not set(text) & set("█▌▐│◆✕")
+
+
+def test_an_explanation_shows_places_and_accounts() -> None:
+    out = io.StringIO()
+    Console(file=out, width=100).print(draw_explanation(sample_view(), 100))
+    assert "9,413 → 1,177" in out.getvalue()
+    assert "Dominant" not in out.getvalue()
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.add(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_and_no_token_becomes_a_tag() -> None:
+    reader = _Tags()
+    reader.feed(page(sample_view(), "wren · float32"))
+    assert reader.open == []
+    assert not reader.seen & {"b", "script", "link", "img", "red"}
+
+
+def test_the_page_has_a_light_and_a_dark_form() -> None:
+    assert "prefers-color-scheme: dark" in page(sample_view(), "")
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.integers(2, 48))
+def test_bars_fill_their_side_and_never_more(values: list[float], cells: int) -> None:
+    scale = Scale.of(values, cells)
+    for value in values:
+        left, right = scale.left(value), scale.right(value)
+        assert len(left) + len(right) <= cells
+        assert not (left.strip() and right.strip())
+        assert not (value > 0 and left.strip())
+        assert not (value < 0 and right.strip())
+    largest = max(values, key=abs)
+    if largest != 0:
+        side = scale.right(largest) if largest > 0 else scale.left(largest)
+        assert side == "█" * scale.cells
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1.234, "+1.23"), (-0.5, "−0.50"), (0.0, "+0.00"), (-0.0021, "−2e−3"), (0.0009, "+9e−4")]
+)
+def test_numbers_carry_their_sign(number: float, text: str) -> None:
+    assert signed(number) == text
+
+
+@given(st.floats(0, 1))
+def test_probabilities_take_at_most_four_cells(probability: float) -> None:
+    assert len(percent(probability)) <= 4
