@@ -1,0 +1,101 @@
+"""Entries of a product of two thin factors, found by blocks: the largest of all, and how many lie below a value.
+
+Nothing larger than a block is formed. Rows and columns are visited from the longest to the shortest, so that the k-th
+best value rises early; a block whose bound |left row| |right column| (Cauchy-Schwarz) stays below it is never formed.
+The bound is taken on balanced factors (each carries the root of the singular values), where it is tightest.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+ROWS, COLUMNS = 256, 2048
+"""A block of 2 MiB in float32 stays in the processor's cache while it is compared."""
+
+
+class Entries(NamedTuple):
+    """Entries of a matrix, best first."""
+
+    rows: Int[Tensor, " k"]
+    columns: Int[Tensor, " k"]
+    values: Float[Tensor, " k"]
+
+
+def balanced(left: Float[Tensor, "m r"], right: Float[Tensor, "r n"]) -> tuple[Tensor, Tensor]:
+    """Factors of the same product whose columns and rows share the singular values evenly."""
+    if min(left.shape[0], right.shape[1]) < left.shape[1]:
+        return left, right
+    q_left, r_left = torch.linalg.qr(left.double())
+    q_right, r_right = torch.linalg.qr(right.double().mT)
+    U, S, Vh = torch.linalg.svd(r_left @ r_right.mT)
+    root = S.sqrt()
+    dtype = torch.promote_types(left.dtype, torch.float32)
+    return (q_left @ (U * root)).to(dtype), ((root[:, None] * Vh) @ q_right.mT).to(dtype)
+
+
+def top(left: Float[Tensor, "m r"], right: Float[Tensor, "r n"], k: int, *, largest: bool = True) -> Entries:
+    """The k largest entries of left @ right (the smallest with `largest=False`), exact up to rounding.
+
+    Time: at most one multiplication by blocks and one comparison of each entry. Memory: the two factors and one block.
+    """
+    k = min(k, left.shape[0] * right.shape[1])
+    left, right = balanced(left, right)
+    if not largest:
+        left = -left
+    row_norms, row_order = left.norm(dim=1).sort(descending=True)
+    column_norms, column_order = right.norm(dim=0).sort(descending=True)
+    left, right = left[row_order], right[:, column_order].contiguous()
+    best = torch.empty(0, dtype=left.dtype, device=left.device)
+    places = torch.empty((2, 0), dtype=torch.long, device=left.device)
+    floor = -torch.inf
+    buffer = torch.empty(ROWS * COLUMNS, dtype=left.dtype, device=left.device)
+    n_rows, n_columns = left.shape[0], right.shape[1]
+    for i in range(0, n_rows, ROWS):
+        some = left[i : i + ROWS]
+        if float(row_norms[i] * column_norms[0]) < floor:
+            break
+        for j in range(0, n_columns, COLUMNS):
+            if float(row_norms[i] * column_norms[j]) < floor:
+                break
+            block = buffer[: len(some) * min(COLUMNS, n_columns - j)].view(len(some), -1)
+            torch.mm(some, right[:, j : j + COLUMNS], out=block)
+            if float(block.max()) <= floor:
+                continue
+            best, places = _merged(best, places, block, (i, j), k, floor)
+            floor = float(best[-1]) if len(best) == k else -torch.inf
+    values = best if largest else -best
+    return Entries(row_order[places[0]], column_order[places[1]], values)
+
+
+def _merged(
+    best: Tensor, places: Tensor, block: Tensor, corner: tuple[int, int], k: int, floor: float
+) -> tuple[Tensor, Tensor]:
+    """The k best of those known and those of a block that are above the floor."""
+    flat = block.flatten()
+    if floor == -torch.inf:
+        found = flat.topk(min(k, flat.numel())).indices
+    else:
+        found = (flat > floor).nonzero()[:, 0]
+        if len(found) > k:
+            found = found[flat[found].topk(k).indices]
+    width = block.shape[1]
+    here = torch.stack([corner[0] + found // width, corner[1] + found % width])
+    values, places = torch.cat([best, flat[found]]), torch.cat([places, here], dim=1)
+    order = values.argsort(descending=True, stable=True)[:k]
+    return values[order], places[:, order]
+
+
+def share_below(left: Float[Tensor, "m r"], right: Float[Tensor, "r n"], value: float) -> float:
+    """The share of the entries of left @ right that are smaller than a value.
+
+    Time: one multiplication by blocks. Memory: one block.
+    """
+    below = 0
+    for some in left.split(ROWS):
+        for columns in right.split(COLUMNS, dim=1):
+            below += int((some @ columns < value).sum())
+    return below / (left.shape[0] * right.shape[1])

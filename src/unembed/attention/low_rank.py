@@ -1,0 +1,205 @@
+"""A matrix kept as two thin factors: everything about it, without ever forming it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Complex, Float, Int
+from torch import Tensor
+
+from unembed.attention import entries
+from unembed.errors import InvalidInput, OutOfRange
+
+
+class Svd(NamedTuple):
+    """M = U diag(S) Vh, with as many singular values as the factors have columns."""
+
+    U: Float[Tensor, "*batch m r"]
+    S: Float[Tensor, "*batch r"]
+    Vh: Float[Tensor, "*batch r n"]
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """M = left @ right, of shape (*batch, m, n) and rank at most r.
+
+    Circuits of Elhage et al. (2021) are such products: W_QK = W_Q W_K^T and W_OV = W_V W_O have rank d_head inside
+    d_model, and W_E W_OV W_U has rank d_head inside d_vocab. Values that need it (norms, eigenvalues, singular values)
+    are computed in float64; entries come in the dtype of the factors.
+
+    Attributes:
+        left: (*batch, m, r), a view on the weights where they allow it.
+        right: (*batch, r, n).
+        notes: facts that are part of what the matrix means, such as a norm's gain folded in, or a rotary offset.
+
+    Raises:
+        InvalidInput: the factors do not fit together.
+    """
+
+    left: Float[Tensor, "*left_batch m r"]
+    right: Float[Tensor, "*right_batch r_too n"]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.left.dim() < 2 or self.right.dim() < 2 or self.left.shape[-1] != self.right.shape[-2]:
+            raise InvalidInput(
+                f"factors of shapes {tuple(self.left.shape)} and {tuple(self.right.shape)}",
+                why="the last axis of the left one is not as long as the last but one of the right one",
+                instead="Give (..., m, r) and (..., r, n)",
+            )
+
+    @property
+    def shape(self) -> torch.Size:
+        """(*batch, m, n)."""
+        batch = torch.broadcast_shapes(self.left.shape[:-2], self.right.shape[:-2])
+        return torch.Size((*batch, self.left.shape[-2], self.right.shape[-1]))
+
+    @property
+    def rank(self) -> int:
+        """Columns of the left factor: the largest rank the matrix can have."""
+        return self.left.shape[-1]
+
+    @property
+    def T(self) -> LowRank:
+        """The transpose."""
+        return LowRank(self.right.mT, self.left.mT, self.notes)
+
+    def __repr__(self) -> str:
+        """Shape, rank and notes."""
+        said = f", {'; '.join(self.notes)}" if self.notes else ""
+        return f"LowRank({' x '.join(map(str, self.shape))}, rank {self.rank}{said})"
+
+    def __getitem__(self, index: int | slice | tuple[int | slice, ...]) -> LowRank:
+        """One matrix, or some, of a batch."""
+        batch = self.shape[:-2]
+        left, right = (t.expand(*batch, *t.shape[-2:]) for t in (self.left, self.right))
+        return LowRank(left[index], right[index], self.notes)
+
+    def __matmul__(self, other: Tensor | LowRank) -> LowRank:
+        """The product, kept as factors; of two low-rank matrices at the smaller of the two ranks."""
+        if isinstance(other, Tensor):
+            return LowRank(self.left, self.right @ other, self.notes)
+        core = self.right @ other.left
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        if self.rank <= other.rank:
+            return LowRank(self.left, core @ other.right, notes)
+        return LowRank(self.left @ core, other.right, notes)
+
+    def __rmatmul__(self, other: Tensor) -> LowRank:
+        """A dense matrix times this one."""
+        return LowRank(other @ self.left, self.right, self.notes)
+
+    def __mul__(self, factor: float) -> LowRank:
+        """The matrix times a number."""
+        return LowRank(self.left * factor, self.right, self.notes)
+
+    def double(self) -> LowRank:
+        """The same matrix with factors in float64."""
+        return LowRank(self.left.double(), self.right.double(), self.notes)
+
+    def dense(self) -> Float[Tensor, "*batch m n"]:
+        """The matrix itself. For small ones: memory m times n."""
+        return self.left @ self.right
+
+    def norm(self) -> Float[Tensor, "*batch"]:
+        """Frobenius norm, float64: the root of <left' left, right right'>, both (r, r)."""
+        left, right = self.left.double(), self.right.double()
+        return ((left.mT @ left) * (right @ right.mT)).sum(dim=(-2, -1)).clamp_min(0).sqrt()
+
+    def trace(self) -> Float[Tensor, "*batch"]:
+        """Sum of the diagonal, float64."""
+        self._square("trace")
+        return (self.left.double() * self.right.double().mT).sum(dim=(-2, -1))
+
+    def diagonal(self) -> Float[Tensor, "*batch n"]:
+        """The entries (i, i)."""
+        self._square("diagonal")
+        return (self.left * self.right.mT).sum(dim=-1)
+
+    def eigenvalues(self) -> Complex[Tensor, "*batch r"]:
+        """The eigenvalues that can differ from zero, complex128, largest modulus first.
+
+        AB and BA have the same non-zero eigenvalues, so those of right @ left (r, r) are all there are; the remaining
+        n - r are zero.
+        """
+        self._square("eigenvalues")
+        core = self.right.double() @ self.left.double()
+        return by_modulus(torch.linalg.eigvals(core))
+
+    def svd(self) -> Svd:
+        """Thin singular value decomposition in float64: QR of both factors, then of the (r, r) middle."""
+        q_left, r_left = torch.linalg.qr(self.left.double())
+        q_right, r_right = torch.linalg.qr(self.right.double().mT)
+        U, S, Vh = torch.linalg.svd(r_left @ r_right.mT, full_matrices=False)
+        return Svd(q_left @ U, S, Vh @ q_right.mT)
+
+    def singular_values(self) -> Float[Tensor, "*batch r"]:
+        """Singular values in float64, largest first."""
+        return self.svd().S
+
+    def rows(self, ids: Int[Tensor, " row"] | int | list[int] | slice) -> Float[Tensor, "*batch row n"]:
+        """Chosen rows; memory is what is returned."""
+        return self.left[..., self._ids(ids, -2), :] @ self.right
+
+    def columns(self, ids: Int[Tensor, " column"] | int | list[int] | slice) -> Float[Tensor, "*batch m column"]:
+        """Chosen columns; memory is what is returned."""
+        return self.left @ self.right[..., self._ids(ids, -1)]
+
+    def block(
+        self,
+        rows: Int[Tensor, " row"] | int | list[int] | slice,
+        columns: Int[Tensor, " column"] | int | list[int] | slice,
+    ) -> Float[Tensor, "*batch row column"]:
+        """The entries where chosen rows and columns meet."""
+        return self.left[..., self._ids(rows, -2), :] @ self.right[..., self._ids(columns, -1)]
+
+    def top(self, k: int = 10, *, largest: bool = True) -> entries.Entries:
+        """The k largest (or smallest) entries of the whole matrix, exactly, best first. One matrix, no batch.
+
+        Memory: a few blocks; see `entries.top`.
+        """
+        return entries.top(*self._single("top"), k, largest=largest)
+
+    def top_of_row(self, row: int, k: int = 10, *, largest: bool = True) -> entries.Entries:
+        """The k largest (or smallest) entries of a row."""
+        self._single("top of a row")
+        found = self.rows(row)[0].topk(min(k, self.shape[-1]), largest=largest)
+        return entries.Entries(torch.full_like(found.indices, int(row)), found.indices, found.values)
+
+    def top_of_column(self, column: int, k: int = 10, *, largest: bool = True) -> entries.Entries:
+        """The k largest (or smallest) entries of a column."""
+        self._single("top of a column")
+        found = self.columns(column)[:, 0].topk(min(k, self.shape[-2]), largest=largest)
+        return entries.Entries(found.indices, torch.full_like(found.indices, int(column)), found.values)
+
+    def quantile_of(self, value: float) -> float:
+        """The share of entries below a value, counted over all of them by blocks. One matrix, no batch."""
+        return entries.share_below(*self._single("quantile"), value)
+
+    def _single(self, question: str) -> tuple[Tensor, Tensor]:
+        if len(self.shape) != 2:
+            raise InvalidInput(
+                f"{question} of {self.shape[0]} matrices", why="it is asked of one", instead="Index the batch first"
+            )
+        return self.left, self.right
+
+    def _square(self, question: str) -> None:
+        if self.shape[-1] != self.shape[-2]:
+            raise InvalidInput(f"{question} of a {self.shape[-2]} x {self.shape[-1]} matrix", why="it is not square")
+
+    def _ids(self, ids: Tensor | int | list[int] | slice, axis: int) -> Tensor | list[int] | slice:
+        if isinstance(ids, slice):
+            return ids
+        chosen = torch.as_tensor([ids] if isinstance(ids, int) else ids)
+        n = self.shape[axis]
+        if chosen.numel() and (int(chosen.min()) < -n or int(chosen.max()) >= n):
+            what = "row" if axis == -2 else "column"
+            raise OutOfRange(f"{what} {int(chosen.max())}", why=f"the matrix has {n}, counted 0 to {n - 1}")
+        return chosen.to(self.left.device)
+
+
+def by_modulus(values: Complex[Tensor, "*batch r"]) -> Complex[Tensor, "*batch r"]:
+    """Eigenvalues ordered by modulus, largest first."""
+    return values.gather(-1, values.abs().argsort(dim=-1, descending=True))
