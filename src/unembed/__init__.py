@@ -22,6 +22,8 @@ _HOMES: dict[str, str] = {
     "add_to_coefficient": "unembed.stream.edits",
     "scale_head": "unembed.stream.edits",
     "value_readings": "unembed.memories.values",
+    "cluster": "unembed.memories.clusters",
+    "cluster_values": "unembed.memories.clusters",
     "UnembedError": "unembed.errors",
 }
 """Every public name and the module it comes from."""
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from unembed.errors import UnembedError as UnembedError
     from unembed.language_model import LanguageModel as LanguageModel
     from unembed.language_model import load as load
+    from unembed.memories.clusters import cluster as cluster
+    from unembed.memories.clusters import cluster_values as cluster_values
     from unembed.memories.values import value_readings as value_readings
     from unembed.stream.edits import Edit as Edit
     from unembed.stream.edits import add_to_coefficient as add_to_coefficient

@@ -1,0 +1,109 @@
+"""Clustering of value-like vectors: ours beside scikit-learn, fastcluster and one bare pass of all similarities.
+
+    python benchmarks/clusters.py --n 20000 --peers          # ours, scikit-learn, fastcluster
+    python benchmarks/clusters.py --n 36864                  # ours and the bare pass
+    python benchmarks/clusters.py --n 98304 --d 1024
+
+Each contestant runs in its own process, which prints seconds and how far its peak memory rose. The vectors have two
+levels of groups and 15 % of them stand alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+
+import torch
+
+CONTESTANTS = ("bare", "ours", "sklearn", "fastcluster")
+
+
+def values(n: int, d: int) -> torch.Tensor:
+    g = torch.Generator().manual_seed(0)
+    k = max(2, n // 20)
+    top = torch.randn(max(2, k // 8), d, generator=g)
+    centres = top[torch.randint(len(top), (k,), generator=g)] + torch.randn(k, d, generator=g)
+    out = centres[torch.randint(k, (n,), generator=g)]
+    out += 0.7 * torch.randn(n, d, generator=g)
+    alone = torch.rand(n, generator=g) < 0.15
+    out[alone] = 1.7 * torch.randn(int(alone.sum()), d, generator=g)
+    return out
+
+
+def bare(x: torch.Tensor, k: int) -> None:
+    """Every block of the cosine matrix, and the maximum of each row."""
+    unit = torch.nn.functional.normalize(x, dim=1)
+    for start in range(0, len(x), 1024):
+        (unit[start : start + 1024] @ unit.T).amax(dim=1)
+
+
+def ours(x: torch.Tensor, k: int) -> None:
+    from unembed.memories.clusters import cluster
+
+    cluster(x, k)
+
+
+def sklearn(x: torch.Tensor, k: int) -> None:
+    from sklearn.cluster import AgglomerativeClustering
+
+    AgglomerativeClustering(n_clusters=k, metric="cosine", linkage="average").fit(x.numpy())
+
+
+def fastcluster(x: torch.Tensor, k: int) -> None:
+    """Condensed float64 distances, formed by one matrix product, then fastcluster's tree."""
+    import fastcluster as peer  # pyright: ignore[reportMissingImports]
+    import numpy as np
+
+    unit = torch.nn.functional.normalize(x, dim=1)
+    n = len(x)
+    condensed = np.empty(n * (n - 1) // 2)
+    at = 0
+    for start in range(0, n, 1024):
+        block = (1 - unit[start : start + 1024] @ unit.T).numpy()
+        for i in range(len(block)):
+            row = block[i, start + i + 1 :]
+            condensed[at : at + len(row)] = row
+            at += len(row)
+    peer.linkage(condensed.clip(0, out=condensed), method="average", preserve_input=False)
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--n", type=int, default=20_000)
+    options.add_argument("--d", type=int, default=768)
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--peers", action="store_true", help="scikit-learn and fastcluster as well (n * n memory)")
+    options.add_argument("--one", choices=CONTESTANTS, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    if given.one:
+        x = values(given.n, given.d)
+        before, wall, cpu = peak_mb(), time.perf_counter(), time.process_time()
+        globals()[given.one](x, max(1, given.n * 10_000 // 36_864))
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        print(json.dumps({"name": given.one, "wall_s": wall, "cpu_s": cpu, "peak_mb": peak_mb() - before}))
+        return
+    found = {}
+    for name in CONTESTANTS if given.peers else CONTESTANTS[:2]:
+        arguments = [sys.executable, __file__, "--one", name, "--n", str(given.n), "--d", str(given.d)]
+        out = subprocess.run([*arguments, "--threads", str(given.threads)], capture_output=True, text=True, check=True)
+        found[name] = json.loads(out.stdout)
+    print(f"{given.n} x {given.d}, {given.threads} thread(s)")
+    for name, row in found.items():
+        ratio, space = found["ours"]["cpu_s"] / row["cpu_s"], found["ours"]["peak_mb"] / max(row["peak_mb"], 1)
+        print(
+            f"{name:12} {row['cpu_s']:8.1f} CPU s {row['wall_s']:8.1f} s {row['peak_mb']:8.0f} MB"
+            f"   ours / this: time {ratio:.2f}, memory {space:.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,518 @@
+"""Exact agglomerative clustering under cosine distance, in memory that grows with n, not with n squared.
+
+Average linkage needs no distance matrix: the average similarity of two clusters is the dot product of the means of
+their unit vectors. The tree grows in rounds. Each round merges every pair of clusters that are each other's nearest;
+average linkage is reducible, so that gives the same tree as merging one closest pair at a time. Between rounds a
+cluster keeps a short list of candidates with an upper bound on its similarity to everything that is not on the list.
+Merging only averages similarities, so both stay valid:
+
+- an entry that merged with others is bounded by the average of what is known and the list's bound;
+- a new cluster takes both lists, each value and bound weighted by size;
+- only a candidate that could be the nearest is computed, and a cluster is compared with all others again only if its
+  best candidate falls below its bound.
+
+The one full comparison, at the start, computes each pair once and keeps maxima of groups of columns.
+
+Rules for what cosine leaves open: the direction of a zero vector is undefined, so its similarity to others counts as 0
+and all zero vectors are one point; equal directions merge first, at height 0; among equal similarities any choice is a
+correct tree, and the same input gives the same tree.
+
+Complete linkage, which LM-Debugger's clusters use, has no such short cut and works on the full matrix: small sets only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int
+from torch import Tensor
+
+from unembed.errors import InvalidInput, OutOfRange, Unsupported
+from unembed.lens import top_k
+
+LISTED = 16
+"""Candidates a cluster keeps."""
+LARGEST_COMPLETE = 20_000
+"""Most vectors for complete linkage: its matrix has n * n float32 entries."""
+_TILE, _GROUP, _CHOSEN, _PER_GROUP, _ROWS = 2048, 128, 6, 8, 256
+_NONE = -1
+_NOTHING_ELSE = -2.0
+"""Bound of a list that holds every other cluster: below any similarity, and finite, so that it can be averaged."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dendrogram:
+    """The tree of merges, lowest first, in SciPy's form; node n + i is what merge i makes."""
+
+    n: int
+    children: Int[np.ndarray, "merge 2"]
+    heights: Float[np.ndarray, " merge"]
+    """Cosine distance at which each merge happens: 1 - similarity, never falling."""
+    sizes: Int[np.ndarray, " merge"]
+
+    def cut(self, n_clusters: int) -> Int[np.ndarray, " n"]:
+        """Labels of exactly `n_clusters` clusters, numbered by first appearance.
+
+        Raises:
+            OutOfRange: fewer than one cluster, or more than there are vectors.
+        """
+        if not 1 <= n_clusters <= self.n:
+            raise OutOfRange(f"{n_clusters} clusters", why=f"there are {self.n} vectors, so 1 to {self.n}")
+        return self._labels(self.n - n_clusters)
+
+    def cut_at(self, height: float) -> Int[np.ndarray, " n"]:
+        """Labels of the clusters that stand once all merges up to this distance are made."""
+        return self._labels(int(np.searchsorted(self.heights, height, side="right")))
+
+    def _labels(self, merges: int) -> Int[np.ndarray, " n"]:
+        """Labels after the first `merges` merges: each node takes its parent's name, from the top down."""
+        top = np.arange(self.n + merges)
+        for i in range(merges - 1, -1, -1):
+            top[self.children[i]] = top[self.n + i]
+        _, first, labels = np.unique(top[: self.n], return_index=True, return_inverse=True)
+        order = np.empty(len(first), dtype=np.int64)
+        order[np.argsort(first)] = np.arange(len(first))
+        return order[labels]
+
+    def linkage(self) -> Float[np.ndarray, "merge 4"]:
+        """The matrix that `scipy.cluster.hierarchy` reads."""
+        return np.column_stack([self.children.astype(float), self.heights, self.sizes.astype(float)])
+
+
+def average_linkage(vectors: Tensor, *, group: int = _GROUP, tile: int = _TILE) -> Dendrogram:
+    """The average-linkage tree of vectors under cosine distance, exact up to float32 rounding of their directions.
+
+    Args:
+        vectors: (n, d), any float dtype, on any device.
+        group: columns whose largest similarity is kept as one number in the first comparison.
+        tile: rows and columns compared at once, a multiple of `group`.
+
+    Raises:
+        InvalidInput: the vectors are no matrix, are empty, or hold NaN or infinity.
+
+    Memory: 4 n d bytes for the directions, 4 n * n / group for the group maxima, 4 tile * tile, about 400 n for lists.
+
+    Source: Geva et al. 2022, section 5.2 ("agglomerative clustering", Müllner 2011); mutual nearest neighbours are
+        exact for reducible linkages (Bruynooghe 1978).
+    """
+    directions = unit_rows(vectors)
+    first_of, distinct = _equal_rows(directions)
+    tree = _Tree(len(directions))
+    kept = directions if len(distinct) == len(directions) else directions[torch.from_numpy(distinct)]
+    roots = tree.merge_equal(first_of, distinct)
+    if len(roots) > 1:
+        _Growing(kept, roots, tree, group, tile).run()
+    return tree.sorted()
+
+
+def complete_linkage(vectors: Tensor) -> Dendrogram:
+    """The complete-linkage tree of vectors under cosine distance, by a nearest-neighbour chain on the full matrix.
+
+    Raises:
+        Unsupported: more than `LARGEST_COMPLETE` vectors.
+        InvalidInput: the vectors are no matrix, are empty, or hold NaN or infinity.
+
+    Memory: 4 n * n bytes.
+
+    Source: the setting of LM-Debugger's released clusters.
+    """
+    if len(vectors) > LARGEST_COMPLETE:
+        raise Unsupported(
+            f"complete linkage of {len(vectors)} vectors",
+            why=f"it needs the full matrix of distances, {4e-9 * len(vectors) ** 2:.0f} GB",
+            instead=f"Use linkage='average', or at most {LARGEST_COMPLETE} vectors",
+        )
+    directions = unit_rows(vectors)
+    first_of, distinct = _equal_rows(directions)
+    tree = _Tree(len(directions))
+    roots = tree.merge_equal(first_of, distinct)
+    kept = directions[torch.from_numpy(distinct)]
+    distance = (1 - kept @ kept.T).cpu().numpy()
+    np.fill_diagonal(distance, np.inf)
+    nodes, chain = roots.copy(), [0]
+    for _ in range(len(roots) - 1):
+        if not chain:
+            chain = [int(np.flatnonzero(nodes >= 0)[0])]
+        while True:
+            here = chain[-1]
+            nearest = int(distance[here].argmin())
+            # The one before wins a tie, or the chain could walk in a circle.
+            if len(chain) > 1 and distance[here, chain[-2]] <= distance[here, nearest]:
+                nearest = chain[-2]
+                break
+            chain.append(nearest)
+        del chain[-2:]
+        node = tree.merge(np.array([[nodes[here], nodes[nearest]]]), distance[here, [nearest]].astype(np.float64))[0]
+        joined = np.maximum(distance[here], distance[nearest])
+        joined[here] = np.inf
+        distance[here], distance[:, here] = joined, joined
+        distance[nearest], distance[:, nearest] = np.inf, np.inf
+        nodes[here], nodes[nearest] = node, _NONE
+    return tree.sorted()
+
+
+def unit_rows(vectors: Tensor) -> Float32[Tensor, "n d"]:
+    """The vectors at length 1, in float32; zero vectors stay zero.
+
+    Raises:
+        InvalidInput: the vectors are no matrix, are empty, or hold NaN or infinity.
+    """
+    if vectors.dim() != 2 or not vectors.numel() or not vectors.is_floating_point():
+        raise InvalidInput(
+            f"cannot cluster a {vectors.dtype} tensor of shape {tuple(vectors.shape)}",
+            why="clustering takes a matrix of numbers with one vector per row",
+            instead="Give a float tensor (n, d)",
+        )
+    out = torch.empty(vectors.shape, dtype=torch.float32, device=vectors.device)
+    for start in range(0, len(vectors), 8192):
+        rows = vectors[start : start + 8192].detach().double()
+        lengths = rows.norm(dim=1, keepdim=True)
+        if not bool(lengths.isfinite().all()):
+            at = start + int((~lengths.isfinite()).flatten().nonzero()[0])
+            raise InvalidInput(f"vector {at} has no direction", why="it holds NaN or infinity")
+        out[start : start + 8192] = torch.where(lengths > 0, rows / lengths.clamp_min(1e-300), 0.0)
+    return out
+
+
+def _equal_rows(directions: Float32[Tensor, "n d"]) -> tuple[np.ndarray, np.ndarray]:
+    """For each row the first row equal to it, and those first rows in order."""
+    rows = (directions + 0.0).cpu().numpy()  # + 0.0 makes -0.0 and 0.0 the same bytes
+    seen: dict[bytes, int] = {}
+    # Hashes, so that the table holds 16 bytes a row and not the rows.
+    first_of = np.array([seen.setdefault(blake2b(row, digest_size=16).digest(), i) for i, row in enumerate(rows)])
+    return first_of, np.unique(first_of)
+
+
+class _Tree:
+    """Nodes as they are made: vectors first, then merges in the order found, which is not that of heights."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.made = n, n
+        self.parent = np.full(2 * n - 1, _NONE, dtype=np.int64)
+        self.size = np.ones(2 * n - 1, dtype=np.int64)
+        self.pair = np.zeros((max(n - 1, 0), 2), dtype=np.int64)
+        self.height = np.zeros(max(n - 1, 0))
+
+    def merge_equal(self, first_of: np.ndarray, distinct: np.ndarray) -> np.ndarray:
+        """Join equal vectors at height 0; the node that stands for each distinct one."""
+        root = np.arange(self.n)
+        for i in np.flatnonzero(first_of != np.arange(self.n)).tolist():
+            root[first_of[i]] = self.merge(np.array([[root[first_of[i]], i]]), np.zeros(1))[0]
+        return root[distinct]
+
+    def merge(self, pairs: np.ndarray, heights: np.ndarray) -> np.ndarray:
+        """The new nodes of pairs of nodes, rounding never letting a merge lie below what it joins."""
+        new = np.arange(self.made, self.made + len(pairs))
+        at = new - self.n
+        self.pair[at] = pairs
+        below = np.where(pairs >= self.n, self.height[np.maximum(pairs - self.n, 0)], 0.0).max(axis=1)
+        self.height[at] = np.maximum(heights, below)
+        self.parent[pairs] = new[:, None]
+        self.size[new] = self.size[pairs].sum(axis=1)
+        self.made += len(pairs)
+        return new
+
+    def roots(self, nodes: np.ndarray) -> np.ndarray:
+        """The living cluster that each node is part of now (`_NONE` stays)."""
+        found = nodes.copy()
+        while True:
+            up = np.where(found >= 0, self.parent[found], _NONE)
+            if (up < 0).all():
+                return found
+            found = np.where(up >= 0, up, found)
+
+    def sorted(self) -> Dendrogram:
+        """The dendrogram, merges by height; a merge never comes before what it joins."""
+        order = np.argsort(self.height, kind="stable")
+        name = np.arange(2 * self.n - 1)
+        name[self.n + order] = self.n + np.arange(len(order))
+        children = np.sort(name[self.pair[order]], axis=1)
+        return Dendrogram(self.n, children, self.height[order], self.size[self.n + order])
+
+
+class _Growing:
+    """The living clusters of average linkage: one row each, with its mean, its candidates and its bound."""
+
+    def __init__(self, means: Float32[Tensor, "n d"], nodes: np.ndarray, tree: _Tree, group: int, tile: int) -> None:
+        self.means, self.node, self.tree = means, nodes.copy(), tree
+        n, d = means.shape
+        self.row_of = np.full(len(tree.parent), _NONE, dtype=np.int64)
+        self.row_of[nodes] = np.arange(n)
+        # A float32 dot product of vectors of length at most 1 errs by at most d * 2^-24; the means by a little more.
+        self.slack = d * 2.0**-24 + 1e-6
+        if n > 2 * tile:
+            ids, values, self.bound = _first_lists(means, group, tile)
+        else:
+            ids, values, self.bound = self._compared(np.arange(n))
+        self.listed = np.where(ids >= 0, nodes[ids], _NONE)
+        self.value = values + self.slack * (ids >= 0)
+        self.bound += self.slack
+        self.known = np.zeros(ids.shape, dtype=bool)
+        self.nearest = np.full(n, _NONE, dtype=np.int64)
+        self.similarity = np.full(n, -np.inf)
+
+    def run(self) -> None:
+        """Merge until one cluster is left."""
+        rows = np.arange(len(self.node))
+        while self.tree.made < len(self.tree.parent):
+            self._find_nearest(rows)
+            pairs = self._mutual()
+            rows = self._merge(pairs)
+            alive = int((self.node >= 0).sum())
+            if alive < 0.6 * len(self.node):
+                rows = self._compact(rows)
+
+    def _mutual(self) -> np.ndarray:
+        """Rows that are each other's nearest; where ties leave none, disjoint pairs at the very best similarity."""
+        alive = np.flatnonzero(self.node >= 0)
+        other = self.row_of[self.nearest[alive]]
+        mutual = (self.nearest[other] == self.node[alive]) & (alive < other)
+        if mutual.any():
+            return np.column_stack([alive[mutual], other[mutual]])
+        taken: set[int] = set()
+        pairs = []
+        for a in alive[self.similarity[alive] == self.similarity[alive].max()].tolist():
+            b = int(self.row_of[self.nearest[a]])
+            if a not in taken and b not in taken:
+                taken |= {a, b}
+                pairs.append((a, b))
+        return np.array(pairs)
+
+    def _merge(self, pairs: np.ndarray) -> np.ndarray:
+        """Merge pairs of rows into their first rows; the rows whose nearest must be found anew."""
+        a, b = pairs.T
+        sizes = self.tree.size[self.node[pairs]].astype(np.float64)
+        weights = sizes / sizes.sum(axis=1, keepdims=True)
+        new = self.tree.merge(self.node[pairs], 1 - self.similarity[a])
+        for part in np.array_split(np.arange(len(a)), max(1, len(a) // 4096)):
+            w = torch.from_numpy(weights[part]).to(self.means)
+            first, second = self._rows(a[part]), self._rows(b[part])
+            self.means[torch.from_numpy(a[part])] = first * w[:, :1] + second * w[:, 1:]
+        self.node[a], self.node[b] = new, _NONE
+        self.row_of[new] = a
+        self._join_lists(a, b, weights)
+        lost = (self.node >= 0) & (self.tree.parent[np.maximum(self.nearest, 0)] >= 0)
+        lost[a] = True
+        return np.flatnonzero(lost)
+
+    def _join_lists(self, a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> None:
+        """The lists of new clusters: what either part listed; the bound stands in for what only one of them listed."""
+        mine, theirs = self._current(a, self.node[a]), self._current(b, self.node[a])
+        ids = np.concatenate([mine[0], theirs[0]], axis=1)
+        wa, wb = weights[:, :1], weights[:, 1:]
+        own = np.concatenate([mine[1] * wa, theirs[1] * wb], axis=1)
+        width = mine[0].shape[1]
+        unlisted = [
+            np.repeat(wb * self.bound[b, None], width, axis=1),
+            np.repeat(wa * self.bound[a, None], width, axis=1),
+        ]
+        missing = np.concatenate(unlisted, axis=1)
+        known = np.concatenate([mine[2], theirs[2]], axis=1)
+        order = np.argsort(ids, axis=1, kind="stable")
+        ids, own, missing, known = (np.take_along_axis(t, order, axis=1) for t in (ids, own, missing, known))
+        twin = np.zeros(ids.shape, dtype=bool)
+        twin[:, 1:] = (ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] >= 0)
+        next_twin = np.roll(twin, -1, axis=1)
+        next_twin[:, -1] = False
+        value = own + np.where(next_twin, np.roll(own, -1, axis=1), missing)
+        known = known & next_twin & np.roll(known, -1, axis=1)
+        ids = np.where(twin, _NONE, ids)
+        value = np.where(ids >= 0, value, -np.inf)
+        bound = weights[:, 0] * self.bound[a] + weights[:, 1] * self.bound[b]
+        order = np.argsort(-value, axis=1, kind="stable")
+        ids, value, known = (np.take_along_axis(t, order, axis=1) for t in (ids, value, known))
+        self.bound[a] = np.maximum(bound, value[:, LISTED])
+        self.listed[a], self.value[a], self.known[a] = ids[:, :LISTED], value[:, :LISTED], known[:, :LISTED]
+
+    def _current(self, rows: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The lists of rows in terms of living clusters: ids (`_NONE` for empty), upper bounds, which are exact."""
+        listed, value, known = self.listed[rows], self.value[rows], self.known[rows]
+        root = self.tree.roots(listed)
+        root[root == own[:, None]] = _NONE
+        if (root == listed).all():
+            return root, value, known
+        order = np.argsort(root, axis=1, kind="stable")
+        root, listed = np.take_along_axis(root, order, axis=1), np.take_along_axis(listed, order, axis=1)
+        value, known = np.take_along_axis(value, order, axis=1), np.take_along_axis(known, order, axis=1)
+        starts = np.ones(root.shape, dtype=bool)
+        starts[:, 1:] = root[:, 1:] != root[:, :-1]
+        at = np.flatnonzero(starts.ravel())
+        filled = root.ravel() >= 0
+        part = np.where(filled, self.tree.size[listed.ravel()], 0).astype(np.float64)
+        whole = np.where(filled[at], self.tree.size[root.ravel()[at]], 1).astype(np.float64)
+        covered = np.add.reduceat(part, at)
+        summed = np.add.reduceat(part * np.where(filled, value.ravel(), 0.0), at)
+        bounds = np.broadcast_to(self.bound[rows][:, None], root.shape).ravel()[at]
+        rest = np.where(whole > covered, (whole - covered) * bounds, 0.0)
+        exact = np.logical_and.reduceat(known.ravel(), at) & (whole == covered)
+        ids_out = np.full(root.size, _NONE, dtype=np.int64)
+        value_out = np.full(root.size, -np.inf)
+        known_out = np.zeros(root.size, dtype=bool)
+        ids_out[at] = root.ravel()[at]
+        value_out[at] = np.where(filled[at], (summed + rest) / whole, -np.inf)
+        known_out[at] = exact & filled[at]
+        return ids_out.reshape(root.shape), value_out.reshape(root.shape), known_out.reshape(root.shape)
+
+    def _find_nearest(self, rows: np.ndarray) -> None:
+        """Set the nearest cluster of each row: from its list where that proves it, else by comparing with all."""
+        ids, value, known = self._current(rows, self.node[rows])
+        open_rows = np.arange(len(rows))
+        while len(open_rows):
+            best = value[open_rows].argmax(axis=1)
+            doubtful = ~known[open_rows, best] & (value[open_rows, best] >= self.bound[rows[open_rows]])
+            open_rows, best = open_rows[doubtful], best[doubtful]
+            if len(open_rows):
+                value[open_rows, best] = self._dots(rows[open_rows], self.row_of[ids[open_rows, best]])
+                known[open_rows, best] = True
+        self.listed[rows], self.value[rows], self.known[rows] = ids, value, known
+        best = value.argmax(axis=1)
+        at = np.arange(len(rows))
+        proven = known[at, best] & (value[at, best] >= self.bound[rows])
+        self.nearest[rows], self.similarity[rows] = ids[at, best], value[at, best]
+        if not proven.all():
+            self._compare_anew(rows[~proven])
+
+    def _compare_anew(self, rows: np.ndarray) -> None:
+        ids, values, bound = self._compared(rows)
+        self.listed[rows] = np.where(ids >= 0, self.node[ids], _NONE)
+        self.value[rows], self.bound[rows] = values + self.slack * (ids >= 0), bound + self.slack
+        self.known[rows] = False
+        # With its own slack on it, the best of a fresh list always stands at or above the fresh bound.
+        self._find_listed(rows)
+
+    def _find_listed(self, rows: np.ndarray) -> None:
+        """Compute every listed candidate that could be nearest after a full comparison."""
+        value, known = self.value[rows], self.known[rows]
+        rivals = value >= value[:, :1] - 2 * self.slack
+        r, c = np.nonzero(rivals & (self.listed[rows] >= 0))
+        value[r, c] = self._dots(rows[r], self.row_of[self.listed[rows][r, c]])
+        known[r, c] = True
+        self.value[rows], self.known[rows] = value, known
+        best = np.where(known, value, -np.inf).argmax(axis=1)
+        at = np.arange(len(rows))
+        self.nearest[rows], self.similarity[rows] = self.listed[rows, best], value[at, best]
+
+    def _compared(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The most similar living rows of each row, their similarities, and a bound on all others'."""
+        dead = torch.from_numpy(self.node < 0).to(self.means.device)
+        width = min(LISTED + 1, len(self.node))
+        ids = np.full((len(rows), LISTED), _NONE, dtype=np.int64)
+        values = np.full((len(rows), LISTED), -np.inf)
+        bound = np.full(len(rows), _NOTHING_ELSE)
+        for start in range(0, len(rows), _ROWS):
+            part = slice(start, min(start + _ROWS, len(rows)))
+            scores = self._rows(rows[part]) @ self.means.T
+            scores.masked_fill_(dead, -torch.inf)
+            scores[torch.arange(len(scores)), torch.from_numpy(rows[part])] = -torch.inf
+            best, at = (t.cpu().numpy() for t in top_k(scores, width))
+            kept = min(width, LISTED)
+            values[part, :kept] = best[:, :kept]
+            ids[part, :kept] = np.where(np.isfinite(best[:, :kept]), at[:, :kept], _NONE)
+            if width > LISTED:
+                bound[part] = np.maximum(best[:, LISTED], _NOTHING_ELSE)
+        return ids, values, bound
+
+    def _compact(self, rows: np.ndarray) -> np.ndarray:
+        """Close the gaps that dead rows leave; the new places of `rows`."""
+        alive = np.flatnonzero(self.node >= 0)
+        place = np.full(len(self.node), _NONE, dtype=np.int64)
+        place[alive] = np.arange(len(alive))
+        # In place and in order, so that no second matrix of means is needed.
+        for part in np.array_split(np.arange(len(alive)), max(1, len(alive) // 8192)):
+            self.means[torch.from_numpy(part)] = self._rows(alive[part])
+        self.means = self.means[: len(alive)]
+        for name in ("node", "listed", "value", "known", "bound", "nearest", "similarity"):
+            setattr(self, name, getattr(self, name)[alive])
+        self.row_of[self.node] = np.arange(len(alive))
+        return place[rows]
+
+    def _rows(self, rows: np.ndarray) -> Tensor:
+        return self.means[torch.from_numpy(rows)]
+
+    def _dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Similarities of pairs of rows, summed in float64."""
+        out = np.empty(len(a))
+        for start in range(0, len(a), 2048):
+            part = slice(start, start + 2048)
+            out[part] = (self._rows(a[part]).double() * self._rows(b[part])).sum(dim=1).cpu().numpy()
+        return out
+
+
+def _first_lists(means: Float32[Tensor, "n d"], group: int, tile: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Candidates, similarities and bounds of all rows, each pair of rows computed once.
+
+    The largest similarity of a row to each group of `group` columns comes out of square tiles, used for their rows and
+    for their columns. A row then looks inside its best groups only; the best of the others bounds the rest.
+    """
+    maxima = _group_maxima(means, group, tile)
+    n, n_groups = maxima.shape
+    chosen = min(_CHOSEN, n_groups - 1)
+    best, groups = maxima.topk(chosen + 1, dim=1)
+    bound = best[:, chosen].clone()
+    groups = groups[:, :chosen].flatten()
+    del maxima, best
+    deep = min(_PER_GROUP, group - 1)
+    inside = torch.full((n * chosen, deep), -torch.inf, device=means.device)
+    ids = torch.full((n * chosen, deep), _NONE, device=means.device)
+    beyond = torch.full((n * chosen,), -torch.inf, device=means.device)
+    order = groups.argsort(stable=True)
+    ends = torch.bincount(groups, minlength=n_groups).cumsum(0).tolist()
+    for g, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        places = order[start:end]
+        low, high = g * group, min((g + 1) * group, n)
+        for part in places.split(8192):
+            rows = part // chosen
+            scores = means[rows] @ means[low:high].T
+            own = (rows >= low) & (rows < high)
+            scores[own.nonzero()[:, 0], rows[own] - low] = -torch.inf
+            width = min(deep + 1, high - low)
+            values, at = scores.topk(width, dim=1)
+            kept = min(deep, width)
+            inside[part, :kept], ids[part, :kept] = values[:, :kept], at[:, :kept] + low
+            if width > deep:
+                beyond[part] = values[:, deep]
+    inside, ids = inside.view(n, -1), ids.view(n, -1)
+    width = min(LISTED + 1, inside.shape[1])
+    values, at = inside.topk(width, dim=1)
+    bound = torch.maximum(bound, beyond.view(n, -1).amax(dim=1))
+    if width > LISTED:
+        bound = torch.maximum(bound, values[:, LISTED])
+    out_ids = np.full((n, LISTED), _NONE, dtype=np.int64)
+    out_values = np.full((n, LISTED), -np.inf)
+    kept = min(width, LISTED)
+    out_values[:, :kept] = values[:, :kept].cpu().numpy()
+    out_ids[:, :kept] = ids.gather(1, at)[:, :kept].cpu().numpy()
+    out_ids[~np.isfinite(out_values)] = _NONE
+    return out_ids, out_values, bound.double().cpu().numpy()
+
+
+def _group_maxima(means: Float32[Tensor, "n d"], group: int, tile: int) -> Float32[Tensor, "n groups"]:
+    """The largest similarity of each row to each group of consecutive rows, itself left out."""
+    n = len(means)
+    out = torch.empty(n, -(-n // group), device=means.device)
+    room = torch.empty(tile, tile, device=means.device)
+    for i in range(0, n, tile):
+        rows = means[i : i + tile]
+        for j in range(i, n, tile):
+            columns = means[j : j + tile]
+            scores = room.flatten()[: len(rows) * len(columns)].view(len(rows), len(columns))
+            torch.mm(rows, columns.T, out=scores)
+            if i == j:
+                scores.fill_diagonal_(-torch.inf)
+            out[i : i + len(rows), j // group : -(-(j + len(columns)) // group)] = _maxima(scores, group, dim=1)
+            if i != j:
+                there = out[j : j + len(columns), i // group : -(-(i + len(rows)) // group)]
+                there.copy_(_maxima(scores, group, dim=0).T)
+    return out
+
+
+def _maxima(scores: Tensor, group: int, dim: int) -> Tensor:
+    """Maxima of groups of rows or columns; the last group may be short."""
+    whole = scores.shape[dim] // group * group
+    head = scores.narrow(dim, 0, whole).unflatten(dim, (-1, group)).amax(dim=dim + 1)
+    if whole == scores.shape[dim]:
+        return head
+    return torch.cat([head, scores.narrow(dim, whole, scores.shape[dim] - whole).amax(dim=dim, keepdim=True)], dim=dim)
