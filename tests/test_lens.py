@@ -11,7 +11,7 @@ from tests.conftest import tiny
 from tests.families import FAMILIES
 from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel
-from unembed.lens import final_scale, logit_direction, logits_of, ranks_of, read, top_k
+from unembed.lens import final_scale, logit_direction, logits_of, read, top_k
 from unembed.stream.run import run
 
 
@@ -50,9 +50,13 @@ def test_top_k_equals_a_full_sort(k: int, n: int, seed: int) -> None:
     assert torch.equal(values, expected) and torch.equal(scores.gather(1, ids), expected)
 
 
-def test_ranks_count_larger_logits_and_ties_share_the_better() -> None:
-    scores = torch.tensor([[3.0, 1.0, 3.0, 2.0]])
-    assert ranks_of(scores, torch.tensor([[0, 2, 3, 1]])).tolist() == [[0, 0, 2, 3]]
+def test_ranks_count_larger_logits_and_a_tie_shares_the_better() -> None:
+    lm = tiny("gpt2")
+    x = torch.randn(50, lm.d_model, generator=torch.Generator().manual_seed(3))
+    every = torch.arange(lm.d_vocab).expand(50, -1)
+    reading = read(lm, x, 3, track=every)
+    logits = logits_of(lm, x)
+    assert torch.equal(reading.tracked_ranks, (logits[:, None, :] > logits[:, :, None]).sum(-1))
 
 
 def test_reading_by_chunks_equals_reading_at_once(tokens: torch.Tensor) -> None:
@@ -66,7 +70,26 @@ def test_reading_by_chunks_equals_reading_at_once(tokens: torch.Tensor) -> None:
     torch.testing.assert_close(reading.probabilities, probabilities.gather(1, reading.ids))
     assert torch.equal(reading.ids[:, 0], logits.argmax(-1))
     torch.testing.assert_close(reading.tracked_probabilities, probabilities.gather(1, track))
-    assert torch.equal(reading.tracked_ranks, ranks_of(logits, track))
+    above = (logits[:, None, :] > logits.gather(1, track)[:, :, None]).sum(-1)
+    assert torch.equal(reading.tracked_ranks, above)
+
+
+@pytest.mark.parametrize("basis", ["raw", "final", "frozen"])
+def test_going_through_the_vocabulary_in_columns_changes_nothing(basis: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gptj", "gemma2", "cohere"):  # head bias, soft cap, logit scale
+        lm = tiny(name)
+        x = torch.randn(30, lm.d_model, generator=torch.Generator().manual_seed(0))
+        scale = torch.rand(30, 1, generator=torch.Generator().manual_seed(1)) + 0.5
+        track = torch.randint(0, lm.d_vocab, (30, 2), generator=torch.Generator().manual_seed(2))
+        hidden = torch.rand(lm.d_vocab, generator=torch.Generator().manual_seed(3)) < 0.2
+        whole = read(lm, x, 5, basis=basis, scale=scale, track=track, hidden=hidden)
+        monkeypatch.setattr("unembed.lens.COLUMNS", 7)
+        monkeypatch.setattr("unembed.lens.ROWS", 11)
+        parts = read(lm, x, 5, basis=basis, scale=scale, track=track, hidden=hidden)
+        monkeypatch.undo()
+        assert torch.equal(whole.ids, parts.ids) and torch.equal(whole.tracked_ranks, parts.tracked_ranks)
+        torch.testing.assert_close(whole.log_total, parts.log_total)
+        torch.testing.assert_close(whole.logits, parts.logits)
 
 
 def test_hidden_tokens_leave_lists_but_not_the_total() -> None:

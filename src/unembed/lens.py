@@ -11,22 +11,23 @@ Ranks count the tokens with a larger logit: 0 is the top.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import BASES
 
-ROWS = 128
-"""Vectors read at once: their logits (ROWS x d_vocab) stay in the processor's cache for vocabularies of 50,000."""
+ROWS, COLUMNS = 1024, 4096
+"""Vectors and tokens read at once. Going through the vocabulary in columns reads W_U once for all vectors and keeps
+the scores in the processor's cache: a fifth faster than one product after another over the whole vocabulary."""
 _BLOCK = 64
 
 
+@torch.no_grad()
 def logits_of(
     lm: Decoder,
     x: Float[Tensor, "*pos d_model"],
@@ -50,7 +51,8 @@ def logits_of(
         raise InvalidInput(f"basis {basis!r}", why=f"it is none of {', '.join(BASES)}")
     structure = lm.structure
     if basis == "raw":
-        return x @ lm.weights.W_U.to(x.dtype)
+        factored = getattr(structure.head, "band_scores", None)  # adaptive softmax: W_U is a product, not formed here
+        return x @ lm.weights.W_U.to(x.dtype) if factored is None else factored(x)
     if basis == "final":
         normed = x if structure.final_norm is None else structure.final_norm.module(x)
         return structure.capped(structure.head(normed))
@@ -85,10 +87,16 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
     return values, where.gather(1, at)
 
 
-def ranks_of(scores: Float[Tensor, "row n"], tokens: Int[Tensor, "row tracked"]) -> Int[Tensor, "row tracked"]:
-    """How many tokens score higher than each of the given ones: 0 is the top, ties share the better rank."""
-    own = scores.gather(1, tokens)
-    return torch.stack([(scores > own[:, j, None]).sum(dim=1) for j in range(tokens.shape[1])], dim=1)
+def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
+    """Log of the sum of exp(score) of each row; the scores are used up, because a copy costs more than the sum.
+
+    What lies more than 80 below the maximum is counted as if it lay 80 below it: such terms are nothing beside it, and
+    as denormal numbers they would make the sum ten times slower.
+    """
+    if scores.dtype not in (torch.float32, torch.float64):
+        scores = scores.float()
+    largest = scores.amax(dim=-1, keepdim=True)
+    return scores.sub_(largest).clamp_(min=-80.0).exp_().sum(dim=-1).log_() + largest[:, 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,35 +144,133 @@ def read(
         track: tokens whose logit and rank to note, for each vector.
         hidden: tokens to leave out of lists and ranks (never learned ones).
 
-    Memory: ROWS * d_vocab scores at a time beside the result.
+    Memory: ROWS * COLUMNS scores at a time beside the result.
     """
     positions = x.shape[:-1]
     flat = x.reshape(-1, x.shape[-1])
     scales = None if scale is None else scale.expand(*positions, 1).reshape(-1, 1)
-    tracked = None if track is None else track.reshape(flat.shape[0], -1).to(flat.device)
-    out: list[tuple[Tensor, ...]] = []
-    for rows in _chunks(flat.shape[0]):
-        scores = logits_of(lm, flat[rows], basis, None if scales is None else scales[rows])
-        total = torch.logsumexp(scores.float() if scores.dtype != torch.float64 else scores, dim=-1)
-        if hidden is not None:
-            scores = scores.masked_fill(hidden.to(scores.device), -torch.inf)
-        values, ids = top_k(scores, top)
-        wanted = tracked[rows] if tracked is not None else ids[:, :0]
-        out.append(
-            (ids, values, total, scores.gather(1, wanted), ranks_of(scores, wanted) if wanted.shape[1] else wanted)
+    if track is None:
+        track = torch.empty(*positions, 0, dtype=torch.long)
+    tracked = track.reshape(flat.shape[0], -1).to(flat.device)
+    readout = _Readout.of(lm, basis)
+    parts = []
+    for start in range(0, max(flat.shape[0], 1), ROWS):
+        rows = slice(start, start + ROWS)
+        parts.append(
+            _read_rows(
+                readout,
+                readout.prepare(flat[rows], None if scales is None else scales[rows]),
+                top,
+                tracked[rows],
+                hidden,
+            )
         )
-    ids, values, total, own, ranks = (torch.cat(part) for part in zip(*out, strict=True))
-    return Reading(
-        ids.view(*positions, -1),
-        values.view(*positions, -1),
-        total.view(positions),
-        own.view(*positions, -1) if own.shape[1] else own.new_zeros(*positions, 0),
-        ranks.view(*positions, -1) if ranks.shape[1] else ranks.new_zeros((*positions, 0)),
-    )
+    columns = (torch.cat(column).unflatten(0, positions) for column in zip(*parts, strict=True))
+    return Reading(*columns)
 
 
-def _chunks(n: int) -> Iterator[slice]:
-    return (slice(start, min(start + ROWS, n)) for start in range(0, n, ROWS))
+@dataclass(frozen=True, eq=False)
+class _Readout:
+    """How prepared vectors become scores, a range of tokens at a time."""
+
+    lm: Decoder
+    basis: str
+    W_U: Float[Tensor, "d_model d_vocab"] | None
+    """None where the head is no single matrix: then its module gives all scores at once."""
+
+    @classmethod
+    def of(cls, lm: Decoder, basis: str) -> "_Readout":
+        if basis not in BASES:
+            raise InvalidInput(f"basis {basis!r}", why=f"it is none of {', '.join(BASES)}")
+        linear = basis != "final" or isinstance(lm.structure.head, nn.Linear)
+        return cls(lm, basis, lm.weights.W_U if linear else None)
+
+    def prepare(self, x: Tensor, scale: Tensor | None) -> Tensor:
+        """The vectors that W_U multiplies."""
+        norm = self.lm.structure.final_norm
+        if self.basis == "raw" or norm is None:
+            return x
+        if self.basis == "final":
+            return norm.module(x)
+        if scale is None:
+            raise InvalidInput("basis 'frozen'", why="it needs the scale that the final norm had in a run")
+        return norm.frozen(x, scale).to(x.dtype)
+
+    def columns(self) -> list[slice]:
+        """The ranges of tokens to go through."""
+        n = self.lm.d_vocab
+        return [slice(0, n)] if self.W_U is None else [slice(i, min(i + COLUMNS, n)) for i in range(0, n, COLUMNS)]
+
+    def scores(self, prepared: Tensor, tokens: slice) -> Tensor:
+        """Scores of a range of tokens, in a tensor of their own."""
+        structure = self.lm.structure
+        if self.W_U is None:
+            return structure.capped(structure.head(prepared)).clone()
+        return self._finished(prepared @ self.W_U[:, tokens].to(prepared.dtype), tokens)
+
+    def own(self, prepared: Tensor, tokens: Int[Tensor, "row tracked"]) -> Tensor:
+        """Scores of chosen tokens, other ones in each row."""
+        if self.W_U is None:
+            return self.scores(prepared, slice(None)).gather(1, tokens)
+        found = torch.einsum("rd,rtd->rt", prepared, self.W_U.T[tokens].to(prepared.dtype))
+        return self._finished(found, tokens)
+
+    def _finished(self, scores: Tensor, tokens: slice | Tensor) -> Tensor:
+        structure = self.lm.structure
+        if self.basis == "raw":
+            return scores
+        if self.basis == "frozen":
+            return scores * structure.logit_scale if structure.logit_scale != 1.0 else scores
+        bias = self.lm.weights.b_U
+        return structure.capped(scores if bias is None else scores + bias[tokens])
+
+
+def _read_rows(
+    readout: _Readout,
+    prepared: Float[Tensor, "row d_model"],
+    top: int,
+    tracked: Int[Tensor, "row tracked"],
+    hidden: Bool[Tensor, " d_vocab"] | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Top ids and logits, total, and the tracked tokens' logits and ranks, going through the vocabulary once."""
+    own = readout.own(prepared, tracked)
+    higher = torch.zeros_like(tracked)
+    best_values, best_ids, totals = [], [], []
+    for tokens in readout.columns():
+        scores = readout.scores(prepared, tokens)
+        left_out = None if hidden is None else hidden[tokens].nonzero()[:, 0].to(scores.device)
+        kept = None
+        if left_out is not None and len(left_out):
+            kept = scores[:, left_out]
+            scores[:, left_out] = -torch.inf
+        values, ids = top_k(scores, top)
+        best_values.append(values)
+        best_ids.append(ids + tokens.start)
+        if tracked.shape[1]:
+            higher += _higher(scores, own, tracked - tokens.start)
+        if kept is not None:
+            scores[:, left_out] = kept
+        totals.append(_log_total(scores))
+    values, at = torch.cat(best_values, dim=1).topk(min(top, readout.lm.d_vocab), dim=1)
+    ids = torch.cat(best_ids, dim=1).gather(1, at)
+    # A tracked token among the top ones takes its logit and rank from the list, so that the two never disagree.
+    listed = ids[:, None, :] == tracked[:, :, None]
+    in_list = torch.where(listed, values[:, None, :], -torch.inf).amax(dim=2)
+    own = torch.where(listed.any(dim=2), in_list, own)
+    higher = torch.where(listed.any(dim=2), (values[:, None, :] > own[:, :, None]).sum(dim=2), higher)
+    return ids, values, torch.logsumexp(torch.stack(totals, dim=1), dim=1), own, higher
+
+
+def _higher(scores: Tensor, own: Tensor, at: Tensor) -> Tensor:
+    """How many of these scores lie above each tracked token's; the token itself (at column `at`) never counts."""
+    counts = []
+    inside = (at >= 0) & (at < scores.shape[1])
+    itself = scores.gather(1, at.clamp(0, scores.shape[1] - 1))
+    for j in range(own.shape[1]):
+        # Summing booleans as int32 is five times faster than as the default int64.
+        above = (scores > own[:, j, None]).sum(dim=1, dtype=torch.int32)
+        counts.append(above - (inside[:, j] & (itself[:, j] > own[:, j])).int())
+    return torch.stack(counts, dim=1).long()
 
 
 def final_scale(lm: Decoder, last: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos 1"]:

@@ -125,25 +125,28 @@ class Trace:
     @cached_property
     def prediction(self) -> Int[Tensor, " pos"]:
         """The model's most likely next token after every position."""
-        return self._after.ids[-1, :, 0]
+        return self._final[:, 0]
 
     @cached_property
-    def _last(self) -> Reading:
-        return read(self.lm, self.run.at("resid_post", self.lm.n_layers - 1)[0], _TOP)
+    def _last_logits(self) -> Float[Tensor, "pos d_vocab"]:
+        return logits_of(self.lm, self.run.at("resid_post", self.lm.n_layers - 1)[0])
+
+    @cached_property
+    def _final(self) -> Int[Tensor, "pos 1"]:
+        return self._last_logits.argmax(dim=-1, keepdim=True)
 
     @cached_property
     def _before_ffn(self) -> Reading:
         """Readings before each FFN, with the rank of the final prediction."""
         x = self.run[self._before][:, 0]
-        final = self._last.ids[None, :, :1].expand(x.shape[0], -1, -1)
-        return read(self.lm, x, _TOP, track=final)
+        return read(self.lm, x, _TOP, track=self._final.expand(x.shape[0], -1, -1))
 
     @cached_property
     def _after(self) -> Reading:
         """Readings after each FFN, with the ranks of the final prediction and of what was first before it."""
         x = self.run["resid_post"][:, 0]
-        final = self._last.ids[None, :, :1].expand(x.shape[0], -1, -1)
-        return read(self.lm, x, _TOP, track=torch.cat([final, self._before_ffn.ids[..., :1]], dim=-1))
+        track = torch.cat([self._final.expand(x.shape[0], -1, -1), self._before_ffn.ids[..., :1]], dim=-1)
+        return read(self.lm, x, _TOP, track=track)
 
     def readings(
         self, point: str = "resid_post", top: int = _TOP, basis: str = "final", *, hide_unlearned: bool = False
@@ -203,8 +206,7 @@ class Trace:
 
     def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
         """The model's logits after a position."""
-        last = self.run.at("resid_post", self.lm.n_layers - 1)[0, position_of(self.run, position)]
-        return logits_of(self.lm, last)
+        return self._last_logits[position_of(self.run, position)]
 
     def dominant(self, top: int = _TOP) -> list[Dominant]:
         """For every layer, the dominant sub-updates of every position."""
@@ -266,9 +268,8 @@ class Trace:
 
     @cached_property
     def _events(self) -> list[Event]:
-        final = self._last.ids[:, 0]
         return events_of(
-            final.cpu(),
+            self._final[:, 0].cpu(),
             self._before_ffn.tracked_ranks[..., 0].cpu(),
             self._after.tracked_ranks[..., 0].cpu(),
             self._before_ffn.ids[..., 0].cpu(),

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.errors import InvalidInput
-from unembed.lens import ROWS, logits_of, top_k
+from unembed.lens import ROWS, read
 from unembed.models.decoder import Decoder
 
 
@@ -62,7 +62,7 @@ def value_readings(
         hide_unlearned: leave out tokens that the model never learned.
         progress: called with values done and values in all.
 
-    Memory: the result (layers * d_mlp * k ids and scores), plus chunks of 128 * d_vocab scores.
+    Memory: the result (layers * d_mlp * k ids and scores), plus 1,024 * 4,096 scores at a time.
     """
     if basis == "frozen":
         raise InvalidInput("basis 'frozen' for values", why="a value has no run", instead="Use 'raw' or 'final'")
@@ -87,13 +87,10 @@ def value_readings(
 def _top(
     lm: Decoder, vectors: Tensor, k: int, basis: str, bottom: bool, hidden: Bool[Tensor, " d_vocab"] | None
 ) -> tuple[Tensor, Tensor]:
-    scores = logits_of(lm, vectors, basis)
-    if bottom:
-        scores = -scores
-    if hidden is not None:
-        scores = scores.masked_fill(hidden.to(scores.device), -torch.inf)
-    values, ids = top_k(scores, k)
-    return (-values if bottom else values), ids
+    if bottom and basis != "raw":
+        raise InvalidInput("bottom tokens", why="only the raw basis can be turned round", instead="Use basis='raw'")
+    reading = read(lm, -vectors if bottom else vectors, k, basis=basis, hidden=hidden)
+    return (-reading.logits if bottom else reading.logits), reading.ids
 
 
 class Values:

@@ -187,10 +187,15 @@ def run(
     guard = memory_guard(f"a pass of {ids.numel()} tokens")
     with guard, watch(lm, taps, edits) as current, suppress(Stop):
         out = lm.hf(ids, **forward_arguments(lm, mask), **current.arguments).logits
-    if out is not None and not bool(torch.isfinite(out[mask.bool()]).all()):
+    if out is not None and not _finite(out, mask):
         raise NotFinite(
             f"{lm.name}'s logits",
             why="they hold NaN or infinity" + (" under these edits" if edits else ""),
             instead="Use smaller edits" if edits else "Check the weights, or load with dtype='float32'",
         )
     return Run(ids, mask, chosen, out, kept)
+
+
+def _finite(logits: Tensor, mask: Tensor) -> bool:
+    """Whether the logits of real tokens are numbers; the sum tells at once in the usual case."""
+    return bool(torch.isfinite(logits.sum())) or bool(torch.isfinite(logits[mask.bool()]).all())
