@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
-PROMPT ?= The first month of the year is
+PROMPT ?= Once upon a time there was a little
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench docs models clean
+.PHONY: help run test lint bench docs models readme clean
 
 help:  ## list what there is
 	@grep -E '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -46,7 +46,8 @@ lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between roo
 	@$(BIN)/lint-imports
 
 bench: $(VENV)/.installed-dev  ## measure every claim, write benchmarks/RESULTS.md
-	@for script in benchmarks/*.py; do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
+	@for script in $(filter-out benchmarks/measure.py,$(wildcard benchmarks/*.py)); do \
+		echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
 docs: $(VENV)/.installed-docs  ## build the documentation into site/
 	@$(BIN)/zensical build --strict
@@ -54,6 +55,9 @@ docs: $(VENV)/.installed-docs  ## build the documentation into site/
 models: $(VENV)/.installed-dev  ## train the embedded models again: CORPUS=folder of corpus-*.jsonl.xz
 	@test -n "$(CORPUS)" || { echo 'Name the corpus: make models CORPUS=path/to/corpus (see docs/models.md)' >&2; exit 2; }
 	@$(BIN)/python -m unembed.training --corpus "$(CORPUS)" $(ARGS)
+
+readme: $(VENV)/.installed-dev  ## run the commands shown in README.md and put in what they print
+	@$(BIN)/python -m tests.package.shown --write
 
 clean:  ## remove what make made, the virtual environment included
 	@rm -rf $(VENV) site build dist

@@ -16,7 +16,12 @@ IDS = torch.tensor([[5, 3, 9, 3, 5, 7, 1], [2, 2, 8, 4, 6, 0, 3]])
 def model(request: pytest.FixtureRequest) -> AttentionOnlyForCausalLM:
     torch.manual_seed(0)
     config = AttentionOnlyConfig(
-        vocab_size=11, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, head_dim=5, max_position_embeddings=16
+        vocab_size=11,
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        head_dim=5,
+        max_position_embeddings=16,
     )
     config._attn_implementation = request.param
     model = AttentionOnlyForCausalLM(config).eval()
@@ -109,7 +114,9 @@ def test_hidden_states_are_the_stream_before_and_after_each_block(model):
 def test_only_the_asked_positions_get_logits(model):
     whole = model(IDS).logits
     torch.testing.assert_close(model(IDS, logits_to_keep=2).logits, whole[:, -2:], rtol=0, atol=1e-6)
-    torch.testing.assert_close(model(IDS, logits_to_keep=torch.tensor([1, 3])).logits, whole[:, [1, 3]], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        model(IDS, logits_to_keep=torch.tensor([1, 3])).logits, whole[:, [1, 3]], rtol=0, atol=1e-6
+    )
 
 
 def test_labels_give_the_shifted_cross_entropy(model):

@@ -1,11 +1,12 @@
-"""Decoders of attention layers alone, without norms or biases: the toy models of Elhage et al. 2021 as a transformers architecture.
+"""Decoders of attention layers alone, without norms or biases: the toy models of Elhage et al. 2021.
 
-A block adds what its heads write and nothing else, so every logit is a sum of paths through heads. Positions are learned and added only to
-what queries and keys read; values, and so the stream, carry token content alone.
+A block adds what its heads write and nothing else, so every logit is a sum of paths through heads. Positions are
+learned and added only to what queries and keys read; values, and so the stream, carry token content alone.
 
 Importing this module registers the architecture with `AutoConfig` and `AutoModelForCausalLM`.
 
-Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; positions as in Press et al. 2020, "Shortformer".
+Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; positions as in Press et al. 2020,
+"Shortformer".
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.generation import GenerationMixin
+from transformers.generation.utils import GenerationMixin
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils import can_return_tuple
-from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 
@@ -32,7 +32,8 @@ class AttentionOnlyConfig(PretrainedConfig):
     model_type = "unembed_attention_only"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
-    # Written out, not left to the generated one: that one's signature hides the fields which transformers passes through.
+    # Written out, not left to the generated one: that one's signature hides the fields which transformers passes
+    # through.
     def __init__(
         self,
         vocab_size: int = 8192,
@@ -113,7 +114,9 @@ class AttentionOnlyAttention(nn.Module):
         if past_key_values is not None:
             # Keys are kept with their position already in them, so a cached prefix needs no second look at it.
             key, value = past_key_values.update(key, value, self.layer_idx)
-        attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation or "eager", eager_attention_forward
+        )
         z, pattern = attention(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs)
         return self.o_proj(z.reshape(*hidden_states.shape[:-1], -1).contiguous()), pattern
 
@@ -135,7 +138,7 @@ class AttentionOnlyLayer(nn.Module):
 
 
 class AttentionOnlyPreTrainedModel(PreTrainedModel):
-    """What transformers must know of the architecture: attention backends, and which modules give hidden states and patterns."""
+    """What transformers must know of the architecture: attention backends, what gives hidden states and patterns."""
 
     config: AttentionOnlyConfig
     config_class = AttentionOnlyConfig
@@ -176,7 +179,7 @@ class AttentionOnlyModel(AttentionOnlyPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """The stream after the last block. Positions count from the cached length unless `position_ids` says otherwise."""
+        """The stream after the last block; positions count from the cached length unless `position_ids` is given."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
         stream = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds

@@ -1,0 +1,52 @@
+"""What importing costs, told by the modules that come along rather than by the clock."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "transformers", "numpy", "pyarrow", "duckdb", "pydantic", "jaxtyping", "rich", "typer"}
+
+
+def modules_after(code: str) -> set[str]:
+    """The modules that a fresh process holds after the code has run."""
+    command = [sys.executable, "-c", f"{code}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return set(json.loads(printed.splitlines()[-1]))
+
+
+def test_importing_the_package_brings_no_heavy_module() -> None:
+    came = modules_after("import unembed")
+    assert not came & HEAVY
+    ours = {name for name in came if name.startswith("unembed")}
+    assert ours == {"unembed"}
+
+
+def test_the_check_notices_a_heavy_module() -> None:
+    assert "torch" in modules_after("import unembed\nunembed.load")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["trace", "--help"], ["models"], ["--version"]])
+def test_answers_that_need_no_model_load_no_torch(arguments: list[str]) -> None:
+    code = f"""
+import sys
+sys.argv = ["unembed", *{arguments!r}]
+from unembed.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+"""
+    came = modules_after(code)
+    assert "typer" in came
+    assert not came & {"torch", "transformers", "pyarrow", "duckdb"}
+
+
+def test_an_unknown_name_says_so() -> None:
+    import unembed
+
+    with pytest.raises(AttributeError, match="no_such_name"):
+        unembed.no_such_name  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
