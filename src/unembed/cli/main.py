@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from unembed import __version__
-from unembed.cli import explain, models, trace, value
+from unembed.cli import clusters, explain, models, steer, trace, value
 from unembed.errors import OutOfMemory, UnembedError
 from unembed.results import visible
 
@@ -92,4 +92,6 @@ def _root(
 app.command("trace")(trace.trace)
 app.command("explain")(explain.explain)
 app.command("value")(value.value)
+app.command("clusters")(clusters.clusters)
 app.command("models")(models.models)
+app.command("steer")(steer.steer)

@@ -101,6 +101,18 @@ def _edit(text: str) -> Any:
     return unembed.set_coefficient(int(match["layer"]), int(match["index"]), float(match["value"]))
 
 
+def memory(text: str, option: str) -> tuple[int, int]:
+    """Layer and index of a memory written L.I.
+
+    Raises:
+        typer.BadParameter: the text is not of that form.
+    """
+    match = re.fullmatch(r"L?(\d+)\.(\d+)", text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not LAYER.INDEX, such as 5.733", param_hint=option)
+    return int(match[1]), int(match[2])
+
+
 def check_output(html: Path | None, **formats: bool) -> None:
     """One form on stdout at a time, and a folder for the page, before anything costs time.
 

@@ -1,0 +1,74 @@
+"""`unembed clusters`: the values of a model grouped by direction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from unembed.cli import options
+
+
+def clusters(
+    n_clusters: Annotated[
+        int | None,
+        typer.Option("--clusters", "-n", min=1, help="How many clusters; a tenth of the values if not given."),
+    ] = None,
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Clusters to show, largest first.")] = 20,
+    tokens: Annotated[int, typer.Option(min=1, help="Top tokens of each centre.")] = 10,
+    layer: Annotated[
+        list[int] | None, typer.Option("--layer", "-l", help="Only values of this layer; repeatable.")
+    ] = None,
+    linkage: Annotated[
+        Literal["average", "complete"], typer.Option(help="complete is LM-Debugger's, for small models.")
+    ] = "average",
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="L.I", help="Show the one cluster that holds this memory.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the cluster of every value as Parquet.")
+    ] = None,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Group all values by direction (cosine, exact agglomerative clustering) and show a card for each large group."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    place = None if memory is None else options.memory(memory, "--memory")
+    if out is not None:
+        options.check_writable(out)
+    import unembed
+    from unembed.cli.opening import opened
+    from unembed.cli.output import deliver_table
+
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    if place is not None:
+        lm.memory(*place)
+    n_values = lm.d_mlp * (len(layer) if layer else lm.n_layers)
+    found = unembed.cluster_values(lm, n_clusters or max(1, n_values // 10), layers=layer or None, linkage=linkage)
+    numbers = None if place is None else [found.of(*place)]
+    if out is not None:
+        found.table().to_parquet(out)
+    cards = found.cards(top, tokens=tokens, numbers=numbers)
+    if html is None and not as_json and not csv:
+        cards = _for_terminal(cards)
+    deliver_table(cards, as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+def _for_terminal(cards: Any) -> Any:
+    """The columns that fit side by side; all others stand in --json, --csv and --html."""
+    from unembed.results import Table
+
+    given = cards.columns
+    layers = [f"{a}–{b}" if a != b else str(a) for a, b in zip(given["first_layer"], given["last_layer"], strict=True)]
+    columns = {"cluster": given["cluster"], "size": given["size"], "layers": layers}
+    columns |= {"coherence": given["coherence"], "top_tokens": given["top_tokens"]}
+    return Table(cards.title, columns, cards.passport)

@@ -1,0 +1,46 @@
+"""`unembed clusters`: the library's clusters in every form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import unembed as package
+from unembed.results import Table
+
+
+def test_cards_are_the_librarys(unembed, gpt2_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "clusters.parquet"
+    result = unembed("clusters", "--model", gpt2_folder, "--clusters", 7, "--top", 3, "--json", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)["rows"]
+    found = package.cluster_values(package.load(gpt2_folder), 7)
+    assert rows == list(found.cards(top=3).rows())
+    assert [row["cluster"] for row in Table.from_parquet(out).rows()] == found.labels.tolist()
+
+
+def test_one_memorys_cluster_and_the_terminal_form(unembed, gpt2_folder: Path) -> None:
+    result = unembed("clusters", "--model", gpt2_folder, "--clusters", 5, "--memory", "1.3", "--csv")
+    assert result.exit_code == 0, result.stderr
+    number = package.cluster_values(package.load(gpt2_folder), 5).of(1, 3)
+    assert result.stdout.splitlines()[1].startswith(f"{number},")
+    assert "coherence" in unembed("clusters", "--model", gpt2_folder, "--layer", 0).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("--clusters", 10_000), 1, "values in these layers"),
+        (("--memory", "5"), 2, "LAYER.INDEX"),
+        (("--memory", "99.0"), 1, "layer 99"),
+        (("--layer", 9), 1, "layer 9"),
+        (("--json", "--csv"), 2, "choose one"),
+    ],
+)
+def test_bad_input_is_one_line(unembed, gpt2_folder: Path, arguments, status, message) -> None:
+    result = unembed("clusters", "--model", gpt2_folder, *arguments)
+    assert result.exit_code == status
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
