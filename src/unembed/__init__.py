@@ -24,6 +24,8 @@ _HOMES: dict[str, str] = {
     "value_readings": "unembed.memories.values",
     "cluster": "unembed.memories.clusters",
     "cluster_values": "unembed.memories.clusters",
+    "report": "unembed.reports.studies",
+    "steering": "unembed.control",
     "UnembedError": "unembed.errors",
 }
 """Every public name and the module it comes from."""
@@ -31,12 +33,14 @@ _HOMES: dict[str, str] = {
 __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
+    from unembed.control import steering as steering
     from unembed.errors import UnembedError as UnembedError
     from unembed.language_model import LanguageModel as LanguageModel
     from unembed.language_model import load as load
     from unembed.memories.clusters import cluster as cluster
     from unembed.memories.clusters import cluster_values as cluster_values
     from unembed.memories.values import value_readings as value_readings
+    from unembed.reports.studies import report as report
     from unembed.stream.edits import Edit as Edit
     from unembed.stream.edits import add_to_coefficient as add_to_coefficient
     from unembed.stream.edits import scale_coefficient as scale_coefficient

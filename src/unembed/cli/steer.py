@@ -1,0 +1,132 @@
+"""`unembed steer`: one prompt continued with and without edits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unembed.cli import options
+
+_STEERING = "Steering"
+
+
+def steer(
+    prompt: options.Prompt,
+    set_: options.Sets = None,
+    promote: Annotated[
+        str | None,
+        typer.Option(help='Words to turn on, such as "safe, thank".', rich_help_panel=_STEERING, show_default=False),
+    ] = None,
+    suppress: Annotated[
+        str | None, typer.Option(help="Words to scale down.", rich_help_panel=_STEERING, show_default=False)
+    ] = None,
+    values: Annotated[int, typer.Option(min=1, help="Values for each word.", rich_help_panel=_STEERING)] = 2,
+    coefficient: Annotated[
+        float, typer.Option(help="Coefficient of values turned on.", rich_help_panel=_STEERING)
+    ] = 3.0,
+    factor: Annotated[
+        float, typer.Option(help="Factor for values scaled down; 0 silences.", rich_help_panel=_STEERING)
+    ] = 0.0,
+    edits_file: Annotated[
+        Path | None, typer.Option("--edits", help="Edits saved before.", rich_help_panel=_STEERING, show_default=False)
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Save the edits to this file.", rich_help_panel=_STEERING, show_default=False)
+    ] = None,
+    triggers: Annotated[
+        bool, typer.Option("--triggers", help="Show what text fires the values found.", rich_help_panel=_STEERING)
+    ] = False,
+    new_tokens: Annotated[int, typer.Option("--new-tokens", "-n", min=1, help="Tokens to generate.")] = 20,
+    samples: Annotated[int, typer.Option(min=1, help="Continuations of either; several need --seed.")] = 1,
+    top: options.Top = 8,
+    cost_tokens: Annotated[int, typer.Option(min=0, help="Tokens for the perplexity cost; 0: do not measure.")] = 4096,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    plain: options.Plain = False,
+) -> None:
+    """Continue a prompt with and without edits to memories.
+
+    Values come from --set, from a file of edits, or are found by the words they promote. Both continuations start from
+    the same seed (greedy without --seed); the cost is perplexity on the shipped WikiText.
+    """
+    options.check_output(None, json=as_json, plain=plain)
+    edits = options.edits(set_)
+    if not edits and not promote and not suppress and edits_file is None:
+        raise typer.BadParameter("nothing to steer with; give --set, --promote, --suppress or --edits")
+    from unembed import steering
+    from unembed.cli.opening import opened
+    from unembed.results import check_writable
+
+    if save is not None:
+        check_writable(save)
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    if edits_file is not None:
+        edits = steering.load_edits(edits_file, model=lm.name) + edits
+    text = steering.default_text() if cost_tokens or triggers else None
+    up = steering.promoting(lm, steering.words_of(promote), values) if promote else []
+    down = steering.promoting(lm, steering.words_of(suppress), values) if suppress else []
+    if triggers and text is not None and (found := up + down):
+        lines = [line for line in text.splitlines() if len(line) > 40][:64]
+        fires = steering.firing(lm, [(p.layer, p.index) for p in found], lines)
+        up, down = ([replace(p, triggers=fires[p.layer, p.index]) for p in part] for part in (up, down))
+    edits += steering.chosen_edits(up, down, to=coefficient, by=factor)
+    steered = steering.steer(
+        lm,
+        prompt,
+        edits,
+        max_new_tokens=new_tokens,
+        seed=seed,
+        samples=samples,
+        top=top,
+        cost_text=text if cost_tokens else None,
+        cost_tokens=cost_tokens,
+    )
+    if save is not None:
+        steering.save_edits(edits, save, model=lm.name)
+    found_table = steering.promoters_table(lm, up + down) if up or down else None
+    if as_json:
+        sys.stdout.write(json.dumps(_data(steered, found_table), ensure_ascii=False) + "\n")
+    else:
+        _show(steered, found_table, plain)
+
+
+def _data(steered: Any, found: Any) -> dict[str, Any]:
+    return {
+        "schema": "unembed.steer/1",
+        "prompt": steered.prompt,
+        "edits": [edit.to_dict() for edit in steered.edits],
+        "plain": list(steered.plain),
+        "edited": list(steered.edited),
+        "perplexity": {"plain": steered.perplexity_plain, "edited": steered.perplexity_edited},
+        "found": None if found is None else found.to_dict(),
+        "values": steered.values.to_dict(),
+        "next_tokens": steered.next_tokens.to_dict(),
+    }
+
+
+def _show(steered: Any, found: Any, plain: bool) -> None:
+    from rich.console import Group
+    from rich.text import Text
+
+    from unembed.cli.output import show
+    from unembed.results import visible_rich
+
+    parts: list[Any] = [found if found is not None else steered.values, steered.next_tokens]
+    for name, texts in (("plain ", steered.plain), ("edited", steered.edited)):
+        for text in texts:
+            parts.append(Text.assemble((f"{name}  ", "bold"), visible_rich(steered.prompt + text, prose=True)))
+    if steered.perplexity_plain is not None:
+        change = steered.perplexity_edited / steered.perplexity_plain - 1
+        cost = f"{steered.perplexity_plain:.2f} plain, {steered.perplexity_edited:.2f} edited ({change:+.1%})"
+        parts.append(Text(f"\nPerplexity on WikiText: {cost}"))
+    show(lambda _: Group(*parts), plain=plain)

@@ -1,0 +1,89 @@
+"""Perplexity of a text in windows: what an edit or a filter costs on ordinary text.
+
+Protocol: the text's tokens are cut into windows that do not overlap; each window is scored on its own, its first token
+only as context; the result is exp(total surprise / tokens scored). The released code of Geva et al. 2022 weights each
+window's mean by its length, which is the same for windows of equal length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from importlib import resources
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.errors import InvalidInput, NotFinite
+from unembed.models.decoder import Decoder
+from unembed.stream.edits import Edit
+from unembed.stream.watch import memory_guard, watch
+
+Scores = Callable[[Int[Tensor, "batch pos"]], Float[Tensor, "batch pos d_vocab"]]
+"""Logits (or log-probabilities up to a constant) of the next token at every position."""
+
+
+def default_text() -> str:
+    """WikiText's validation text, which ships with the package."""
+    path = resources.files("unembed") / "corpus" / "shipped" / "wikitext" / "valid.txt"
+    return path.read_text(encoding="utf-8")
+
+
+def windows(
+    lm: Decoder, text: str, *, window: int | None = None, max_tokens: int | None = None
+) -> Int[Tensor, "window pos"]:
+    """The windows of a text; tokens that do not fill one are left out, unless the text is shorter than one window.
+
+    Raises:
+        InvalidInput: fewer than two tokens.
+    """
+    size = min(window or 512, lm.n_ctx or 10**9)
+    # Characters are never fewer than a quarter of a token here, so a long file is not tokenised for nothing.
+    ids = lm.vocabulary.encode(text if max_tokens is None else text[: 16 * max_tokens + 64])[0][:max_tokens]
+    if len(ids) < 2:
+        raise InvalidInput("perplexity of a text of fewer than two tokens", instead="Give a longer text")
+    size = min(size, len(ids))
+    return ids[: len(ids) // size * size].view(-1, size)
+
+
+def _batches(rows: Tensor, tokens: int = 4096) -> Iterator[Tensor]:
+    yield from rows.split(max(1, tokens // rows.shape[1]))
+
+
+@torch.no_grad()
+def perplexity(
+    lm: Decoder,
+    rows: Int[Tensor, "window pos"],
+    edits: Sequence[Edit] = (),
+    *,
+    scores: Scores | None = None,
+) -> float:
+    """Perplexity over the windows' tokens, under edits or under another way of scoring.
+
+    Args:
+        lm: the model.
+        rows: what `windows` returned.
+        edits: changes that hold at every position.
+        scores: logits by another rule than the model's own (a filter, a debiasing).
+
+    Returns:
+        exp(nats per token); infinity where a token got probability zero.
+
+    Raises:
+        NotFinite: the logits overflow under the edits.
+
+    Memory: logits of 4,096 tokens at a time.
+    """
+    ask: Scores = scores or (lambda ids: lm.hf(ids, use_cache=False).logits)
+    total = torch.zeros((), dtype=torch.float64)
+    with watch(lm, {}, edits) if edits else nullcontext(), memory_guard("perplexity"):
+        for ids in _batches(rows.to(lm.device)):
+            logits = ask(ids)[:, :-1].float()
+            if bool(torch.isnan(logits).any()) or bool(torch.isposinf(logits).any()):
+                raise NotFinite("the logits", why="they overflowed under these edits", instead="Use smaller edits")
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+            total += loss.double().sum().cpu()
+    nats = float(total) / (rows.shape[0] * (rows.shape[1] - 1))
+    return math.exp(nats) if nats < 700 else math.inf

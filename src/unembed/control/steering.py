@@ -1,0 +1,180 @@
+"""One prompt continued with and without edits: both texts, the next token before and after, and the price.
+
+Source: Geva et al. 2022, section 6.1: values that promote wanted words are turned on by a coefficient of 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from unembed.control.edits_file import load_edits, save_edits
+from unembed.control.perplexity import default_text, perplexity, windows
+from unembed.control.promoting import Promoter, firing, promoting, words_of
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.results import Passport, Table
+from unembed.stream.edits import Edit, scale_coefficient, set_coefficient
+from unembed.stream.generate import generate
+from unembed.stream.run import run
+
+ON = 3.0
+"""The coefficient that turns a value on in the paper."""
+
+
+@dataclass(frozen=True, eq=False)
+class Steered:
+    """A prompt with and without edits."""
+
+    prompt: str
+    edits: tuple[Edit, ...]
+    plain: tuple[str, ...]
+    """Continuations without the edits, one for each sample."""
+    edited: tuple[str, ...]
+    """Continuations with them, drawn from the same seed."""
+    next_tokens: Table
+    """The likeliest next tokens of either, with both probabilities."""
+    values: Table
+    """The memories that are edited and what they promote."""
+    perplexity_plain: float | None
+    perplexity_edited: float | None
+    """On the text given for it; None where none was."""
+
+
+def chosen_edits(
+    promote: Sequence[Promoter] = (), suppress: Sequence[Promoter] = (), *, to: float = ON, by: float = 0.0
+) -> list[Edit]:
+    """Edits that turn the first values on and scale the others; a value in both lists is turned on.
+
+    Args:
+        promote: values whose coefficient is set.
+        suppress: values whose coefficient is multiplied.
+        to: the coefficient.
+        by: the factor; 0 silences.
+    """
+    on = dict.fromkeys((p.layer, p.index) for p in promote)
+    off = dict.fromkeys(m for p in suppress if (m := (p.layer, p.index)) not in on)
+    return [set_coefficient(*m, to) for m in on] + [scale_coefficient(*m, by) for m in off]
+
+
+def steer(
+    lm: Decoder,
+    prompt: str,
+    edits: Sequence[Edit],
+    *,
+    max_new_tokens: int = 20,
+    seed: int | None = None,
+    samples: int = 1,
+    top: int = 10,
+    cost_text: str | None = None,
+    cost_tokens: int = 4096,
+    **options: Any,
+) -> Steered:
+    """A prompt continued with and without edits.
+
+    Args:
+        lm: the model.
+        prompt: the text to continue.
+        edits: what to change; at least one.
+        max_new_tokens: length of the continuations.
+        seed: sample from this seed (the same for both); greedy without it.
+        samples: continuations of either; more than one needs a seed.
+        top: rows of the next-token table for either side.
+        cost_text: text whose perplexity is measured with and without the edits.
+        cost_tokens: how many tokens of it.
+        options: for transformers' `generate`.
+
+    Raises:
+        InvalidInput: no edits, or several samples without a seed.
+        NotFinite: the edits make the logits overflow.
+    """
+    if not edits:
+        raise InvalidInput("nothing to steer with", instead="Give at least one edit, or words to promote or suppress")
+    if samples > 1 and seed is None:
+        raise InvalidInput(f"{samples} samples without a seed", why="greedy continuations are equal", instead="Seed")
+    table = next_token_table(lm, prompt, edits, top)
+    prompts = [prompt] * samples
+    plain = generate(lm, prompts, max_new_tokens=max_new_tokens, seed=seed, **options)
+    edited = generate(lm, prompts, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
+    before = after = None
+    if cost_text is not None:
+        rows = windows(lm, cost_text, max_tokens=cost_tokens)
+        before, after = perplexity(lm, rows), perplexity(lm, rows, edits)
+    return Steered(
+        prompt,
+        tuple(edits),
+        tuple(text[len(prompt) :] for text in plain),
+        tuple(text[len(prompt) :] for text in edited),
+        table,
+        values_table(lm, edits),
+        before,
+        after,
+    )
+
+
+def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int = 10) -> Table:
+    """The tokens that are likeliest before or after the edits, with both probabilities, by the edited one."""
+    before = run(lm, prompt).logits[0, -1].float().softmax(-1)
+    after = run(lm, prompt, (), edits).logits[0, -1].float().softmax(-1)
+    ids = torch.cat([after.topk(min(top, len(after))).indices, before.topk(min(top, len(before))).indices]).unique()
+    ids = ids[after[ids].argsort(descending=True, stable=True)]
+    columns = {
+        "id": ids.tolist(),
+        "token": lm.token_strings(ids),
+        "plain": before[ids].tolist(),
+        "edited": after[ids].tolist(),
+    }
+    return Table("The next token", columns, passport(lm, edits=len(edits)))
+
+
+def values_table(lm: Decoder, edits: Sequence[Edit], top: int = 8) -> Table:
+    """The edited memories, how they are changed, and the tokens they promote."""
+    from unembed.memories.values import Values
+
+    memories = [e for e in edits if e.target == "coefficient"]
+    columns = {
+        "layer": [e.layer for e in memories],
+        "index": [e.index for e in memories],
+        "action": [e.action for e in memories],
+        "value": [e.value for e in memories],
+        "top_tokens": [Values(lm).top_tokens(e.layer, e.index, top) for e in memories],
+    }
+    return Table("Edited memories", columns, passport(lm, basis="raw"))
+
+
+def promoters_table(lm: Decoder, found: Sequence[Promoter]) -> Table:
+    """What `promoting` found, one row for each value and word."""
+    columns = {name: [getattr(p, name) for p in found] for name in ("word", "layer", "index", "token", "rank", "score")}
+    columns["top_tokens"] = [list(p.top_tokens) for p in found]
+    if any(p.triggers for p in found):
+        columns["fires_on"] = [list(p.triggers) for p in found]
+    return Table("Values by the words they promote", columns, passport(lm, basis="raw"))
+
+
+def passport(lm: Decoder, *, basis: str | None = None, seed: int | None = None, **notes: Any) -> Passport:
+    """The passport of a result of this room."""
+    return Passport(lm.name, lm.revision, str(lm.dtype)[6:], basis=basis, seed=seed, notes=notes)
+
+
+__all__ = [
+    "ON",
+    "Promoter",
+    "Steered",
+    "chosen_edits",
+    "default_text",
+    "firing",
+    "load_edits",
+    "next_token_table",
+    "passport",
+    "perplexity",
+    "promoters_table",
+    "promoting",
+    "save_edits",
+    "steer",
+    "values_table",
+    "windows",
+    "words_of",
+]

@@ -1,0 +1,143 @@
+"""Values found by words, edits as a file, and what they do to a generation."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+import unembed
+from tests.conftest import tiny
+from unembed.control.edits_file import load_edits, save_edits
+from unembed.control.perplexity import default_text, perplexity, windows
+from unembed.control.promoting import LISTED, firing, forms, promoting, words_of
+from unembed.control.steering import chosen_edits, next_token_table, steer
+from unembed.errors import InvalidInput, NotFinite
+
+
+@pytest.fixture(scope="module")
+def wren():
+    return unembed.load("wren")
+
+
+def test_edits_survive_a_file(tmp_path):
+    edits = [
+        unembed.set_coefficient(1, 2, 3.0),
+        unembed.scale_coefficient(0, 4, 0.5, positions=(1, 2)),
+        unembed.scale_head(1, 0, 0.0, positions="last"),
+    ]
+    path = save_edits(edits, tmp_path / "edits.json", model="wren")
+    assert load_edits(path, model="wren") == edits
+    with pytest.raises(InvalidInput, match="chosen for wren"):
+        load_edits(path, model="gpt2")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": "x", "edits": []}', '{"schema": "unembed.edits/1"}'])
+def test_a_file_of_something_else_is_refused(tmp_path, text):
+    path = tmp_path / "edits.json"
+    path.write_text(text)
+    with pytest.raises(InvalidInput):
+        load_edits(path)
+
+
+def test_a_broken_edit_names_its_row(tmp_path):
+    path = save_edits([unembed.set_coefficient(0, 0, 3.0)] * 2, tmp_path / "edits.json")
+    stored = json.loads(path.read_text())
+    stored["edits"][1]["value"] = "NaN"
+    path.write_text(json.dumps(stored))
+    with pytest.raises(InvalidInput, match="edit 1"):
+        load_edits(path)
+
+
+def test_promoting_is_the_brute_force_search(wren):
+    ids = torch.tensor(forms(wren, "war"))
+    scores = torch.stack([wren.weights.W_out[n] @ wren.weights.W_U for n in range(wren.n_layers)])
+    # How many tokens score higher than the best form, for every value.
+    best, _ = scores[..., ids].max(-1)
+    rank = (scores > best[..., None]).sum(-1)
+    expected = torch.where(rank < LISTED, best, -torch.inf).flatten().topk(4)
+    found = promoting(wren, ["war"], 4)
+    assert [p.layer * wren.d_mlp + p.index for p in found] == expected.indices.tolist()
+    assert [p.rank for p in found] == rank.flatten()[expected.indices].tolist()
+    for p, score in zip(found, expected.values.tolist(), strict=True):
+        assert math.isclose(p.score, score, rel_tol=1e-4)
+    assert all(p.token.strip().lower() == "war" for p in found)
+
+
+def test_words_that_are_no_token_are_refused(wren):
+    with pytest.raises(InvalidInput, match="no form of it is a single token"):
+        promoting(wren, ["antidisestablishmentarianism"])
+    assert words_of(" safe, thank,,") == ["safe", "thank"]
+
+
+def test_firing_shows_the_highest_prefix(wren):
+    text = "The old king went to war with his brother, and the war went on for years."
+    memory = (3, 776)
+    m = wren.run(text, "coefficients")["coefficients"][3, 0, :, 776]
+    last = wren.token_strings(wren.encode(text)[0])[int(m.argmax())]
+    shown = firing(wren, [memory], [text])[memory]
+    assert shown[0].endswith(f"[{last}]") if float(m.max()) > 0 else shown == ()
+
+
+def test_a_value_wanted_and_unwanted_is_turned_on():
+    from unembed.control.promoting import Promoter
+
+    a, b = Promoter(0, 1, "a", "a", 0, 1.0, ()), Promoter(0, 2, "b", "b", 0, 1.0, ())
+    edits = chosen_edits([a], [a, b], to=3.0, by=0.0)
+    assert edits == [unembed.set_coefficient(0, 1, 3.0), unembed.scale_coefficient(0, 2, 0.0)]
+
+
+def test_next_token_table_holds_both_runs(wren):
+    edits = [unembed.set_coefficient(5, 286, 20.0)]
+    table = next_token_table(wren, "The great", edits, 5)
+    plain = wren.run("The great").logits[0, -1].softmax(-1)
+    edited = wren.run("The great", (), edits).logits[0, -1].softmax(-1)
+    rows = list(table.rows())
+    assert {r["id"] for r in rows} == set(plain.topk(5).indices.tolist()) | set(edited.topk(5).indices.tolist())
+    for r in rows:
+        assert math.isclose(r["plain"], float(plain[r["id"]]), rel_tol=1e-5)
+        assert math.isclose(r["edited"], float(edited[r["id"]]), rel_tol=1e-5)
+
+
+def test_steering_changes_the_text_and_states_its_price(wren):
+    edits = [unembed.set_coefficient(5, 286, 40.0)]
+    found = steer(wren, "The great", edits, max_new_tokens=5, seed=3, cost_text="The war was long. " * 20)
+    assert found.plain[0] == unembed.load("wren").generate("The great", max_new_tokens=5, seed=3)[0][len("The great") :]
+    assert found.edited != found.plain
+    assert found.perplexity_plain != found.perplexity_edited
+    with pytest.raises(InvalidInput):
+        steer(wren, "The great", [])
+
+
+def test_saved_edits_hold_in_any_transformers_generation(wren, tmp_path):
+    edits = load_edits(save_edits([unembed.set_coefficient(5, 286, 40.0)], tmp_path / "e.json"))
+    ids = wren.encode("The great")
+    with wren.edited(edits):
+        cached = wren.hf.generate(ids, max_new_tokens=6, do_sample=False, use_cache=True)
+        plain = wren.hf.generate(ids, max_new_tokens=6, do_sample=False, use_cache=False)
+        torch.manual_seed(0)
+        batch = wren.hf.generate(ids.repeat(3, 1), max_new_tokens=6, do_sample=True)
+    assert cached.tolist() == plain.tolist()
+    assert batch.shape == (3, ids.shape[1] + 6)
+    assert wren.generate("The great", edits, max_new_tokens=6)[0] == wren.decode(cached[0])
+
+
+def test_an_enormous_coefficient_is_one_error():
+    lm = tiny("gpt2")
+    edits = [unembed.set_coefficient(1, 3, 3e38)]
+    with pytest.raises(NotFinite):
+        perplexity(lm, torch.arange(3, 23)[None], edits)
+
+
+def test_perplexity_is_the_mean_surprise_of_each_window(wren):
+    text = default_text()[:3000]
+    rows = windows(wren, text, window=64, max_tokens=200)
+    assert rows.shape == (3, 64)
+    assert rows.flatten().tolist() == wren.encode(text)[0, :192].tolist()
+    surprise = []
+    for row in rows:
+        logits = wren.run(row[None]).logits[0].double().log_softmax(-1)
+        surprise += [-float(logits[i, row[i + 1]]) for i in range(63)]
+    assert math.isclose(perplexity(wren, rows), math.exp(sum(surprise) / len(surprise)), rel_tol=1e-5)
