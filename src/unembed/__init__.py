@@ -26,14 +26,19 @@ _HOMES: dict[str, str] = {
     "cluster_values": "unembed.memories.clusters",
     "report": "unembed.reports.studies",
     "steering": "unembed.control",
+    "circuits": "unembed.attention.circuits",
     "UnembedError": "unembed.errors",
+    "open_corpus": "unembed.corpus.corpus",
+    "sweep": "unembed.sweeps.sweep",
 }
 """Every public name and the module it comes from."""
 
 __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
+    from unembed.attention.circuits import circuits as circuits
     from unembed.control import steering as steering
+    from unembed.corpus.corpus import open_corpus as open_corpus
     from unembed.errors import UnembedError as UnembedError
     from unembed.language_model import LanguageModel as LanguageModel
     from unembed.language_model import load as load
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
     from unembed.stream.edits import scale_coefficient as scale_coefficient
     from unembed.stream.edits import scale_head as scale_head
     from unembed.stream.edits import set_coefficient as set_coefficient
+    from unembed.sweeps.sweep import sweep as sweep
 else:
 
     def __getattr__(name: str) -> Any:

@@ -1,0 +1,37 @@
+"""Batches of segments of about one length: little padding, and the same batches in every run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from unembed.corpus.segments import Batch, Segment
+
+
+def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[Batch]:
+    """Segments in batches of at most `tokens` columns times rows.
+
+    `ahead` batches' worth of segments are read, sorted by length (by number where equal) and cut; then the next. Within
+    such a stretch batches come by length, from short to long.
+    """
+    number = 0
+    while stretch := _stretch(segments, tokens * ahead):
+        stretch.sort(key=lambda s: (len(s), s.number))
+        rows: list[Segment] = []
+        for segment in stretch:
+            if rows and (len(rows) + 1) * len(segment) > tokens:
+                yield Batch.of(number, rows)
+                number, rows = number + 1, []
+            rows.append(segment)
+        yield Batch.of(number, rows)
+        number += 1
+
+
+def _stretch(segments: Iterator[Segment], tokens: int) -> list[Segment]:
+    """The next segments, until they hold so many tokens."""
+    held: list[Segment] = []
+    size = 0
+    while size < tokens and (nexts := list(islice(segments, 1))):
+        held += nexts
+        size += len(nexts[0])
+    return held

@@ -1,0 +1,166 @@
+"""A corpus: where its text comes from, how it is cut, and its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from unembed.corpus.batches import bucketed
+from unembed.corpus.markup import detokenized
+from unembed.corpus.readers import SHIPPED, Reading, documents_of, paths_of
+from unembed.corpus.segmenting import sentence_segments, window_segments
+from unembed.corpus.segments import Batch, Document, Encoder, Segment
+from unembed.errors import CorpusUnreadable, InvalidInput
+
+Segmentation = Literal["sentences", "windows"]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents that can be read as often as needed, and the way they are cut. Open one with `open_corpus`."""
+
+    name: str
+    files: tuple[Path, ...]
+    texts: tuple[str, ...]
+    reading: Reading = field(default_factory=Reading)
+    segmentation: Segmentation = "sentences"
+    window: int | None = None
+    overlap: int | None = None
+    detokenize: bool = False
+    max_documents: int | None = None
+
+    def documents(self) -> Iterator[Document]:
+        """Every document in order; documents without text are left out.
+
+        Raises:
+            CorpusUnreadable: a file cannot be read or decoded, or there is no text at all.
+        """
+        number = 0
+        for number, (name, text) in enumerate(islice(self._named_texts(), self.max_documents), start=1):
+            yield Document(number - 1, name, detokenized(text) if self.detokenize else text)
+        if number == 0:
+            raise CorpusUnreadable(f"corpus {self.name}", why="it holds no text", instead="Give one with text in it")
+
+    def _named_texts(self) -> Iterator[tuple[str, str]]:
+        for number, text in enumerate(self.texts):
+            if text.strip():
+                yield f"text {number}", text
+        for path in self.files:
+            yield from ((name, text) for name, text in documents_of(path, self.reading) if text.strip())
+
+    def segments(self, encoder: Encoder) -> Iterator[Segment]:
+        """Every segment in order, in the tokens of a model.
+
+        Sentences are read on their own. A sentence longer than the context is cut into overlapping windows that all
+        carry its sentence number, and every token is counted once.
+        """
+        if self.segmentation == "sentences":
+            return sentence_segments(self.documents(), encoder, self.window, self.overlap)
+        return window_segments(self.documents(), encoder, self.window, self.overlap)
+
+    def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 64) -> Iterator[Batch]:
+        """Batches of about `tokens` tokens, of segments of about one length, the same in every run.
+
+        Args:
+            encoder: the model.
+            tokens: columns times rows of a batch, at most (one long segment may be more).
+            ahead: segments of how many batches are sorted by length together; more means less padding.
+        """
+        return bucketed(self.segments(encoder), tokens, ahead)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of content and cut, 16 hexadecimal digits; reads the files once."""
+        digest = hashlib.sha256()
+        cut = (self.segmentation, self.window, self.overlap, self.detokenize, self.max_documents, self.reading)
+        digest.update(repr(cut).encode())
+        for text in self.texts:
+            digest.update(len(text).to_bytes(8, "big") + text.encode(errors="surrogatepass"))
+        for path in self.files:
+            digest.update(path.stat().st_size.to_bytes(8, "big"))
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        return digest.hexdigest()[:16]
+
+    def describe(self) -> dict[str, object]:
+        """The facts of the corpus as JSON can hold them, for manifests and passports."""
+        return {
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "files": [str(path) for path in self.files],
+            "texts": len(self.texts),
+            "segmentation": self.segmentation,
+            "window": self.window,
+            "overlap": self.overlap,
+            "detokenize": self.detokenize,
+            "max_documents": self.max_documents,
+            "column": self.reading.column,
+            "errors": self.reading.errors,
+            "markup": self.reading.markup,
+        }
+
+
+def open_corpus(
+    source: str | Path | Sequence[str] | Corpus | None = None,
+    *,
+    segmentation: Segmentation = "sentences",
+    window: int | None = None,
+    overlap: int | None = None,
+    column: str = "text",
+    errors: str = "strict",
+    markup: str = "auto",
+    detokenize: bool = False,
+    max_documents: int | None = None,
+) -> Corpus:
+    """Open a corpus; nothing is read but the names of its files.
+
+    Args:
+        source: None for the shipped WikiText-103 validation text; a file (.txt, .jsonl, .parquet, else plain text), a
+            folder, a pattern such as "data/*.jsonl"; or texts in memory, each a document. A `Corpus` passes through.
+        segmentation: "sentences", each read on its own, as in Geva et al. 2021, section 3; or "windows", documents in
+            overlapping stretches.
+        window: longest segment in tokens; the model's context when None.
+        overlap: tokens of an earlier window that the next one sees again as context; a quarter of the window when None.
+        column: field of JSON lines or Parquet that holds the text.
+        errors: "strict", "replace" or "ignore", for bytes that are no UTF-8.
+        markup: "auto", "wikitext" or "plain".
+        detokenize: turn WikiText's spacing (` @-@ `, ` , `) into ordinary writing; the papers did not.
+        max_documents: stop after so many.
+
+    Raises:
+        CorpusUnreadable: no such file.
+        InvalidInput: an option makes no sense.
+    """
+    if isinstance(source, Corpus):
+        return source
+    for name, value, allowed in (
+        ("segmentation", segmentation, ("sentences", "windows")),
+        ("errors", errors, ("strict", "replace", "ignore")),
+        ("markup", markup, ("auto", "wikitext", "plain")),
+    ):
+        if value not in allowed:
+            raise InvalidInput(f"{name}={value!r}", why=f"it is none of {', '.join(allowed)}")
+    if window is not None and window < 2:
+        raise InvalidInput(f"window={window}", why="a window holds two tokens or more")
+    if overlap is not None and (overlap < 0 or (window is not None and overlap >= window)):
+        raise InvalidInput(f"overlap={overlap}", why="it must be at least 0 and smaller than the window")
+    if max_documents is not None and max_documents < 1:
+        raise InvalidInput(f"max_documents={max_documents}", why="it must be at least 1")
+    reading = Reading(column, errors, markup)
+    rest = (reading, segmentation, window, overlap, detokenize, max_documents)
+    if source is None:
+        return Corpus("wikitext-103 validation", (Path(str(SHIPPED)),), (), *rest)
+    if isinstance(source, (str, Path)):
+        return Corpus(str(source), tuple(paths_of(source)), (), *rest)
+    texts = tuple(source) if isinstance(source, Iterable) else ()
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidInput("corpus", why="a list must hold texts only")
+    if not any(text.strip() for text in texts):
+        raise CorpusUnreadable("corpus in memory", why="it holds no text", instead="Give at least one text")
+    return Corpus("texts in memory", (), texts, *rest)

@@ -1,0 +1,61 @@
+"""WikiText's markup: articles by their title line, headings, and the spaces and signs of its tokenisation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+_TITLE = re.compile(r"^ ?= (?!=)(.+?) = ?$")
+_HEADING = re.compile(r"^ ?(=(?: =)*) .+ \1 ?$")
+
+
+def is_heading(line: str) -> bool:
+    """Whether a line is a title or a heading, such as ` = = Description = = `."""
+    return bool(_HEADING.match(line.rstrip("\n")))
+
+
+def title(line: str) -> str | None:
+    """The article's title when the line is one (` = Homarus gammarus = `), else None."""
+    found = _TITLE.match(line.rstrip("\n"))
+    return found.group(1) if found and not found.group(1).endswith(" =") else None
+
+
+def looks_like_wikitext(first_lines: Iterable[str]) -> bool:
+    """Whether the first line that is not blank is an article's title."""
+    return title(next((line for line in first_lines if line.strip()), "")) is not None
+
+
+def articles(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(title, text with its headings) of each article; a title stands between blank lines.
+
+    Text before the first title is an article named "".
+    """
+    name, held, blank_before = "", [], True
+    for line in lines:
+        found = title(line) if blank_before else None
+        if found is not None:
+            if any(part.strip() for part in held):
+                yield name, "".join(held)
+            name, held = found, []
+        held.append(line)
+        blank_before = not line.strip()
+    if any(part.strip() for part in held):
+        yield name, "".join(held)
+
+
+_JOINS = [
+    (re.compile(r" @([-,.–])@ "), r"\1"),
+    (re.compile(r" ([,.;:?!%)\]}])"), r"\1"),
+    (re.compile(r"([(\[{$£]) "), r"\1"),
+    (re.compile(r" ('(?:s|re|ve|ll|d|m|t)\b|n't\b)"), r"\1"),
+    (re.compile(r'" ([^"\n]*?) "'), r'"\1"'),
+    (re.compile(r"' ([^'\n]*?) '"), r"'\1'"),
+    (re.compile(r"^ +| +$", re.MULTILINE), ""),
+]
+
+
+def detokenized(text: str) -> str:
+    """The text as a person would write it: ` @-@ ` is `-`, ` , ` is `, `; `<unk>` stays, since the word is lost."""
+    for pattern, put in _JOINS:
+        text = pattern.sub(put, text)
+    return text

@@ -1,0 +1,160 @@
+"""Documents out of files: plain text, WikiText, JSON lines, Parquet; one at a time, so that no file need fit in memory."""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from unembed.corpus.markup import articles, looks_like_wikitext
+from unembed.errors import CorpusUnreadable
+
+SHIPPED = files("unembed.corpus") / "shipped" / "wikitext" / "valid.txt"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read.
+
+    Attributes:
+        column: the field of JSON lines or Parquet that holds the text.
+        errors: "strict" stops at bytes that are no UTF-8, "replace" puts U+FFFD there, "ignore" leaves them out.
+        markup: "wikitext", "plain", or "auto", which looks whether a file starts with an article's title.
+    """
+
+    column: str = "text"
+    errors: str = "strict"
+    markup: str = "auto"
+
+
+def paths_of(source: str | Path) -> list[Path]:
+    """The files a path, a folder or a pattern names, in the order of their names.
+
+    Raises:
+        CorpusUnreadable: there are none.
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        kinds = (".txt", ".tokens", ".jsonl", ".ndjson", ".parquet")
+        found = sorted(p for p in path.rglob("*") if p.suffix in kinds)
+        if found:
+            return found
+        raise CorpusUnreadable(f"folder {path}", why=f"it holds no file that ends in {', '.join(kinds)}")
+    found = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
+    if not found:
+        raise CorpusUnreadable(
+            f"corpus {str(source)!r}", why="no file has this name or fits this pattern", instead="Check the path"
+        )
+    return found
+
+
+def documents_of(path: Path, reading: Reading) -> Iterator[tuple[str, str]]:
+    """(name, text) of every document of one file; the kind is told by the ending, anything else is plain text.
+
+    Raises:
+        CorpusUnreadable: it cannot be read or decoded, or a row has no such column.
+    """
+    try:
+        if path.suffix in (".jsonl", ".ndjson"):
+            yield from _json_lines(path, reading)
+        elif path.suffix == ".parquet":
+            yield from _parquet(path, reading)
+        else:
+            yield from _text(path, reading)
+    except OSError as error:
+        raise CorpusUnreadable(f"{path}", why=error.strerror or str(error)) from error
+
+
+def _lines(path: Path, reading: Reading) -> Iterator[str]:
+    """Lines with their ends kept, decoded one by one so that the place of a bad byte is known."""
+    at = 0
+    with path.open("rb") as file:
+        for raw in file:
+            try:
+                yield raw.decode("utf-8", errors=reading.errors)
+            except UnicodeDecodeError as error:
+                raise CorpusUnreadable(
+                    f"{path}, byte {at + error.start}",
+                    why=f"0x{raw[error.start]:02x} is not UTF-8 here",
+                    instead="Convert the file to UTF-8, or read it with errors='replace'",
+                ) from error
+            at += len(raw)
+
+
+def _text(path: Path, reading: Reading) -> Iterator[tuple[str, str]]:
+    lines = _lines(path, reading)
+    first: list[str] = []
+    for line in lines:
+        first.append(line)
+        if line.strip():
+            break
+    wikitext = reading.markup == "wikitext" or (reading.markup == "auto" and looks_like_wikitext(first))
+
+    def all_lines() -> Iterator[str]:
+        yield from first
+        yield from lines
+
+    if wikitext:
+        yield from ((name or path.name, text) for name, text in articles(all_lines()))
+        return
+    yield from _paragraph_documents(path.name, all_lines())
+
+
+def _paragraph_documents(name: str, lines: Iterator[str], at_most: int = 1 << 20) -> Iterator[tuple[str, str]]:
+    """A plain file is one document; a very large one is cut at line ends so that it need not fit in memory."""
+    held: list[str] = []
+    size, part = 0, 0
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if size >= at_most:
+            yield (name if part == 0 else f"{name} part {part + 1}"), "".join(held)
+            held, size, part = [], 0, part + 1
+    if held:
+        yield (name if part == 0 else f"{name} part {part + 1}"), "".join(held)
+
+
+def _json_lines(path: Path, reading: Reading) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(_lines(path, reading), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise CorpusUnreadable(where, why=f"it is no JSON: {error.msg} at column {error.colno}") from error
+        if not isinstance(row, dict) or not isinstance(row.get(reading.column), str):
+            has = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
+            raise CorpusUnreadable(
+                where, why=f"it has no text under {reading.column!r}, only {has}", instead="Name the field with column="
+            )
+        yield str(row.get("title") or row.get("id") or f"{path.name}:{number}"), row[reading.column]
+
+
+def _parquet(path: Path, reading: Reading) -> Iterator[tuple[str, str]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        if reading.column not in file.schema_arrow.names:
+            raise CorpusUnreadable(
+                f"{path}",
+                why=f"it has no column {reading.column!r}, only {', '.join(file.schema_arrow.names)}",
+                instead="Name the column of the text with column=",
+            )
+        number = 0
+        for rows in file.iter_batches(batch_size=256, columns=[reading.column]):
+            for text in rows.column(0).to_pylist():
+                if isinstance(text, str):
+                    yield f"{path.name}:{number}", text
+                elif text is not None:
+                    raise CorpusUnreadable(f"{path}, row {number}", why=f"column {reading.column!r} holds no text")
+                number += 1
+    except pa.ArrowException as error:
+        raise CorpusUnreadable(f"{path}", why=f"it is no Parquet file that can be read: {error}") from error

@@ -1,0 +1,100 @@
+"""Documents cut into what the model reads at once, with every token's place kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from unembed.corpus.segments import Document, Encoder, Segment
+from unembed.corpus.sentences import sentences
+from unembed.errors import InvalidInput
+
+
+class _Axis:
+    """Where the next segment starts, and what number it has."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.number = 0
+
+
+def sentence_segments(
+    documents: Iterator[Document], encoder: Encoder, window: int | None, overlap: int | None
+) -> Iterator[Segment]:
+    """Each sentence a segment of its own; one longer than the context in overlapping windows."""
+    size, back = sizes(encoder, window, overlap)
+    lead = leading(encoder)
+    axis = _Axis()
+    for document in documents:
+        for number, sentence in enumerate(sentences(document.text)):
+            yield from _windows(encoder.encode(sentence)[0].cpu(), len(lead), size, back, document.number, number, axis)
+
+
+def window_segments(
+    documents: Iterator[Document], encoder: Encoder, window: int | None, overlap: int | None
+) -> Iterator[Segment]:
+    """Each document in overlapping windows; `sentence` counts them."""
+    size, back = sizes(encoder, window, overlap)
+    lead = leading(encoder)
+    axis = _Axis()
+    for document in documents:
+        yield from _windows(encoder.encode(document.text)[0].cpu(), len(lead), size, back, document.number, None, axis)
+
+
+def _windows(
+    tokens: Tensor, lead: int, size: int | None, back: int, document: int, sentence: int | None, axis: _Axis
+) -> Iterator[Segment]:
+    """One stretch of tokens as windows; the special tokens in front open each of them.
+
+    A later window is [special tokens, `back` tokens of context, new tokens]. Its column 0 is put on the axis so that its
+    text tokens stand where they stand; its special tokens are not counted again.
+    """
+    n = len(tokens)
+    start, done, count = axis.position, 0, 0
+    while done < n:
+        if done == 0:
+            columns, skip, at = tokens[:size], 0, start
+            done = len(columns)
+        else:
+            assert size is not None
+            begin = done - back
+            columns = torch.cat([tokens[:lead], tokens[begin : begin + size - lead]])
+            skip, at = lead + back, start + begin - lead
+            done = begin + len(columns) - lead
+        follow = int(tokens[done]) if done < n else -1
+        yield Segment(
+            axis.number, document, count if sentence is None else sentence, at, skip, lead, columns.clone(), follow
+        )
+        axis.number += 1
+        count += 1
+    axis.position = start + n
+
+
+def sizes(encoder: Encoder, window: int | None, overlap: int | None) -> tuple[int | None, int]:
+    """The longest segment and how many tokens two windows share.
+
+    Raises:
+        InvalidInput: the window is longer than the model's context, or leaves no room for new tokens.
+    """
+    size = encoder.n_ctx if window is None else window
+    if size is None:
+        return None, 0
+    if encoder.n_ctx is not None and size > encoder.n_ctx:
+        raise InvalidInput(f"window={size}", why=f"the model's context is {encoder.n_ctx}")
+    back = size // 4 if overlap is None else overlap
+    if back + len(leading(encoder)) >= size:
+        raise InvalidInput(f"overlap={back}", why=f"a window of {size} tokens then holds nothing new")
+    return size, back
+
+
+def leading(encoder: Encoder) -> list[int]:
+    """The special tokens that the tokenizer puts in front of any text."""
+    a, b = encoder.encode("a")[0].tolist(), encoder.encode("of")[0].tolist()
+    lead: list[int] = []
+    for x, y in zip(a[:-1], b[:-1], strict=False):
+        if x != y:
+            break
+        lead.append(x)
+    return lead

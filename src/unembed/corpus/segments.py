@@ -1,0 +1,160 @@
+"""What a corpus is made of: documents, segments (what the model reads at once) and batches of segments.
+
+Every counted token has one place on one axis, its `position`: the number of counted and context tokens of the corpus
+before it. Segments of a corpus lie on this axis in order, so "earlier" is "smaller", and a trigger needs one number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class Encoder(Protocol):
+    """What a corpus asks of a model: its tokens and how long a prompt may be."""
+
+    @property
+    def n_ctx(self) -> int | None:
+        """The longest prompt, None where there is no limit."""
+        ...
+
+    def encode(self, text: str) -> Tensor:
+        """The tokens of a text, (1, pos), with the special tokens the tokenizer adds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text of the corpus."""
+
+    number: int
+    name: str
+    """Its title where it has one (WikiText), else file and line or row."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What the model reads at once: a sentence, or a window of a document.
+
+    Attributes:
+        number: counted through the corpus.
+        document: number of its document.
+        sentence: number of the sentence or window inside the document.
+        start: place of column 0 on the corpus axis; column c stands at `start + c`.
+        skip: how many first columns are context only and are not counted here (an earlier window counted them).
+        lead: how many first columns are special tokens that the tokenizer put in front of the text.
+        tokens: ids, (pos,).
+        next_token: the token after the last one, -1 where the corpus has none or the segment is a sentence.
+    """
+
+    number: int
+    document: int
+    sentence: int
+    start: int
+    skip: int
+    lead: int
+    tokens: Int[Tensor, " pos"]
+    next_token: int = -1
+
+    def __len__(self) -> int:
+        """Columns."""
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Segments of about one length, padded on the right. Small integer tensors; all on the CPU until `to`.
+
+    Attributes:
+        number: counted through the corpus; the same for every run of the same corpus, model and batch size.
+        tokens: ids, padding filled with 0.
+        lengths: columns that are real.
+        segments: segment numbers.
+        documents: document numbers.
+        sentences: sentence numbers inside the document.
+        starts: place of column 0 on the corpus axis.
+        skips: first columns that are not counted.
+        leads: first columns that are special tokens.
+        after: the token after the last, -1 for none.
+    """
+
+    number: int
+    tokens: Int[Tensor, "batch pos"]
+    lengths: Int[Tensor, " batch"]
+    segments: Int[Tensor, " batch"]
+    documents: Int[Tensor, " batch"]
+    sentences: Int[Tensor, " batch"]
+    starts: Int[Tensor, " batch"]
+    skips: Int[Tensor, " batch"]
+    leads: Int[Tensor, " batch"]
+    after: Int[Tensor, " batch"]
+
+    @classmethod
+    def of(cls, number: int, segments: list[Segment]) -> Batch:
+        """The segments as one batch, in the order given."""
+        lengths = torch.tensor([len(s) for s in segments])
+        tokens = torch.zeros(len(segments), int(lengths.max()), dtype=torch.long)
+        for row, segment in enumerate(segments):
+            tokens[row, : len(segment)] = segment.tokens
+        return cls(
+            number,
+            tokens,
+            lengths,
+            torch.tensor([s.number for s in segments]),
+            torch.tensor([s.document for s in segments]),
+            torch.tensor([s.sentence for s in segments]),
+            torch.tensor([s.start for s in segments]),
+            torch.tensor([s.skip for s in segments]),
+            torch.tensor([s.lead for s in segments]),
+            torch.tensor([s.next_token for s in segments]),
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(batch, pos)."""
+        return self.tokens.shape[0], self.tokens.shape[1]
+
+    @cached_property
+    def columns(self) -> Int[Tensor, " pos"]:
+        """0, 1, 2, ..."""
+        return torch.arange(self.tokens.shape[1])
+
+    @cached_property
+    def mask(self) -> Bool[Tensor, "batch pos"]:
+        """True at real tokens, False at padding."""
+        return self.columns < self.lengths[:, None]
+
+    @cached_property
+    def counted(self) -> Bool[Tensor, "batch pos"]:
+        """True at the positions that statistics count: real, and not counted by an earlier window."""
+        return self.mask & (self.columns >= self.skips[:, None])
+
+    @cached_property
+    def positions(self) -> Int[Tensor, "batch pos"]:
+        """Each column's place on the corpus axis."""
+        return self.starts[:, None] + self.columns
+
+    @cached_property
+    def prefix_lengths(self) -> Int[Tensor, "batch pos"]:
+        """Tokens of text in the prefix that ends here, special tokens in front left out."""
+        return (self.columns + 1 - self.leads[:, None]).clamp_min(0)
+
+    @cached_property
+    def next_tokens(self) -> Int[Tensor, "batch pos"]:
+        """The token that follows each, -1 where there is none."""
+        following = torch.full_like(self.tokens, -1)
+        following[:, :-1] = self.tokens[:, 1:]
+        following[~self.mask] = -1
+        following[torch.arange(len(self.lengths)), self.lengths - 1] = self.after
+        return following
+
+    @cached_property
+    def n_counted(self) -> int:
+        """How many positions statistics count."""
+        return int(self.counted.sum())
