@@ -27,6 +27,7 @@ _HOMES: dict[str, str] = {
     "report": "unembed.reports.studies",
     "steering": "unembed.control",
     "circuits": "unembed.attention.circuits",
+    "examine": "unembed.environment",
     "UnembedError": "unembed.errors",
     "open_corpus": "unembed.corpus.corpus",
     "sweep": "unembed.sweeps.sweep",

@@ -1,5 +1,7 @@
 """A matrix kept as factors answers as the dense matrix does."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
@@ -44,7 +46,7 @@ def test_eigenvalues_are_the_largest_of_the_dense_matrix() -> None:
 def test_products_and_parts() -> None:
     matrix, other = low_rank(r=9), low_rank(r=4, seed=1)
     dense = matrix.dense()
-    close = {"rtol": 1e-12, "atol": 1e-11}
+    close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-11)
     for product, expected in (
         (matrix @ other, dense @ other.dense()),
         (other @ matrix, other.dense() @ dense),
@@ -53,13 +55,13 @@ def test_products_and_parts() -> None:
         (matrix.T, dense.T),
         (matrix * 3.0, dense * 3),
     ):
-        torch.testing.assert_close(product.dense(), expected, **close)
+        close(product.dense(), expected)
     assert (matrix @ other).rank == 4 == (other @ matrix).rank
-    torch.testing.assert_close(matrix.rows([3, 5]), dense[[3, 5]], **close)
-    torch.testing.assert_close(matrix.rows(torch.tensor([3, -1])), dense[[3, -1]], **close)
-    torch.testing.assert_close(matrix.columns(slice(2, 6)), dense[:, 2:6], **close)
-    torch.testing.assert_close(matrix.block([1, 2], [0, 7, 9]), dense[[1, 2]][:, [0, 7, 9]], **close)
-    torch.testing.assert_close(low_rank(3)[1].dense(), low_rank(3).dense()[1], **close)
+    close(matrix.rows([3, 5]), dense[[3, 5]])
+    close(matrix.rows(torch.tensor([3, -1])), dense[[3, -1]])
+    close(matrix.columns(slice(2, 6)), dense[:, 2:6])
+    close(matrix.block([1, 2], [0, 7, 9]), dense[[1, 2]][:, [0, 7, 9]])
+    close(low_rank(3)[1].dense(), low_rank(3).dense()[1])
 
 
 @given(

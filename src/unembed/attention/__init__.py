@@ -3,5 +3,5 @@
 Owns matrices kept as factors (`LowRank`), the two circuits of a head, copying and matching scores, composition, virtual
 heads, skip-trigrams, path expansion, head scores on text, induction and the geometry of the stream.
 
-Public names: `circuits`, `Circuits`, `LowRank`.
+Public names: `circuits` (as `unembed.circuits`), `Circuits`, `LowRank`.
 """

@@ -1,0 +1,136 @@
+"""How strongly an earlier head's output is read by a later head: Q-, K- and V-composition of all pairs.
+
+||A B||_F^2 = <A'A, BB'>, and both Gram matrices are symmetric, so all pairs are one inner product between the writers'
+and the readers' Gram matrices. These are formed a few rows at a time and never kept.
+
+Source: Elhage et al. 2021, "Two-layer attention-only transformers", composition scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.attention.sides import reading, writing
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+
+MODES = ("q", "k", "v")
+_BYTES = 128 << 20
+"""Room for the Gram rows of one side."""
+_HEADS = 256
+"""Heads on either side at once: enough for full speed, and few enough for models of 8B parameters."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gram:
+    """Gram matrices outer @ middle @ outer' of many heads, as their factors."""
+
+    outer: Float[Tensor, "head d_model d_head"]
+    weighted: Float[Tensor, "head d_model d_head"]
+    """outer @ middle."""
+
+    @classmethod
+    def of(cls, outer: Float[Tensor, "head d_model d_head"], inner: Float[Tensor, "head m d_head"]) -> Gram:
+        """The Gram matrices of outer @ inner': outer (inner' inner) outer'."""
+        return cls(outer, outer @ (inner.mT @ inner))
+
+    def norms(self) -> Float[Tensor, " head"]:
+        """||outer @ inner'||_F of each head: the root of the Gram matrix's trace."""
+        return (self.outer.double() * self.weighted.double()).sum(dim=(1, 2)).clamp_min(0).sqrt()
+
+    def rows(self, start: int, stop: int) -> Float[Tensor, "head row column"]:
+        """Rows start to stop of every Gram matrix, from column `start` on."""
+        return self.weighted[:, start:stop] @ self.outer[:, start:].mT
+
+
+def inner_products(a: Gram, b: Gram) -> Float[Tensor, "head_a head_b"]:
+    """<G_a, G_b> of every pair, float64; each symmetric matrix is read above its diagonal only.
+
+    Memory: the rows of one block, at most `_BYTES` a side.
+    """
+    d_model = a.outer.shape[1]
+    most = max(len(a.outer), len(b.outer))
+    step = int(min(64, max(1, _BYTES // (most * d_model * a.outer.element_size()))))
+    total = torch.zeros(len(a.outer), len(b.outer), dtype=torch.float64, device=a.outer.device)
+    for start in range(0, d_model, step):
+        stop = min(start + step, d_model)
+        rows_a, rows_b = a.rows(start, stop), b.rows(start, stop)
+        # What lies right of the square on the diagonal stands for its mirror image too.
+        rows_a[:, :, stop - start :] *= 2
+        total += rows_a.flatten(1) @ rows_b.flatten(1).mT
+    return total
+
+
+def writers(lm: Decoder, layers: Sequence[int], basis: str) -> Gram:
+    """W_OV' W_OV of the heads of some layers: what they write."""
+    return Gram.of(_stacked([writing(lm, n, basis).mT for n in layers]), _reads(lm, layers, "v", basis))
+
+
+def readers(lm: Decoder, layers: Sequence[int], mode: str, basis: str) -> Gram:
+    """What a head reads with its queries (W_QK W_QK'), its keys (W_QK' W_QK) or its values (W_OV W_OV')."""
+    outer = _reads(lm, layers, mode, basis)
+    if mode == "v":
+        return Gram.of(outer, _stacked([writing(lm, n, basis).mT for n in layers]))
+    return Gram.of(outer, _reads(lm, layers, "k" if mode == "q" else "q", basis))
+
+
+def _reads(lm: Decoder, layers: Sequence[int], which: str, basis: str) -> Tensor:
+    return _stacked([reading(lm, n, which, basis) for n in layers])
+
+
+def _stacked(matrices: list[Tensor]) -> Tensor:
+    dtype = torch.promote_types(matrices[0].dtype, torch.float32)  # a sum with signs: never in half precision
+    return torch.cat([m.to(dtype) for m in matrices]).contiguous()
+
+
+@torch.no_grad()
+def composition(lm: Decoder, mode: str, basis: str = "raw") -> Float[Tensor, "layer head layer_reading head_reading"]:
+    """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every writer a and every reader b of a later layer; 0 elsewhere.
+
+    Args:
+        lm: the model.
+        mode: "q" (W_b = W_QK), "k" (W_QK') or "v" (W_OV) of the reader.
+        basis: "raw" or "folded".
+
+    Memory: factors of at most `_HEADS` heads a side, and a block of Gram rows.
+
+    Raises:
+        InvalidInput: no such mode.
+    """
+    if mode not in MODES:
+        raise InvalidInput(f"composition {mode!r}", why=f"it is none of {', '.join(MODES)}")
+    n, heads = lm.n_layers, lm.n_heads
+    out = torch.zeros(n, heads, n, heads, dtype=torch.float64)
+    at_once = max(1, _HEADS // heads)
+    for first in range(1, n, at_once):
+        reading_layers = range(first, min(first + at_once, n))
+        b = readers(lm, reading_layers, mode, basis)
+        b_norms = b.norms()
+        for start in range(0, reading_layers[-1], at_once):
+            writing_layers = range(start, min(start + at_once, reading_layers[-1]))
+            a = writers(lm, writing_layers, basis)
+            squares = inner_products(a, b).clamp_min(0)
+            ratio = squares.sqrt() / (a.norms()[:, None] * b_norms).clamp_min(torch.finfo(torch.float64).tiny)
+            block = ratio.view(len(writing_layers), heads, len(reading_layers), heads).cpu()
+            out[writing_layers.start : writing_layers.stop, :, reading_layers.start : reading_layers.stop] = block
+    layers = torch.arange(n)
+    return out * (layers[:, None] < layers)[:, None, :, None]
+
+
+@torch.no_grad()
+def random_baseline(lm: Decoder, n_heads: int = 64, seed: int = 0) -> float:
+    """The mean ratio between circuits of independent Gaussian factors of the same shapes, measured on all pairs.
+
+    The same for Q, K and V: each is a product of two factors (d_model, d_head) on either side.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    n = max(2, min(n_heads, _HEADS))
+    a_out, a_in, b_out, b_in = (torch.randn(n, lm.d_model, lm.d_head, generator=generator) for _ in range(4))
+    a, b = Gram.of(a_out, a_in), Gram.of(b_out, b_in)
+    ratio = inner_products(a, b).clamp_min(0).sqrt() / (a.norms()[:, None] * b.norms())
+    return float(ratio.mean())

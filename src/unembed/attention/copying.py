@@ -1,0 +1,132 @@
+"""Whether a head copies: eigenvalues of its full OV circuit, found at (d_head, d_head), for all heads at once.
+
+Source: Elhage et al. 2021, "Summarizing OV/QK matrices".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from unembed.attention.low_rank import LowRank, by_modulus
+from unembed.attention.sides import embedding, reading, unembedding, writing
+from unembed.models.decoder import Decoder
+
+_BLOCK = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class Spectra:
+    """Eigenvalues of one circuit for each head, largest modulus first."""
+
+    eigenvalues: Complex[Tensor, "*head r"]
+
+    @property
+    def score(self) -> Float[Tensor, "*head"]:
+        """sum(lambda).real / sum(|lambda|), in [-1, 1]; +1 where all are positive real numbers."""
+        total = self.eigenvalues.abs().sum(dim=-1)
+        return self.eigenvalues.real.sum(dim=-1) / total.clamp_min(torch.finfo(total.dtype).tiny)
+
+    @property
+    def positive_fraction(self) -> Float[Tensor, "*head"]:
+        """The share of eigenvalues with a positive real part."""
+        return (self.eigenvalues.real > 0).double().mean(dim=-1)
+
+
+@torch.no_grad()
+def product_with_embedding(lm: Decoder, what: str, basis: str) -> Float[Tensor, "d_model d_model"]:
+    """W_U W_E ("ov") or W_E' W_E ("qk"), summed over the vocabulary by blocks. The one step of vocabulary width.
+
+    Memory: the result and one block.
+    """
+    dtype = torch.promote_types(lm.dtype, torch.float32)
+    if basis == "raw" and lm.dtype == dtype:
+        W_E = lm.weights.W_E
+        return (lm.weights.W_U if what == "ov" else W_E.T) @ W_E
+    total = torch.zeros(lm.d_model, lm.d_model, dtype=dtype, device=lm.weights.W_E.device)
+    for start in range(0, lm.d_vocab, _BLOCK):
+        ids = torch.arange(start, min(start + _BLOCK, lm.d_vocab), device=total.device)
+        W_E = embedding(lm, basis, ids).to(dtype)
+        total += (unembedding(lm, basis, ids).to(dtype) if what == "ov" else W_E.T) @ W_E
+    return total
+
+
+@torch.no_grad()
+def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basis: str) -> Spectra:
+    """Eigenvalues of W_E W_V W_O W_U of all heads: those of W_O (W_U W_E) W_V, of size d_head.
+
+    Args:
+        lm: the model.
+        product: W_U W_E, from `product_with_embedding`.
+        basis: "raw" or "folded".
+
+    Returns:
+        Eigenvalues (layer, head, d_head), complex128.
+    """
+    cores = []
+    for layer in range(lm.n_layers):
+        W_V, W_O = reading(lm, layer, "v", basis, grouped=True), writing(lm, layer, basis)
+        kv, d_model, d_head = W_V.shape
+        # One product for all heads of the layer; those of a group share their values.
+        seen = product @ W_V.to(product.dtype).transpose(0, 1).reshape(d_model, kv * d_head)
+        seen = seen.view(d_model, kv, d_head).transpose(0, 1)
+        cores.append(W_O.to(product.dtype) @ seen.repeat_interleave(W_O.shape[0] // kv, dim=0))
+    return Spectra(by_modulus(torch.linalg.eigvals(torch.stack(cores).double())))
+
+
+@torch.no_grad()
+def matching_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basis: str) -> Spectra:
+    """Eigenvalues of W_E W_Q W_K' W_E' of all heads at offset 0: positive where a head attends to the same token.
+
+    Args:
+        lm: the model.
+        product: W_E' W_E, from `product_with_embedding`.
+        basis: "raw" or "folded".
+    """
+    cores = []
+    for layer in range(lm.n_layers):
+        W_Q, W_K = (reading(lm, layer, which, basis).to(product.dtype) for which in "qk")
+        cores.append(W_K.mT @ product @ W_Q)
+    return Spectra(by_modulus(torch.linalg.eigvals(torch.stack(cores).double())))
+
+
+@dataclass(frozen=True, eq=False)
+class OwnToken:
+    """How a full OV circuit treats each token's own logit: positive eigenvalues alone do not settle it."""
+
+    mean_z: float
+    """Mean over tokens of how many standard deviations of its row the diagonal entry lies above the row's mean."""
+    top_share: float
+    """The share of tokens whose own logit is among the k largest of their row."""
+    k: int
+    n_tokens: int
+
+
+@torch.no_grad()
+def own_token(full: LowRank, k: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
+    """Diagonal summaries of a (d_vocab, d_vocab) circuit; the z-score over all tokens, the rank over a sample.
+
+    Args:
+        full: the circuit over the whole vocabulary.
+        k: how near the top counts.
+        n_tokens: tokens sampled for `top_share`; all of them when there are no more.
+        seed: of the sample.
+
+    Memory: a block of rows.
+    """
+    left, right = full.left.double(), full.right.double()
+    n = right.shape[1]
+    mean = left @ right.mean(dim=1)
+    second = torch.einsum("ti,ij,tj->t", left, right @ right.mT / n, left)
+    deviation = (second - mean.square()).clamp_min(0).sqrt().clamp_min(torch.finfo(torch.float64).tiny)
+    z = (full.diagonal().double() - mean) / deviation
+    chosen = torch.arange(n) if n <= n_tokens else torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    hits = 0
+    for ids in chosen[:n_tokens].to(left.device).split(64):
+        rows = full.rows(ids)
+        own = rows.gather(1, ids[:, None])
+        hits += int(((rows > own).sum(dim=1) < k).sum())
+    return OwnToken(float(z.mean()), hits / min(n, n_tokens), k, min(n, n_tokens))
