@@ -204,6 +204,19 @@ class Trace:
         scale = self.scale if basis == "frozen" else None
         return read(self.lm, x, 1, basis=basis, scale=scale, track=track).tracked_ranks[..., 0]
 
+    def prediction_ranks(self, point: str = "resid_post") -> Int[Tensor, "layer pos"]:
+        """The rank of every position's own final prediction at a point of every layer; 0 is the top.
+
+        Raises:
+            PointMissing: the model has no such point.
+        """
+        if point == "resid_post":
+            return self._after.tracked_ranks[..., 0]
+        if point == self._before:
+            return self._before_ffn.tracked_ranks[..., 0]
+        x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0]
+        return read(self.lm, x, 1, track=self._final.expand(x.shape[0], -1, -1)).tracked_ranks[..., 0]
+
     def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
         """The model's logits after a position."""
         return self._last_logits[position_of(self.run, position)]

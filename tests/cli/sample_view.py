@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unembed.cli.trace_view import (
+from unembed.views.trace_view import (
     SCHEMA_TRACE,
     AccountView,
     Candidate,

@@ -47,7 +47,7 @@ def explain(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     edits = options.edits(set_)
     from unembed.cli.opening import opened
-    from unembed.cli.trace_gather import Asked, explain_view
+    from unembed.views.trace_gather import Asked, explain_view
     from unembed.cli.trace_output import deliver
     from unembed.cli.trace_terminal import draw_explanation
 

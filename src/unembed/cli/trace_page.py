@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from unembed.cli.bars import Scale, percent, signed
-from unembed.cli.trace_view import AccountView, Candidate, EventView, LayerView, SubUpdateView, TraceView
+from unembed.views.trace_view import AccountView, Candidate, EventView, LayerView, SubUpdateView, TraceView
 from unembed.results import visible, visible_html
 
 _STYLE = """

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unembed.cli.bars import OPPOSES, PROMOTES, Scale, percent, signed
-from unembed.cli.trace_view import AccountView, Candidate, EventView, LayerView, SubUpdateView, TraceView
+from unembed.views.trace_view import AccountView, Candidate, EventView, LayerView, SubUpdateView, TraceView
 from unembed.results import visible_rich
 
 _ACCENT = "bold green"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from unembed.cli.trace_view import (
+from unembed.errors import PointMissing, Unsupported
+from unembed.results import Passport
+from unembed.views.trace_view import (
     SCHEMA_EXPLAIN,
     SCHEMA_TRACE,
     AccountView,
@@ -19,8 +21,9 @@ from unembed.cli.trace_view import (
     Token,
     TraceView,
 )
-from unembed.errors import PointMissing, Unsupported
-from unembed.results import Passport
+
+Tracing = Callable[..., Any]
+"""`(prompt, edits=...) -> Trace`."""
 
 _READ_ANYWAY = 10
 """Tokens that a trace reads at every point in its one pass; fewer are cut from these, at no cost."""
@@ -41,13 +44,31 @@ class Asked:
 
 
 def trace_view(
-    lm: Any, asked: Asked, *, layer: int | None, memories: int | None, token: str | None, point: str
+    lm: Any,
+    asked: Asked,
+    *,
+    layer: int | None,
+    memories: int | None,
+    token: str | int | None,
+    point: str,
+    tracing: Tracing | None = None,
 ) -> tuple[TraceView, Passport]:
-    """What `unembed trace` shows, and its passport."""
+    """What `unembed trace` shows, and its passport.
+
+    Args:
+        lm: the model.
+        asked: where to look, and how to read.
+        layer: only this layer.
+        memories: sub-updates of each layer; 2, or 10 with `layer`, when None.
+        token: the token to follow; the predicted one when None.
+        point: where the grid is read.
+        tracing: gives the trace of a prompt under edits, where it may be at hand already; `lm.trace` when None.
+    """
+    tracer: Tracing = tracing or lm.trace
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
     target = None if token is None else lm.single_token(token)
-    trace = lm.trace(asked.prompt, edits=asked.edits)
-    common, passport = _common(lm, trace, asked, target)
+    trace = tracer(asked.prompt, edits=asked.edits)
+    common, passport = _common(lm, trace, asked, target, tracer)
     position, target = common["position"], common["target"].id
     each = memories if memories is not None else 2 if layer is None else 10
     updates = {n: _sub_updates(trace, n, position, each, target, asked) for n in layers}
@@ -63,12 +84,20 @@ def trace_view(
 
 
 def explain_view(
-    lm: Any, asked: Asked, *, token: str, against: str | None, by: str | None, writers: int
+    lm: Any,
+    asked: Asked,
+    *,
+    token: str | int,
+    against: str | int | None,
+    by: str | None,
+    writers: int,
+    tracing: Tracing | None = None,
 ) -> tuple[TraceView, Passport]:
-    """What `unembed explain` shows, and its passport."""
+    """What `unembed explain` shows, and its passport; `tracing` as in `trace_view`."""
+    tracer: Tracing = tracing or lm.trace
     target, other = lm.single_token(token), None if against is None else lm.single_token(against)
-    trace = lm.trace(asked.prompt, edits=asked.edits)
-    common, passport = _common(lm, trace, asked, target)
+    trace = tracer(asked.prompt, edits=asked.edits)
+    common, passport = _common(lm, trace, asked, target, tracer)
     position = common["position"]
     kinds = [by] if by is not None else ["component", "head", "memory"] if lm.d_mlp else ["component", "head"]
     view = TraceView(
@@ -84,7 +113,7 @@ def explain_view(
     return view, passport
 
 
-def _common(lm: Any, trace: Any, asked: Asked, target: int | None) -> tuple[dict[str, Any], Passport]:
+def _common(lm: Any, trace: Any, asked: Asked, target: int | None, tracing: Tracing) -> tuple[dict[str, Any], Passport]:
     """The fields that both views have; the position is checked here, before anything costs time."""
     trace.logits(asked.position)
     position = asked.position % len(trace)
@@ -97,33 +126,40 @@ def _common(lm: Any, trace: Any, asked: Asked, target: int | None) -> tuple[dict
     return {
         "passport": passport.to_dict(),
         "model": lm.name,
-        "sizes": _sizes(lm),
+        "sizes": sizes_of(lm),
         "prompt": asked.prompt,
-        "edits": [_edit(edit) for edit in asked.edits],
+        "edits": [edit_in_words(edit) for edit in asked.edits],
         "tokens": [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(texts)],
         "position": position,
         "basis": asked.basis,
         "hide_unlearned": asked.hide_unlearned,
         "prediction": prediction,
-        "without_edits": _without_edits(lm, asked, position),
+        "without_edits": _without_edits(tracing, asked, position),
         "target": Token(position, target, lm.token_strings([target])[0]),
     }, passport
 
 
-def _sizes(lm: Any) -> str:
+def sizes_of(lm: Any) -> str:
+    """A model's sizes in one line."""
     parts = [f"{lm.n_layers} layers", f"{lm.n_heads} heads"]
     parts += [f"{lm.d_mlp:,} memories a layer"] if lm.d_mlp else []
     return " · ".join([*parts, f"{lm.d_vocab:,} tokens", str(lm.dtype).removeprefix("torch.")])
 
 
-def _edit(edit: Any) -> str:
-    return f"memory {edit.layer}.{edit.index} set to {edit.value:g}"
+def edit_in_words(edit: Any) -> str:
+    """An edit as a person says it."""
+    what = f"{'head' if edit.target == 'head' else 'memory'} {edit.layer}.{edit.index}"
+    change = {"set": f"set to {edit.value:g}", "scale": f"times {edit.value:g}", "add": f"plus {edit.value:g}"}
+    where = {"all": "", "last": " at the last position"}
+    if isinstance(edit.positions, str):
+        return f"{what} {change[edit.action]}{where[edit.positions]}"
+    return f"{what} {change[edit.action]} at {', '.join(map(str, edit.positions))}"
 
 
-def _without_edits(lm: Any, asked: Asked, position: int) -> list[Candidate] | None:
+def _without_edits(tracing: Tracing, asked: Asked, position: int) -> list[Candidate] | None:
     if not asked.edits:
         return None
-    return _read(lm.trace(asked.prompt), "resid_post", asked, basis="final")[-1][position]
+    return _read(tracing(asked.prompt, edits=()), "resid_post", asked, basis="final")[-1][position]
 
 
 def _read(trace: Any, point: str, asked: Asked, basis: str | None = None) -> list[list[list[Candidate]]]:

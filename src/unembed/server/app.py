@@ -1,0 +1,123 @@
+"""The application: the API under /api/v1, the page, and who may ask."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.middleware.gzip import GZipMiddleware
+from fastapi.responses import HTMLResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from unembed import __version__
+from unembed.server import answers
+from unembed.server.guard import LOOPBACK, Guard
+from unembed.server.routes import memories, traces
+from unembed.server.session import MAX_PROMPT, Session
+
+STATIC = Path(__file__).parent / "static"
+_FAILURES: dict[int | str, dict[str, Any]] = {
+    status: {"model": answers.Problem} for status in (401, 404, 409, 413, 422, 503, 507)
+}
+
+
+def create(session: Session, *, token: str, port: int, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
+    """The guarded application.
+
+    Args:
+        session: what is open.
+        token: who knows it may ask.
+        port: where the server listens: part of the cookie's name.
+        hosts: host names that requests may name.
+    """
+    # Some machines' registries map .js to text/plain, and browsers then refuse modules.
+    mimetypes.add_type("text/javascript", ".js")
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        session.close()
+
+    app = FastAPI(
+        title="unembed explorer",
+        version=__version__,
+        lifespan=lifespan,
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        responses=_FAILURES,
+    )
+    answers.install(app)
+    # Level 1: on one machine time matters more than bytes.
+    app.add_middleware(GZipMiddleware, minimum_size=1400, compresslevel=1)
+    api = APIRouter(prefix="/api/v1")
+    api.include_router(_about(session))
+    for room in (traces, memories):
+        api.include_router(room.router(session))
+    app.include_router(api)
+    page = (STATIC / "index.html").read_text(encoding="utf-8").replace("{{version}}", __version__)
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return HTMLResponse(page, headers={"cache-control": "no-store"})
+
+    app.mount(f"/static/{__version__}", _Immutable(directory=STATIC), name="static")
+    return Guard(app, token, port, hosts)
+
+
+class _Immutable(StaticFiles):
+    """Files whose address holds the version: a browser asks again, and is told in a few bytes that nothing changed."""
+
+    async def get_response(self, path: str, scope: Any) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["cache-control"] = "no-cache"
+        return response
+
+
+def _about(session: Session) -> APIRouter:
+    routes = APIRouter(tags=["about"])
+    lm = session.lm
+
+    @routes.get("/status")
+    async def status() -> dict[str, Any]:
+        """What the model is doing; answers at once, whatever that is."""
+        return {"version": __version__, "model": lm.name, **session.worker.status()}
+
+    @routes.get("/models")
+    async def models() -> dict[str, Any]:
+        """The open model: its sizes, and what can be asked of it."""
+        return {
+            "models": [
+                {
+                    "name": lm.name,
+                    "revision": lm.revision,
+                    "family": lm.structure.family,
+                    "dtype": str(lm.dtype).removeprefix("torch."),
+                    "device": str(lm.device),
+                    "n_layers": lm.n_layers,
+                    "d_model": lm.d_model,
+                    "d_mlp": lm.d_mlp,
+                    "n_heads": lm.n_heads,
+                    "n_kv_heads": lm.n_kv_heads,
+                    "d_vocab": lm.d_vocab,
+                    "n_ctx": lm.n_ctx,
+                    "max_prompt": MAX_PROMPT,
+                    "can": {
+                        "memories": bool(lm.d_mlp),
+                        "events": lm.structure.blocks[0].feed_forward is not None,
+                        "gated": any(getattr(b.feed_forward, "gate", None) is not None for b in lm.structure.blocks),
+                        "index": session.index is not None,
+                        "parallel": any(b.parallel for b in lm.structure.blocks),
+                        "shared_keys": lm.n_kv_heads != lm.n_heads,
+                    },
+                    "index": session.index_name,
+                }
+            ]
+        }
+
+    return routes

@@ -1,0 +1,163 @@
+"""One prompt seen whole: tokens, the grid, one layer, accounts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+
+from unembed.server import asked as a
+from unembed.server.answers import tagged
+from unembed.server.session import MAX_PROMPT, Session
+from unembed.views.emergence import Emergence, emergence
+from unembed.views.trace_gather import Asked, explain_view, trace_view
+from unembed.views.trace_view import TraceView
+
+
+def router(session: Session) -> APIRouter:
+    """The routes, over what is open."""
+    routes = APIRouter(tags=["trace"])
+
+    async def answer(request: Request, client: str, channel: str, key: str, what: str, work: Any) -> Response:
+        return tagged(request, await session.body(key, work, what=what, client=client, channel=channel))
+
+    @routes.get("/tokenize")
+    async def tokenize(
+        request: Request, text: Annotated[str, Query(max_length=MAX_PROMPT)], client: a.Client = ""
+    ) -> Response:
+        """The tokens of a text, as ids and texts."""
+
+        def work() -> dict[str, Any]:
+            ids = session.lm.encode(text)[0].tolist() if text else []
+            return {"ids": ids, "tokens": session.lm.token_strings(ids), "limit": session.lm.n_ctx}
+
+        return await answer(request, client, "tokenize", f"tokenize {text}", "splitting text", work)
+
+    @routes.post("/traces", responses={200: {"model": Emergence}})
+    async def post_trace(request: Request, asked: a.TraceAsked, client: a.Client = "") -> Response:
+        """Run a prompt: top tokens at every layer and position, events, and the id for further questions."""
+        edits = [e.edit() for e in asked.edits]
+        key = session.remember(asked.prompt, edits)
+
+        def work() -> dict[str, Any]:
+            view = emergence(session.lm, session.tracing(asked.prompt, edits), asked.prompt, asked.top)
+            return {"id": key, **view.to_dict()}
+
+        return await answer(request, client, "trace", f"trace {key} {asked.top}", "tracing a prompt", work)
+
+    @routes.get("/traces/{trace_id}", responses={200: {"model": TraceView}})
+    async def get_trace(
+        request: Request,
+        trace_id: a.TraceId,
+        position: a.Position = -1,
+        token: a.Token = None,
+        basis: a.Basis = "final",
+        top: a.Top = 5,
+        memories: Annotated[int, Query(ge=0, le=50)] = 2,
+        hide_unlearned: bool = False,
+        client: a.Client = "",
+    ) -> Response:
+        """All layers at one position: what `unembed trace --json` prints, without the grid over positions."""
+        prompt, edits = session.asked(trace_id)
+        key = f"position {trace_id} {position} {token} {basis} {top} {memories} {hide_unlearned}"
+
+        def work() -> dict[str, Any]:
+            asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
+            view, _ = trace_view(
+                session.lm,
+                asked,
+                layer=None,
+                memories=memories,
+                token=a.token_of(token),
+                point="resid_post",
+                tracing=session.tracing,
+            )
+            return {**view.to_dict(), "grid": None}
+
+        return await answer(request, client, "position", key, "reading a position", work)
+
+    @routes.get("/traces/{trace_id}/layers/{layer}", responses={200: {"model": TraceView}})
+    async def get_layer(
+        request: Request,
+        trace_id: a.TraceId,
+        layer: a.LayerNumber,
+        position: a.Position = -1,
+        token: a.Token = None,
+        basis: a.Basis = "final",
+        top: a.Top = 10,
+        memories: Annotated[int, Query(ge=1, le=500)] = 10,
+        hide_unlearned: bool = False,
+        client: a.Client = "",
+    ) -> Response:
+        """One layer at one position: what `unembed trace --layer L --json` prints, without the grid."""
+        prompt, edits = session.asked(trace_id)
+        key = f"layer {trace_id} {layer} {position} {token} {basis} {top} {memories} {hide_unlearned}"
+
+        def work() -> dict[str, Any]:
+            asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
+            view, _ = trace_view(
+                session.lm,
+                asked,
+                layer=layer,
+                memories=memories,
+                token=a.token_of(token),
+                point="resid_post",
+                tracing=session.tracing,
+            )
+            return {**view.to_dict(), "grid": None}
+
+        return await answer(request, client, "layer", key, "reading a layer", work)
+
+    @routes.get("/traces/{trace_id}/account", responses={200: {"model": TraceView}})
+    async def get_account(
+        request: Request,
+        trace_id: a.TraceId,
+        token: Annotated[str, Query(min_length=1, max_length=200)],
+        against: a.Token = None,
+        position: a.Position = -1,
+        by: Literal["component", "head", "source", "memory"] | None = None,
+        top: a.Top = 12,
+        client: a.Client = "",
+    ) -> Response:
+        """A token's logit as the sum of its writers: what `unembed explain --json` prints."""
+        prompt, edits = session.asked(trace_id)
+        key = f"account {trace_id} {token} {against} {position} {by} {top}"
+
+        def work() -> dict[str, Any]:
+            asked = Asked(prompt, position, 5, "final", False, edits, None)
+            target, other = a.token_of(token), a.token_of(against)
+            assert target is not None
+            view, _ = explain_view(
+                session.lm, asked, token=target, against=other, by=by, writers=top, tracing=session.tracing
+            )
+            return view.to_dict()
+
+        return await answer(request, client, "account", key, "accounting for a logit", work)
+
+    @routes.get("/traces/{trace_id}/ranks")
+    async def get_ranks(
+        request: Request,
+        trace_id: a.TraceId,
+        token: Annotated[list[str], Query(max_length=8)],
+        position: a.Position = -1,
+        client: a.Client = "",
+    ) -> Response:
+        """The rank of chosen tokens after every layer, from 0, at one position or, without it, at all."""
+        prompt, edits = session.asked(trace_id)
+
+        def work() -> dict[str, Any]:
+            trace = session.tracing(prompt, edits)
+            column = position % len(trace)
+            ids = [session.lm.single_token(t) for text in token if (t := a.token_of(text)) is not None]
+            ranks = [trace.ranks_of(i)[:, column].tolist() for i in ids]
+            return {
+                "position": column,
+                "tokens": [
+                    {"id": i, "token": text, "ranks": r}
+                    for i, text, r in zip(ids, session.lm.token_strings(ids), ranks, strict=True)
+                ],
+            }
+
+        return await answer(request, client, "ranks", f"ranks {trace_id} {token} {position}", "following tokens", work)
+
+    return routes

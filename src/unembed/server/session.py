@@ -1,0 +1,98 @@
+"""What the server has open: one model, its index if there is one, the worker, the traces and answers it remembers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unembed.errors import IndexFault, InvalidInput
+from unembed.server.answers import Cache, encoded
+from unembed.server.worker import Worker
+
+MAX_PROMPT = 20_000
+"""Characters of a prompt; its tokens are limited by the model's context."""
+MAX_TRACES = 24
+MAX_EDITS = 64
+
+
+class Session:
+    """Everything the routes use. Model work happens on the worker's thread only."""
+
+    def __init__(self, lm: Any, index: Any = None, *, index_name: str | None = None) -> None:
+        """Start the model's thread."""
+        self.lm, self.index, self.index_name = lm, index, index_name
+        self.worker, self.cache = Worker(), Cache()
+        self._traces: OrderedDict[str, tuple[Any, str]] = OrderedDict()
+        self._prompts: OrderedDict[str, tuple[str, list[dict[str, Any]]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def trace_id(self, prompt: str, edits: Sequence[Any]) -> str:
+        """A name that the model, the prompt and the edits decide, the same in every session."""
+        described = [self.lm.name, self.lm.revision, str(self.lm.dtype), prompt, [e.to_dict() for e in edits]]
+        return hashlib.blake2b(json.dumps(described).encode(), digest_size=12).hexdigest()
+
+    def remember(self, prompt: str, edits: Sequence[Any]) -> str:
+        """Give a prompt its id, so that later requests may name it; ids outlive their traces."""
+        key = self.trace_id(prompt, edits)
+        with self._lock:
+            self._prompts[key] = (prompt, list(edits))
+            self._prompts.move_to_end(key)
+            while len(self._prompts) > 64 * MAX_TRACES:
+                self._prompts.popitem(last=False)
+        return key
+
+    def asked(self, key: str) -> tuple[str, Sequence[Any]]:
+        """The prompt and the edits of an id.
+
+        Raises:
+            InvalidInput: this server has not seen it.
+        """
+        with self._lock:
+            if key not in self._prompts:
+                raise InvalidInput(f"trace {key}", why="this server does not know it", instead="Post the prompt again")
+            return self._prompts[key]
+
+    def tracing(self, prompt: str, edits: Sequence[Any] = ()) -> Any:
+        """The trace of a prompt, made once; call on the worker's thread only."""
+        key = self.trace_id(prompt, edits)
+        if key in self._traces:
+            self._traces.move_to_end(key)
+            return self._traces[key][0]
+        trace = self.lm.trace(prompt, edits=edits)
+        self._traces[key] = (trace, prompt)
+        # A long prompt's stream is large: what counts is the number of tokens kept.
+        while len(self._traces) > MAX_TRACES or (
+            len(self._traces) > 1 and sum(len(t) for t, _ in self._traces.values()) > 4096
+        ):
+            self._traces.popitem(last=False)
+        return trace
+
+    def need_index(self) -> Any:
+        """The index.
+
+        Raises:
+            IndexFault: the server was started without one.
+        """
+        if self.index is None:
+            raise IndexFault(
+                "no index is open",
+                why="triggers, search by context and neighbours come from a corpus",
+                instead="Build one with `unembed index build --out DIR` and start `unembed serve --index DIR`",
+            )
+        return self.index
+
+    async def body(self, key: str, work: Callable[[], Any], *, what: str, client: str, channel: str) -> bytes:
+        """The JSON of what `work` returns, from the cache when it was asked before."""
+        found = self.cache.get(key)
+        if found is None:
+            found = await self.worker.run(lambda: encoded(work()), what=what, client=client, channel=channel)
+            self.cache.put(key, found)
+        return found
+
+    def close(self) -> None:
+        """End the model's thread."""
+        self.worker.stop()

@@ -1,0 +1,93 @@
+"""A prompt's predictions over all layers and positions: what the explorer's grid shows. Chooses; computes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from unembed.errors import PointMissing, Unsupported
+from unembed.views.trace_gather import edit_in_words, sizes_of
+from unembed.views.trace_view import EventView, Token
+
+SCHEMA = "unembed.emergence/1"
+"""Name of the JSON form; the number rises when a field changes its meaning or goes."""
+
+STAGES = ("resid_mid", "resid_post")
+"""The stream after attention, and after the FFN."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The stream at one point of every layer and position. Lists are indexed [layer][position][place]."""
+
+    point: str
+    ids: list[list[list[int]]]
+    probabilities: list[list[list[float]]]
+    rank_of_prediction: list[list[int]]
+    """The rank, from 0, of what the model says after the last layer at that position."""
+
+
+@dataclass(frozen=True)
+class Emergence:
+    """How the next-token predictions of a prompt form."""
+
+    schema: str
+    passport: dict[str, Any]
+    model: str
+    sizes: str
+    prompt: str
+    edits: list[str]
+    tokens: list[Token]
+    prediction: list[int]
+    """The model's most likely next token after every position."""
+    stages: list[Stage]
+    events: list[EventView]
+    texts: dict[int, str]
+    """The text of every token id above."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+def emergence(lm: Any, trace: Any, prompt: str, top: int = 5) -> Emergence:
+    """The grid of a trace: top tokens at both stages of every layer and position, and all events."""
+    prediction = trace.prediction.tolist()
+    stages = [stage for point in STAGES if (stage := _stage(trace, point, top, prediction)) is not None]
+    events = _events(trace)
+    ids = {i for s in stages for layer in s.ids for cell in layer for i in cell}
+    ids |= {*prediction, *(e.token for e in events)}
+    texts = dict(zip(sorted(ids), lm.token_strings(sorted(ids)), strict=True))
+    return Emergence(
+        schema=SCHEMA,
+        passport=dataclasses.replace(trace.passport, basis="final").to_dict(),
+        model=lm.name,
+        sizes=sizes_of(lm),
+        prompt=prompt,
+        edits=[edit_in_words(edit) for edit in trace.edits],
+        tokens=[Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)],
+        prediction=prediction,
+        stages=stages,
+        events=[
+            EventView(e.kind, e.layer, e.position, e.token, texts[e.token], e.rank_before, e.rank_after, e.cause)
+            for e in events
+        ],
+        texts=texts,
+    )
+
+
+def _stage(trace: Any, point: str, top: int, prediction: list[int]) -> Stage | None:
+    try:
+        found = trace.readings(point, max(top, 10))
+    except PointMissing:
+        return None  # parallel blocks and attention-only models have no stream between attention and FFN
+    ranks = trace.prediction_ranks(point)
+    return Stage(point, found.ids[..., :top].tolist(), found.probabilities[..., :top].tolist(), ranks.tolist())
+
+
+def _events(trace: Any) -> list[Any]:
+    try:
+        return trace.events()
+    except Unsupported:
+        return []  # events are those of FFN updates, and the model has none

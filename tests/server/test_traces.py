@@ -1,0 +1,140 @@
+"""The API returns what the library and the command line return."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+PROMPT = "The first month of the year is"
+
+
+def post(client, prompt=PROMPT, **more):
+    answer = client.post("/api/v1/traces", json={"prompt": prompt, **more})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def command(*arguments: str) -> dict:
+    from unembed.cli.main import app
+
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def close(a, b):
+    """Equal structure and text; numbers of two runs of the model to the last bits of float32."""
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for name in a:
+            close(a[name], b[name])
+    elif isinstance(a, list):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            close(x, y)
+    elif isinstance(a, float):
+        assert a == pytest.approx(b, rel=1e-5, abs=1e-6)
+    else:
+        assert a == b
+
+
+def test_every_cell_of_the_grid_is_the_librarys(client, wren):
+    found = post(client)
+    trace = wren.trace(PROMPT)
+    for stage in found["stages"]:
+        reading = trace.readings(stage["point"])
+        assert stage["ids"] == reading.ids[..., :5].tolist()
+        close(stage["probabilities"], reading.probabilities[..., :5].tolist())
+        for n in range(wren.n_layers):
+            for p in range(len(trace)):
+                ranks = trace.ranks_of(int(trace.prediction[p]), stage["point"])
+                assert stage["rank_of_prediction"][n][p] == int(ranks[n, p])
+    assert [t["token"] for t in found["tokens"]] == trace.token_strings
+    assert {int(i) for i in found["texts"]} >= set(found["prediction"])
+    assert len(found["events"]) == len(trace.events())
+
+
+def test_a_position_is_what_the_command_prints(client):
+    found = client.get(f"/api/v1/traces/{post(client)['id']}?position=-2").json()
+    close(found, {**command("trace", PROMPT, "--position", "-2"), "grid": None})
+
+
+def test_a_layer_is_what_the_command_prints(client):
+    found = client.get(f"/api/v1/traces/{post(client)['id']}/layers/3?top=5").json()
+    close(found, {**command("trace", PROMPT, "--layer", "3"), "grid": None})
+
+
+def test_an_account_is_what_the_command_prints(client):
+    found = client.get(f"/api/v1/traces/{post(client)['id']}/account", params={"token": " the", "by": "memory"}).json()
+    close(found, command("explain", PROMPT, "--token", " the", "--by", "memory"))
+
+
+def test_edits_change_the_trace_and_its_id(client, wren):
+    edit = {"action": "set", "layer": 3, "index": 5, "value": 40.0}
+    plain, edited = post(client), post(client, edits=[edit])
+    assert plain["id"] != edited["id"] and edited["edits"] == ["memory 3.5 set to 40"]
+    assert plain["stages"][1]["probabilities"][:3] == edited["stages"][1]["probabilities"][:3]
+    assert plain["stages"][1]["probabilities"][3:] != edited["stages"][1]["probabilities"][3:]
+    layer = client.get(f"/api/v1/traces/{edited['id']}").json()
+    assert layer["without_edits"] is not None
+
+
+def test_ranks_of_chosen_tokens(client, wren):
+    key = post(client)["id"]
+    found = client.get(f"/api/v1/traces/{key}/ranks", params={"token": [" the", "#17"], "position": 2}).json()
+    trace = wren.trace(PROMPT)
+    assert [t["ranks"] for t in found["tokens"]] == [trace.ranks_of(token)[:, 2].tolist() for token in (" the", 17)]
+
+
+def test_a_memory_is_what_the_library_says(client, wren):
+    found = client.get("/api/v1/memories/4/7?top=12").json()
+    assert [s["token"] for s in found["promoted"]] == wren.values.top_tokens(4, 7, 12)
+    assert [s["token"] for s in found["suppressed"]] == wren.values.top_tokens(4, 7, 12, bottom=True)
+    assert found["norm"] == pytest.approx(wren.values.norm(4, 7))
+
+
+def test_coefficients_over_a_text(client, wren):
+    found = client.post("/api/v1/memories/2/9/activations", json={"prompt": PROMPT}).json()
+    close(found["coefficients"], wren.run(PROMPT, ("coefficients",))["coefficients"][2, 0, :, 9].tolist())
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/api/v1/memories/99/0", 404, "out_of_range"),
+        ("/api/v1/memories/0/999999", 404, "out_of_range"),
+        ("/api/v1/memories/x/0", 422, "invalid"),
+        (f"/api/v1/traces/{'0' * 24}", 422, "invalid"),
+        ("/api/v1/traces/nonsense", 422, "invalid"),
+        ("/api/v1/nothing", 404, "http"),
+    ],
+)
+def test_failures_have_one_shape(client, path, status, code):
+    answer = client.get(path)
+    assert answer.status_code == status
+    assert set(answer.json()) == {"code", "message", "why", "fix", "detail"}
+    assert answer.json()["code"] == code
+
+
+def test_what_cannot_be_a_prompt_is_refused(client):
+    assert client.post("/api/v1/traces", json={"prompt": ""}).status_code == 422
+    assert client.post("/api/v1/traces", json={"prompt": "a " * 2000}).json()["code"] == "invalid"
+    assert client.post("/api/v1/traces", json={"prompt": "a", "edits": [{"action": "set"}]}).status_code == 422
+    wide = {"action": "set", "layer": 0, "index": 10**6, "value": 1}
+    assert client.post("/api/v1/traces", json={"prompt": "a", "edits": [wide]}).json()["code"] == "out_of_range"
+
+
+def test_the_same_question_costs_nothing_twice(client, session):
+    first = client.post("/api/v1/traces", json={"prompt": PROMPT})
+    second = client.post("/api/v1/traces", json={"prompt": PROMPT}, headers={"if-none-match": first.headers["etag"]})
+    assert second.status_code == 304 and second.content == b""
+    assert first.headers["content-encoding"] == "gzip"
+    assert 0 < len(session.cache) < 48 * 1024 * 1024
+
+
+def test_status_and_models(client, wren):
+    assert client.get("/api/v1/status").json()["model"] == "wren"
+    model = client.get("/api/v1/models").json()["models"][0]
+    assert model["n_layers"] == wren.n_layers and model["can"]["memories"] and not model["can"]["index"]
