@@ -56,18 +56,31 @@ def ratio(seconds: dict[str, list[float]], ours: str, limit: str) -> float:
 
 
 def _processor() -> str:
-    found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
+    found = (
+        re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+        if Path("/proc/cpuinfo").exists()
+        else None
+    )
     return found.group(1) if found else platform.processor()
 
 
 def record(title: str, claims: list[Claim], seconds: dict[str, list[float]] | None = None, how: str = "") -> None:
     """Print a table and put it into RESULTS.md under its title."""
     packages = ", ".join(
-        f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "transformer-lens", "scikit-learn")
-        if _installed(name))
-    lines = [f"## {title}", "", how, "" if how else None,
-             f"{datetime.date.today().isoformat()} · {_processor()} · Python {platform.python_version()} · {packages}", "",
-             "| claim | ratio | target | |", "|---|---|---|---|"]
+        f"{name} {metadata.version(name)}"
+        for name in ("torch", "transformers", "transformer-lens", "scikit-learn")
+        if _installed(name)
+    )
+    lines = [
+        f"## {title}",
+        "",
+        how,
+        "" if how else None,
+        f"{datetime.date.today().isoformat()} · {_processor()} · Python {platform.python_version()} · {packages}",
+        "",
+        "| claim | ratio | target | |",
+        "|---|---|---|---|",
+    ]
     for c in claims:
         target = "" if c.target is None else f"≤ {c.target:g}"
         lines.append(f"| {c.what} | {c.ratio:.3g} | {target} | {' · '.join(p for p in (c.verdict, c.note) if p)} |")

@@ -1,5 +1,6 @@
-"""Capturing a prompt, tracing it, accounting for a logit, reading all values: against the plain forward pass, the one
-matrix product each needs, and TransformerLens where it is installed (HookedTransformer up to 3.9, TransformerBridge).
+"""Capturing a prompt, tracing it, accounting for a logit, reading all values.
+
+Against the plain forward pass, the one matrix product each needs, and TransformerLens where it is installed.
 
     python benchmarks/trace.py            in the project's environment: ours against the limits
     .peers/*/bin/python benchmarks/trace.py      in an environment with TransformerLens: against it as well
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from measure import Claim, interleaved, ratio, record
+from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from unembed.account import memory_shares, points_needed
@@ -24,6 +26,7 @@ from unembed.names import STREAM_POINTS
 from unembed.stream.run import run
 
 POSITIONS = 32
+SHAPE = "GPT-2 small's shape, random weights."
 CAPTURED = (*STREAM_POINTS, "coefficients", "mlp_out")
 
 
@@ -33,57 +36,57 @@ def gpt2_small() -> GPT2LMHeadModel:
     return GPT2LMHeadModel(GPT2Config()).eval()
 
 
-def peers(hf: GPT2LMHeadModel, tokens: torch.Tensor) -> dict[str, Callable[[], Any]]:
-    """run_with_cache of whichever TransformerLens is installed, the same tensors asked for."""
+def peer(hf: GPT2LMHeadModel) -> tuple[str, Any] | None:
+    """Name and model of whichever TransformerLens is installed: HookedTransformer before version 4, then the bridge."""
     try:
         version = metadata.version("transformer-lens")
     except metadata.PackageNotFoundError:
-        return {}
-    names = ("resid_pre", "resid_mid", "resid_post", "mlp.hook_post", "mlp_out")
+        return None
     if version.startswith("3"):
         from transformer_lens import HookedTransformer
 
-        model = HookedTransformer.from_pretrained_no_processing("gpt2", hf_model=hf, tokenizer=None)
-    else:
-        from transformer_lens.model_bridge import TransformerBridge
+        config = {"tokenizer": None, "hf_model": hf}
+        return f"HookedTransformer {version}", HookedTransformer.from_pretrained_no_processing("gpt2", **config)
+    from transformer_lens.model_bridge import TransformerBridge
 
-        model = TransformerBridge.boot_transformers("gpt2", hf_model=hf)
-    wanted = lambda name: name.endswith(names)  # noqa: E731
-    return {
-        f"TransformerLens {version} run_with_cache": lambda: model.run_with_cache(tokens),
-        f"TransformerLens {version} run_with_cache, same tensors": lambda: model.run_with_cache(
-            tokens, names_filter=wanted),
-    }
+    return f"TransformerBridge {version}", TransformerBridge.boot_transformers("gpt2", hf_model=hf)
 
 
-def capture(lm: LanguageModel, tokens: torch.Tensor) -> None:
+def wanted(name: str) -> bool:
+    """Whether a hook of TransformerLens holds one of the tensors that we capture."""
+    return name.endswith(("resid_pre", "resid_mid", "resid_post", "mlp.hook_post", "mlp_out"))
+
+
+def capture(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) -> None:
     """Everything captured against the plain forward."""
     variants: dict[str, Callable[[], Any]] = {
         "plain forward": lambda: lm.hf(tokens, use_cache=False),
         "unembed": lambda: run(lm, tokens, CAPTURED),
-        **peers(lm.hf, tokens),
     }
-    with torch.no_grad():
-        seconds = interleaved(variants, rounds=15)
-    claims = [Claim("capture of resid_pre/mid/post, coefficients, mlp_out, to the plain forward",
-                    ratio(seconds, "unembed", "plain forward"), 1.05)]
-    for name in variants:
-        if name.startswith("TransformerLens"):
-            target = 0.6 if " 3." in name else 0.9
-            claims.append(Claim(f"the same, to {name}", ratio(seconds, "unembed", name), target))
-    record(f"Capture of a prompt of {POSITIONS} tokens{_where()}", claims, seconds, "GPT-2 small's shape, random weights.")
+    claims = [("capture of resid_pre/mid/post, coefficients, mlp_out, to the plain forward", "plain forward", 1.05)]
+    if other is not None:
+        name, model = other
+        target = 0.6 if name.startswith("Hooked") else 0.9
+        everything, same = f"{name} run_with_cache", f"{name} run_with_cache of the same tensors"
+        variants[everything] = lambda: model.run_with_cache(tokens)
+        variants[same] = lambda: model.run_with_cache(tokens, names_filter=wanted)
+        claims += [(f"the same, to {everything}", everything, target), (f"the same, to {same}", same, None)]
+    seconds = interleaved(variants, rounds=15)
+    measured = [Claim(what, ratio(seconds, "unembed", limit), target) for what, limit, target in claims]
+    record(f"Capture of a prompt of {POSITIONS} tokens{_where()}", measured, seconds, SHAPE)
 
 
-def trace(lm: LanguageModel, tokens: torch.Tensor) -> None:
+def trace(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) -> None:
     """The whole trace job against the forward body and the one product it needs."""
     table = torch.randint(0, lm.d_vocab, (lm.n_layers, lm.d_mlp, 10))
     rows = torch.randn(2 * lm.n_layers * POSITIONS, lm.d_model)
     W_U = lm.weights.W_U
+    logits = torch.empty(rows.shape[0], lm.d_vocab)
+    norms = [lm.weights.W_out[layer].norm(dim=1) for layer in range(lm.n_layers)]
 
     def limit() -> None:
         lm.hf.transformer(tokens, use_cache=False)
-        for start in range(0, rows.shape[0], 128):
-            rows[start : start + 128] @ W_U
+        torch.mm(rows, W_U, out=logits)
 
     def ours() -> None:
         seen = lm.trace(tokens)
@@ -91,39 +94,66 @@ def trace(lm: LanguageModel, tokens: torch.Tensor) -> None:
         for layer, found in enumerate(seen.dominant(10)):
             table[layer][found.index]
 
-    with torch.no_grad():
-        seconds = interleaved({"forward body + logit product": limit, "unembed": ours}, rounds=5)
-    record(f"The trace job{_where()}", [
-        Claim("readings at 24 points, dominant sub-updates with tokens, events, to forward body + one logit product",
-              ratio(seconds, "unembed", "forward body + logit product"), 1.10)], seconds)
+    def theirs(model: Any) -> None:
+        _, cache = model.run_with_cache(tokens, names_filter=wanted)
+        streams = torch.stack([cache[p, layer] for p in ("resid_mid", "resid_post") for layer in range(lm.n_layers)])
+        scores = model.unembed(model.ln_final(streams[:, 0]))
+        best = scores.log_softmax(-1).topk(10)
+        own = scores.gather(-1, best.indices[-1:, :, :1].expand(len(scores), -1, -1))
+        (scores > own).sum(-1)  # ranks of the final prediction: the events
+        for layer in range(lm.n_layers):
+            table[layer][(cache["post", layer].abs() * norms[layer]).topk(10).indices]
+
+    variants: dict[str, Callable[[], Any]] = {"forward body + logit product": limit, "unembed": ours}
+    what = "readings at 24 points, dominant sub-updates with tokens, events"
+    if other is not None:
+        variants[other[0]] = lambda: theirs(other[1])
+    seconds = interleaved(variants, rounds=5)
+    claims = [
+        Claim(f"{what}, to forward body + one logit product", ratio(seconds, "unembed", next(iter(variants))), 1.1)
+    ]
+    if other is not None:
+        claims.append(Claim(f"the same, to {other[0]}", ratio(seconds, "unembed", other[0]), 0.75))
+    record(f"The trace job{_where()}", claims, seconds, SHAPE)
 
 
-def account(lm: LanguageModel, tokens: torch.Tensor) -> None:
+def account(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) -> None:
     """One logit over all memories at all positions against one forward."""
     seen = run(lm, tokens, points_needed(lm, "memory"))
     variants: dict[str, Callable[[], Any]] = {
         "plain forward": lambda: lm.hf(tokens, use_cache=False),
         "unembed": lambda: memory_shares(lm, seen, 11),
     }
-    with torch.no_grad():
-        seconds = interleaved(variants, rounds=15)
-    record(f"Account of one logit over {lm.n_layers * lm.d_mlp:,} memories at {POSITIONS} positions{_where()}", [
-        Claim("to one plain forward", ratio(seconds, "unembed", "plain forward"), 0.10)], seconds)
+    if other is not None:
+        name, model = other
+        _, cache = model.run_with_cache(tokens)
+        direction = lm.weights.W_U[:, 11].clone()
+        variants[f"{name} stack_neuron_results"] = lambda: cache.stack_neuron_results(
+            layer=-1, project_output_onto=direction
+        )
+    seconds = interleaved(variants, rounds=15)
+    claims = [Claim("to one plain forward", ratio(seconds, "unembed", "plain forward"), 0.10)]
+    for limit in list(variants)[2:]:
+        claims.append(Claim(f"to {limit}, projected", ratio(seconds, "unembed", limit), 0.2))
+    n = lm.n_layers * lm.d_mlp
+    record(f"Account of one logit over {n:,} memories at {POSITIONS} positions{_where()}", claims, seconds, SHAPE)
 
 
 def values(lm: LanguageModel) -> None:
-    """Top-30 of one layer's values against the bare product in the same chunks."""
+    """Top-30 of one layer's values against the bare product, all at once into memory that is there already."""
     W_out, W_U = lm.weights.W_out[0], lm.weights.W_U
+    scores = torch.empty(W_out.shape[0], lm.d_vocab)
 
     def bare() -> None:
-        for start in range(0, W_out.shape[0], 128):
-            W_out[start : start + 128] @ W_U
+        torch.mm(W_out, W_U, out=scores)
 
     with torch.no_grad():
-        seconds = interleaved(
-            {"bare product": bare, "unembed": lambda: value_readings(lm, 30, layers=[0])}, rounds=5)
-    record(f"Top-30 tokens of {W_out.shape[0]:,} values{_where()}", [
-        Claim("to the bare matrix product", ratio(seconds, "unembed", "bare product"), 1.15)], seconds)
+        seconds = interleaved({"bare product": bare, "unembed": lambda: value_readings(lm, 30, layers=[0])}, rounds=5)
+    record(
+        f"Top-30 tokens of {W_out.shape[0]:,} values{_where()}",
+        [Claim("to the bare matrix product", ratio(seconds, "unembed", "bare product"), 1.15)],
+        seconds,
+    )
 
 
 _PEAK = """
@@ -147,11 +177,25 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 def memory(hf: GPT2LMHeadModel, folder: str) -> None:
     """Peak memory of load + trace against plain transformers' load + forward, in processes of their own."""
     hf.save_pretrained(folder)
-    peak = {who: int(subprocess.run([sys.executable, "-c", _PEAK, who, folder], capture_output=True, text=True,
-                                    check=True).stdout.split()[-1]) for who in ("ours", "plain")}
-    record(f"Peak memory{_where()}", [
-        Claim("load + trace, to plain transformers' load + forward", peak["ours"] / peak["plain"], 1.1,
-              f"{peak['ours'] / 1e6:.2f} and {peak['plain'] / 1e6:.2f} GB of resident memory")])
+    peak = {
+        who: int(
+            subprocess.run(
+                [sys.executable, "-c", _PEAK, who, folder], capture_output=True, text=True, check=True
+            ).stdout.split()[-1]
+        )
+        for who in ("ours", "plain")
+    }
+    record(
+        f"Peak memory{_where()}",
+        [
+            Claim(
+                "load + trace, to plain transformers' load + forward",
+                peak["ours"] / peak["plain"],
+                1.1,
+                f"{peak['ours'] / 1e6:.2f} and {peak['plain'] / 1e6:.2f} GB of resident memory",
+            )
+        ],
+    )
 
 
 def _where() -> str:
@@ -167,11 +211,15 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     hf = gpt2_small()
     lm = load(hf)
+    other = peer(hf)
+    torch.set_grad_enabled(False)
     tokens = torch.randint(0, lm.d_vocab, (1, POSITIONS))
     chosen = sys.argv[1:] or ["capture", "trace", "account", "values", "memory"]
     jobs: dict[str, Callable[[], None]] = {
-        "capture": lambda: capture(lm, tokens), "trace": lambda: trace(lm, tokens),
-        "account": lambda: account(lm, tokens), "values": lambda: values(lm),
+        "capture": lambda: capture(lm, tokens, other),
+        "trace": lambda: trace(lm, tokens, other),
+        "account": lambda: account(lm, tokens, other),
+        "values": lambda: values(lm),
     }
     for name in chosen:
         if name == "memory":

@@ -28,6 +28,7 @@ _HOMES: dict[str, str] = {
     "steering": "unembed.control",
     "circuits": "unembed.attention.circuits",
     "examine": "unembed.environment",
+    "Index": "unembed.index.index",
     "UnembedError": "unembed.errors",
     "open_corpus": "unembed.corpus.corpus",
     "sweep": "unembed.sweeps.sweep",
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
     from unembed.attention.circuits import circuits as circuits
     from unembed.control import steering as steering
     from unembed.corpus.corpus import open_corpus as open_corpus
+    from unembed.environment import examine as examine
     from unembed.errors import UnembedError as UnembedError
+    from unembed.index.index import Index as Index
     from unembed.language_model import LanguageModel as LanguageModel
     from unembed.language_model import load as load
     from unembed.memories.clusters import cluster as cluster

@@ -1,0 +1,52 @@
+"""`unembed doctor`: what this machine has, what is missing, and the command that puts it right."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import Any
+
+import typer
+
+from unembed.cli import options
+
+_SIGNS = {"ok": "✓", "absent": "·", "missing": "✗", "too old or new": "✗"}
+_STYLES = {"ok": "green", "absent": "dim", "missing": "bold red", "too old or new": "bold red"}
+
+
+def doctor(as_json: options.Json = False, plain: options.Plain = False) -> None:
+    """Examine the environment; exit status 1 when something needed is missing or does not fit."""
+    import unembed
+
+    found = unembed.examine()
+    broken = [finding for finding in found if finding.state in ("missing", "too old or new")]
+    if as_json:
+        rows = [dataclasses.asdict(finding) for finding in found]
+        json.dump({"schema": "unembed.doctor/1", "findings": rows}, sys.stdout, ensure_ascii=False)
+        print()
+    else:
+        from unembed.cli.output import show
+
+        show(lambda _: _drawn(found, plain), plain=plain)
+    if broken:
+        raise typer.Exit(1)
+
+
+def _drawn(found: list[Any], plain: bool) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("", "part", "found", "used for", "to get it"):
+        table.add_column(name)
+    for finding in found:
+        sign = finding.state if plain else _SIGNS[finding.state]
+        table.add_row(
+            Text(sign, style=_STYLES[finding.state]),
+            Text(finding.what, style="dim" if finding.state == "absent" else ""),
+            Text(finding.found or "–"),
+            Text(finding.used_for, style="dim"),
+            Text(finding.command),
+        )
+    return table

@@ -1,0 +1,129 @@
+"""What this machine has of what unembed uses (packages, devices, shipped files), and how to get what is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import Requirement
+
+State = Literal["ok", "missing", "too old or new", "absent"]
+"""`missing` and `too old or new` want a command; `absent` is a device or an optional part that need not be there."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One part of the environment.
+
+    Attributes:
+        what: the package, device or file.
+        found: version, size or name; empty if it is not there.
+        state: whether it will do.
+        used_for: what does not work without it.
+        command: what puts it right; empty when nothing needs to be.
+    """
+
+    what: str
+    found: str
+    state: State
+    used_for: str
+    command: str = ""
+
+
+_USES = {
+    "": "everything",
+    "serve": "unembed serve",
+    "ray": "sweeps on several machines",
+    "notebook": "widgets in Jupyter",
+    "data": "corpora by their Hugging Face name",
+    "big": "models spread over several devices",
+}
+"""Extras that a user would choose, and what for; the empty one stands for what is always required."""
+
+
+def examine() -> list[Finding]:
+    """Look at everything once; nothing is imported but torch, and that only for its devices."""
+    return [*_python(), *_packages(), *_devices(), *_shipped()]
+
+
+def _python() -> Iterator[Finding]:
+    version = platform.python_version()
+    fine = sys.version_info >= (3, 11)
+    command = "" if fine else "install Python 3.11 or newer"
+    yield Finding(
+        "Python", f"{version} ({platform.machine()})", "ok" if fine else "too old or new", "everything", command
+    )
+
+
+def _packages() -> Iterator[Finding]:
+    """Every requirement of the always needed part and of the extras in `_USES`."""
+    for text in metadata.requires("unembed") or []:
+        requirement = Requirement(text)
+        extra = next((name for name in _USES if name and _asked_by(requirement, name)), "")
+        if requirement.marker is not None and not extra:
+            continue  # asked for by an extra that only development needs, or by another kind of machine
+        wanted = (
+            f"pip install 'unembed[{extra}]'" if extra else f"pip install '{requirement.name}{requirement.specifier}'"
+        )
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            yield Finding(requirement.name, "", "absent" if extra else "missing", _USES[extra], wanted)
+            continue
+        fits = requirement.specifier.contains(version, prereleases=True)
+        command = "" if fits else f"pip install '{requirement.name}{requirement.specifier}'"
+        yield Finding(requirement.name, version, "ok" if fits else "too old or new", _USES[extra], command)
+
+
+def _asked_by(requirement: Requirement, extra: str) -> bool:
+    marker = requirement.marker
+    return marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
+
+
+def _devices() -> Iterator[Finding]:
+    yield Finding("processor", f"{os.cpu_count()} cores", "ok", "everything")
+    if (memory := _memory()) is not None:
+        yield Finding("memory", f"{memory / 2**30:.1f} GiB", "ok", "4 bytes a parameter in float32")
+    try:
+        import torch
+    except ImportError:
+        return
+    for number in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(number)
+        found = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+        yield Finding(f"cuda:{number}", found, "ok", "--device cuda")
+    if torch.backends.mps.is_available():
+        yield Finding("mps", "Apple GPU", "ok", "--device mps")
+    if not torch.cuda.device_count() and not torch.backends.mps.is_available():
+        yield Finding("GPU", "", "absent", "large models")
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _shipped() -> Iterator[Finding]:
+    """The weights and the text inside the package, and room for what a user will make."""
+    from unembed.models.embedded import SHIPPED, shipped_folder
+
+    again = "pip install --force-reinstall unembed"
+    for name in SHIPPED:
+        weights = Path(str(shipped_folder(name))) / "model.safetensors"
+        there = weights.is_file()
+        found = f"{weights.stat().st_size / 1e6:.1f} MB" if there else ""
+        yield Finding(name, found, "ok" if there else "missing", f"--model {name}", "" if there else again)
+    text = Path(str(resources.files("unembed.corpus") / "shipped" / "wikitext" / "valid.txt"))
+    there = text.is_file()
+    found = f"{text.stat().st_size / 1e6:.1f} MB" if there else ""
+    yield Finding("WikiText", found, "ok" if there else "missing", "the default corpus", "" if there else again)
+    yield Finding("disk", f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free here", "ok", "indexes and reports")

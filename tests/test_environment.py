@@ -1,0 +1,43 @@
+"""What `examine` says agrees with what is installed, and says how to get what is not."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from unembed import environment
+from unembed.environment import examine
+
+
+def test_versions_are_those_installed() -> None:
+    found = {finding.what: finding for finding in examine()}
+    for package in ("torch", "transformers", "numpy"):
+        assert found[package].found == metadata.version(package)
+        assert found[package].state == "ok"
+        assert found[package].command == ""
+
+
+def test_a_missing_requirement_comes_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = metadata.version
+
+    def without(name: str) -> str:
+        if name in ("duckdb", "ray"):
+            raise metadata.PackageNotFoundError(name)
+        return "1.0" if name == "rich" else version(name)
+
+    monkeypatch.setattr(environment.metadata, "version", without)
+    found = {finding.what: finding for finding in examine()}
+    assert (found["duckdb"].state, found["ray"].state) == ("missing", "absent")
+    assert found["duckdb"].command.startswith("pip install 'duckdb")
+    assert found["ray"].command == "pip install 'unembed[ray]'"
+    assert found["rich"].state == "too old or new"
+    assert "rich" in found["rich"].command
+
+
+def test_missing_weights_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("unembed.models.embedded.shipped_folder", lambda name: tmp_path / name)
+    found = {finding.what: finding for finding in examine()}
+    assert found["wren"].state == "missing"
+    assert found["wren"].command
