@@ -1,0 +1,137 @@
+"""Banned words kept out of a generation, however the tokenizer cuts them.
+
+`transformers`' own `bad_words_ids` bans token sequences: a word passes in another case, without its leading space, or
+cut in another way, and is banned inside innocent words. Here the text decides: a token may not follow if the text would
+then end in a banned word or contain one, starting at a word boundary. A word that could still grow into a longer one
+("ass" into "assassin", in several tokens) counts as said, because nothing can take it back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from unembed.errors import InvalidInput
+from unembed.models.vocabulary import Vocabulary
+
+_HEX = re.compile(r"(?:\\x[0-9a-f]{2})+")
+_SPACES = bytes.maketrans(b"\t\n\r\v\f", b"     ")
+
+
+def is_word_byte(byte: int) -> bool:
+    """Whether a byte belongs to a word: letters, digits, underscore, and anything outside ASCII."""
+    return byte >= 0x80 or chr(byte).isalnum() or byte == 0x5F
+
+
+def token_bytes(tokenizer: Any) -> list[bytes]:
+    """The bytes each token adds to the text, in lower case, any white space as a space; none for special tokens."""
+    size = len(tokenizer)
+    special = set(tokenizer.all_special_ids)
+    found = []
+    for i, text in enumerate(Vocabulary(tokenizer, size).strings(range(size))):
+        if i in special:
+            found.append(b"")
+        elif _HEX.fullmatch(text):
+            found.append(bytes.fromhex(text.replace("\\x", "")).translate(_SPACES))
+        else:
+            found.append(text.lower().encode("utf-8", "replace").translate(_SPACES))
+    return found
+
+
+class WordFilter(LogitsProcessor):
+    """Sets the logit of every token that would complete a banned word to minus infinity.
+
+    Works in any `transformers` generation: `model.generate(..., logits_processor=[WordFilter(words, tokenizer)])`.
+    """
+
+    def __init__(self, words: Iterable[str], tokenizer: Any) -> None:
+        """Look up once which tokens complete which part of which word.
+
+        Args:
+            words: words or phrases; case does not matter.
+            tokenizer: of the model that will generate.
+
+        Raises:
+            InvalidInput: no words.
+        """
+        banned = {w.strip().lower().encode().translate(_SPACES) for w in words if w.strip()}
+        if not banned:
+            raise InvalidInput("a word filter without words", instead="Give at least one")
+        self._bytes = token_bytes(tokenizer)
+        self._longest = max(map(len, banned))
+        self._words = banned
+        # What must still come after each possible beginning; b"" is the beginning of every word.
+        self._rest: dict[bytes, list[bytes]] = {}
+        for word in banned:
+            for k in range(len(word)):
+                self._rest.setdefault(word[:k], []).append(word[k:])
+        self._completing: dict[bytes, list[int]] = {}
+        always = []
+        rests = {rest for found in self._rest.values() for rest in found}
+        for i, text in enumerate(self._bytes):
+            for k in range(1, min(len(text), self._longest) + 1):
+                if text[:k] in rests and (k == len(text) or not (is_word_byte(text[k - 1]) and is_word_byte(text[k]))):
+                    self._completing.setdefault(text[:k], []).append(i)
+            if self._inside(text):
+                always.append(i)
+        self._always = torch.tensor(always, dtype=torch.long)
+
+    def _inside(self, text: bytes) -> bool:
+        """Whether a token holds a whole banned word after its first byte."""
+        return any(
+            text[start : start + size] in self._words and self._bounded(text, start, start + size)
+            for start in range(1, len(text))
+            for size in range(1, min(self._longest, len(text) - start) + 1)
+        )
+
+    @staticmethod
+    def _bounded(text: bytes, start: int, end: int) -> bool:
+        left = start == 0 or not (is_word_byte(text[start - 1]) and is_word_byte(text[start]))
+        right = end == len(text) or not (is_word_byte(text[end - 1]) and is_word_byte(text[end]))
+        return left and right
+
+    def banned_after(self, ids: list[int]) -> list[int]:
+        """The tokens that must not follow this text, beside those that hold a banned word themselves."""
+        tail, at = b"", len(ids)
+        while at > 0 and len(tail) <= self._longest:
+            at -= 1
+            tail = (self._bytes[ids[at]] if ids[at] < len(self._bytes) else b"") + tail
+        found: list[int] = []
+        for k in range(min(self._longest - 1, len(tail)) + 1):
+            begun = tail[len(tail) - k :] if k else b""
+            for rest in self._rest.get(begun, ()):
+                before = tail[len(tail) - k - 1] if len(tail) > k else None
+                first = begun[0] if begun else rest[0]
+                if before is None or not (is_word_byte(before) and is_word_byte(first)):
+                    found += self._completing.get(rest, ())
+        return found
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """The scores with banned tokens at minus infinity; the given tensor is left alone."""
+        scores = scores.clone()
+        scores[:, self._always.to(scores.device)] = -torch.inf
+        for row, ids in enumerate(input_ids.tolist()):
+            if banned := self.banned_after(ids):
+                scores[row, torch.tensor(banned, device=scores.device)] = -torch.inf
+        return scores
+
+
+def read_words(path: str | Path) -> list[str]:
+    """The words of a file, one a line.
+
+    Raises:
+        InvalidInput: the file cannot be read or holds no word.
+    """
+    try:
+        words = [w for line in Path(path).read_text(encoding="utf-8").splitlines() if (w := line.strip())]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read words from {path}", why=str(error), instead="Give one word a line") from error
+    if not words:
+        raise InvalidInput(f"{path} holds no words", instead="Give one word a line")
+    return words
