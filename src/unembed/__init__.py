@@ -29,6 +29,7 @@ _HOMES: dict[str, str] = {
     "circuits": "unembed.attention.circuits",
     "examine": "unembed.environment",
     "Index": "unembed.index.index",
+    "value_concepts": "unembed.concepts.of_values",
     "UnembedError": "unembed.errors",
     "open_corpus": "unembed.corpus.corpus",
     "sweep": "unembed.sweeps.sweep",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from unembed.control import steering as steering
     from unembed.corpus.corpus import open_corpus as open_corpus
     from unembed.environment import examine as examine
+    from unembed.concepts.of_values import value_concepts as value_concepts
     from unembed.errors import UnembedError as UnembedError
     from unembed.index.index import Index as Index
     from unembed.language_model import LanguageModel as LanguageModel

@@ -1,0 +1,76 @@
+"""The rectangles that the hot path reads: plain NumPy files, opened as read-only memory maps.
+
+| file | shape, dtype | what |
+|---|---|---|
+| `triggers/{pole}/coefficient.npy` | (keys, t) float32 | best first; infinite where a key has fewer than t |
+| `triggers/{pole}/position.npy` | (keys, t) int64 | place in the token stream; -1 where there is none |
+| `values/token.npy`, `values/score.npy` | (keys, k) int32, float32 | top tokens of every value, best first |
+| `values/by_token/entry.npy` | (keys * k) int32 | row * k + rank in `values/token.npy`, by token, best first |
+| `values/by_token/start.npy` | (d_vocab + 1) int64 | where each token's group starts |
+| `tokens/token.npy` | (stream) int32 | the corpus on its axis: every counted token once |
+| `tokens/start.npy` | (segments + 1) int64 | where on it the counted tokens of each segment start |
+| `tokens/first.npy` | (segments) int64 | where its text starts: earlier, if it re-reads a window's end |
+| `tokens/document.npy` | (segments) int32 | the document each segment is of |
+| `tokens/sentence.npy` | (segments) int32 | the sentence or window of the document that it is |
+| `tokens/origin.npy` | (segments) int64 | where its document starts |
+| `tokens/after.npy` | (segments) int32 | the token after its last one; -1 where there is none |
+
+`keys` runs over all layers, layer by layer. A pole is `positive` (largest coefficients) or `negative` (lowest, kept for
+gated layers).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from unembed.errors import IndexFault
+
+POLES = ("positive", "negative")
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write a `.npy` file, little-endian and in C order, whatever its name ends in."""
+    with path.open("wb") as handle:
+        np.lib.format.write_array(handle, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def map_array(folder: Path, name: str, *, shape: tuple[int | None, ...], dtype: Any) -> np.ndarray:
+    """A read-only memory map of an array, its header checked.
+
+    Raises:
+        IndexFault: the file is missing, cut short or not of this shape.
+    """
+    path = folder / name
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise IndexFault(
+            f"cannot read {path}", why=" ".join(str(error).split()), instead="Run the build again: it repairs the index"
+        ) from error
+    fits = array.ndim == len(shape) and all(n is None or n == m for n, m in zip(shape, array.shape, strict=True))
+    if not fits or array.dtype != np.dtype(dtype):
+        raise IndexFault(
+            f"{path} holds {array.dtype} {array.shape}",
+            why=f"{np.dtype(dtype)} {tuple('any' if n is None else n for n in shape)} was expected",
+            instead="Run the build again: it repairs the index",
+        )
+    return array
+
+
+def by_token(
+    ids: Int[np.ndarray, "keys k"], scores: Float[np.ndarray, "keys k"], d_vocab: int
+) -> tuple[Int[np.ndarray, " entries"], Int[np.ndarray, " starts"]]:
+    """The inverted list of value readings: for every token, where it stands among values' top tokens, best score first.
+
+    Equal scores keep the order of keys.
+
+    Returns:
+        Entries (row * k + rank) grouped by token, and where each token's group starts, d_vocab + 1 numbers.
+    """
+    flat = ids.reshape(-1)
+    order = np.lexsort((-scores.reshape(-1), flat)).astype(np.int64 if flat.size > 2**31 - 1 else np.int32)
+    return order, np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=d_vocab))]).astype(np.int64)

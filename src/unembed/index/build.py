@@ -1,0 +1,347 @@
+"""Building an index part by part, so that whatever stopped it, the same call goes on where it stopped.
+
+| part | made from | made again alone |
+|---|---|---|
+| `vocabulary`, `documents` | tokenizer, corpus | yes |
+| `tokens` | corpus | yes |
+| `triggers` (and statistics) | the sweep, which saves itself | yes, by a sweep |
+| `values` | the weights | yes |
+| `tables`, `search` | the arrays | yes |
+
+Every part is deterministic: an interrupted and resumed build leaves the same bytes as one that ran through.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from unembed.corpus import Corpus
+from unembed.errors import IndexFault, InvalidInput, Unsupported
+from unembed.index import tables
+from unembed.index.arrays import by_token, map_array, write_array
+from unembed.index.fingerprint import weights_fingerprint
+from unembed.index.lock import NAME as LOCK_NAME
+from unembed.index.lock import build_lock
+from unembed.index.manifest import NAME as MANIFEST_NAME
+from unembed.index.manifest import FileEntry, Manifest, fault, read_manifest, write_file, write_manifest
+from unembed.index.passages import Passages
+from unembed.index.stream_files import open_stream, write_stream
+from unembed.index.text_search import write_search
+from unembed.memories.values import value_readings, written_values
+from unembed.models.decoder import Decoder
+from unembed.results import Passport
+from unembed.sweeps import TopTriggers, Triggers, sweep
+
+CHECKPOINT = ".sweep"
+Poles = Literal["auto", "positive", "both"]
+Progress = Callable[[str, int, int | None], None]
+"""Called with the part being made, what of it is done, and how much there is (None when not known)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an index is asked to hold.
+
+    Attributes:
+        top: triggers for each key and pole.
+        top_tokens: tokens for each value.
+        poles: "positive", "both", or "auto": both in gated layers.
+        min_prefix: least tokens of text in a trigger.
+        skip_first: leave out the first column of every segment.
+        tokens_per_batch: of the sweep.
+        engine: of the sweep; changes nothing in the result.
+    """
+
+    top: int = 25
+    top_tokens: int = 30
+    poles: Poles = "auto"
+    min_prefix: int = 1
+    skip_first: bool = False
+    tokens_per_batch: int = 2048
+    engine: str = "local"
+
+    def identity(self) -> dict[str, Any]:
+        """What changes the content; a build with another identity is another index."""
+        return {name: value for name, value in vars(self).items() if name not in ("engine", "tokens_per_batch")}
+
+
+def build(
+    lm: Decoder,
+    corpus: Corpus,
+    folder: Path,
+    settings: Settings,
+    *,
+    resume: bool = True,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Make the parts that are not there yet, or no longer what was written, and mark the index complete.
+
+    Raises:
+        IndexFault: the folder is an index of something else, is being built, or resume is False and an index is there.
+        InvalidInput: the folder holds other files.
+        Unsupported: the model has no memories.
+        UnembedError: the disk is full; the same call goes on afterwards.
+    """
+    wanted = _plan(lm, corpus, settings)
+    _check_place(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with build_lock(folder):
+        if (folder / MANIFEST_NAME).exists():
+            manifest = _resumable(folder, wanted, resume)
+        else:
+            manifest = wanted
+            write_manifest(folder, manifest)
+        return _Builder(lm, corpus, folder, settings, progress).finish(manifest)
+
+
+def _plan(lm: Decoder, corpus: Corpus, settings: Settings) -> Manifest:
+    if not lm.d_mlp:
+        lm.feed_forward(0)
+        raise Unsupported(f"an index of {lm.name}", why="it has no memories")
+    if settings.top < 1 or settings.top_tokens < 1:
+        raise InvalidInput("an index of nothing", why="top and top_tokens must be at least 1")
+    passport = Passport(
+        lm.name, lm.revision, str(lm.dtype).removeprefix("torch."), corpus.fingerprint, basis="raw",
+        notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation},
+    )  # fmt: skip
+    layers = tuple(int(lm.weights.W_out[n].shape[0]) for n in range(lm.n_layers))
+    return Manifest(passport, weights_fingerprint(lm), layers, settings.identity() | {"cut": corpus_cut(corpus)})
+
+
+def corpus_cut(corpus: Corpus) -> dict[str, Any]:
+    """How a corpus was cut, without where it lay: part of what an index is of."""
+    return {name: value for name, value in corpus.describe().items() if name not in ("name", "files", "fingerprint")}
+
+
+def _check_place(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"cannot build in {folder}", why="it is a file", instead="Give the name of a folder")
+    if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
+        return
+    if others := sorted(p.name for p in folder.iterdir() if not p.name.startswith((LOCK_NAME, f".{MANIFEST_NAME}"))):
+        raise InvalidInput(
+            f"cannot build in {folder}",
+            why=f"it holds other files ({others[0]}) and no index",
+            instead="Give a new or empty folder",
+        )
+
+
+def _resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
+    """The manifest there, its sound files only.
+
+    Raises:
+        IndexFault: it is of something else, or resuming was not wanted.
+    """
+    there = read_manifest(folder)
+    if not resume:
+        raise IndexFault(
+            f"{folder} holds an index already ({there.state})",
+            why="resume is off, and nothing is overwritten",
+            instead="Give another folder, or remove this one",
+        )
+    for what, old, new in (
+        ("model", there.weights, wanted.weights),
+        ("dtype", there.passport.dtype, wanted.passport.dtype),
+        ("corpus", there.passport.corpus, wanted.passport.corpus),
+        *((name, there.settings.get(name), value) for name, value in wanted.settings.items()),
+    ):
+        if old != new:
+            shown = (there.passport.model, wanted.passport.model) if what == "model" else (old, new)
+            raise IndexFault(
+                f"{folder} holds an index of another {what}",
+                why=f"{_short(shown[0])} there, {_short(shown[1])} now",
+                instead="Give another folder, or remove this one",
+            )
+    sound = tuple(entry for entry in there.files if fault(folder, entry) is None)
+    if sound == there.files:
+        return there
+    damaged = {entry.part for entry in there.files if entry not in sound}
+    # A part with one damaged file is made again whole; what is derived from it is the same bytes, and stays.
+    repaired = replace(there, state="building", files=tuple(e for e in sound if e.part not in damaged))
+    write_manifest(folder, repaired)
+    return repaired
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class _Builder:
+    """The parts in order, each written and entered in the manifest before the next is begun."""
+
+    def __init__(
+        self, lm: Decoder, corpus: Corpus, folder: Path, settings: Settings, progress: Progress | None
+    ) -> None:
+        self._lm, self._corpus, self._folder, self._settings = lm, corpus, folder, settings
+        self._progress = progress or (lambda part, done, total: None)
+
+    def finish(self, manifest: Manifest) -> Manifest:
+        """Make what is missing; the manifest of the complete index."""
+        self._layers = manifest.layers
+        parts: dict[str, Callable[[], list[FileEntry]]] = {
+            "vocabulary": self._vocabulary,
+            "tokens": self._tokens,
+            "triggers": self._triggers,
+            "values": self._values,
+            "tables": self._tables,
+            "search": self._search,
+        }
+        for part, make in parts.items():
+            if not manifest.has(part):
+                files = (*manifest.files, *make())
+                order = {name: i for i, name in enumerate(parts)}
+                files = tuple(sorted(files, key=lambda entry: (order[entry.part], entry.path)))
+                manifest = replace(manifest, state="building", files=files)
+                write_manifest(self._folder, manifest)
+        if manifest.state != "complete":
+            manifest = replace(manifest, state="complete", facts=self._facts())
+            write_manifest(self._folder, manifest)
+        self._clear()
+        return manifest
+
+    def _write(self, name: str, part: str, write: Callable[[Path], None]) -> FileEntry:
+        return write_file(self._folder, name, part, write)
+
+    def _array(self, name: str, part: str, array: np.ndarray) -> FileEntry:
+        return self._write(name, part, lambda path: write_array(path, array))
+
+    @property
+    def _passages(self) -> Passages:
+        return open_stream(self._folder, tables.read_column(self._folder / "tables/vocabulary.parquet", "token"))
+
+    def _vocabulary(self) -> list[FileEntry]:
+        strings = self._lm.token_strings(torch.arange(self._lm.d_vocab))
+        names = [document.name for document in self._corpus.documents()]
+        return [
+            self._write("tables/vocabulary.parquet", "vocabulary", lambda p: tables.write_vocabulary(p, strings)),
+            self._write("tables/documents.parquet", "vocabulary", lambda p: tables.write_documents(p, names)),
+        ]
+
+    def _tokens(self) -> list[FileEntry]:
+        every = 1 << 14
+        shown = 0
+
+        def report(done: int) -> None:
+            nonlocal shown
+            if done - shown >= every:
+                shown = done
+                self._progress("tokens", done, None)
+
+        return write_stream(self._folder, self._corpus.segments(self._lm), report)
+
+    def _triggers(self) -> list[FileEntry]:
+        s = self._settings
+        top = TopTriggers(s.top, poles=s.poles, min_prefix=s.min_prefix, skip_first=s.skip_first)
+        found, *_ = sweep(self._lm, self._corpus, [top], engine=s.engine, tokens_per_batch=s.tokens_per_batch)
+        entries = []
+        for pole, (coefficient, position) in poles_of(found).items():
+            entries.append(self._array(f"triggers/{pole}/coefficient.npy", "triggers", coefficient))
+            entries.append(self._array(f"triggers/{pole}/position.npy", "triggers", position))
+        columns = self._statistics(found)
+        entries.append(
+            self._write(
+                "tables/statistics.parquet", "triggers", lambda p: tables.write_statistics(p, columns, self._layers)
+            )
+        )
+        return entries
+
+    def _statistics(self, found: Triggers) -> dict[str, np.ndarray]:
+        lm = self._lm
+        norms = torch.cat([written_values(lm, n).detach().float().norm(dim=-1).cpu() for n in range(lm.n_layers)])
+        return {"value_norm": norms.numpy()}
+
+    def _values(self) -> list[FileEntry]:
+        found = value_readings(
+            self._lm, self._settings.top_tokens, progress=lambda done, total: self._progress("values", done, total)
+        )
+        ids, scores = found.ids.flatten(0, 1).numpy(), found.scores.flatten(0, 1).numpy()
+        entry, start = by_token(ids, scores, self._lm.d_vocab)
+        return [
+            self._array("values/token.npy", "values", ids),
+            self._array("values/score.npy", "values", scores),
+            self._array("values/by_token/entry.npy", "values", entry),
+            self._array("values/by_token/start.npy", "values", start),
+        ]
+
+    def _poles(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        return open_poles(self._folder, sum(self._layers), self._settings.top)
+
+    def _tables(self) -> list[FileEntry]:
+        self._progress("tables", 0, 1)
+        keys = sum(self._layers)
+        token = map_array(self._folder, "values/token.npy", shape=(keys, None), dtype=np.int32)
+        score = map_array(self._folder, "values/score.npy", shape=(keys, None), dtype=np.float32)
+        return [
+            self._write(
+                "tables/triggers.parquet",
+                "tables",
+                lambda p: tables.write_triggers(p, self._poles(), self._layers, self._passages),
+            ),
+            self._write(
+                "tables/values.parquet", "tables", lambda p: tables.write_values(p, token, score, self._layers)
+            ),
+        ]
+
+    def _search(self) -> list[FileEntry]:
+        passages = self._passages
+        used = np.unique(
+            np.concatenate([passages.segment(at[at >= 0]) for _, at in self._poles().values()] or [np.zeros(0, int)])
+        )
+
+        def texts() -> Iterator[tuple[int, str]]:
+            for i, segment in enumerate(used.tolist()):
+                if i % 1024 == 0:
+                    self._progress("search", i, len(used))
+                begin, end = int(passages.first[segment]), int(passages.start[segment + 1])
+                yield segment, passages.text(passages.token[begin:end])
+
+        return [self._write("search.sqlite", "search", lambda p: write_search(p, texts()))]
+
+    def _facts(self) -> dict[str, Any]:
+        passages = self._passages
+        return {
+            "tokens": len(passages.token),
+            "segments": len(passages.start) - 1,
+            "documents": int(passages.document[-1]) + 1,
+        }
+
+    def _clear(self) -> None:
+        """Remove what earlier, interrupted builds left under temporary names."""
+        for path in self._folder.rglob(".*.writing"):
+            path.unlink(missing_ok=True)
+        checkpoint = self._folder / CHECKPOINT
+        if checkpoint.is_dir():
+            shutil.rmtree(checkpoint)
+        checkpoint.unlink(missing_ok=True)
+
+
+def poles_of(found: Triggers) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """A sweep's lists as (keys, t) coefficients and positions, by pole."""
+    poles = {"positive": (torch.cat(found.values).numpy(), torch.cat(found.positions).numpy())}
+    if found.negative_values is not None and found.negative_positions is not None:
+        poles["negative"] = (torch.cat(found.negative_values).numpy(), torch.cat(found.negative_positions).numpy())
+    return poles
+
+
+def open_poles(folder: Path, keys: int, top: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The triggers, memory-mapped, by pole.
+
+    Raises:
+        IndexFault: a file is missing or cut short.
+    """
+    return {
+        pole: (
+            map_array(folder, f"triggers/{pole}/coefficient.npy", shape=(keys, top), dtype=np.float32),
+            map_array(folder, f"triggers/{pole}/position.npy", shape=(keys, top), dtype=np.int64),
+        )
+        for pole in ("positive", "negative")
+        if pole == "positive" or (folder / "triggers" / pole).is_dir()
+    }

@@ -1,0 +1,326 @@
+"""An index opened: the questions it answers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from unembed.corpus import Corpus, open_corpus
+from unembed.errors import IndexFault
+from unembed.index import build as building
+from unembed.index import firing, queries, tables
+from unembed.index.contents import Contents, positive
+from unembed.index.fingerprint import weights_fingerprint
+from unembed.index.labels import COLUMNS as LABEL_COLUMNS
+from unembed.index.labels import Labels
+from unembed.index.manifest import Manifest, fault, read_manifest
+from unembed.index.sql import Sql
+from unembed.index.vectors import Vectors
+from unembed.models.decoder import Decoder
+from unembed.models.loading import open_model
+from unembed.results import Table
+
+
+class Index(Contents):
+    """What a sweep left on disk for one model and corpus. Any number of processes and threads may read it at once.
+
+    Attributes:
+        path: its folder.
+        manifest: what it is of, and its files.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, lm: Decoder | None = None) -> None:
+        """Use `Index.open` or `Index.build`."""
+        super().__init__(path, manifest)
+        self._lm = lm
+        self._vectors: dict[str, Vectors] = {}
+        self._opening = threading.RLock()
+
+    @classmethod
+    def build(
+        cls,
+        lm: Decoder,
+        corpus: Corpus | str | Path | Sequence[str] | None,
+        path: str | os.PathLike[str],
+        top: int = 25,
+        engine: str = "local",
+        resume: bool = True,
+        *,
+        top_tokens: int = 30,
+        poles: building.Poles = "auto",
+        min_prefix: int = 1,
+        skip_first: bool = False,
+        tokens_per_batch: int = 2048,
+        progress: building.Progress | None = None,
+    ) -> Index:
+        """Build an index, or finish one that was begun, or repair one that was damaged; then open it.
+
+        Args:
+            lm: the model.
+            corpus: what `open_corpus` opens, or takes.
+            path: a new or empty folder, or one where the same index was begun.
+            top: triggers for each key and pole.
+            engine: of the sweep: "local" or "ray".
+            resume: False to refuse a folder where an index is.
+            top_tokens: tokens for each value.
+            poles: "positive", "both", or "auto": both in gated layers, where coefficients are signed.
+            min_prefix: least tokens of text in a trigger.
+            skip_first: leave out the first column of every segment.
+            tokens_per_batch: of the sweep.
+            progress: called with a part's name, what is done of it, and how much there is (None: not known).
+
+        Raises:
+            IndexFault: the folder holds an index of something else, or is being built by another process.
+            InvalidInput: the folder holds other files, or a setting makes no sense.
+            CorpusUnreadable: the corpus is empty or cannot be read.
+            Unsupported: the model has no memories.
+            UnembedError: the disk is full; run the same call again when there is room.
+        """
+        settings = building.Settings(top, top_tokens, poles, min_prefix, skip_first, tokens_per_batch, engine)
+        folder = Path(path)
+        manifest = building.build(lm, open_corpus(corpus), folder, settings, resume=resume, progress=progress)
+        return cls(folder, manifest, lm)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], lm: Decoder | None = None, *, partial: bool = False) -> Index:
+        """Open an index.
+
+        Args:
+            path: its folder.
+            lm: the model, where questions need it and it is open already; else it is opened by name when first needed.
+            partial: open one whose build is not finished, and answer from the parts that are.
+
+        Raises:
+            IndexFault: there is no index, it is not complete, or it is not of this model.
+        """
+        folder = Path(path)
+        manifest = read_manifest(folder)
+        if manifest.state != "complete" and not partial:
+            done = ", ".join(dict.fromkeys(entry.part for entry in manifest.files)) or "nothing"
+            raise IndexFault(
+                f"index {folder} is not complete",
+                why=f"its build has finished {done}",
+                instead="Run the same build again: it goes on where it stopped (or open it with partial=True)",
+            )
+        index = cls(folder, manifest)
+        if lm is not None:
+            index.attach(lm)
+        return index
+
+    def attach(self, lm: Decoder) -> None:
+        """Answer questions with this model.
+
+        Raises:
+            IndexFault: the index is of another.
+        """
+        if why := self.misfit(lm):
+            raise IndexFault(
+                f"index {self.path} is not of {lm.name}", why=why, instead="Open the model it is of, or build another"
+            )
+        self._lm = lm
+
+    def misfit(self, lm: Decoder) -> str | None:
+        """Why the index is not of a model; None where it is."""
+        passport, dtype = self.passport, str(lm.dtype).removeprefix("torch.")
+        if passport.dtype != dtype:
+            return f"it was built with {passport.model} in {passport.dtype}, and this is {dtype}"
+        if self.manifest.weights != weights_fingerprint(lm):
+            return f"the weights are not those of {passport.model} that it was built with"
+        return None
+
+    @property
+    def poles(self) -> tuple[str, ...]:
+        """Which triggers it holds: "positive", and "negative" for gated layers."""
+        return tuple(self.trigger_lists)
+
+    @property
+    def model(self) -> Decoder:
+        """The model; opened by its name when first asked for, and kept.
+
+        Raises:
+            IndexFault: what opens under that name is not the model of this index.
+            ModelUnavailable: nothing opens under that name.
+        """
+        with self._opening:
+            if self._lm is None:
+                self.attach(Decoder(open_model(self.passport.model, dtype=self.passport.dtype)))
+            assert self._lm is not None
+            return self._lm
+
+    def triggers(
+        self, layer: int, index: int, top: int = 25, *, pole: str = "positive", context: int | None = None
+    ) -> Table:
+        """The prefixes on which a key fires most, strongest first.
+
+        Args:
+            layer: the layer.
+            index: the memory.
+            top: at most so many.
+            pole: "positive" or, where it is kept, "negative".
+            context: tokens of each prefix to give, counted back from the trigger; all when None.
+
+        Returns:
+            Columns rank, coefficient, document, sentence, position (in the document), prefix (up to and without the
+            trigger token), token (the trigger token), next_token.
+
+        Raises:
+            OutOfRange: no such key.
+        """
+        return queries.triggers(self, layer, index, top, pole, context)
+
+    def value_tokens(self, layer: int, index: int, top: int = 30) -> Table:
+        """The top tokens of a value, best first: columns rank, token_id, token, score."""
+        return queries.value_tokens(self, layer, index, top)
+
+    def promoting(self, token: str | int, top: int = 20, *, by: str = "score") -> Table:
+        """Values that have a token among their top tokens.
+
+        Args:
+            token: a token's text, leading space included, or its id.
+            top: at most so many.
+            by: "score" (largest first) or "rank" (its place among the value's top tokens, then score).
+
+        Returns:
+            Columns layer, index, rank, score, top_tokens.
+
+        Raises:
+            NotOneToken: the text is no token.
+        """
+        return queries.promoting(self, token, top, by)
+
+    def firing_on(self, text: str, top: int = 20, *, by: str = "strength") -> Table:
+        """Keys that fire most on a new text, the model run on it.
+
+        Args:
+            text: the text.
+            top: at most so many.
+            by: "strength" (the coefficient over that of the key's own best trigger, which makes keys comparable) or
+                "coefficient" (its absolute value).
+
+        Returns:
+            Columns layer, index, pole, coefficient, strength, place (how many of the stored triggers are stronger),
+            position and token (where in the text), top_tokens (what the value promotes).
+        """
+        return firing.firing_on(self, self.model, text, positive("top", top), by)
+
+    def search(self, text: str, top: int = 20, *, pole: str = "positive", context: int | None = None) -> Table:
+        """Triggers whose text holds words: full-text search, the strongest triggers first.
+
+        Args:
+            text: words, all required; "quoted phrases"; `begin*` for beginnings of words.
+            top: at most so many.
+            pole: "positive" or, where it is kept, "negative".
+            context: tokens of each prefix to give; all when None.
+
+        Returns:
+            Columns layer, index, rank, coefficient, strength (over the key's best trigger) and those of `triggers`.
+        """
+        return queries.search(self, text, top, pole, context)
+
+    def similar(self, layer: int, index: int, top: int = 20, *, among: str = "values") -> Table:
+        """The memories whose values (or keys) point in the most similar direction, exactly.
+
+        Args:
+            layer: the layer.
+            index: the memory.
+            top: at most so many, itself left out.
+            among: "values", or "keys" (in a gated layer the gate's column).
+
+        Returns:
+            Columns layer, index, cosine, top_tokens.
+        """
+        layer, index = self.memory(layer, index)
+        with self._opening:
+            if among not in self._vectors:
+                self._vectors[among] = Vectors(self.model, among)
+        vectors = self._vectors[among]
+        cosines = vectors.cosines(vectors.row(layer, index))
+        cosines[self.row(layer, index)] = -2.0
+        best, rows = cosines.topk(min(positive("top", top), len(cosines) - 1))
+        columns = self.memories(rows.numpy()) | {"cosine": best.tolist(), "top_tokens": self.top_tokens(rows.numpy())}
+        return self.table(f"{among.capitalize()} most similar to {layer}.{index}", columns)
+
+    def sql(self, query: str, *, timeout: float = 60.0) -> Table:
+        """The rows of one SELECT over the views triggers, values, statistics, vocabulary, documents and labels.
+
+        Nothing can be written, and nothing outside the index read.
+
+        Raises:
+            InvalidInput: it is no SELECT, DuckDB rejects it, or it ran longer than `timeout` seconds.
+        """
+        with self._opening:
+            sql = self._sql
+        return self.table(query.strip(), sql.select(query, self._label_table(), timeout=timeout))
+
+    @cached_property
+    def _sql(self) -> Sql:
+        named = {entry.path for entry in self.manifest.files}
+        paths = {name: f"tables/{name}.parquet" for name in tables.NAMES}
+        return Sql(self.path, {name: path for name, path in paths.items() if path in named})
+
+    def verify(self) -> Table:
+        """Every file beside its checksum: columns file, part, bytes, fault (None where the file is sound)."""
+        files = self.manifest.files
+        columns = {
+            "file": [entry.path for entry in files],
+            "part": [entry.part for entry in files],
+            "bytes": [entry.size for entry in files],
+            "fault": [fault(self.path, entry) for entry in files],
+        }
+        return self.table(f"Files of index {self.path}", columns)
+
+    def add_label(
+        self,
+        layer: int,
+        index: int,
+        label: str,
+        *,
+        author: str = "",
+        kind: str = "memory",
+        notes: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Append a label to a memory; the number it got.
+
+        Args:
+            layer: the layer.
+            index: the memory.
+            label: a name or a sentence.
+            author: who says so: a person, or a program and its settings.
+            kind: what is labelled: "memory", "key", "value", or a name of your own.
+            notes: further facts that JSON can hold.
+        """
+        layer, index = self.memory(layer, index)
+        return Labels(self.path).add(layer, index, label, author=author, kind=kind, notes=notes)
+
+    def withdraw_label(self, number: int, *, author: str = "") -> None:
+        """Append that a label no longer holds; the row itself stays."""
+        Labels(self.path).withdraw(number, author=author)
+
+    def labels(self, layer: int | None = None, index: int | None = None) -> Table:
+        """Labels that hold, of one memory, a layer or all.
+
+        Returns:
+            Columns id, layer, index, kind, label, author, made, notes.
+        """
+        if index is not None:
+            layer, index = self.memory(0 if layer is None else layer, index)
+        rows = Labels(self.path).rows(layer, index)
+        return self.table("Labels", {name: [row[name] for row in rows] for name in LABEL_COLUMNS})
+
+    def _label_table(self) -> pa.Table:
+        rows = Labels(self.path).rows()
+        types = {"id": pa.int64(), "layer": pa.int32(), "index": pa.int32()}
+        return pa.table(
+            {
+                name: pa.array(
+                    [str(row[name]) if name == "notes" else row[name] for row in rows], types.get(name, pa.string())
+                )
+                for name in LABEL_COLUMNS
+            }
+        )

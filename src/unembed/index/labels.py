@@ -1,0 +1,112 @@
+"""What people and programs call a memory: an append-only table in SQLite, several writers at once.
+
+Nothing is ever changed or deleted: a label is withdrawn by a row that says so, which keeps who said what when.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from unembed.errors import IndexFault, InvalidInput
+
+NAME = "labels.sqlite"
+COLUMNS = ("id", "layer", "index", "kind", "label", "author", "made", "notes")
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS labels (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, layer INTEGER NOT NULL, "index" INTEGER NOT NULL, kind TEXT NOT NULL,
+    label TEXT NOT NULL, author TEXT NOT NULL, made TEXT NOT NULL, notes TEXT NOT NULL, withdraws INTEGER
+);
+CREATE INDEX IF NOT EXISTS labels_of_memory ON labels (layer, "index");
+CREATE TRIGGER IF NOT EXISTS labels_are_not_changed BEFORE UPDATE ON labels
+BEGIN SELECT RAISE(ABORT, 'labels are append-only'); END;
+CREATE TRIGGER IF NOT EXISTS labels_are_not_deleted BEFORE DELETE ON labels
+BEGIN SELECT RAISE(ABORT, 'labels are append-only'); END;
+"""
+_KEPT = "withdraws IS NULL AND id NOT IN (SELECT withdraws FROM labels WHERE withdraws IS NOT NULL)"
+_LONGEST = 10_000
+
+
+class Labels:
+    """The labels of an index; the file is made when the first one is added."""
+
+    def __init__(self, folder: Path) -> None:
+        """Name the file; nothing is opened yet."""
+        self.path = folder / NAME
+
+    def add(
+        self, layer: int, index: int, label: str, *, author: str, kind: str, notes: Mapping[str, Any] | None
+    ) -> int:
+        """Append a label; the number it got.
+
+        Raises:
+            InvalidInput: the label is empty or longer than 10,000 characters, or the notes are no JSON.
+        """
+        if not label.strip() or len(label) > _LONGEST:
+            raise InvalidInput(f"a label of {len(label)} characters", why=f"1 to {_LONGEST:,} are kept")
+        try:
+            stored = json.dumps(dict(notes or {}), ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput("the notes of a label", why=str(error), instead="Give what JSON can hold") from error
+        return self._append(layer, index, kind, label, author, stored, None)
+
+    def withdraw(self, number: int, *, author: str) -> None:
+        """Append that a label no longer holds.
+
+        Raises:
+            InvalidInput: there is no such label, or it was withdrawn before.
+        """
+        kept = [row for row in self.rows() if row["id"] == number]
+        if not kept:
+            raise InvalidInput(f"label {number}", why="there is none, or it was withdrawn before")
+        row = kept[0]
+        self._append(row["layer"], row["index"], row["kind"], row["label"], author, "{}", number)
+
+    def rows(self, layer: int | None = None, index: int | None = None) -> list[dict[str, Any]]:
+        """Labels that hold, of one memory or all, oldest first."""
+        if not self.path.exists():
+            return []
+        wanted, values = [_KEPT], []
+        for name, value in (("layer", layer), ('"index"', index)):
+            if value is not None:
+                wanted.append(f"{name} = ?")
+                values.append(value)
+        columns = ", ".join(f'"{name}"' for name in COLUMNS)
+        with self._open() as connection:
+            found = connection.execute(
+                f"SELECT {columns} FROM labels WHERE {' AND '.join(wanted)} ORDER BY id", values
+            ).fetchall()
+        rows = [dict(zip(COLUMNS, row, strict=True)) for row in found]
+        return [row | {"notes": json.loads(row["notes"])} for row in rows]
+
+    def _append(self, layer: int, index: int, kind: str, label: str, author: str, notes: str, gone: int | None) -> int:
+        made = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        with self._open() as connection, connection:
+            done = connection.execute(
+                'INSERT INTO labels (layer, "index", kind, label, author, made, notes, withdraws) '
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (layer, index, kind, label, author, made, notes, gone),
+            )
+        return int(done.lastrowid or 0)
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            connection = sqlite3.connect(self.path, timeout=10)
+        except sqlite3.Error as error:
+            raise IndexFault(f"cannot open {self.path}", why=str(error)) from error
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(_SCHEMA)
+            yield connection
+        except sqlite3.OperationalError as error:
+            raise IndexFault(f"cannot use {self.path}", why=str(error), instead="Check who may write there") from error
+        except sqlite3.DatabaseError as error:
+            raise IndexFault(f"{self.path} is damaged", why=str(error), instead="Restore a copy of it") from error
+        finally:
+            connection.close()

@@ -1,0 +1,178 @@
+"""The manifest: what an index is of, which files it has, and whether they are still what was written.
+
+Files stand under a temporary name until they are whole and on disk; only then does the manifest, itself replaced by
+rename, name them with size and checksum. What the manifest does not name does not exist.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unembed.errors import IndexFault, InvalidInput, UnembedError
+from unembed.results import Passport
+
+SCHEMA = 1
+"""Version of the files' layout; rises when a reader of the old one would misread the new."""
+NAME = "manifest.json"
+_FORMAT = "unembed.index"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file: its path inside the index, size in bytes and SHA-256, and the part it belongs to."""
+
+    path: str
+    size: int
+    sha256: str
+    part: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What stands in `manifest.json`.
+
+    Attributes:
+        passport: model, revision, dtype, corpus, version; in its notes the settings of the sweep.
+        weights: SHA-256 of the model's weights.
+        layers: memories of each layer, so that key (layer, index) is row `sum(layers[:layer]) + index` of every array.
+        settings: what the builder was asked for; a build with others is refused.
+        state: "building" or "complete".
+        files: every finished file.
+        facts: counts for people (tokens, documents, seconds), which no reader depends on.
+    """
+
+    passport: Passport
+    weights: str
+    layers: tuple[int, ...]
+    settings: Mapping[str, Any]
+    state: str = "building"
+    files: tuple[FileEntry, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def has(self, part: str) -> bool:
+        """Whether a part was finished."""
+        return any(entry.part == part for entry in self.files)
+
+    def to_json(self) -> str:
+        """The text of `manifest.json`: its first lines say what this folder is."""
+        body = {"format": _FORMAT, "schema": SCHEMA, "state": self.state, "passport": self.passport.to_dict()}
+        body |= {"weights": self.weights, "layers": list(self.layers), "settings": dict(self.settings)}
+        body |= {"facts": dict(self.facts), "files": [asdict(entry) for entry in self.files]}
+        return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an index.
+
+    Raises:
+        IndexFault: no index there, its manifest damaged, or of another schema.
+    """
+    path = folder / NAME
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        why = "there is no such folder" if not folder.is_dir() else f"the folder holds no {NAME}"
+        raise IndexFault(f"no index at {folder}", why=why, instead="Build one with unembed index build") from None
+    except (OSError, ValueError) as error:
+        raise IndexFault(f"cannot read {path}", why=str(error), instead="Build the index again elsewhere") from error
+    if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
+        raise IndexFault(f"{path} is not an index's", why="unembed did not write it", instead="Give an index's folder")
+    if stored.get("schema") != SCHEMA:
+        raise IndexFault(
+            f"index {folder} has schema {stored.get('schema')}",
+            why=f"this version of unembed reads schema {SCHEMA}",
+            instead="Build it again, or use the version of unembed that made it",
+        )
+    try:
+        return Manifest(
+            passport=Passport.from_dict(stored["passport"]),
+            weights=str(stored["weights"]),
+            layers=tuple(int(n) for n in stored["layers"]),
+            settings=stored["settings"],
+            state=str(stored["state"]),
+            files=tuple(FileEntry(**entry) for entry in stored["files"]),
+            facts=stored["facts"],
+        )
+    except (KeyError, TypeError, ValueError, InvalidInput) as error:
+        raise IndexFault(f"{path} is damaged", why=str(error), instead="Build the index again elsewhere") from error
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace the manifest by rename, its text and the rename on disk before this returns."""
+    write_file(folder, NAME, "", lambda path: _write_text(path, manifest.to_json()))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as handle:
+        while block := handle.read(_CHUNK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def fault(folder: Path, entry: FileEntry) -> str | None:
+    """What is wrong with a file, in a few words; None if it is as it was written."""
+    path = folder / entry.path
+    try:
+        size = path.stat().st_size
+        if size != entry.size:
+            return f"{size:,} bytes instead of {entry.size:,}"
+        return None if checksum(path) == entry.sha256 else "its content is not what was written"
+    except FileNotFoundError:
+        return "missing"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def write_file(folder: Path, name: str, part: str, write: Callable[[Path], None]) -> FileEntry:
+    """Let `write` make a file under a temporary name, put it on disk, rename it, and describe it.
+
+    Raises:
+        UnembedError: the disk is full or the folder cannot be written to; nothing half-written stays.
+    """
+    target = folder / name
+    temporary = target.with_name(f".{target.name}.writing")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)
+        write(temporary)
+        with temporary.open("rb") as handle:
+            os.fsync(handle.fileno())
+        entry = FileEntry(name, temporary.stat().st_size, checksum(temporary), part)
+        os.replace(temporary, target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise UnembedError(
+            f"cannot write {target}",
+            why=error.strerror or str(error),
+            instead="Make room and run the same build again: it goes on where it stopped",
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return entry
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside a folder last, where the system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows cannot open folders
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)

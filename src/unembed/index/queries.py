@@ -1,0 +1,85 @@
+"""The questions that need the folder alone: triggers, value readings, promoting, text search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from unembed.errors import InvalidInput
+from unembed.index import text_search
+from unembed.index.contents import Contents, positive, shortened
+from unembed.results import Table
+
+_PLACE_COLUMNS = ("document", "sentence", "position", "prefix", "token", "next_token")
+
+
+def triggers(held: Contents, layer: int, index: int, top: int, pole: str, context: int | None) -> Table:
+    """See `Index.triggers`."""
+    coefficient, position = held.pole(pole)
+    layer, index = held.memory(layer, index)
+    row = held.row(layer, index)
+    n = min(positive("top", top), int((position[row] >= 0).sum()))
+    columns = {"rank": list(range(n)), "coefficient": coefficient[row][:n].tolist()}
+    columns |= _places(held, position[row][:n], context)
+    return held.table(f"Triggers of key {layer}.{index}, {pole} coefficients", columns)
+
+
+def value_tokens(held: Contents, layer: int, index: int, top: int) -> Table:
+    """See `Index.value_tokens`."""
+    layer, index = held.memory(layer, index)
+    token, score = (part[held.row(layer, index)][: positive("top", top)] for part in held.readings)
+    columns = {"rank": list(range(len(token))), "token_id": token.tolist()}
+    columns |= {"token": [held.strings[i] for i in token], "score": score.tolist()}
+    return held.table(f"Top tokens of value {layer}.{index}", columns)
+
+
+def promoting(held: Contents, token: str | int, top: int, by: str) -> Table:
+    """See `Index.promoting`."""
+    if by not in ("score", "rank"):
+        raise InvalidInput(f"promoting by {by!r}", why="values are ordered by 'score' or 'rank'")
+    number = held.token_id(token)
+    tokens, scores = held.readings
+    found = held.entries_of(number)
+    rows, ranks = np.divmod(found, tokens.shape[1])
+    if by == "rank":
+        order = np.argsort(ranks, kind="stable")
+        rows, ranks = rows[order], ranks[order]
+    rows, ranks = rows[: positive("top", top)], ranks[:top]
+    columns: dict[str, Any] = held.memories(rows) | {"rank": ranks.tolist(), "score": scores[rows, ranks].tolist()}
+    columns["top_tokens"] = held.top_tokens(rows)
+    return held.table(f"Values that promote {held.strings[number]!r}, {len(found):,} in all", columns)
+
+
+def search(held: Contents, text: str, top: int, pole: str, context: int | None) -> Table:
+    """See `Index.search`."""
+    held.need("search")
+    match = text_search.match_of(text)
+    positive("top", top)
+    coefficient, position = held.pole(pole)
+    passages = held.passages
+    segments = text_search.segments_matching(held.path / "search.sqlite", match)
+    best = np.where(position[:, :1] >= 0, coefficient[:, :1], 1.0)
+    strength = np.where(position >= 0, coefficient / best, 0.0)
+    kept: list[int] = []
+    flat = np.asarray(position).reshape(-1)
+    for some in text_search.candidates(flat, strength.reshape(-1), np.asarray(passages.start), segments):
+        # Many keys share a trigger: each text is looked at once.
+        at, which = np.unique(flat[some], return_inverse=True)
+        matching = np.zeros(len(at), dtype=bool)
+        matching[text_search.prefixes_matching([passages.text_to(int(p)) for p in at], match)] = True
+        kept += some[matching[which]].tolist()
+        if len(kept) >= top:
+            break
+    rows, ranks = np.divmod(np.asarray(kept[:top], dtype=np.int64), position.shape[1])
+    columns: dict[str, Any] = held.memories(rows) | {
+        "rank": ranks.tolist(),
+        "coefficient": coefficient[rows, ranks].tolist(),
+        "strength": strength[rows, ranks].tolist(),
+    }
+    return held.table(f"Triggers with {shortened(text)!r}", columns | _places(held, position[rows, ranks], context))
+
+
+def _places(held: Contents, positions: np.ndarray, context: int | None) -> dict[str, list[Any]]:
+    places = [held.passages.place(int(at), context) for at in positions]
+    return {name: [getattr(place, name) for place in places] for name in _PLACE_COLUMNS}

@@ -1,0 +1,91 @@
+"""SQL over an index: one SELECT at a time, on views of its tables, with nothing to write and nothing else to read.
+
+DuckDB is closed before the statement runs: no file but the index's tables, no extension, no setting changed back. COPY
+inside an allowed folder would still write, so only a statement that DuckDB itself parses as SELECT is run.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from unembed.errors import InvalidInput, OutOfMemory
+
+_VIEWS = {
+    "vocabulary": "SELECT token_id, token FROM read_parquet('{vocabulary}')",
+    "documents": "SELECT document, name FROM read_parquet('{documents}')",
+    "statistics": "SELECT * FROM read_parquet('{statistics}')",
+    "values": "SELECT v.layer, v.index, v.rank, v.token_id, t.token, v.score FROM read_parquet('{values}') v "
+    "LEFT JOIN read_parquet('{vocabulary}') t USING (token_id)",
+    "triggers": "SELECT r.layer, r.index, r.pole, r.rank, r.coefficient, r.document, r.sentence, r.position, "
+    "r.token_id, t.token, r.next_token_id, n.token AS next_token, r.stream_position FROM read_parquet('{triggers}') r "
+    "LEFT JOIN read_parquet('{vocabulary}') t USING (token_id) "
+    "LEFT JOIN read_parquet('{vocabulary}') n ON n.token_id = r.next_token_id",
+}
+VIEWS = (*_VIEWS, "labels")
+"""What a statement can select from."""
+
+
+class Sql:
+    """A closed DuckDB over one index. Each question has its own cursor, so threads may ask at once."""
+
+    def __init__(self, folder: Path, paths: dict[str, str]) -> None:
+        """Open the views that have a file."""
+        self._connection = duckdb.connect(":memory:", config={"memory_limit": "2GB"})
+        run = self._connection.execute
+        run("SET threads = 2")
+        places = {name: str(folder / path).replace("'", "''") for name, path in paths.items()}
+        run("SET autoinstall_known_extensions = false")
+        run("SET autoload_known_extensions = false")
+        allowed = ", ".join(f"'{place}'" for place in places.values())
+        run(f"SET allowed_paths = [{allowed}]")
+        run("SET enable_external_access = false")
+        for name, query in _VIEWS.items():
+            if all("{" + needed + "}" not in query or needed in places for needed in _VIEWS):
+                run(f'CREATE VIEW "{name}" AS {query.format(**places)}')
+        # Without this a SELECT could read any Python variable of the caller's that looks like a table.
+        run("SET python_enable_replacements = false")
+        run("SET lock_configuration = true")
+
+    def select(self, query: str, labels: pa.Table, *, timeout: float = 60.0) -> pa.Table:
+        """The rows of one SELECT; `labels` is what the view of that name shows.
+
+        Raises:
+            InvalidInput: it is no SELECT, several statements, or DuckDB rejects it; the message says where.
+            OutOfMemory: it needs more than 2 GB.
+        """
+        try:
+            statements = duckdb.extract_statements(query)
+        except duckdb.Error as error:
+            raise InvalidInput("the SQL cannot be read", why=_first_line(error)) from error
+        if len(statements) != 1:
+            raise InvalidInput(f"{len(statements)} SQL statements", why="one SELECT is run at a time")
+        if statements[0].type != duckdb.StatementType.SELECT:
+            kind = str(statements[0].type).rpartition(".")[2]
+            raise InvalidInput(f"a {kind} statement", why="an index is only read", instead="Write one SELECT")
+        cursor = self._connection.cursor()
+        cursor.register("labels", labels)
+        timer = threading.Timer(timeout, cursor.interrupt)
+        timer.start()
+        try:
+            found: Any = cursor.sql(query).to_arrow_table()
+        except duckdb.InterruptException as error:
+            raise InvalidInput("the query was stopped", why=f"it ran for {timeout:g} seconds") from error
+        except duckdb.OutOfMemoryException as error:
+            raise OutOfMemory("the query", why="it needs more than 2 GB", instead="Select less at a time") from error
+        except duckdb.Error as error:
+            views = ", ".join(VIEWS)
+            raise InvalidInput("the query failed", why=_first_line(error), instead=f"The tables are {views}") from error
+        finally:
+            timer.cancel()
+            cursor.close()
+        return found
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,152 @@
+"""The same contents as Parquet tables, for SQL, pandas, polars and people.
+
+| table | one row | columns |
+|---|---|---|
+| `triggers` | a key's trigger | layer, index, pole, rank, coefficient, document, sentence, position, ids, place |
+| `values` | a top token of a value | layer, index, rank, token_id, score |
+| `statistics` | a key | layer, index, and one column for each statistic |
+| `vocabulary` | a token | token_id, token |
+| `documents` | a document | document, name |
+
+`triggers` has token_id and next_token_id; stream_position is the place on the corpus axis, as in the arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from unembed.index.passages import Passages
+
+NAMES = ("triggers", "values", "statistics", "vocabulary", "documents")
+_ROWS = 1 << 19
+
+
+def key_columns(layers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Layer and index of every key, layer by layer."""
+    layer = np.repeat(np.arange(len(layers), dtype=np.int16), layers)
+    index = np.concatenate([np.arange(n, dtype=np.int32) for n in layers]) if layers else np.zeros(0, np.int32)
+    return layer, index
+
+
+def write_triggers(path: Path, poles: Mapping[str, tuple[Any, Any]], layers: Sequence[int], passages: Passages) -> None:
+    """The table of triggers, sorted by layer, index, pole and rank.
+
+    Args:
+        path: where to.
+        poles: for each pole its coefficients and positions, both (keys, t).
+        layers: memories of each layer.
+        passages: the corpus.
+    """
+    layer, index = key_columns(layers)
+    per_key = sum(coefficient.shape[1] for coefficient, _ in poles.values())
+    _write(
+        path,
+        (
+            _trigger_rows(poles, layer[rows], index[rows], rows, passages)
+            for rows in _chunks(len(layer), max(1, _ROWS // max(1, per_key)))
+        ),
+    )
+
+
+def _trigger_rows(
+    poles: Mapping[str, tuple[Any, Any]], layer: np.ndarray, index: np.ndarray, rows: slice, passages: Passages
+) -> pa.Table:
+    parts = []
+    for pole, (coefficient, position) in poles.items():
+        m, at = np.asarray(coefficient[rows]), np.asarray(position[rows])
+        keys, t = at.shape
+        parts.append(
+            {
+                "key": np.repeat(np.arange(keys), t),
+                "pole": np.full(keys * t, list(poles).index(pole), np.int8),
+                "rank": np.tile(np.arange(t, dtype=np.int16), keys),
+                "coefficient": m.reshape(-1),
+                "at": at.reshape(-1),
+            }
+        )
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.lexsort((joined["rank"], joined["pole"], joined["key"]))
+    joined = {name: column[order][joined["at"][order] >= 0] for name, column in joined.items()}
+    at, key = joined["at"], joined["key"]
+    segment = passages.segment(at)
+    following = passages.next_tokens(at)
+    names = pa.array(list(poles))
+    return pa.table(
+        {
+            "layer": pa.array(layer[key], pa.int16()),
+            "index": pa.array(index[key], pa.int32()),
+            "pole": pa.DictionaryArray.from_arrays(pa.array(joined["pole"]), names),
+            "rank": pa.array(joined["rank"], pa.int16()),
+            "coefficient": pa.array(joined["coefficient"], pa.float32()),
+            "document": pa.array(np.asarray(passages.document)[segment], pa.int32()),
+            "sentence": pa.array(np.asarray(passages.sentence)[segment], pa.int32()),
+            "position": pa.array(at - np.asarray(passages.origin)[segment], pa.int64()),
+            "token_id": pa.array(np.asarray(passages.token)[at], pa.int32()),
+            "next_token_id": pa.array(following, pa.int32(), mask=following < 0),
+            "stream_position": pa.array(at, pa.int64()),
+        }
+    )
+
+
+def write_values(path: Path, token: Any, score: Any, layers: Sequence[int]) -> None:
+    """The table of value readings, sorted by layer, index and rank; token and score are (keys, k)."""
+    layer, index = key_columns(layers)
+    k = token.shape[1]
+
+    def rows_of(rows: slice) -> pa.Table:
+        n = len(layer[rows])
+        return pa.table(
+            {
+                "layer": pa.array(np.repeat(layer[rows], k), pa.int16()),
+                "index": pa.array(np.repeat(index[rows], k), pa.int32()),
+                "rank": pa.array(np.tile(np.arange(k, dtype=np.int16), n), pa.int16()),
+                "token_id": pa.array(np.asarray(token[rows]).reshape(-1), pa.int32()),
+                "score": pa.array(np.asarray(score[rows]).reshape(-1), pa.float32()),
+            }
+        )
+
+    _write(path, (rows_of(rows) for rows in _chunks(len(layer), max(1, _ROWS // k))))
+
+
+def write_statistics(path: Path, columns: Mapping[str, Any], layers: Sequence[int]) -> None:
+    """The table of statistics: one row per key, one column for each (keys,) array."""
+    layer, index = key_columns(layers)
+    table = {"layer": pa.array(layer, pa.int16()), "index": pa.array(index, pa.int32())}
+    _write(path, iter([pa.table(table | {name: pa.array(np.asarray(column)) for name, column in columns.items()})]))
+
+
+def write_vocabulary(path: Path, strings: Sequence[str]) -> None:
+    """The text of every token."""
+    ids = pa.array(np.arange(len(strings), dtype=np.int32))
+    # Lone surrogates stand for bytes in some tokenizers; Parquet holds UTF-8 only.
+    texts = [text.encode("utf-8", "backslashreplace").decode() for text in strings]
+    _write(path, iter([pa.table({"token_id": ids, "token": pa.array(texts, pa.string())})]))
+
+
+def write_documents(path: Path, names: Sequence[str]) -> None:
+    """The documents' names, in order of their numbers."""
+    numbers = pa.array(np.arange(len(names), dtype=np.int32))
+    _write(path, iter([pa.table({"document": numbers, "name": pa.array(list(names), pa.string())})]))
+
+
+def read_column(path: Path, name: str) -> list[Any]:
+    """One column of a table as Python values."""
+    return pq.read_table(path, columns=[name]).column(name).to_pylist()
+
+
+def _chunks(n: int, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, n)) for start in range(0, max(n, 1), step))
+
+
+def _write(path: Path, parts: Iterator[pa.Table]) -> None:
+    first = next(parts)
+    with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
+        writer.write_table(first)
+        for part in parts:
+            writer.write_table(part)

@@ -1,0 +1,102 @@
+"""Full-text search over the text of triggers.
+
+FTS5 holds every segment in which some key has a trigger, without its text, which the token stream has. A trigger's text
+is only the part of its segment up to the trigger, so what FTS5 finds is checked against the prefixes themselves, by
+FTS5 once more, in memory. That is exact because all words are required: a prefix that has them lies in a segment that
+has them.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from unembed.errors import IndexFault, InvalidInput
+
+_TERM = re.compile(r'"([^"]*)"(\*?)|(\S+)')
+_AT_ONCE = 2048
+_TOKENIZE = "tokenize = 'unicode61 remove_diacritics 0'"
+
+
+def write_search(path: Path, segments: Iterable[tuple[int, str]]) -> None:
+    """The search file over segments (number, text)."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode = OFF")
+        connection.execute("PRAGMA synchronous = OFF")  # the file is put on disk once, when it is whole
+        connection.execute(f"CREATE VIRTUAL TABLE segments USING fts5(text, content = '', {_TOKENIZE})")
+        connection.execute("BEGIN")
+        connection.executemany("INSERT INTO segments (rowid, text) VALUES (?, ?)", segments)
+        connection.execute("INSERT INTO segments (segments) VALUES ('optimize')")
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+
+
+def match_of(query: str) -> str:
+    """The FTS5 expression for a query: all words and "quoted phrases" required, `word*` for a beginning of a word.
+
+    Raises:
+        InvalidInput: the query holds no letter or digit.
+    """
+    terms = []
+    for phrase, phrase_star, word in _TERM.findall(query):
+        star = phrase_star or ("*" if word.endswith("*") else "")
+        text = phrase or word.rstrip("*")
+        if any(c.isalnum() for c in text):
+            terms.append(f'"{text.replace(chr(34), " ")}"{star}')
+    if not terms:
+        raise InvalidInput(f"search for {query!r}", why="it holds no word", instead="Give a word to look for")
+    return " ".join(terms)
+
+
+def segments_matching(path: Path, match: str) -> Int[np.ndarray, " found"]:
+    """Numbers of the segments that hold all words, in order.
+
+    Raises:
+        IndexFault: the search file is missing or damaged.
+    """
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+        try:
+            found = connection.execute("SELECT rowid FROM segments WHERE segments MATCH ?", (match,)).fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise IndexFault(
+            f"cannot search {path}", why=str(error), instead="Run the build again: it repairs the index"
+        ) from error
+    return np.sort(np.fromiter((row[0] for row in found), np.int64, len(found)))
+
+
+def prefixes_matching(texts: Sequence[str], match: str) -> list[int]:
+    """Which of the texts hold all words."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.execute(f"CREATE VIRTUAL TABLE prefixes USING fts5(text, content = '', {_TOKENIZE})")
+        connection.executemany("INSERT INTO prefixes (rowid, text) VALUES (?, ?)", enumerate(texts))
+        return sorted(
+            row[0] for row in connection.execute("SELECT rowid FROM prefixes WHERE prefixes MATCH ?", (match,))
+        )
+    finally:
+        connection.close()
+
+
+def candidates(
+    positions: Int[np.ndarray, " trigger"],
+    strength: Float[np.ndarray, " trigger"],
+    start: Int[np.ndarray, " starts"],
+    segments: Int[np.ndarray, " found"],
+) -> Iterator[Int[np.ndarray, " some"]]:
+    """Numbers of the triggers inside the segments, strongest first, some at a time."""
+    inside = np.zeros(len(start), dtype=bool)
+    inside[segments] = True
+    chosen = np.flatnonzero(positions >= 0)
+    chosen = chosen[inside[np.searchsorted(start, positions[chosen], side="right") - 1]]
+    chosen = chosen[np.argsort(-strength[chosen], kind="stable")]
+    return (chosen[i : i + _AT_ONCE] for i in range(0, len(chosen), _AT_ONCE))

@@ -1,0 +1,56 @@
+"""Cosine neighbours among values or keys, exactly, from the model's own weights: nothing is stored for it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.errors import InvalidInput
+from unembed.memories.values import written_values
+from unembed.models.decoder import Decoder
+
+Among = Literal["values", "keys"]
+_ROWS = 4096
+
+
+class Vectors:
+    """The values or the keys of a model, with their lengths; the lengths are computed once."""
+
+    def __init__(self, lm: Decoder, among: str = "values") -> None:
+        """Keep the model.
+
+        Raises:
+            InvalidInput: `among` is neither "values" nor "keys".
+        """
+        if among not in ("values", "keys"):
+            raise InvalidInput(f"similar among {among!r}", why="neighbours are among 'values' or 'keys'")
+        self._lm, self._among = lm, among
+        self._lengths: list[Tensor | None] = [None] * lm.n_layers
+
+    def row(self, layer: int, index: int) -> Float[Tensor, " d_model"]:
+        """One vector."""
+        return self._rows(layer, slice(index, index + 1))[0].float()
+
+    @torch.no_grad()
+    def cosines(self, vector: Float[Tensor, " d_model"]) -> Float[Tensor, " keys"]:
+        """The cosine of a vector with every value or key, layer by layer; 0 with a vector of length 0."""
+        unit = vector / vector.norm().clamp_min(1e-30)
+        found = []
+        for layer in range(self._lm.n_layers):
+            n = self._lm.weights.W_out[layer].shape[0]
+            blocks = [self._rows(layer, slice(s, s + _ROWS)) for s in range(0, n, _ROWS)]
+            dots = torch.cat([block @ unit.to(block.dtype) for block in blocks]).float()
+            if (lengths := self._lengths[layer]) is None:
+                lengths = torch.cat([block.float().norm(dim=-1) for block in blocks]).clamp_min(1e-30)
+                self._lengths[layer] = lengths
+            found.append(dots / lengths)
+        return torch.cat(found)
+
+    def _rows(self, layer: int, rows: slice) -> Tensor:
+        if self._among == "values":
+            return written_values(self._lm, layer, rows).detach()
+        gate = self._lm.weights.W_gate[layer]  # in a gated layer the gate decides whether the memory opens
+        return (self._lm.weights.W_in[layer] if gate is None else gate)[:, rows].T.detach()
