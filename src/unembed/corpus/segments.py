@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 
+@runtime_checkable
 class Encoder(Protocol):
     """What a corpus asks of a model: its tokens and how long a prompt may be."""
 

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from unembed.errors import InvalidInput, OutOfMemory, PointMissing
 from unembed.models.decoder import Decoder
 from unembed.models.dry_run import first_tensor, given_tensor
+from unembed.models.structure import FeedForwardSite
 from unembed.names import POINTS
 from unembed.stream.edits import Edit, Rows, checked, edit_coefficients, edit_heads
 from unembed.stream.patterns import returning_patterns
 
 Callback = Callable[[Tensor], None]
-INNER_POINTS = ("attn_in", "position_embedding")
-"""Points that accounts need and that are no part of the public words: what V reads, and the positions' writer."""
+INNER_POINTS = ("attn_in", "position_embedding", "gate")
+"""Points that are no part of the public words: what V reads, the positions' writer, a gate before its activation."""
 
 
 class Stop(Exception):
@@ -77,6 +78,8 @@ def require(lm: Decoder, point: str, layer: int) -> None:
         raise PointMissing(what, why="the model is attention-only", instead="Use resid_pre, resid_post, attn_out or z")
     if point == "coefficients":
         lm.feed_forward(layer)
+    if point == "gate" and (block.feed_forward is None or not block.feed_forward.is_gated):
+        raise PointMissing(what, why="its FFN has no gate")
     if point == "position_embedding" and lm.structure.position_embedding is None:
         raise PointMissing(what, why="it adds no positions to the stream")
 
@@ -212,6 +215,8 @@ def _install_tap(stack: ExitStack, lm: Decoder, point: str, layer: int, callback
     elif ffn is not None and point == "mlp_out":
         module = ffn.branch_norm.module if ffn.branch_norm else ffn.down_proj or ffn.module
         _after(stack, module, returned(ffn.multiplier))
+    elif ffn is not None and ffn.gate_proj is not None and point == "gate":
+        _after(stack, ffn.gate_proj, lambda out: callback(_gate(current.by_position(_first(out)), ffn)))
     elif ffn is not None and ffn.down_proj is not None and point == "coefficients":
         _before(stack, ffn.down_proj, given)
 
@@ -220,6 +225,11 @@ def _first(out: Any) -> Tensor:
     t = first_tensor(out)
     assert t is not None
     return t
+
+
+def _gate(t: Tensor, ffn: FeedForwardSite) -> Tensor:
+    """The gate's part of what its projection returns."""
+    return t.chunk(2, dim=-1)[0 if ffn.gate_first else 1] if ffn.is_fused else t
 
 
 def _positions(t: Tensor, current: Pass) -> Tensor:

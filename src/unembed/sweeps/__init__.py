@@ -3,4 +3,4 @@
 from unembed.sweeps.reducer import Reducer as Reducer
 from unembed.sweeps.sweep import sweep as sweep
 from unembed.sweeps.top_triggers import TopTriggers as TopTriggers
-from unembed.sweeps.top_triggers import Triggers as Triggers
+from unembed.sweeps.triggers import Triggers as Triggers

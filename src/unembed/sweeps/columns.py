@@ -1,0 +1,87 @@
+"""A batch laid out for a scan: one column for each position, which of them may enter a list, and their groups."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unembed.corpus.segments import Batch
+
+
+class Columns:
+    """Prepared once for all layers.
+
+    Args:
+        batch: the segments.
+        counted: which positions may enter.
+        device: where the activations are.
+        per_document: group columns by document.
+        distinct: group columns by prefix; of equal prefixes in the batch the earliest stands for all.
+        copies: take the counted positions out, rather than filter afterwards. It costs a copy of the activations, and
+            pays where much is not counted or where what is not counted would always survive.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        counted: Bool[Tensor, "batch pos"],
+        device: torch.device,
+        *,
+        per_document: bool = False,
+        distinct: bool = False,
+        copies: bool = False,
+    ) -> None:
+        """See the class."""
+        self.batch, self.device = batch, device
+        groups = None
+        if distinct:
+            groups = prefix_hashes(batch.tokens)
+            counted = counted & _earliest(groups, batch.positions, counted)
+        elif per_document:
+            groups = batch.documents[:, None].expand(*batch.shape)
+        self.n = int(counted.sum())
+        if self.n == 0:
+            return
+        copies = copies or self.n < 0.75 * counted.numel()
+        self._kept = counted.to(device) if copies else None
+
+        def laid(t: Tensor) -> Tensor:
+            return (t[counted] if copies else t.flatten()).to(device)
+
+        self.positions: Int[Tensor, " column"] = laid(batch.positions)
+        self.allowed: Bool[Tensor, " column"] = laid(counted)
+        self.groups: Int[Tensor, " column"] | None = None if groups is None else laid(groups)
+        self.first = int(batch.positions[counted].min())
+        """The smallest place of an allowed column."""
+        self.within: list[tuple[int, Int[Tensor, " some"]]] | None = None
+        """For each document its number and allowed columns, with `per_document`."""
+        if per_document and self.groups is not None:
+            documents = batch.documents.unique().tolist()
+            found = [(d, (self.allowed & (self.groups == d)).nonzero()[:, 0]) for d in documents]
+            self.within = [(d, columns) for d, columns in found if len(columns)]
+
+    def of(self, tensor: Float[Tensor, "batch pos key"]) -> Float[Tensor, "column key"]:
+        """The activations as columns, a view where nothing is copied."""
+        return tensor.reshape(-1, tensor.shape[-1]) if self._kept is None else tensor[self._kept]
+
+
+def prefix_hashes(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
+    """64 bits for every prefix of every row: equal prefixes have equal hashes, others differ (chance about 2^-63).
+
+    A sum of mixed tokens times powers of an odd number, modulo 2^64.
+    """
+    mixed = (tokens + 1) * -7046029254386353131
+    mixed = (mixed ^ ((mixed >> 29) & 0x7FFFFFFFF)) * -4658895280553007687
+    mixed = mixed ^ ((mixed >> 32) & 0xFFFFFFFF)
+    powers = torch.full((tokens.shape[1],), 6364136223846793005).cumprod(0)
+    return (mixed * powers).cumsum(dim=1)
+
+
+def _earliest(groups: Tensor, positions: Tensor, counted: Tensor) -> Bool[Tensor, "batch pos"]:
+    """The counted column of each group that stands earliest."""
+    _, group = torch.unique(groups, return_inverse=True)
+    places = torch.where(counted, positions, torch.iinfo(torch.int64).max)
+    least = torch.full((int(group.max()) + 1,), torch.iinfo(torch.int64).max)
+    least.scatter_reduce_(0, group.flatten(), places.flatten(), "amin")
+    return places == least[group]

@@ -1,0 +1,51 @@
+"""What a sweep for triggers leaves: for every key its list of coefficients and places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.errors import OutOfRange
+
+
+@dataclass(frozen=True, eq=False)
+class Triggers:
+    """The top-t list of every key, best first; equal values by earlier position.
+
+    Attributes:
+        layers: which layers, in order; the other fields have one entry each.
+        values: (key, t); -inf where a key has fewer triggers.
+        positions: (key, t), places on the corpus axis; -1 where a key has fewer triggers.
+        negative_values: the most negative coefficients, lowest first, +inf where there are fewer; None unless both
+            poles were kept somewhere. A layer with one pole has none at all.
+        negative_positions: their places.
+        tokens_seen: how many positions were counted.
+    """
+
+    layers: tuple[int, ...]
+    values: tuple[Float[Tensor, "key t"], ...]
+    positions: tuple[Int[Tensor, "key t"], ...]
+    negative_values: tuple[Float[Tensor, "key t"], ...] | None
+    negative_positions: tuple[Int[Tensor, "key t"], ...] | None
+    tokens_seen: int
+
+    def of(self, layer: int, index: int, pole: str = "positive") -> list[tuple[float, int]]:
+        """(coefficient, position) of one key's triggers, best first.
+
+        Raises:
+            OutOfRange: the layer was not swept, or has no such key.
+        """
+        if layer not in self.layers:
+            raise OutOfRange(f"layer {layer}", why=f"these triggers are of layers {list(self.layers)}")
+        row = self.layers.index(layer)
+        values, positions = self.values, self.positions
+        if not 0 <= index < len(values[row]):
+            raise OutOfRange(f"key {index} of layer {layer}", why=f"it has {len(values[row])}, counted from 0")
+        if pole == "negative":
+            if self.negative_values is None or self.negative_positions is None:
+                return []
+            values, positions = self.negative_values, self.negative_positions
+        found = zip(values[row][index].tolist(), positions[row][index].tolist(), strict=True)
+        return [(value, position) for value, position in found if position >= 0]
