@@ -1,0 +1,129 @@
+"""`unembed report`: a paper's experiments on a model, each number beside the published one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unembed.cli import options
+
+
+def report(
+    name: Annotated[str, typer.Argument(help="geva2021, geva2022 or elhage2021.", show_default=False)],
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            "--corpus", "-c", help="Text file or folder; default: the shipped WikiText sample.", show_default=False
+        ),
+    ] = None,
+    index: Annotated[
+        Path | None,
+        typer.Option("--index", help="Take triggers from this index of the same model.", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page, tables and figures.")] = Path("report"),
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="An option of the study; repeatable.", show_default=False),
+    ] = None,
+    render: Annotated[
+        bool, typer.Option("--render", help="Only draw the page again from the saved tables; opens no model.")
+    ] = False,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    plain: options.Plain = False,
+) -> None:
+    """Run a paper's experiments on a model and write one page with every table and figure beside the published numbers.
+
+    Leaves report.html (self-contained), report.json, tables/ (Parquet, JSON) and figures/ (SVG). Stopped and started
+    again, it goes on where it was. Findings go to the terminal.
+    """
+    options.check_output(None, json=as_json, plain=plain)
+    chosen = _chosen(option)
+    import json as json_text
+
+    from unembed.cli.output import show
+    from unembed.reports.rendering import PAGE, reopen, write
+    from unembed.reports.summary import summary
+    from unembed.results import visible
+
+    if render:
+        made = reopen(out)
+        write(made, out)
+    else:
+        made = _made(name, corpus, index, out, chosen, (model, revision, offline, dtype, device, seed))
+    if as_json:
+        sys.stdout.write(json_text.dumps(made.to_dict(), ensure_ascii=False) + "\n")
+    else:
+        show(lambda _: summary(made), plain=plain)
+    print(f"wrote {visible(str(out / PAGE), prose=True)}", file=sys.stderr)
+
+
+def _made(name: str, corpus: str | None, index: Path | None, out: Path, chosen: dict[str, Any], asked: Any) -> Any:
+    import unembed
+    from unembed.cli.opening import opened
+    from unembed.reports.studies import find
+
+    find(name)
+    model, revision, offline, dtype, device, seed = asked
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    if index is not None:
+        chosen = {"index": str(index), **chosen}
+    return unembed.report(name, lm, corpus, out, seed=seed or 0, progress=_progress(), **chosen)
+
+
+def _chosen(given: list[str] | None) -> dict[str, Any]:
+    """NAME=VALUE pairs; whole numbers, numbers, true and false are read as such.
+
+    Raises:
+        typer.BadParameter: a pair has no "=".
+    """
+    found: dict[str, Any] = {}
+    for text in given or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE, such as examples=2000", param_hint="--option")
+        found[key] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _progress() -> Callable[[str, int, int], None]:
+    """Writes one line on stderr for each stage; on a terminal the line counts up in place."""
+    shown = {"what": "", "at": 0.0}
+    live = sys.stderr.isatty()
+
+    def note(what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if what != shown["what"]:
+            if shown["what"] and live:
+                print(file=sys.stderr)
+            shown["what"] = what
+            if not live:
+                print(f"{what} ...", file=sys.stderr)
+        elif not live or (now - shown["at"] < 0.1 and done < total):
+            return
+        shown["at"] = now
+        if live:
+            print(f"\r{what} {done:,} of {total:,}\x1b[K", end="" if done < total else "\n", file=sys.stderr)
+
+    return note

@@ -1,0 +1,80 @@
+"""A report written down: one page, its tables as Parquet and JSON, its figures as SVG, and a summary for a terminal.
+
+Nothing is computed here and no model is needed: `reopen` reads what `write` left, and writing it again gives the same
+page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from unembed.errors import InvalidInput
+from unembed.reports.figures import draw
+from unembed.reports.page import page
+from unembed.reports.parts import SCHEMA, Report
+from unembed.results import Table, write_whole
+
+PAGE, INDEX, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
+
+
+def prepared(out: str | os.PathLike[str]) -> Path:
+    """The folder of a report, made if it is not there; for asking before the work begins.
+
+    Raises:
+        InvalidInput: the path is a file, or its parent does not exist.
+    """
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"cannot write to {folder}", why="it is a file", instead="Give the name of a folder")
+    try:
+        for part in (folder, folder / TABLES, folder / FIGURES):
+            part.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot write to {folder}", why=error.strerror or str(error), instead="Give a folder in an existing one"
+        ) from error
+    return folder
+
+
+def write(report: Report, out: str | os.PathLike[str]) -> Path:
+    """The path of the page, after everything was written.
+
+    `report.html` (one self-contained page), `report.json` (text, findings, what each figure draws),
+    `tables/NAME.parquet` and `.json`, `figures/NAME.svg`.
+
+    Raises:
+        InvalidInput: the folder cannot be written to.
+    """
+    folder = prepared(out)
+    for name, exhibit in report.exhibits.items():
+        exhibit.table.to_parquet(folder / TABLES / f"{name}.parquet")
+        exhibit.table.to_json(folder / TABLES / f"{name}.json")
+    for section in report.sections:
+        for figure in section.figures:
+            svg = draw(figure, report[figure.table], standalone=True)
+            write_whole(folder / FIGURES / f"{figure.name}.svg", svg + "\n")
+    write_whole(folder / INDEX, json.dumps(report.to_dict(), ensure_ascii=False, indent=1) + "\n")
+    return write_whole(folder / PAGE, page(report))
+
+
+def reopen(out: str | os.PathLike[str]) -> Report:
+    """The report that `write` left in a folder; needs no model.
+
+    Raises:
+        InvalidInput: there is none, it is damaged, or another version wrote it.
+    """
+    folder = Path(out)
+    try:
+        stored: dict[str, Any] = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"no report in {folder}", why=str(error), instead="Give a folder that `unembed report` wrote"
+        ) from error
+    if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
+        found = stored.get("schema") if isinstance(stored, dict) else None
+        raise InvalidInput(f"{folder / INDEX}", why=f"its schema is {found!r}, not {SCHEMA!r}")
+    names = [table["name"] for section in stored["sections"] for table in section["tables"]]
+    return Report.from_dict(stored, {n: Table.from_parquet(folder / TABLES / f"{n}.parquet") for n in names})

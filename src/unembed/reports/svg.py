@@ -1,0 +1,219 @@
+"""The parts every drawing shares: a canvas with axes, ticks, a legend, and colours that follow light and dark.
+
+Colours are classes, not values: one style sheet serves a drawing inside a page and one in a file of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+Real = int | float
+
+WIDTH, HEIGHT = 460, 280
+SERIES = 7
+"""Colours there are; a drawing with more series begins again."""
+
+STYLE = """
+svg.figure { --s0: #2f6fde; --s1: #c2570c; --s2: #0b7a4b; --s3: #8a4fd0; --s4: #b08900; --s5: #0f8b9d; --s6: #b3406b;
+  --fig-ink: #1d2433; --fig-soft: #667085; --fig-line: #e4e2dd; --heat: 47,111,222; --cold: 194,87,12;
+  font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; width: 100%; height: auto; display: block; }
+@media (prefers-color-scheme: dark) { svg.figure { --s0: #6ea8fe; --s1: #f29a4b; --s2: #4cc38a; --s3: #b794f4;
+  --s4: #e3c14b; --s5: #56c7d6; --s6: #ee8fb4; --fig-ink: #e8eaf0; --fig-soft: #98a2b3; --fig-line: #2d333f;
+  --heat: 110,168,254; --cold: 242,154,75; } }
+.figure text { fill: var(--fig-soft); } .figure text.name { fill: var(--fig-ink); }
+.figure .axis { stroke: var(--fig-line); stroke-width: 1; } .figure .zero { stroke: var(--fig-soft); opacity: .6; }
+.figure .line { fill: none; stroke-width: 2; stroke-linejoin: round; } .figure .dash { stroke-dasharray: 5 4; }
+.figure .band { opacity: .16; stroke: none; } .figure .whisker { stroke-width: 1.4; opacity: .7; fill: none; }
+.figure .middle { stroke: var(--fig-ink); stroke-width: 2.2; }
+"""
+for _i in range(SERIES):
+    STYLE += f".figure .s{_i} {{ stroke: var(--s{_i}); }} .figure .f{_i} {{ fill: var(--s{_i}); }}\n"
+
+
+@dataclass
+class Canvas:
+    """A drawing under way: SVG elements in user units, x from the left, y from the top."""
+
+    title: str
+    height: Real = HEIGHT
+    left: Real = 56
+    top: Real = 10
+    right: Real = 10
+    bottom: Real = 40
+    elements: list[str] = field(default_factory=list)
+
+    @property
+    def inner_width(self) -> Real:
+        """Width between the axes' ends."""
+        return WIDTH - self.left - self.right
+
+    @property
+    def inner_height(self) -> Real:
+        """Height between the axes' ends."""
+        return self.height - self.top - self.bottom
+
+    def add(self, element: str) -> None:
+        """One more element, on top of those before it."""
+        self.elements.append(element)
+
+    def text(self, x: Real, y: Real, words: str, *, anchor: str = "middle", kind: str = "", turn: Real = 0) -> None:
+        """Words at a point."""
+        turned = f' transform="rotate({turn:g} {x:.1f} {y:.1f})"' if turn else ""
+        named = f' class="{kind}"' if kind else ""
+        self.add(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}{turned}>{escape(words)}</text>')
+
+    def rule(self, x1: Real, y1: Real, x2: Real, y2: Real, kind: str = "axis") -> None:
+        """A straight line."""
+        self.add(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>')
+
+    def box(self, x: Real, y: Real, width: Real, height: Real, kind: str, hover: str = "", style: str = "") -> None:
+        """A filled rectangle with what hovering over it says."""
+        says = f"<title>{escape(hover)}</title>" if hover else ""
+        styled = f' style="{style}"' if style else ""
+        self.add(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}" rx="1.5" '
+            f'class="{kind}"{styled}>{says}</rect>'
+        )
+
+    def dot(self, x: Real, y: Real, radius: Real, kind: str, hover: str = "") -> None:
+        """A filled circle."""
+        says = f"<title>{escape(hover)}</title>" if hover else ""
+        self.add(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" class="{kind}">{says}</circle>')
+
+    def path(self, points: Sequence[tuple[Real, Real]], kind: str, *, closed: bool = False) -> None:
+        """A line through points; broken where one of them is no number."""
+        steps, pen = [], "M"
+        for x, y in points:
+            if math.isfinite(x) and math.isfinite(y):
+                steps.append(f"{pen}{x:.1f} {y:.1f}")
+                pen = "L"
+            else:
+                pen = "M"
+        if steps:
+            self.add(f'<path d="{"".join(steps)}{"Z" if closed else ""}" class="{kind}"/>')
+
+    def legend(self, names: Sequence[str], kinds: Sequence[str]) -> None:
+        """Names with their colours above the drawing, in as many rows as they need; makes room for itself."""
+        x, row, height = self.left, 0, 18
+        for name, kind in zip(names, kinds, strict=True):
+            width = 30 + 7 * len(name)
+            if x > self.left and x + width > WIDTH - self.right:
+                x, row = self.left, row + 1
+            y = self.top + 8 + row * height
+            self.add(f'<rect x="{x:.1f}" y="{y - 8:.1f}" width="11" height="9" rx="2" class="{kind}"/>')
+            self.text(x + 16, y, name, anchor="start", kind="name")
+            x += width
+        self.top += (row + 1) * height + 4
+
+    def drawn(self, *, standalone: bool) -> str:
+        """The whole drawing; with its own style sheet when it stands in a file."""
+        style = f"<style>{STYLE}</style>" if standalone else ""
+        xmlns = ' xmlns="http://www.w3.org/2000/svg"' if standalone else ""
+        return (
+            f'<svg{xmlns} class="figure" viewBox="0 0 {WIDTH} {self.height:g}" role="img" '
+            f'aria-label="{escape(self.title)}">{style}{"".join(self.elements)}</svg>'
+        )
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How numbers become places along an axis."""
+
+    low: Real
+    high: Real
+    start: Real
+    end: Real
+    logarithmic: bool = False
+
+    def __call__(self, value: Real | None) -> Real:
+        """The place of a number; NaN where there is none."""
+        if value is None or not math.isfinite(value):
+            return math.nan
+        if self.logarithmic:
+            if value <= 0:
+                return self.start
+            share = (math.log10(value) - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low) or 1)
+        else:
+            share = (value - self.low) / (self.high - self.low or 1)
+        return self.start + min(max(share, -0.02), 1.02) * (self.end - self.start)
+
+    def ticks(self, about: int = 5) -> list[Real]:
+        """Round numbers inside the axis."""
+        if self.logarithmic:
+            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            step = max(1, (last - first) // about)
+            return [10.0**power for power in range(first, last + 1, step)]
+        step = round_step((self.high - self.low) / about)
+        first = math.ceil(self.low / step - 1e-9)
+        found = [i * step for i in range(first, int(self.high / step + 1e-9) + 1)]
+        return [0.0 if abs(t) < step / 1e6 else t for t in found]
+
+
+def round_step(size: Real) -> Real:
+    """1, 2 or 5 times a power of ten, not below the size."""
+    if not math.isfinite(size) or size <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(size))
+    return next(power * m for m in (1, 2, 5, 10) if power * m >= size * (1 - 1e-9))
+
+
+def fitted(values: Sequence[Real | None], *, zero: bool = True, logarithmic: bool = False) -> tuple[Real, Real]:
+    """Ends of an axis that holds all values, on round numbers."""
+    found = [v for v in values if v is not None and math.isfinite(v) and (v > 0 or not logarithmic)]
+    if not found:
+        return (0.1, 1.0) if logarithmic else (0.0, 1.0)
+    low, high = min(found), max(found)
+    if logarithmic:
+        low, high = 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high))
+        return (low, high * 10) if low == high else (low, high)
+    if zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    if low == high:
+        high = low + 1
+    step = round_step((high - low) / 5)
+    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+
+
+def written(value: Real | int | str | None, *, percent: bool = False) -> str:
+    """A number as a reader likes it: three digits, thousands apart, percent where asked."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if percent:
+        shown = 100 * value
+        digits = 0 if shown == 0 or abs(shown) >= 99.95 else 1 if abs(shown) >= 1 else 2 if abs(shown) >= 0.1 else 4
+        return f"{shown:.{digits}f} %".replace("-", "−")
+    if isinstance(value, int):
+        return f"{value:,}".replace("-", "−")
+    if not math.isfinite(value):
+        return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    if size != 0 and (size < 1e-3 or size >= 1e7):
+        return f"{value:.2e}".replace("-", "−")
+    digits = max(0, 2 - math.floor(math.log10(size))) if size else 0
+    shown = f"{value:,.{min(digits, 5)}f}"
+    return (shown.rstrip("0").rstrip(".") if "." in shown else shown).replace("-", "−")
+
+
+def y_axis(canvas: Canvas, scale: Scale, label: str, write: Callable[[Any], str]) -> None:
+    """Grid lines with their numbers, and the axis title along the left side."""
+    for tick in scale.ticks():
+        y = scale(tick)
+        canvas.rule(canvas.left, y, WIDTH - canvas.right, y, "zero" if tick == 0 and scale.low < 0 else "axis")
+        canvas.text(canvas.left - 7, y + 4, write(tick), anchor="end")
+    if label:
+        middle = canvas.top + canvas.inner_height / 2
+        canvas.text(13, middle, label, turn=-90)
+
+
+def x_title(canvas: Canvas, label: str) -> None:
+    """The axis title below the drawing."""
+    if label:
+        canvas.text(canvas.left + canvas.inner_width / 2, canvas.height - 6, label)

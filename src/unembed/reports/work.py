@@ -1,0 +1,71 @@
+"""The work behind a report: its folder, its seed, and stages that a killed run does not repeat."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unembed.results import write_whole
+
+STAGES = ".stages"
+
+Arrays = Mapping[str, np.ndarray]
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Work:
+    """Where a study keeps what it has done.
+
+    Attributes:
+        out: folder of the report.
+        key: everything the numbers depend on (model, corpus, seed, options); stages of another key are not used.
+        seed: of every random choice.
+        progress: called as the work goes on.
+    """
+
+    out: Path
+    key: Mapping[str, Any]
+    seed: int = 0
+    progress: Progress = field(default=_silent)
+
+    def stage(self, name: str, compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
+        """Named arrays: computed once, then read from the folder when the report is run again after a stop.
+
+        Args:
+            name: of the stage, unique in the study.
+            compute: gives the arrays; numbers, booleans or fixed-width text, no objects.
+        """
+        import io
+
+        text = json.dumps([name, dict(self.key)], sort_keys=True, default=str)
+        path = self.out / STAGES / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.npz"
+        if path.exists():
+            try:
+                with np.load(path, allow_pickle=False) as stored:
+                    return {k: stored[k] for k in stored.files}
+            except (OSError, ValueError, zipfile.BadZipFile):
+                path.unlink()
+        found = {k: np.asarray(v) for k, v in compute().items()}
+        path.parent.mkdir(exist_ok=True)
+        sink = io.BytesIO()
+        np.savez(sink, allow_pickle=False, **found)
+        write_whole(path, sink.getvalue())
+        return found
+
+    def finished(self) -> None:
+        """Forget the stages: the report stands, and its tables hold what they gave."""
+        shutil.rmtree(self.out / STAGES, ignore_errors=True)

@@ -1,0 +1,141 @@
+"""A small report with every kind of figure, for the tests of what is written."""
+
+from __future__ import annotations
+
+from unembed.reports import Exhibit, Figure, Finding, Report, Section
+from unembed.reports.intervals import columns, share_of
+from unembed.results import Passport, Table
+
+PASSPORT = Passport("wren", "abc", "float32", corpus="wikitext", seed=0)
+
+
+def sample() -> Report:
+    """Three sections: numbers by layer, tokens with hostile text, and a matrix."""
+    layers = list(range(6))
+    agree = [
+        share_of(h, 200, seed=h, published=p)
+        for h, p in zip((0, 1, 4, 9, 30, 70), (None, 0.0, 0.0, 0.01, 0.03, 0.4), strict=True)
+    ]
+    shares = Table(
+        "Agreement by layer",
+        {
+            "layer": layers,
+            **columns("agreement", agree),
+            "ffn": [0.1, 0.2, 0.2, 0.2, 0.3, 0.4],
+            "residual": [0.9, 0.8, 0.8, 0.8, 0.7, 0.6],
+            **{
+                f"rank_{q}": [v * (i + 1) for i in layers]
+                for q, v in zip(("q05", "q25", "q50", "q75", "q95"), (1.0, 10, 90, 400, 3000), strict=True)
+            },
+        },
+        PASSPORT,
+    )
+    examples = Table(
+        "Examples",
+        {
+            "memory": ["0.1", "3.1021"],
+            "top_tokens": [[" the", "<script>alert(1)</script>"], [" a", "\x1b[31m"]],
+            "prefix_text": ["The first month of the year is called", "<img src=x onerror=alert(2)>"],
+            "next_token": [" January", "\n"],
+        },
+        PASSPORT,
+    )
+    heat = Table(
+        "Heads",
+        {
+            "layer": [i for i in range(4) for _ in range(8)],
+            "head": [h for _ in range(4) for h in range(8)],
+            "score": [((i * 8 + h) % 11 - 4) / 6 for i in range(4) for h in range(8)],
+        },
+        PASSPORT,
+    )
+    return Report(
+        "sample",
+        "A sample of every part",
+        "What `unembed report` writes, with one figure of each kind.",
+        "Nobody et al.: Nothing. 2021.",
+        PASSPORT,
+        (
+            Section(
+                "Numbers by layer",
+                ("Layers count from 0 here, from 1 in the paper.", "A second paragraph with `code` <b>and markup</b>."),
+                (Exhibit("agreement", shares, percent=("agreement", "ffn", "residual")),),
+                (
+                    Figure(
+                        "line",
+                        "A line",
+                        "line",
+                        "agreement",
+                        "layer",
+                        ("agreement",),
+                        ("value",),
+                        "layer",
+                        "agreement",
+                        percent=True,
+                    ),
+                    Figure(
+                        "bars", "Bars", "bar", "agreement", "layer", ("agreement", "ffn"), x_label="layer", percent=True
+                    ),
+                    Figure(
+                        "stack",
+                        "A stack",
+                        "stacked",
+                        "agreement",
+                        "layer",
+                        ("ffn", "residual"),
+                        x_label="layer",
+                        percent=True,
+                    ),
+                    Figure(
+                        "boxes",
+                        "Boxes",
+                        "box",
+                        "agreement",
+                        "layer",
+                        ("rank",),
+                        ("rank",),
+                        "layer",
+                        "rank",
+                        logarithmic=True,
+                    ),
+                    Figure(
+                        "points",
+                        "Points",
+                        "scatter",
+                        "agreement",
+                        "ffn",
+                        ("residual",),
+                        x_label="ffn",
+                        y_label="residual",
+                    ),
+                ),
+                (
+                    Finding(
+                        "Agreement rises from layer 11 to 3.5 %.", "It rises to 35.0 % in layer 5.", True, "Fig. 4"
+                    ),
+                    Finding("Nothing agrees.", "Something does.", False),
+                    Finding("People see patterns.", "Nobody looked.", None),
+                ),
+            ),
+            Section("Examples", (), (Exhibit("examples", examples, "Hostile text stays text.", folded=True),)),
+            Section(
+                "Heads",
+                (),
+                (Exhibit("heads", heat, folded=True),),
+                (
+                    Figure(
+                        "heat",
+                        "A matrix",
+                        "heat",
+                        "heads",
+                        "head",
+                        ("score",),
+                        x_label="head",
+                        y_label="layer",
+                        rows="layer",
+                    ),
+                ),
+            ),
+        ),
+        {"model": "wren", "examples": 4000, "corpus": "WikiText"},
+    )

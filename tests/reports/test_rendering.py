@@ -1,0 +1,184 @@
+"""What a report leaves on disk: complete, self-contained, escaped, and drawn again from the tables alone."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.reports.sample import PASSPORT, sample
+from unembed.errors import InvalidInput
+from unembed.reports import Exhibit, Figure, Report, Section, reopen, write
+from unembed.reports.figures import draw
+from unembed.reports.page import page
+from unembed.reports.summary import summary
+from unembed.reports.svg import Scale, fitted, written
+from unembed.results import Table
+
+
+class Tags(HTMLParser):
+    """Notes every tag with its attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+
+def test_the_report_read_back_makes_the_same_page(tmp_path: Path) -> None:
+    path = write(sample(), tmp_path / "report")
+    first = path.read_text(encoding="utf-8")
+    again = reopen(tmp_path / "report")
+    assert page(again) == first
+    assert [dict(r) for r in again["heads"].rows()] == [dict(r) for r in sample()["heads"].rows()]
+    (tmp_path / "report" / "report.html").unlink()
+    assert write(again, tmp_path / "report").read_text(encoding="utf-8") == first
+
+
+def test_every_table_and_figure_has_its_files(tmp_path: Path) -> None:
+    report = sample()
+    write(report, tmp_path / "r")
+    for name, exhibit in report.exhibits.items():
+        assert Table.from_parquet(tmp_path / "r/tables" / f"{name}.parquet").title == exhibit.table.title
+        assert len(json.loads((tmp_path / "r/tables" / f"{name}.json").read_text())["rows"]) == len(exhibit.table)
+    figures = [f.name for s in report.sections for f in s.figures]
+    assert sorted(p.stem for p in (tmp_path / "r/figures").glob("*.svg")) == sorted(figures)
+    for name in figures:
+        root = ElementTree.parse(tmp_path / "r/figures" / f"{name}.svg").getroot()
+        assert root.tag.endswith("svg")
+        assert "prefers-color-scheme" in (tmp_path / "r/figures" / f"{name}.svg").read_text()
+
+
+def test_the_page_asks_nothing_of_the_network_and_runs_no_script() -> None:
+    made = page(sample())
+    tags = Tags()
+    tags.feed(made)
+    assert {tag for tag, _ in tags.seen} & {"script", "link", "img", "iframe", "object", "embed"} == set()
+    for _, attributes in tags.seen:
+        assert not [k for k in attributes if k.startswith("on")]
+        assert (attributes.get("href") or "#").startswith("#")
+        assert "src" not in attributes
+    assert "url(" not in made and "@import" not in made and "http" not in re.sub(r"https?://www\.w3\.org\S*", "", made)
+
+
+def test_hostile_text_stays_text() -> None:
+    made = page(sample())
+    assert "<script>" not in made and "<img" not in made
+    assert "&lt;script&gt;" in made and "&lt;b&gt;and markup" in made
+    assert "\x1b" not in made
+
+
+def test_a_number_stands_beside_its_interval_its_sample_and_the_published_one() -> None:
+    row = re.search(r"<tr><td class=\"n\">5</td>(.*?)</tr>", page(sample()))
+    assert row is not None
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", row[1])
+    assert re.fullmatch(r"35\.0 % <span class=\"range\">\[\d\d\.\d, \d\d\.\d\]</span>", cells[0])
+    assert cells[1:3] == ["200", "40.0 %"]
+
+
+def test_findings_are_counted_on_the_page_and_in_the_terminal() -> None:
+    from rich.console import Console
+
+    assert "1 of 3 published findings hold here, 1 do not, 1 cannot be told" in page(sample())
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(summary(sample()))
+    text = console.export_text()
+    assert "✓ It rises to 35.0 % in layer 5." in text and "✕ Something does." in text and "(Fig. 4)" in text
+
+
+def test_a_line_goes_through_the_numbers() -> None:
+    table = Table("t", {"x": [0, 1, 2], "y": [0.0, 5.0, 10.0]}, PASSPORT)
+    svg = draw(Figure("f", "t", "line", "t", "x", ("y",)), table)
+    dots = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', svg)]
+    assert len(dots) == 3
+    assert dots[1][0] - dots[0][0] == pytest.approx(dots[2][0] - dots[1][0], abs=0.11)
+    assert dots[0][1] - dots[1][1] == pytest.approx(dots[1][1] - dots[2][1], abs=0.11)
+    assert dots[0][1] > dots[2][1]  # larger is higher
+
+
+def test_bars_are_as_long_as_their_numbers_and_stacks_reach_the_sum() -> None:
+    table = Table("t", {"x": ["a", "b"], "p": [1.0, 2.0], "q": [3.0, 2.0]}, PASSPORT)
+    for kind, expected in (("bar", [1.0, 2.0, 3.0, 2.0]), ("stacked", [1.0, 3.0, 2.0, 2.0])):
+        svg = draw(Figure("f", "t", kind, "t", "x", ("p", "q")), table)
+        heights = [float(h) for h in re.findall(r'height="([\d.]+)" rx="1.5" class="f', svg)]
+        gap = 0.6 if kind == "stacked" else 0.0
+        unit = (heights[0] + gap) / expected[0]
+        assert [h + gap for h in heights] == pytest.approx([unit * e for e in expected], abs=0.2)
+
+
+def test_missing_numbers_leave_gaps() -> None:
+    table = Table("t", {"x": [0, 1, 2], "y": [1.0, float("nan"), 2.0]}, PASSPORT)
+    svg = draw(Figure("f", "t", "line", "t", "x", ("y",)), table)
+    assert "nan" not in svg and svg.count("<circle") == 2
+    for kind in ("bar", "stacked", "scatter"):
+        assert "nan" not in draw(Figure("f", "t", kind, "t", "x", ("y",)), table)
+
+
+@pytest.mark.parametrize(
+    ("value", "percent", "shown"),
+    [
+        (0.0351, True, "3.5 %"),
+        (0.000004, True, "0.0004 %"),
+        (1.0, True, "100 %"),
+        (0.0, True, "0 %"),
+        (65536, False, "65,536"),
+        (-3.14159, False, "−3.14"),
+        (0.5, False, "0.5"),
+        (1e-9, False, "1.00e−09"),
+        (None, False, "–"),
+        (float("nan"), True, "–"),
+        (float("inf"), False, "∞"),
+    ],
+)
+def test_numbers_are_written_for_readers(value: float | None, percent: bool, shown: str) -> None:
+    assert written(value, percent=percent) == shown
+
+
+def test_axes_hold_all_values_on_round_numbers() -> None:
+    assert fitted([0.3, 7.2]) == (0.0, 8.0)
+    assert fitted([-3.0, 41.0]) == (-10.0, 50.0)
+    assert fitted([3.0, 900.0], logarithmic=True) == (1.0, 1000.0)
+    assert fitted([]) == (0.0, 1.0)
+    assert Scale(0, 50, 0, 1).ticks() == [0, 10, 20, 30, 40, 50]
+
+
+def test_reports_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    table = Table("t", {"x": [0], "y": [1.0]}, PASSPORT)
+
+    def made(*figures: Figure, twice: bool = False) -> Report:
+        exhibits = (Exhibit("t", table),) * (2 if twice else 1)
+        return Report("r", "r", "", "", PASSPORT, (Section("s", (), exhibits, figures),))
+
+    with pytest.raises(InvalidInput, match="two tables are named 't'"):
+        made(twice=True)
+    with pytest.raises(InvalidInput, match="no table 'u'"):
+        made(Figure("f", "f", "line", "u", "x", ("y",)))
+    with pytest.raises(InvalidInput, match="no column 'z'"):
+        made(Figure("f", "f", "line", "t", "x", ("z",)))
+    with pytest.raises(InvalidInput, match="none of line"):
+        Figure("f", "f", "pie", "t", "x", ("y",))
+    with pytest.raises(InvalidInput, match="table 'nothing'"):
+        sample()["nothing"]
+
+
+def test_folders_that_hold_no_report_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no report in"):
+        reopen(tmp_path)
+    (tmp_path / "report.json").write_text("{")
+    with pytest.raises(InvalidInput, match="no report in"):
+        reopen(tmp_path)
+    (tmp_path / "report.json").write_text('{"schema": "unembed.report/99"}')
+    with pytest.raises(InvalidInput, match="its schema is"):
+        reopen(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match="it is a file"):
+        write(sample(), tmp_path / "file")
+    with pytest.raises(InvalidInput, match="No such file"):
+        write(sample(), tmp_path / "a" / "b")
