@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unembed.errors import PointMissing, Unsupported
+from unembed.results import visible
 from unembed.views.trace_gather import edit_in_words, sizes_of
 from unembed.views.trace_view import EventView, Token
 
@@ -15,6 +16,13 @@ SCHEMA = "unembed.emergence/1"
 
 STAGES = ("resid_mid", "resid_post")
 """The stream after attention, and after the FFN."""
+
+
+@dataclass(frozen=True)
+class EventSaid(EventView):
+    """An event with the sentence that tells it."""
+
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Emergence:
     prediction: list[int]
     """The model's most likely next token after every position."""
     stages: list[Stage]
-    events: list[EventView]
+    events: list[EventSaid]
     texts: dict[int, str]
     """The text of every token id above."""
 
@@ -69,12 +77,15 @@ def emergence(lm: Any, trace: Any, prompt: str, top: int = 5) -> Emergence:
         tokens=[Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)],
         prediction=prediction,
         stages=stages,
-        events=[
-            EventView(e.kind, e.layer, e.position, e.token, texts[e.token], e.rank_before, e.rank_after, e.cause)
-            for e in events
-        ],
+        events=[_said(e, texts[e.token]) for e in events],
         texts=texts,
     )
+
+
+def _said(e: Any, text: str) -> EventSaid:
+    plain = EventView(e.kind, e.layer, e.position, e.token, text, e.rank_before, e.rank_after, e.cause)
+    sentence = f"{plain.place[0].upper()}{plain.place[1:]}: {visible(text)} {plain.happened} ({e.kind})."
+    return EventSaid(**dataclasses.asdict(plain), sentence=sentence)
 
 
 def _stage(trace: Any, point: str, top: int, prediction: list[int]) -> Stage | None:

@@ -1,0 +1,253 @@
+/**
+ * The grid of layers and positions. Only cells in view exist; selecting moves an overlay and repaints nothing.
+ *
+ * mount(el, data, options) -> {update, select, destroy}
+ *   data: {rows: [{label, sub, name, cells: [{text, q, title, name, same, glyph, cls}]}], columns: [{text, next}]}
+ *     `same`: the cell repeats the row below it; q: 0 to 16, the fill. Rows are given top first.
+ *   options: {onselect(row, column), onopen(row, column), onhover(row, column, element), label}
+ */
+import { token, visible } from "./tokens.js";
+
+const LABEL = 92;
+const MARGIN = 2;
+
+export function mount(el, data, options = {}) {
+  el.classList.add("grid");
+  el.tabIndex = 0;
+  el.setAttribute("role", "grid");
+  el.setAttribute("aria-label", options.label || "Layers and positions");
+  const head = div("grid-head");
+  const body = div("grid-body");
+  const ring = div("grid-ring");
+  const cross = div("grid-column");
+  ring.hidden = cross.hidden = true;
+  el.replaceChildren(head, body);
+  body.append(cross, ring);
+  body.setAttribute("role", "rowgroup");
+  head.setAttribute("role", "row");
+  head.setAttribute("aria-rowindex", "1");
+  const id = `grid${Math.random().toString(36).slice(2, 8)}`;
+  let rowHeight = 28;
+  let columnWidth = 92;
+  let at = [0, 0];
+  let painted = new Map();
+  let heads = new Map();
+  let frame = 0;
+
+  const observer = new ResizeObserver(() => schedule());
+  observer.observe(el);
+  el.addEventListener("scroll", schedule, { passive: true });
+  el.addEventListener("keydown", onkey);
+  body.addEventListener("click", (event) => {
+    const found = cellOf(event);
+    if (found) pick(found[0], found[1], true);
+  });
+  body.addEventListener("dblclick", (event) => {
+    const found = cellOf(event);
+    if (found && options.onopen) options.onopen(found[0], found[1]);
+  });
+  body.addEventListener("pointerover", (event) => {
+    const found = cellOf(event);
+    if (found && options.onhover) options.onhover(found[0], found[1], event.target.closest(".cell"));
+  });
+  body.addEventListener("pointerleave", () => options.onhover && options.onhover(-1, -1, null));
+  head.addEventListener("click", (event) => {
+    const cell = event.target.closest("[data-c]");
+    if (cell) pick(at[0], Number(cell.dataset.c), true);
+  });
+
+  function update(next) {
+    data = next;
+    const widest = Math.max(4, ...data.columns.map((c) => visible(c.text).length));
+    columnWidth = Math.min(116, Math.max(68, widest * 8 + 18));
+    const room = el.clientWidth - LABEL - 2;
+    if (room > 0 && data.columns.length * columnWidth < room) columnWidth = Math.min(132, Math.floor(room / data.columns.length));
+    el.setAttribute("aria-rowcount", String(data.rows.length + 1));
+    el.setAttribute("aria-colcount", String(data.columns.length + 1));
+    for (const row of painted.values()) row.el.remove();
+    for (const cell of heads.values()) cell.remove();
+    painted = new Map();
+    heads = new Map();
+    head.replaceChildren(corner());
+    const width = LABEL + data.columns.length * columnWidth;
+    body.style.width = head.style.width = `${width}px`;
+    body.style.height = `${data.rows.length * rowHeight}px`;
+    at = [Math.min(at[0], data.rows.length - 1), Math.min(at[1], data.columns.length - 1)];
+    paint();
+    place();
+  }
+
+  function schedule() {
+    if (!frame) frame = requestAnimationFrame(() => ((frame = 0), paint()));
+  }
+
+  function paint() {
+    const [c0, c1] = window(el.scrollLeft, el.clientWidth || 1200, columnWidth, data.columns.length);
+    const [r0, r1] = window(el.scrollTop, el.clientHeight || 800, rowHeight, data.rows.length);
+    for (const [r, row] of painted) if (r < r0 || r >= r1) (row.el.remove(), painted.delete(r));
+    for (const [c, cell] of heads) if (c < c0 || c >= c1) (cell.remove(), heads.delete(c));
+    for (let c = c0; c < c1; c++) if (!heads.has(c)) heads.set(c, headCell(c));
+    for (let r = r0; r < r1; r++) {
+      let row = painted.get(r);
+      if (!row) painted.set(r, (row = { el: rowOf(r), cells: new Map() }));
+      for (const [c, cell] of row.cells) if (c < c0 || c >= c1) (cell.remove(), row.cells.delete(c));
+      for (let c = c0; c < c1; c++) if (!row.cells.has(c)) row.cells.set(c, cellAt(r, c, row.el));
+    }
+  }
+
+  function corner() {
+    const el = div("grid-corner");
+    el.setAttribute("role", "columnheader");
+    el.textContent = data.corner || "";
+    return el;
+  }
+
+  function headCell(c) {
+    const el = div("grid-token");
+    el.setAttribute("role", "columnheader");
+    el.setAttribute("aria-colindex", String(c + 2));
+    el.dataset.c = String(c);
+    el.style.left = `${LABEL + c * columnWidth}px`;
+    el.style.width = `${columnWidth - MARGIN}px`;
+    el.append(token(data.columns[c].text));
+    const small = div("grid-next");
+    small.textContent = String(c);
+    el.append(small);
+    head.append(el);
+    return el;
+  }
+
+  function rowOf(r) {
+    const el = div("grid-row");
+    el.setAttribute("role", "row");
+    el.setAttribute("aria-rowindex", String(r + 2));
+    el.style.top = `${r * rowHeight}px`;
+    if (data.rows[r].cls) el.classList.add(data.rows[r].cls);
+    const label = div("grid-label");
+    label.setAttribute("role", "rowheader");
+    label.textContent = data.rows[r].label;
+    if (data.rows[r].sub) {
+      const sub = document.createElement("span");
+      sub.className = "sub";
+      sub.textContent = data.rows[r].sub;
+      label.append(sub);
+    }
+    el.append(label);
+    body.append(el);
+    return el;
+  }
+
+  function cellAt(r, c, row) {
+    const cell = data.rows[r].cells[c];
+    const el = div(`cell q${cell.q}${cell.cls ? ` ${cell.cls}` : ""}${cell.same ? " same" : ""}`);
+    el.id = `${id}-${r}-${c}`;
+    el.setAttribute("role", "gridcell");
+    el.setAttribute("aria-colindex", String(c + 2));
+    el.setAttribute("aria-label", cell.name);
+    el.dataset.r = String(r);
+    el.dataset.c = String(c);
+    el.style.left = `${LABEL + c * columnWidth}px`;
+    el.style.width = `${columnWidth - MARGIN}px`;
+    if (cell.same) el.append(div("stem"));
+    else el.append(token(cell.text));
+    if (cell.glyph) {
+      const glyph = div("glyph");
+      glyph.textContent = cell.glyph;
+      el.append(glyph);
+    }
+    row.append(el);
+    return el;
+  }
+
+  function pick(r, c, tell) {
+    at = [clamp(r, data.rows.length), clamp(c, data.columns.length)];
+    place();
+    reveal();
+    if (tell && options.onselect) options.onselect(at[0], at[1]);
+  }
+
+  function place() {
+    if (!data.rows.length || !data.columns.length) return;
+    ring.hidden = cross.hidden = false;
+    const x = LABEL + at[1] * columnWidth;
+    ring.style.width = `${columnWidth - MARGIN}px`;
+    ring.style.height = `${rowHeight - MARGIN}px`;
+    ring.style.transform = `translate(${x}px, ${at[0] * rowHeight}px)`;
+    cross.style.width = `${columnWidth - MARGIN}px`;
+    cross.style.transform = `translateX(${x}px)`;
+    for (const cell of heads.values()) cell.classList.toggle("on", Number(cell.dataset.c) === at[1]);
+    el.setAttribute("aria-activedescendant", `${id}-${at[0]}-${at[1]}`);
+  }
+
+  function reveal() {
+    const x = LABEL + at[1] * columnWidth;
+    if (x - LABEL < el.scrollLeft) el.scrollLeft = x - LABEL;
+    else if (x + columnWidth > el.scrollLeft + el.clientWidth) el.scrollLeft = x + columnWidth - el.clientWidth;
+    const top = at[0] * rowHeight;
+    const view = el.clientHeight - head.offsetHeight;
+    if (top < el.scrollTop) el.scrollTop = top;
+    else if (top + rowHeight > el.scrollTop + view) el.scrollTop = top + rowHeight - view;
+    paint();
+  }
+
+  function onkey(event) {
+    const { key, ctrlKey } = event;
+    const last = [data.rows.length - 1, data.columns.length - 1];
+    const moves = {
+      ArrowUp: [at[0] - 1, at[1]],
+      ArrowDown: [at[0] + 1, at[1]],
+      ArrowLeft: [at[0], at[1] - 1],
+      ArrowRight: [at[0], at[1] + 1],
+      Home: [ctrlKey ? 0 : at[0], 0],
+      End: [ctrlKey ? last[0] : at[0], last[1]],
+      PageUp: [at[0] - 8, at[1]],
+      PageDown: [at[0] + 8, at[1]],
+    };
+    if (moves[key] && !event.altKey && !event.metaKey) pick(moves[key][0], moves[key][1], true);
+    else if (key === "Enter" && options.onopen) options.onopen(at[0], at[1]);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  function cellOf(event) {
+    const cell = event.target.closest(".cell");
+    return cell ? [Number(cell.dataset.r), Number(cell.dataset.c)] : null;
+  }
+
+  update(data);
+  return {
+    update,
+    /** Classes and glyphs of cells anew; texts and places stay. */
+    recolour(next) {
+      data = next;
+      for (const [r, row] of painted)
+        for (const [c, cell] of row.cells) {
+          const { q, cls, same, name } = data.rows[r].cells[c];
+          const wanted = `cell q${q}${cls ? ` ${cls}` : ""}${same ? " same" : ""}`;
+          if (cell.className !== wanted) cell.className = wanted;
+          if (cell.getAttribute("aria-label") !== name) cell.setAttribute("aria-label", name);
+        }
+    },
+    select: (r, c) => pick(r, c, false),
+    cell: (r, c) => painted.get(r)?.cells.get(c) || null,
+    destroy() {
+      observer.disconnect();
+      cancelAnimationFrame(frame);
+      el.replaceChildren();
+    },
+  };
+}
+
+function window(scroll, size, step, n) {
+  const from = Math.max(0, Math.floor(scroll / step) - 3);
+  return [from, Math.min(n, Math.ceil((scroll + size) / step) + 3)];
+}
+
+const clamp = (i, n) => Math.max(0, Math.min(n - 1, i));
+
+function div(cls) {
+  const el = document.createElement("div");
+  el.className = cls;
+  return el;
+}

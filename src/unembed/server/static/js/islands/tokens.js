@@ -1,0 +1,85 @@
+/**
+ * Token text made visible, by the same rules as `unembed.results.token_text`: spaces and everything invisible are
+ * marked, and different texts never look the same.
+ */
+const NAMED = { " ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡" };
+const MARKS = new Set(["·", "↵", "⇥", "␡", "⟨", "⟩", "◌", ...Array.from({ length: 32 }, (_, i) => String.fromCharCode(0x2400 + i))]);
+const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\p{Zs}\u034F\u115F\u1160\u17B4\u17B5\u180B\u180C\u180D\u180F\u2800\u3164\uFFA0\uFE00-\uFE0F\u{E0100}-\u{E01EF}]/u;
+const COMBINING = /[\p{Mn}\p{Me}]/u;
+
+/** The pieces of a text: [what to show, whether it is a mark of ours]. @param {string} text @returns {[string, boolean][]} */
+export function pieces(text) {
+  const found = [];
+  let previous = "";
+  for (const char of text) {
+    const code = char.codePointAt(0);
+    if (NAMED[char]) found.push([NAMED[char], true]);
+    else if (code < 32) found.push([String.fromCharCode(0x2400 + code), true]);
+    else if (code >= 0xdc80 && code <= 0xdcff) found.push([`⟨0x${hex(code - 0xdc00, 2)}⟩`, true]);
+    else if (MARKS.has(char) || HIDDEN.test(char)) found.push([`⟨U+${hex(code, 4)}⟩`, true]);
+    else if (COMBINING.test(char) && (!previous || MARKS.has(previous) || HIDDEN.test(previous))) found.push(["◌", true], [char, false]);
+    else found.push([char, false]);
+    previous = char;
+  }
+  return found;
+}
+
+const hex = (n, width) => n.toString(16).toUpperCase().padStart(width, "0");
+
+/** The text as one string. @param {string} text */
+export const visible = (text) => pieces(text).map(([piece]) => piece).join("");
+
+/** The text in an element of its own; marks dimmed beside letters. @param {string} text @param {string} [cls] */
+export function token(text, cls = "") {
+  const el = document.createElement("bdi");
+  el.className = cls ? `tok ${cls}` : "tok";
+  const parts = pieces(text);
+  const letters = parts.some(([, mark]) => !mark);
+  let run = "";
+  let dim = false;
+  const flush = () => {
+    if (!run) return;
+    if (dim) {
+      const span = document.createElement("span");
+      span.className = "mark";
+      span.textContent = run;
+      el.append(span);
+    } else el.append(run);
+    run = "";
+  };
+  for (const [piece, mark] of parts) {
+    const faint = mark && letters;
+    if (faint !== dim) {
+      flush();
+      dim = faint;
+    }
+    run += piece;
+  }
+  flush();
+  if (!parts.length) el.textContent = "∅";
+  el.title = JSON.stringify(text);
+  return el;
+}
+
+/** A row of tokens to click. `mount(el, {tokens}, {onpick}) -> {update}` */
+export function mount(el, data, options = {}) {
+  const update = (next) => {
+    el.replaceChildren();
+    next.tokens.forEach((text, i) => {
+      const chip = document.createElement(options.onpick ? "button" : "span");
+      if (options.onpick) {
+        chip.type = "button";
+        chip.addEventListener("click", () => options.onpick(i));
+      }
+      chip.className = `chip-token${i === next.selected ? " on" : ""}`;
+      const shade = next.classes ? next.classes[i] : "";
+      if (shade) chip.classList.add(...shade.split(" "));
+      if (next.titles) chip.title = next.titles[i];
+      chip.append(token(text));
+      el.append(chip);
+      if (text.includes("\n")) el.append(document.createElement("br"));
+    });
+  };
+  update(data);
+  return { update, destroy: () => el.replaceChildren() };
+}

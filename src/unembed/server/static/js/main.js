@@ -1,0 +1,213 @@
+/** The shell: header, rail, status line, keys; each screen is a module of its own, loaded when first opened. */
+import { append, button, fill, h, icon, say } from "./dom.js";
+import * as api from "./api.js";
+import { go, link, state, watch } from "./state.js";
+import * as tray from "./tray.js";
+import { shareMenu } from "./sharing.js";
+
+const SCREENS = [
+  ["trace", "Trace", () => import("./screens/trace.js")],
+  ["layer", "Layer", () => import("./screens/layer.js")],
+  ["memory", "Memory", () => import("./screens/memory.js")],
+  ["intervene", "Intervene", () => import("./screens/intervene.js")],
+  ["heads", "Heads", () => import("./screens/heads.js")],
+  ["search", "Search", () => import("./screens/search.js")],
+  ["label", "Label", () => import("./screens/label.js")],
+  ["labs", "Labs", () => import("./screens/labs.js")],
+];
+const main = document.getElementById("main");
+let shown = null;
+
+/** What every screen is given. */
+const page = { model: null, api, say };
+
+async function start() {
+  theme(localStorage.getItem("theme"));
+  draw();
+  try {
+    page.model = (await api.get("/models")).models[0];
+  } catch (error) {
+    fill(main, h("div", { class: "empty" }, h("h1", {}, error.message), h("p", {}, error.fix || error.why || "")));
+    return;
+  }
+  document.querySelector(".model-chip").replaceChildren(h("b", {}, page.model.name), ` ${sizes(page.model)}`);
+  const linked = state().model;
+  if (linked && linked !== mark(page.model)) warnOther(linked);
+  tray.mount(document.getElementById("tray"), page);
+  watch((now, before) => (now.screen === before.screen ? shown?.update(now, before) : open()));
+  await open();
+}
+
+const mark = (m) => `${m.name}${m.revision ? `@${m.revision.slice(0, 8)}` : ""}`;
+page.mark = () => mark(page.model);
+
+function sizes(m) {
+  const parts = [`${m.n_layers} layers`, `${m.n_heads} heads`];
+  if (m.can.memories) parts.push(`${m.d_mlp.toLocaleString("en")} memories a layer`);
+  return [...parts, m.dtype].join(" · ");
+}
+
+function warnOther(linked) {
+  const close = () => note.remove();
+  const note = h("div", { class: "warn row", role: "alert" }, `This link was made with ${linked}; what you see comes from ${mark(page.model)}.`, button("Dismiss", close, { class: "quiet" }));
+  main.before(note);
+  note.style.gridArea = "main";
+  note.style.alignSelf = "start";
+  note.style.zIndex = "5";
+}
+
+async function open() {
+  const { screen } = state();
+  const found = SCREENS.find(([name]) => name === screen) || SCREENS[0];
+  for (const el of document.querySelectorAll("#rail a")) {
+    if (el.dataset.screen === found[0]) el.setAttribute("aria-current", "page");
+    else el.removeAttribute("aria-current");
+  }
+  const module = await found[2]();
+  if ((SCREENS.find(([name]) => name === state().screen) || SCREENS[0]) !== found) return;
+  shown?.destroy?.();
+  main.replaceChildren();
+  document.title = `${found[1]} · unembed`;
+  shown = module.render(main, page);
+  await shown.update(state(), { ...state(), screen: "" });
+  performance.mark("unembed-open");
+}
+
+function draw() {
+  const search = h("input", {
+    type: "search", id: "search-box", placeholder: "Search memories   /", "aria-label": "Search memories",
+    onkeydown: (event) => event.key === "Enter" && jump(search.value),
+  });
+  fill(document.getElementById("top"),
+    h("a", { class: "brand", href: "#/trace" , onclick: (e) => (e.preventDefault(), go({ screen: "trace" })) }, h("img", { src: document.querySelector("link[rel=icon]").href, alt: "" }), "unembed"),
+    h("span", { class: "model-chip" }),
+    h("span", { class: "spacer" }),
+    search,
+    h("button", { class: "icon-btn", type: "button", "aria-label": "Copy or export", title: "Copy or export (x)", "aria-haspopup": "menu", onclick: (e) => shareMenu(e.currentTarget, page, () => shown) }, icon("share")),
+    h("button", { class: "icon-btn", type: "button", "aria-label": "Light or dark", title: "Light or dark", onclick: flip }, icon("theme")),
+    h("button", { class: "icon-btn", type: "button", "aria-label": "Help and keys", title: "Help and keys (?)", onclick: help }, icon("help")),
+  );
+  const items = SCREENS.map(([name, title]) => h("li", {}, h("a", { href: `#/${name}`, data: { screen: name }, onclick: (e) => {
+    if (e.ctrlKey || e.metaKey || e.shiftKey) return;
+    e.preventDefault();
+    go({ screen: name });
+  } }, icon(name), title)));
+  fill(document.getElementById("rail"), h("ul", {}, items));
+  const status = document.getElementById("status");
+  api.listen(({ running, error }) => {
+    status.replaceChildren();
+    if (running.length) append(status, [h("span", { class: "run" }, `◌ ${running[0]} …`)]);
+    if (error) append(status, [h("span", { class: "bad" }, [error.message, error.why, error.fix].filter(Boolean).join(". ")), button("Copy details", () => navigator.clipboard?.writeText(JSON.stringify({ ...error, message: error.message })), { class: "quiet" }), button("Dismiss", () => ready(), { class: "quiet" })]);
+    if (error) say(error.message);
+    if (!running.length && !error) ready();
+  });
+  const ready = () => fill(status, h("span", {}, "Ready"), h("span", { class: "spacer" }), h("span", {}, "Press ", h("kbd", {}, "?"), " for keys"));
+  ready();
+}
+
+function jump(text) {
+  const memory = /^\s*[Ll]?(\d+)[DdMm.](\d+)\s*$/.exec(text);
+  const head = /^\s*[Ll](\d+)[Hh](\d+)\s*$/.exec(text);
+  if (head) go({ screen: "heads", h: `${head[1]}.${head[2]}` });
+  else if (memory) go({ screen: "memory", m: `${memory[1]}.${memory[2]}` });
+  else go({ screen: "search", q: text });
+}
+
+function theme(value) {
+  if (value) document.documentElement.dataset.theme = value;
+  else delete document.documentElement.dataset.theme;
+}
+
+function flip() {
+  const dark = getComputedStyle(document.documentElement).colorScheme === "dark" || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+  const next = dark ? "light" : "dark";
+  localStorage.setItem("theme", next);
+  theme(next);
+}
+
+const KEYS = [
+  ["arrows, Home, End", "move in the grid, in heads, in lists"],
+  ["Enter · Esc", "go deeper · go back, close"],
+  ["[ ] · , .", "layer down, up · position left, right"],
+  ["m · p · e · d", "next metric · pin the cell's token · events on and off · show what edits changed"],
+  ["i · r", "add the strongest memory to the edits · run"],
+  ["/ · Ctrl K", "search · commands"],
+  ["c · x", "copy the link · export"],
+  ["?", "this sheet"],
+];
+
+function help() {
+  const dialog = h("dialog", { "aria-labelledby": "help-title" },
+    h("div", { class: "stack" },
+      h("h1", { id: "help-title" }, "How to read this"),
+      h("p", {}, "A language model writes its next token into a running vector, the stream. Every layer's attention and feed-forward network (FFN) add to it. Here the stream is read after every layer through the model's own output matrix: what would the model say if it stopped now?"),
+      h("p", {}, "An FFN is a set of memories. Each has a coefficient (how strongly this text sets it off) and a value (a direction that raises some tokens and lowers others). The sum of coefficient times value is the layer's update; its largest terms are its dominant sub-updates."),
+      h("p", {}, "◆ saturation: from here on the final token stays first. ✕ elimination: the first candidate falls furthest. Layers and positions count from 0; place 1 is the top."),
+      h("table", {}, h("caption", {}, "Keys"), h("tbody", {}, KEYS.map(([k, what]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, what))))),
+      h("label", { class: "check" }, h("input", { type: "checkbox", checked: localStorage.getItem("keys") === "off", onchange: (e) => localStorage.setItem("keys", e.target.checked ? "off" : "on") }), "Switch single-letter keys off"),
+      h("div", { class: "row" }, button("Close", () => dialog.close(), { class: "btn main" })),
+    ));
+  document.body.append(dialog);
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.showModal();
+}
+
+function palette() {
+  const commands = [
+    ...SCREENS.map(([name, title]) => [`Open ${title}`, () => go({ screen: name })]),
+    ["Light or dark", flip],
+    ["Copy link", () => navigator.clipboard?.writeText(location.href)],
+    ["Clear all edits", () => go({ iv: "", off: "" })],
+    ["Clear pins", () => go({ pins: "" })],
+    ["Help and keys", help],
+  ];
+  const list = h("ul", { role: "listbox" });
+  let matching = commands;
+  let at = 0;
+  const drawList = () => fill(list, matching.map(([title, run], i) => h("li", {}, button(title, () => (dialog.close(), run()), { class: i === at ? "on" : "", tabindex: "-1" }))));
+  const input = h("input", { type: "text", placeholder: "A command, or L4M17, or a word to search", "aria-label": "Command", oninput: () => {
+    matching = commands.filter(([title]) => title.toLowerCase().includes(input.value.toLowerCase()));
+    at = 0;
+    drawList();
+  }, onkeydown: (event) => {
+    if (event.key === "ArrowDown") at = Math.min(matching.length - 1, at + 1);
+    else if (event.key === "ArrowUp") at = Math.max(0, at - 1);
+    else if (event.key === "Enter") {
+      dialog.close();
+      if (matching[at]) matching[at][1]();
+      else jump(input.value);
+      return;
+    } else return;
+    event.preventDefault();
+    drawList();
+  } });
+  const dialog = h("dialog", { class: "palette", "aria-label": "Commands" }, h("div", { class: "stack" }, input, list));
+  drawList();
+  document.body.append(dialog);
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.showModal();
+}
+
+addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+    event.preventDefault();
+    palette();
+    return;
+  }
+  const typing = event.target.closest?.("input, textarea, select, dialog, [contenteditable]");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Escape") {
+    if (!shown?.key?.(event)) history.length > 1 && state().screen !== "trace" && go({ screen: "trace" });
+    return;
+  }
+  if (event.key.length === 1 && localStorage.getItem("keys") === "off") return;
+  const taken = { "/": () => document.getElementById("search-box").focus(), "?": help, c: () => navigator.clipboard?.writeText(location.href).then(() => say("Link copied")), x: () => shareMenu(document.querySelector("#top .icon-btn"), page, () => shown), r: () => go({ screen: "intervene" }) }[event.key];
+  if (shown?.key?.(event)) event.preventDefault();
+  else if (taken) {
+    event.preventDefault();
+    taken();
+  }
+});
+
+export { link };
+start();

@@ -1,0 +1,97 @@
+/** Pieces that several screens show: candidates, sub-updates, accounts, tables of the same numbers. */
+import { button, fill, h, num, percent, place, signed } from "./dom.js";
+import { go, state } from "./state.js";
+import { token, visible } from "./islands/tokens.js";
+import * as bars from "./islands/bars.js";
+import * as tray from "./tray.js";
+
+/** A list of candidates, best first. `before`: the same position's list one stage earlier, for changes of place. */
+export function candidates(list, { before = null, onpick = null, rank = null, n = 6 } = {}) {
+  const was = new Map((before || []).map((c, i) => [c.id, i]));
+  const rows = list.slice(0, n).map((c, i) => {
+    const old = was.get(c.id);
+    const moved = before === null || old === i ? "" : old === undefined ? "new" : `${old > i ? "▲" : "▼"}${Math.abs(old - i)}`;
+    const row = h("button", { class: "cand", type: "button", data: { id: c.id }, style: { "--p": `${Math.max(1, c.probability * 100)}%` }, title: `logit ${num(c.logit)}`, onclick: () => onpick?.(c) },
+      h("span", {}, token(c.token), " ", moved && h("span", { class: "delta" }, moved)),
+      h("small", {}, percent(c.probability)));
+    row.addEventListener("pointerenter", () => same(c.id, true));
+    row.addEventListener("pointerleave", () => same(c.id, false));
+    return h("li", {}, row);
+  });
+  return h("div", {}, h("ol", {}, rows), rank === null ? null : h("p", { class: "faint" }, `target at place ${place(rank)}`));
+}
+
+function same(id, on) {
+  for (const el of document.querySelectorAll(`.cand[data-id="${id}"]`)) el.classList.toggle("same-token", on);
+}
+
+/** One dominant sub-update: its sign, its share, what it pushes up. */
+export function subUpdate(u, { most = u.share, target = "" } = {}) {
+  const pushed = u.coefficient >= 0 ? u.top_tokens : u.bottom_tokens;
+  const width = `${Math.max(1, (u.share / Math.max(most, 1e-9)) * 50)}%`;
+  const bar = h("span", { class: u.coefficient < 0 ? "bar minus" : "bar plus", style: { width } });
+  bar.style[u.coefficient < 0 ? "right" : "left"] = "50%";
+  return h("li", { class: "sub-update" },
+    h("div", { class: "head" },
+      h("a", { href: `#/memory?m=${u.layer}.${u.index}`, onclick: (e) => (e.preventDefault(), go({ screen: "memory", m: `${u.layer}.${u.index}` })) }, `L${u.layer}M${u.index}`),
+      h("span", { class: "meter", title: "share of the layer's update, by length; left when the coefficient is negative" }, bar),
+      h("span", { class: "faint", title: "coefficient, after the activation function" }, `m ${signed(u.coefficient)}`),
+      h("span", { class: "faint", title: "share: |coefficient| × length of the value, over the sum of all" }, percent(u.share)),
+      button("＋", () => tray.add({ target: "coefficient", layer: u.layer, index: u.index, action: "scale", value: 0 }), { class: "quiet", title: "Add to the edits: switch this memory off", "aria-label": `Switch L${u.layer}M${u.index} off` })),
+    h("div", { class: "toks" }, u.coefficient < 0 ? h("span", { class: "faint" }, "turned round: ") : null, pushed.slice(0, 8).map((t) => token(t))),
+    u.score === null ? null : h("div", { class: "faint" }, `${signed(u.score)} to the logit of ${visible(target)}`));
+}
+
+/** The word for a writer, and where a click on it leads. */
+function writer(row) {
+  const kind = row.label.split(" ")[0];
+  const names = { attention: "Attention", ffn: "FFN", embedding: "Embedding", positions: "Positions", head: "Head", memory: "Memory" };
+  if (row.layer === null) return names[kind] || row.label;
+  const index = row.index === null ? "" : `.${row.index}`;
+  return `${names[kind] && !row.label.includes("bias") ? names[kind] : row.label.replace(/ \d.*$/, "")} ${row.layer}${index}${row.source === null ? "" : ` from ${row.source}`}`;
+}
+
+/** A logit as the sum of its writers, drawn; the sum and its error stand below. */
+export function account(el, a, tokens = []) {
+  const rows = a.rows.map((row) => ({
+    label: row.source === null || !tokens[row.source] ? writer(row) : h("span", {}, writer(row), " ", token(tokens[row.source].token)),
+    value: row.share,
+    text: signed(row.share),
+    row,
+    pick: row.layer !== null,
+  }));
+  if (a.others) rows.push({ label: `${a.others.toLocaleString("en")} others`, value: a.others_share, text: signed(a.others_share), cls: "rest", pick: false });
+  const list = h("div");
+  bars.mount(list, { rows, signed: true }, { onpick: ({ row }) => follow(row) });
+  const of = a.against === null ? [h("span", {}, "logit of "), token(a.token)] : [token(a.token), " over ", token(a.against)];
+  fill(el, list,
+    h("p", { class: "row soft" }, h("span", {}, "Sum ", h("b", {}, num(a.total)), " = ", ...of, ` ${num(a.logit)}`), h("span", { class: "faint" }, `off by ${a.error.toExponential(1)} (relative)`)));
+}
+
+function follow(row) {
+  const kind = row.label.split(" ")[0];
+  if (kind === "memory") go({ screen: "memory", m: `${row.layer}.${row.index}` });
+  else if (kind === "head") go({ screen: "heads", h: `${row.layer}.${row.index}` });
+  else go({ screen: "layer", L: String(row.layer) });
+}
+
+/** The numbers of a chart as a table, folded away. */
+export function asTable(title, head, rows) {
+  const body = h("div");
+  return h("details", { ontoggle: (e) => e.target.open && !body.firstChild && body.append(h("table", {}, h("thead", {}, h("tr", {}, head.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, rows().map((row) => h("tr", {}, row.map((x) => h("td", { class: typeof x === "number" ? "n" : "" }, typeof x === "number" ? num(x) : x))))))) }, h("summary", {}, title), body);
+}
+
+/** A pane's failure: what, why, what to do, and again. */
+export function failure(el, error, again) {
+  if (error.code === "superseded") return;
+  fill(el, h("div", { class: "warn stack" }, h("p", {}, h("b", {}, error.message), error.why ? `: ${error.why}` : ""), error.fix ? h("p", { class: "soft" }, error.fix) : null, again ? h("div", {}, button("Try again", again, { class: "btn small" })) : null));
+}
+
+/** What a pane says when there is nothing to show yet. */
+export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...more);
+
+/** What am I looking at. */
+export const about = (text) => h("details", {}, h("summary", { class: "faint" }, "What am I looking at?"), h("p", { class: "why" }, text));
+
+/** The prompt that holds, or one to begin with. */
+export const prompt = () => state().p || "The first month of the year is";

@@ -1,0 +1,148 @@
+/** Copy and export: the link, the Python call, the command, the data, the picture. */
+import { button, h, say } from "./dom.js";
+import { activeEdits, state } from "./state.js";
+
+const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+const python = (text) => JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+const call = (e) => {
+  const where = e.positions === "all" ? "" : `, positions=${Array.isArray(e.positions) ? `[${e.positions.join(", ")}]` : '"last"'}`;
+  const name = e.target === "head" ? "scale_head" : { set: "set_coefficient", scale: "scale_coefficient", add: "add_to_coefficient" }[e.action];
+  return `unembed.${name}(${e.layer}, ${e.index}, ${e.value}${where})`;
+};
+
+/** The state as a Python program. */
+export function asPython(page) {
+  const now = state();
+  const edits = activeEdits();
+  const lines = ["import unembed", "", page.model.name === "wren" ? "lm = unembed.load()" : `lm = unembed.load(${python(page.model.name)})`];
+  if (edits.length) lines.push(`edits = [${edits.map(call).join(", ")}]`);
+  const given = edits.length ? ", edits=edits" : "";
+  if (now.screen === "memory" && now.m) lines.push(`print(lm.values.top_tokens(${now.m.replace(".", ", ")}))`);
+  else if (now.screen === "intervene") lines.push(`print(lm.generate(${python(now.p)}${edits.length ? ", edits" : ""}, max_new_tokens=${now.n || 30}${now.seed ? `, seed=${now.seed}` : ""}))`);
+  else {
+    lines.push(`trace = lm.trace(${python(now.p)}${given})`);
+    if (now.L !== "") lines.push(`print(trace.sub_updates(${now.L}, ${now.pos || -1}))`);
+    else lines.push("print(trace.readings().tokens[-1][-1])");
+  }
+  return lines.join("\n");
+}
+
+/** The state as a command. */
+export function asCommand(page) {
+  const now = state();
+  const model = page.model.name === "wren" ? "" : ` --model ${quote(page.model.name)}`;
+  if (now.screen === "memory" && now.m) return `unembed value ${now.m.replace(".", " ")}${model}`;
+  const sets = activeEdits().filter((e) => e.action === "set" && e.positions === "all").map((e) => ` --set ${e.layer}.${e.index}=${e.value}`).join("");
+  const layer = now.screen === "layer" && now.L !== "" ? ` --layer ${now.L}` : "";
+  const token = now.t ? ` --token ${quote(now.t)}` : "";
+  return `unembed trace ${quote(now.p)}${now.pos === "" ? "" : ` --position ${now.pos}`}${layer}${token}${sets}${model}`;
+}
+
+/** Offer a file. */
+export function save(name, text, type) {
+  const url = URL.createObjectURL(text instanceof Blob ? text : new Blob([text], { type }));
+  const a = h("a", { href: url, download: name });
+  document.body.append(a);
+  a.click();
+  a.remove();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+export const csv = (rows) => rows.map((row) => row.map((x) => (/[",\n\r]/.test(String(x)) ? `"${String(x).replaceAll('"', '""')}"` : String(x))).join(",")).join("\n") + "\n";
+
+export function shareMenu(anchor, page, shown) {
+  document.querySelector(".menu")?.remove();
+  const copy = (text, what) => async () => {
+    await navigator.clipboard.writeText(text);
+    say(`${what} copied`);
+  };
+  const exported = () => shown()?.exported?.() || null;
+  const withModel = () => location.href.includes("model=") ? location.href : `${location.href}${location.hash.includes("?") ? "&" : `${location.hash ? "" : "#/trace"}?`}model=${encodeURIComponent(page.mark())}`;
+  const items = [
+    ["Copy link", copy(withModel(), "Link")],
+    ["Copy as Python", copy(asPython(page), "Python")],
+    ["Copy as command", copy(asCommand(page), "Command")],
+  ];
+  const out = exported();
+  if (out) {
+    items.push(["Save data as JSON", () => save(`${out.name}.json`, JSON.stringify(out.json, null, 1), "application/json")]);
+    if (out.rows) items.push(["Save data as CSV", () => save(`${out.name}.csv`, csv(out.rows), "text/csv")]);
+    items.push(["Save as one HTML file", () => savePage(out.name, page)]);
+    if (document.querySelector("#main svg:not(.icon)")) items.push(["Save chart as SVG", () => saveSvg(out.name)], ["Save chart as PNG", () => savePng(out.name)]);
+  }
+  const close = () => {
+    menu.remove();
+    removeEventListener("pointerdown", outside, true);
+    anchor.focus();
+  };
+  const outside = (event) => !menu.contains(event.target) && close();
+  const menu = h("div", { class: "menu", role: "menu", onkeydown: (event) => {
+    const all = [...menu.children];
+    const at = all.indexOf(document.activeElement);
+    if (event.key === "Escape") close();
+    else if (event.key === "ArrowDown") all[(at + 1) % all.length].focus();
+    else if (event.key === "ArrowUp") all[(at + all.length - 1) % all.length].focus();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  } }, items.map(([text, run]) => button(text, () => (close(), run()), { role: "menuitem" })));
+  const box = anchor.getBoundingClientRect();
+  menu.style.top = `${box.bottom + scrollY + 6}px`;
+  menu.style.right = `${Math.max(8, document.documentElement.clientWidth - box.right)}px`;
+  document.body.append(menu);
+  menu.firstChild.focus();
+  addEventListener("pointerdown", outside, true);
+}
+
+async function styles() {
+  return (await fetch(document.querySelector("link[rel=stylesheet]").href)).text();
+}
+
+/** What is on the screen as a page of its own: no script, no request. */
+async function savePage(name, page) {
+  const copy = document.getElementById("main").cloneNode(true);
+  for (const el of copy.querySelectorAll("button, input, textarea, select")) if (el.tagName === "TEXTAREA" || el.tagName === "INPUT") el.replaceWith(h("p", { class: "tok" }, el.value || ""));
+  const doc = document.implementation.createHTMLDocument(`${name} · unembed`);
+  doc.head.append(h("meta", { charset: "utf-8" }));
+  const style = document.createElement("style");
+  style.textContent = await styles();
+  doc.head.append(style);
+  doc.body.append(copy, h("p", { class: "faint" }, `${page.mark()} · ${asCommand(page)}`));
+  doc.body.style.display = "block";
+  save(`${name}.html`, `<!doctype html>${doc.documentElement.outerHTML}`, "text/html");
+}
+
+async function chart() {
+  const svg = document.querySelector("#main svg:not(.icon)");
+  const copy = svg.cloneNode(true);
+  const of = svg.querySelectorAll("*");
+  copy.querySelectorAll("*").forEach((el, i) => {
+    const look = getComputedStyle(of[i]);
+    for (const p of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity"]) el.setAttribute(p, look.getPropertyValue(p));
+    el.style.font = look.font;
+  });
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  const box = svg.viewBox.baseVal;
+  copy.setAttribute("width", box.width);
+  copy.setAttribute("height", box.height);
+  return { text: new XMLSerializer().serializeToString(copy), width: box.width, height: box.height };
+}
+
+const saveSvg = async (name) => save(`${name}.svg`, (await chart()).text, "image/svg+xml");
+
+async function savePng(name) {
+  const { text, width, height } = await chart();
+  const image = new Image();
+  image.src = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+  await image.decode();
+  const canvas = h("canvas", {});
+  canvas.width = width * 2;
+  canvas.height = height * 2;
+  const context = canvas.getContext("2d");
+  context.fillStyle = getComputedStyle(document.documentElement).backgroundColor;
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.scale(2, 2);
+  context.drawImage(image, 0, 0);
+  canvas.toBlob((blob) => save(`${name}.png`, blob, "image/png"));
+}

@@ -1,0 +1,94 @@
+/**
+ * What the page shows, all of it in the address: `#/screen/path?p=prompt&pos=6&L=3&iv=...`. A link restores it anywhere
+ * the same model is served.
+ */
+
+const DEFAULTS = { p: "", pos: "", L: "", st: "post", t: "", pins: "", iv: "", off: "", metric: "probability", stages: "post", diff: "", by: "component", vs: "", q: "", m: "", h: "", v: "", mv: "", fl: "", dir: "", n: "", seed: "", model: "" };
+let current = read();
+const watchers = [];
+
+/** The state now: `{screen, path, ...keys}`. Read only. */
+export const state = () => current;
+
+function read() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const parts = path.split("/").filter(Boolean).map(safeDecode);
+  const found = { ...DEFAULTS, screen: parts[0] || "trace", path: parts.slice(1) };
+  for (const [name, value] of new URLSearchParams(query || "")) if (name in DEFAULTS) found[name] = value;
+  return found;
+}
+
+function safeDecode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** The address of a state that differs from this one. */
+export function link(change) {
+  const next = { ...current, ...change };
+  const query = new URLSearchParams();
+  for (const name of Object.keys(DEFAULTS)) if (next[name] !== DEFAULTS[name] && next[name] !== null) query.set(name, next[name]);
+  const path = [next.screen, ...next.path].map(encodeURIComponent).join("/");
+  return query.size ? `#/${path}?${query}` : `#/${path}`;
+}
+
+/** Change the state. `push`: a step that Back undoes. */
+export function go(change, { push = true } = {}) {
+  const before = current;
+  if (change.screen && !change.path) change = { path: [], ...change };
+  const address = link(change);
+  if (address !== location.hash) history[push ? "pushState" : "replaceState"](null, "", address);
+  current = { ...current, ...change };
+  tell(before);
+}
+
+/** Be told of changes: `on(state, before)`. Returns how to stop. */
+export function watch(on) {
+  watchers.push(on);
+  return () => watchers.splice(watchers.indexOf(on), 1);
+}
+
+function tell(before) {
+  for (const on of [...watchers]) on(current, before);
+}
+
+addEventListener("popstate", () => {
+  const before = current;
+  current = read();
+  tell(before);
+});
+
+/** The edits of the tray: `[{target, layer, index, action, value, positions, on}]`. */
+export function edits(text = current.iv) {
+  const off = new Set(current.off.split(",").filter(Boolean));
+  return text.split(";").filter(Boolean).flatMap((one, i) => {
+    const found = /^([MH])(\d+)\.(\d+):(set|scale|add):(-?[\d.e+-]+)@(all|last|[\d,-]+)$/.exec(one);
+    if (!found || !Number.isFinite(Number(found[5]))) return [];
+    const where = found[6];
+    return [{
+      target: found[1] === "H" ? "head" : "coefficient",
+      layer: Number(found[2]),
+      index: Number(found[3]),
+      action: found[4],
+      value: Number(found[5]),
+      positions: where === "all" || where === "last" ? where : where.split(",").map(Number),
+      on: !off.has(String(i)),
+    }];
+  });
+}
+
+/** Edits as text for the address. */
+export const written = (list) =>
+  list.map((e) => `${e.target === "head" ? "H" : "M"}${e.layer}.${e.index}:${e.action}:${e.value}@${Array.isArray(e.positions) ? e.positions.join(",") : e.positions}`).join(";");
+
+/** Put a list of edits into the state. */
+export function setEdits(list, options) {
+  const off = list.flatMap((e, i) => (e.on === false ? [i] : [])).join(",");
+  go({ iv: written(list), off }, options);
+}
+
+/** The edits that are switched on, as the server takes them. */
+export const activeEdits = () => edits().filter((e) => e.on).map(({ on, ...edit }) => edit);
