@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unembed.attention import composition as _composition
 from unembed.attention import copying as _copying
+from unembed.attention.head_scores import HeadScores, head_scores
 from unembed.attention.low_rank import LowRank
 from unembed.attention.sides import check_basis, embedding, facts, reading, unembedding, writing
 from unembed.errors import Unsupported
@@ -160,6 +161,12 @@ class Circuits:
         if seed not in self._baselines:
             self._baselines[seed] = _composition.random_baseline(self.lm, seed=seed)
         return self._baselines[seed]
+
+    def head_scores(
+        self, seed: int = 0, *, n_sequences: int = 50, length: int = 64, tokens: Tensor | None = None
+    ) -> HeadScores:
+        """What each head does on random tokens repeated twice; see `head_scores.head_scores`."""
+        return head_scores(self.lm, n_sequences, length, seed, tokens)
 
     @cached_property
     def scales(self) -> list[float]:

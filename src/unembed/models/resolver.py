@@ -80,6 +80,7 @@ def resolve(hf: PreTrainedModel) -> Structure:
         blocks=tuple(found),
         embedding=embedding,
         position_embedding=position_embedding,
+        read_positions=_read_positions(hf, found),
         positions=_positions(found, position_embedding),
         embedding_scale=embedding_scale,
         final_norm=final_norm,
@@ -113,6 +114,13 @@ def _positions(blocks: list[Block], position_embedding: nn.Module | None) -> str
     if any(s.alibi_slopes is not None for s in sites):
         return "alibi"
     return "qk_learned" if any(s.positions_read for s in sites) else "none"
+
+
+def _read_positions(hf: PreTrainedModel, blocks: list[Block]) -> nn.Module | None:
+    if not any(b.attention.positions_read for b in blocks):
+        return None
+    tables = [m for n, m in hf.named_modules() if n.endswith("embed_positions") and isinstance(m, nn.Embedding)]
+    return tables[0] if len(tables) == 1 else None
 
 
 def _block(look: Look, path: str, module: nn.Module, x: Tensor) -> tuple[Block, Tensor]:

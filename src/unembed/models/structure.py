@@ -144,6 +144,8 @@ class Structure:
     embedding: nn.Module
     position_embedding: nn.Module | None
     """The module whose output is added to the stream as position, when there is one."""
+    read_positions: nn.Module | None
+    """The table of learned positions that only queries and keys read (attention-only models), when there is one."""
     positions: str
     """How the model knows where a token stands: "learned", "rotary", "alibi", "qk_learned" or "none"."""
     embedding_scale: float | None

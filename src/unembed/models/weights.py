@@ -119,6 +119,9 @@ class Weights:
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
         """The token embedding as it is stored (before the embedding scale, if the family has one)."""
+        own = getattr(self._structure.embedding, "W_E", None)  # adaptive input: several tables and projections
+        if isinstance(own, Tensor):
+            return own
         table = self._structure.embedding.weight
         assert isinstance(table, Tensor)
         return table.detach()
@@ -128,18 +131,7 @@ class Weights:
         """Learned positions, one row each, or None. OPT keeps two unused rows in front; they are left out."""
         module = self._structure.position_embedding
         if module is None:
-            module = (
-                next(
-                    (
-                        m
-                        for n, m in self._structure.blocks[0].attention.module.named_modules()
-                        if "embed_positions" in n
-                    ),
-                    None,
-                )
-                if self._structure.positions == "qk_learned"
-                else None
-            )
+            module = self._structure.read_positions
         weight = getattr(module, "weight", None)
         if weight is None:
             return None

@@ -1,0 +1,218 @@
+"""What each head attends to on random tokens repeated twice: previous token, earlier occurrence, what followed it.
+
+Patterns are reduced to scores layer by layer while the model runs; none is kept.
+
+Source: Elhage et al. 2021, "Induction heads"; Olsson et al. 2022, prefix-matching and copying scores.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.errors import InvalidInput
+from unembed.lens import final_scale
+from unembed.models.decoder import Decoder
+from unembed.stream.run import forward_arguments, prepare
+from unembed.stream.watch import Callback, Stop, memory_guard, watch
+from unembed.stream.writers import attention_branch
+
+KINDS = ("previous_token", "duplicate_token", "induction", "copying", "resting")
+_TOKENS = 2048
+"""Tokens in a pass."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadScores:
+    """One score of each kind for each head, the mean over sequences.
+
+    Attention scores are probabilities. `copying` is in logits: the head's direct effect on the logit of the token it
+    attends to most, above its mean effect on all tokens.
+    """
+
+    previous_token: Float[Tensor, "layer head"]
+    """Mean attention to the position before."""
+    duplicate_token: Float[Tensor, "layer head"]
+    """In the second half: mean attention to the earlier occurrence of the same token."""
+    induction: Float[Tensor, "layer head"]
+    """In the second half: mean attention to the token after the earlier occurrence (prefix matching)."""
+    copying: Float[Tensor, "layer head"]
+    resting: Float[Tensor, "layer head"]
+    """Mean attention to the first position."""
+    by_sequence: Float[Tensor, "kind sequence layer head"]
+    """What the means are taken over, in the order of `KINDS`."""
+    length: int
+    seed: int | None
+
+    def __getitem__(self, kind: str) -> Float[Tensor, "layer head"]:
+        """The scores of a kind, by name."""
+        if kind not in KINDS:
+            raise InvalidInput(f"head score {kind!r}", why=f"it is none of {', '.join(KINDS)}")
+        return getattr(self, kind)
+
+    def interval(self, kind: str) -> Float[Tensor, "layer head"]:
+        """Half the width of the 95 % confidence interval of a kind's mean over sequences (normal approximation)."""
+        self[kind]
+        rows = self.by_sequence[KINDS.index(kind)]
+        return 1.96 * rows.std(dim=0, correction=1 if len(rows) > 1 else 0) / len(rows) ** 0.5
+
+    def top(self, kind: str, k: int = 5) -> list[tuple[int, int, float]]:
+        """The heads with the largest scores of a kind: (layer, head, score)."""
+        scores = self[kind]
+        best = scores.flatten().topk(min(k, scores.numel()))
+        heads = scores.shape[1]
+        return [(int(i) // heads, int(i) % heads, float(v)) for i, v in zip(best.indices, best.values, strict=True)]
+
+
+def repeated_tokens(
+    lm: Decoder, n_sequences: int = 50, length: int = 64, seed: int = 0
+) -> tuple[Int[Tensor, "sequence pos"], int]:
+    """Random tokens repeated twice, with the tokens that the tokenizer puts in front of every text.
+
+    Tokens are drawn evenly from those the model learned. Returns the tokens and how many stand in front.
+
+    Raises:
+        InvalidInput: too short to repeat, or longer than the context.
+    """
+    if n_sequences < 1 or length < 2:
+        raise InvalidInput(f"{n_sequences} sequences of 2 x {length} tokens", why="there is nothing to repeat")
+    front = _front(lm)
+    if lm.n_ctx is not None and len(front) + 2 * length > lm.n_ctx:
+        raise InvalidInput(
+            f"sequences of 2 x {length} tokens",
+            why=f"{lm.name} has a context of {lm.n_ctx}",
+            instead=f"Use a length of at most {(lm.n_ctx - len(front)) // 2}",
+        )
+    learned = (~lm.unlearned).nonzero()[:, 0]
+    learned = learned if len(learned) else torch.arange(lm.d_vocab)
+    drawn = torch.randint(len(learned), (n_sequences, length), generator=torch.Generator().manual_seed(seed))
+    once = learned.cpu()[drawn]
+    return torch.cat([front.expand(n_sequences, -1), once, once], dim=1).to(lm.device), len(front)
+
+
+def _front(lm: Decoder) -> Int[Tensor, " special"]:
+    """The special tokens that stand before every text of this tokenizer."""
+    if lm.tokenizer is None:
+        return torch.empty(0, dtype=torch.long)
+    ids, special = lm.encode("a")[0].cpu(), set(lm.tokenizer.all_special_ids)
+    n = next((i for i, t in enumerate(ids.tolist()) if t not in special), 0)
+    return ids[:n]
+
+
+@torch.no_grad()
+def head_scores(
+    lm: Decoder, n_sequences: int = 50, length: int = 64, seed: int = 0, tokens: Tensor | None = None
+) -> HeadScores:
+    """Scores of every head on random tokens repeated twice.
+
+    Args:
+        lm: the model.
+        n_sequences: how many sequences.
+        length: tokens before the repetition.
+        seed: of the tokens.
+        tokens: sequences (sequence, 2 * length) of one's own, each half the same.
+
+    Memory: the patterns of one layer over `_TOKENS` tokens.
+
+    Raises:
+        Unsupported: the model's patterns cannot be had.
+    """
+    front = 0
+    if tokens is None:
+        tokens, front = repeated_tokens(lm, n_sequences, length, seed)
+    else:
+        tokens, _ = prepare(lm, tokens)
+        length = tokens.shape[1] // 2
+        if tokens.shape[1] % 2 or not torch.equal(tokens[:, :length], tokens[:, length:]):
+            raise InvalidInput("tokens", why="the second half of a sequence is not its first half")
+    readout, at_once = _centred_unembedding(lm), max(1, _TOKENS // tokens.shape[1])
+    parts = [_scores_of(lm, some, front, length, readout) for some in tokens.split(at_once)]
+    by_sequence = torch.cat(parts, dim=1).cpu()
+    means = dict(zip(KINDS, by_sequence.mean(dim=1), strict=True))
+    return HeadScores(**means, by_sequence=by_sequence, length=length, seed=seed)
+
+
+class _Pass:
+    """One batch of sequences under way: scores as the layers come by."""
+
+    def __init__(self, lm: Decoder, tokens: Tensor, front: int, length: int, readout: Tensor) -> None:
+        """Room for the scores of every kind."""
+        self.lm, self.tokens, self.length, self.readout = lm, tokens, length, readout
+        batch, pos = tokens.shape
+        self.second = torch.arange(front + length, pos, device=tokens.device)
+        self.after_first = torch.arange(1, pos, device=tokens.device)
+        self.scores = torch.zeros(len(KINDS), batch, lm.n_layers, lm.n_heads, dtype=torch.float64, device=tokens.device)
+        self.effects = torch.zeros(lm.n_layers, batch, len(self.second), lm.n_heads, device=tokens.device)
+        self.z: dict[int, Tensor] = {}
+        self.scale: Tensor | None = None
+
+    def mixed(self, layer: int, z: Float[Tensor, "batch pos head d_head"]) -> None:
+        """The pattern comes after z in the pass, so what is needed of z waits for it."""
+        self.z[layer] = z[:, self.second].clone()
+
+    def attended(self, layer: int, pattern: Float[Tensor, "batch head dst src"]) -> None:
+        """Reduce a layer's pattern to scores."""
+        second, later = self.second, self.after_first
+        places = {0: (later, later - 1), 1: (second, second - self.length), 2: (second, second - self.length + 1)}
+        for kind, (dst, src) in {**places, 4: (later, torch.zeros_like(later))}.items():
+            self.scores[kind, :, layer] = pattern[:, :, dst, src].double().mean(dim=-1)
+        most = pattern[:, :, second].argmax(dim=-1)  # (batch, head, dst)
+        ids = self.tokens.gather(1, most.flatten(1)).view(most.shape).transpose(1, 2)
+        for row, z in enumerate(self.z.pop(layer)):
+            self.effects[layer, row] = _direct_effects(self.lm, layer, z, ids[row], self.readout)
+
+    def end(self, resid: Float[Tensor, "batch pos d_model"]) -> None:
+        """The last stream tells by what the final norm divides; nothing later is needed."""
+        self.scale = final_scale(self.lm, resid[:, self.second])[..., 0]
+
+    def result(self) -> Float[Tensor, "kind sequence layer head"]:
+        """The scores once the pass is over."""
+        assert self.scale is not None
+        self.scores[3] = (self.effects / self.scale[None, :, :, None]).double().mean(dim=2).transpose(0, 1)
+        return self.scores
+
+
+def _scores_of(
+    lm: Decoder, tokens: Tensor, front: int, length: int, readout: Tensor
+) -> Float[Tensor, "kind sequence layer head"]:
+    """The scores of one batch."""
+    current = _Pass(lm, tokens, front, length, readout)
+
+    def end(resid: Tensor) -> None:
+        current.end(resid)
+        raise Stop
+
+    taps: dict[tuple[str, int], Callback] = {("resid_post", lm.n_layers - 1): end}
+    for layer in range(lm.n_layers):
+        taps["z", layer] = partial(current.mixed, layer)
+        taps["pattern", layer] = partial(current.attended, layer)
+    guard = memory_guard(f"the patterns of {tokens.numel()} tokens")
+    with guard, watch(lm, taps) as under_way, suppress(Stop):
+        lm.hf(tokens, **forward_arguments(lm, torch.ones_like(tokens)), **under_way.arguments)
+    return current.result()
+
+
+def _centred_unembedding(lm: Decoder) -> Float[Tensor, "d_vocab d_model"]:
+    """For each token the direction of its logit above the mean of all logits, before the final norm's scale."""
+    W_U = lm.weights.W_U.T
+    centred = W_U - W_U.mean(dim=0)
+    norm = lm.structure.final_norm
+    if norm is not None:
+        centred = norm.pulled_back(centred, torch.ones(1, dtype=W_U.dtype, device=W_U.device))
+    return centred * lm.structure.logit_scale
+
+
+def _direct_effects(
+    lm: Decoder, layer: int, z: Float[Tensor, "pos head d_head"], ids: Int[Tensor, "pos head"], readout: Tensor
+) -> Float[Tensor, "pos head"]:
+    """What each head adds to one token's logit at each position, up to the final norm's scale."""
+    branch = attention_branch(lm, layer, z)
+    written = torch.einsum("phd,hdm->phm", z, lm.weights.W_O[layer])
+    if branch.norm is not None and branch.scale is not None:
+        written = branch.norm.frozen(written, branch.scale[:, None])
+    return (written * readout[ids]).sum(dim=-1) * branch.multiplier

@@ -1,0 +1,102 @@
+"""Head scores equal sums over the model's own patterns, and find the heads of a circuit made by hand."""
+
+import pytest
+import torch
+
+import unembed
+from tests.attention.made import induction_model
+from tests.conftest import tiny
+from unembed.attention import head_scores as room
+from unembed.attention.head_scores import KINDS, repeated_tokens
+from unembed.errors import InvalidInput
+from unembed.lens import final_scale
+
+NAMES = ["attention-only", "gpt2", "llama", "gemma2", "gpt_neox", "gptj", "granite"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_are_sums_over_the_captured_patterns(name: str) -> None:
+    lm = tiny(name)
+    scores = unembed.circuits(lm).head_scores(seed=4, n_sequences=3, length=10)
+    tokens, front = repeated_tokens(lm, 3, 10, seed=4)
+    assert front == 0 and torch.equal(tokens[:, :10], tokens[:, 10:])
+    pattern = lm.run(tokens, "pattern")["pattern"]  # (layer, batch, head, dst, src)
+    expected = torch.zeros(5, 3, 2, 4)
+    for i in range(1, 20):
+        expected[0] += pattern[:, :, :, i, i - 1].transpose(0, 1) / 19
+        expected[4] += pattern[:, :, :, i, 0].transpose(0, 1) / 19
+    for i in range(10, 20):
+        expected[1] += pattern[:, :, :, i, i - 10].transpose(0, 1) / 10
+        expected[2] += pattern[:, :, :, i, i - 9].transpose(0, 1) / 10
+    for kind in (0, 1, 2, 4):
+        torch.testing.assert_close(scores.by_sequence[kind].float(), expected[kind], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(scores[KINDS[kind]].float(), expected[kind].mean(0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_direct_effects_are_the_shares_of_accounts(name: str) -> None:
+    """Accounts prove that a logit is the sum of its heads' shares."""
+    lm = tiny(name)
+    tokens, _ = repeated_tokens(lm, 1, 4, seed=4)
+    trace, run = lm.trace(tokens), lm.run(tokens, ("z", "resid_post"))
+    every = torch.arange(lm.d_vocab)[:, None].expand(-1, 4)
+    readout, scale = room._centred_unembedding(lm), final_scale(lm, run.at("resid_post", 1)[0, -1])
+    for layer in range(2):
+        z = run.at("z", layer)[0, -1:].expand(lm.d_vocab, -1, -1)
+        effects = room._direct_effects(lm, layer, z, every, readout) / scale
+        torch.testing.assert_close(effects.mean(0), torch.zeros(4), rtol=0, atol=1e-5)
+        for token, against in ((3, 50), (96, 8)):
+            rows = trace.account(token, against=against, by="head").rows
+            shares = torch.tensor([r.share for r in rows if r.layer == layer and r.index >= 0])
+            torch.testing.assert_close(effects[token] - effects[against], shares, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["attention-only", "gemma2"])
+def test_copying_is_the_mean_direct_effect_on_the_attended_token(name: str) -> None:
+    lm = tiny(name)
+    scores = unembed.circuits(lm).head_scores(seed=4, n_sequences=2, length=5)
+    tokens, _ = repeated_tokens(lm, 2, 5, seed=4)
+    run = lm.run(tokens, ("z", "pattern", "resid_post"))
+    readout = room._centred_unembedding(lm)
+    for layer in range(2):
+        for head in range(4):
+            effects = []
+            for row in range(2):
+                for dst in range(5, 10):
+                    ids = tokens[row, run.at("pattern", layer)[row, head, dst].argmax()].expand(1, 4)
+                    effect = room._direct_effects(lm, layer, run.at("z", layer)[row, dst][None], ids, readout)
+                    effects.append(effect[0, head] / final_scale(lm, run.at("resid_post", 1)[row, dst])[0])
+            expected = torch.stack(effects).mean()
+            torch.testing.assert_close(scores.copying[layer, head].float(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_heads_of_a_made_induction_circuit_are_found() -> None:
+    lm = induction_model()
+    circuits = unembed.circuits(lm)
+    scores = circuits.head_scores(n_sequences=20, length=10)
+    assert scores.previous_token[0, 0] > 0.99 and scores.top("previous_token", 1)[0][:2] == (0, 0)
+    assert scores.resting[0, 1] > 0.99
+    # A random sequence holds some tokens twice, and there an induction head looks at several places.
+    assert scores.induction[1, 0] > 0.8 and scores.top("induction", 1)[0][:2] == (1, 0)
+    assert scores.copying[1, 0] > 7 > 0 > scores.copying[1, 1]
+    assert circuits.copying_scores()[0].abs().max() < 1e-9, "what 0.0 writes is never read by the unembedding"
+    assert circuits.composition("k")[0, :, 1].argmax() == 0
+
+
+def test_intervals_narrow_with_more_sequences_and_seeds_repeat() -> None:
+    circuits = unembed.circuits(tiny("gpt2"))
+    few, many = (circuits.head_scores(n_sequences=n, length=8) for n in (8, 128))
+    assert many.interval("induction").mean() < few.interval("induction").mean() / 2
+    again = circuits.head_scores(n_sequences=8, length=8)
+    assert torch.equal(again.by_sequence, few.by_sequence)
+    assert not torch.equal(circuits.head_scores(1, n_sequences=8, length=8).by_sequence, few.by_sequence)
+
+
+def test_bad_questions_say_what_is_wrong() -> None:
+    circuits = unembed.circuits(tiny("gpt2"))
+    with pytest.raises(InvalidInput, match="at most 32"):
+        circuits.head_scores(length=33)
+    with pytest.raises(InvalidInput, match="second half"):
+        circuits.head_scores(tokens=torch.arange(10)[None])
+    with pytest.raises(InvalidInput, match="head score 'x'"):
+        circuits.head_scores(n_sequences=1, length=4)["x"]
