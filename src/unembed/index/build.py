@@ -41,6 +41,7 @@ from unembed.sweeps import TopTriggers, Triggers, sweep
 
 CHECKPOINT = ".sweep"
 Poles = Literal["auto", "positive", "both"]
+By = Literal["product", "gate"]
 Progress = Callable[[str, int, int | None], None]
 """Called with the part being made, what of it is done, and how much there is (None when not known)."""
 
@@ -53,8 +54,11 @@ class Settings:
         top: triggers for each key and pole.
         top_tokens: tokens for each value.
         poles: "positive", "both", or "auto": both in gated layers.
+        by: in gated layers, order by the coefficient ("product") or by the gate alone.
         min_prefix: least tokens of text in a trigger.
         skip_first: leave out the first column of every segment.
+        per_document: at most so many triggers of a key from one document.
+        distinct: of equal prefixes, one.
         tokens_per_batch: of the sweep.
         engine: of the sweep; changes nothing in the result.
     """
@@ -62,8 +66,11 @@ class Settings:
     top: int = 25
     top_tokens: int = 30
     poles: Poles = "auto"
-    min_prefix: int = 1
+    by: By = "product"
+    min_prefix: int = 0
     skip_first: bool = False
+    per_document: int | None = None
+    distinct: bool = False
     tokens_per_batch: int = 2048
     engine: str = "local"
 
@@ -239,7 +246,15 @@ class _Builder:
 
     def _triggers(self) -> list[FileEntry]:
         s = self._settings
-        top = TopTriggers(s.top, poles=s.poles, min_prefix=s.min_prefix, skip_first=s.skip_first)
+        top = TopTriggers(
+            s.top,
+            poles=s.poles,
+            by=s.by,
+            min_prefix=s.min_prefix,
+            skip_first=s.skip_first,
+            per_document=s.per_document,
+            distinct=s.distinct,
+        )
         found, *_ = sweep(self._lm, self._corpus, [top], engine=s.engine, tokens_per_batch=s.tokens_per_batch)
         entries = []
         for pole, (coefficient, position) in poles_of(found).items():
@@ -325,9 +340,12 @@ class _Builder:
 
 def poles_of(found: Triggers) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """A sweep's lists as (keys, t) coefficients and positions, by pole."""
-    poles = {"positive": (torch.cat(found.values).numpy(), torch.cat(found.positions).numpy())}
+    poles = {"positive": (torch.cat(found.values).float().numpy(), torch.cat(found.positions).numpy())}
     if found.negative_values is not None and found.negative_positions is not None:
-        poles["negative"] = (torch.cat(found.negative_values).numpy(), torch.cat(found.negative_positions).numpy())
+        poles["negative"] = (
+            torch.cat(found.negative_values).float().numpy(),
+            torch.cat(found.negative_positions).numpy(),
+        )
     return poles
 
 

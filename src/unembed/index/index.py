@@ -54,8 +54,11 @@ class Index(Contents):
         *,
         top_tokens: int = 30,
         poles: building.Poles = "auto",
-        min_prefix: int = 1,
+        by: building.By = "product",
+        min_prefix: int = 0,
         skip_first: bool = False,
+        per_document: int | None = None,
+        distinct: bool = False,
         tokens_per_batch: int = 2048,
         progress: building.Progress | None = None,
     ) -> Index:
@@ -70,8 +73,11 @@ class Index(Contents):
             resume: False to refuse a folder where an index is.
             top_tokens: tokens for each value.
             poles: "positive", "both", or "auto": both in gated layers, where coefficients are signed.
+            by: in gated layers, order by the coefficient ("product") or by the gate alone.
             min_prefix: least tokens of text in a trigger.
             skip_first: leave out the first column of every segment.
+            per_document: at most so many triggers of a key from one document.
+            distinct: of equal prefixes, one.
             tokens_per_batch: of the sweep.
             progress: called with a part's name, what is done of it, and how much there is (None: not known).
 
@@ -82,7 +88,9 @@ class Index(Contents):
             Unsupported: the model has no memories.
             UnembedError: the disk is full; run the same call again when there is room.
         """
-        settings = building.Settings(top, top_tokens, poles, min_prefix, skip_first, tokens_per_batch, engine)
+        settings = building.Settings(
+            top, top_tokens, poles, by, min_prefix, skip_first, per_document, distinct, tokens_per_batch, engine
+        )
         folder = Path(path)
         manifest = building.build(lm, open_corpus(corpus), folder, settings, resume=resume, progress=progress)
         return cls(folder, manifest, lm)

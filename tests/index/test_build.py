@@ -1,0 +1,217 @@
+"""Builds that are interrupted, repeated, damaged, refused: nothing lost, nothing overwritten, the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import tiny
+from tests.index.conftest import corpus_of
+from unembed.corpus import open_corpus
+from unembed.errors import CorpusUnreadable, IndexFault, InvalidInput, UnembedError, Unsupported
+from unembed.index import Index, lock
+from unembed.index import build as building
+from unembed.index import manifest as manifests
+from unembed.language_model import LanguageModel, load
+
+_OPTIONS = {"top": 5, "top_tokens": 6}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+@pytest.fixture
+def copy(built: Index, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built.path, tmp_path / "copy"))
+
+
+class Stopped(Exception):
+    """Stands for whatever ends a process."""
+
+
+def test_stopped_after_any_part_and_resumed_the_bytes_are_the_same(
+    built: Index, lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = manifests.write_file
+    writes = limit = 0
+
+    def counting(*args: object) -> manifests.FileEntry:
+        nonlocal writes
+        writes += 1
+        if writes == limit:
+            (tmp_path / "again").joinpath("tables").mkdir(exist_ok=True)
+            (tmp_path / "again/tables/.half.parquet.writing").write_text("left by a killed process")
+            raise Stopped
+        return write(*args)  # pyright: ignore[reportArgumentType]
+
+    for module in ("manifest", "build", "stream_files"):
+        monkeypatch.setattr(f"unembed.index.{module}.write_file", counting)
+    stops = 0
+    for limit in range(2, 40, 3):  # noqa: B007 - read by `counting`
+        writes = 0
+        try:
+            Index.build(lm, corpus_of(), tmp_path / "again", **_OPTIONS)
+        except Stopped:
+            stops += 1
+            with pytest.raises(IndexFault, match="not complete"):
+                Index.open(tmp_path / "again")
+    assert stops >= 4
+    assert contents(tmp_path / "again") == contents(built.path)
+
+
+def test_a_second_build_changes_nothing(built: Index, lm: LanguageModel) -> None:
+    before = {path: path.stat().st_mtime_ns for path in built.path.rglob("*") if path.name != ".lock"}
+    Index.build(lm, corpus_of(), built.path, **_OPTIONS)
+    assert {path: path.stat().st_mtime_ns for path in built.path.rglob("*") if path.name != ".lock"} == before
+
+
+def test_a_half_built_index_answers_from_what_is_there_when_asked(copy: Path) -> None:
+    stored = json.loads((copy / "manifest.json").read_text())
+    stored["state"] = "building"
+    stored["files"] = [entry for entry in stored["files"] if entry["part"] in ("vocabulary", "tokens", "values")]
+    (copy / "manifest.json").write_text(json.dumps(stored))
+    with pytest.raises(IndexFault, match="is not complete: its build has finished vocabulary, tokens, values"):
+        Index.open(copy)
+    index = Index.open(copy, partial=True)
+    assert len(index.promoting(" January")) > 0
+    with pytest.raises(IndexFault, match="has no triggers yet"):
+        index.triggers(0, 0)
+    with pytest.raises(IndexFault, match="has no search yet"):
+        index.search("year")
+    with pytest.raises(InvalidInput, match="triggers"):
+        index.sql("SELECT * FROM triggers")
+
+
+@pytest.mark.parametrize("damage", ["edited", "cut", "gone"])
+def test_every_damaged_file_is_named_and_repaired(built: Index, lm: LanguageModel, copy: Path, damage: str) -> None:
+    for number, entry in enumerate(built.manifest.files):
+        if number % 3 != ("edited", "cut", "gone").index(damage):
+            continue
+        path = copy / entry.path
+        data = bytearray(path.read_bytes())
+        if damage == "edited":
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        elif damage == "cut":
+            path.write_bytes(data[:-1])
+        else:
+            path.unlink()
+        rows = {row["file"]: row["fault"] for row in Index.open(copy).verify().rows()}
+        assert {name for name, fault in rows.items() if fault} == {entry.path}
+        Index.build(lm, corpus_of(), copy, **_OPTIONS)
+        assert all(fault is None for fault in Index.open(copy).verify().columns["fault"])
+    assert contents(copy) == contents(built.path)
+
+
+def test_an_index_of_something_else_is_refused(built: Index, lm: LanguageModel, gated: LanguageModel) -> None:
+    before = contents(built.path)
+    for build, what in (
+        (lambda: Index.build(gated, corpus_of(), built.path, **_OPTIONS), "model"),
+        (lambda: Index.build(lm, corpus_of("windows"), built.path, **_OPTIONS), "corpus"),
+        (lambda: Index.build(lm, corpus_of(), built.path, top=6, top_tokens=6), "top"),
+        (lambda: Index.build(lm, corpus_of(), built.path, top=5, top_tokens=6, skip_first=True), "skip_first"),
+    ):
+        with pytest.raises(IndexFault, match=f"index of another {what}:"):
+            build()
+    with pytest.raises(IndexFault, match="holds an index already"):
+        Index.build(lm, corpus_of(), built.path, resume=False, **_OPTIONS)
+    with pytest.raises(IndexFault, match="is not of llama"):
+        Index.open(built.path, gated)
+    assert contents(built.path) == before
+
+
+def test_a_changed_weight_makes_another_model(built: Index, folders: dict[str, Path]) -> None:
+    changed = load(folders["gpt2"])
+    assert Index.open(built.path, changed).model is changed
+    changed.hf.get_parameter("transformer.h.1.mlp.c_proj.weight").data[3, 2] += 1e-3
+    changed = load(changed.hf, tokenizer=changed.tokenizer)
+    with pytest.raises(IndexFault, match="the weights are not those"):
+        Index.open(built.path, load(changed.hf, tokenizer=changed.tokenizer))
+
+
+def test_other_folders_are_left_alone(lm: LanguageModel, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("keep")
+    with pytest.raises(InvalidInput, match="holds other files"):
+        Index.build(lm, corpus_of(), tmp_path / "mine", **_OPTIONS)
+    with pytest.raises(InvalidInput, match="it is a file"):
+        Index.build(lm, corpus_of(), tmp_path / "mine/notes.txt", **_OPTIONS)
+    assert os.listdir(tmp_path / "mine") == ["notes.txt"]
+
+
+def test_two_builders_of_one_folder(lm: LanguageModel, tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    folder.mkdir()
+    holding = (
+        "import runpy, sys; from pathlib import Path\n"
+        "build_lock = runpy.run_path(sys.argv[2])['build_lock']\n"  # the module alone starts in a moment
+        "with build_lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holding, str(folder), lock.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(IndexFault, match=f"process {other.pid} holds its lock"):
+            Index.build(lm, corpus_of(), folder, **_OPTIONS)
+        other.kill()  # no chance to clean up: the system lets go of the lock
+    with lock.build_lock(folder):
+        pass
+
+
+def test_a_full_disk_is_one_line_and_the_build_goes_on_later(
+    built: Index, lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(building, "write_array", full)
+        with pytest.raises(UnembedError, match=r"No space left on device\. Make room"):
+            Index.build(lm, corpus_of(), tmp_path / "index", **_OPTIONS)
+    assert not list((tmp_path / "index").rglob("*.writing"))
+    Index.build(lm, corpus_of(), tmp_path / "index", **_OPTIONS)
+    assert contents(tmp_path / "index") == contents(built.path)
+
+
+def test_manifests_that_cannot_be_used(copy: Path, tmp_path: Path) -> None:
+    with pytest.raises(IndexFault, match="there is no such folder"):
+        Index.open(tmp_path / "nowhere")
+    with pytest.raises(IndexFault, match=r"holds no manifest\.json"):
+        Index.open(tmp_path)
+    stored = json.loads((copy / "manifest.json").read_text())
+    for change, match in (
+        ({"schema": 99}, "schema 99"),
+        ({"format": "other"}, "not an index's"),
+        ({"layers": "x"}, "is damaged"),
+        ({"passport": {}}, "is damaged"),
+    ):
+        (copy / "manifest.json").write_text(json.dumps(stored | change))
+        with pytest.raises(IndexFault, match=match):
+            Index.open(copy)
+    (copy / "manifest.json").write_text('{"format": "unem')
+    with pytest.raises(IndexFault, match="cannot read"):
+        Index.open(copy)
+
+
+def test_what_cannot_be_indexed(lm: LanguageModel, tmp_path: Path) -> None:
+    with pytest.raises(Unsupported):
+        Index.build(tiny("attention-only"), corpus_of(), tmp_path / "a")
+    with pytest.raises(CorpusUnreadable):
+        Index.build(lm, open_corpus([" "]), tmp_path / "b")
+    with pytest.raises(InvalidInput, match="at least 1"):
+        Index.build(lm, corpus_of(), tmp_path / "c", top=0)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,84 @@
+"""Labels: appended, never changed, several writers, seen by SQL, no part of what a build makes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.index.conftest import corpus_of
+from unembed.errors import InvalidInput, OutOfRange
+from unembed.index import Index
+from unembed.index.labels import Labels
+from unembed.language_model import LanguageModel
+
+
+@pytest.fixture
+def index(built: Index, tmp_path: Path) -> Index:
+    return Index.open(shutil.copytree(built.path, tmp_path / "copy"))
+
+
+def test_labels_are_kept_with_who_said_what(index: Index, lm: LanguageModel) -> None:
+    first = index.add_label(1, 3, "months of the year", author="ann", kind="key", notes={"prefixes": [0, 2, 5]})
+    index.add_label(-1, 3, "time", author="bob")
+    index.add_label(0, 3, "no pattern", author="ann")
+    rows = list(Index.open(index.path).labels(1, 3).rows())
+    assert [(r["label"], r["author"], r["kind"], r["layer"]) for r in rows] == [
+        ("months of the year", "ann", "key", 1),
+        ("time", "bob", "memory", 1),
+    ]
+    assert rows[0]["notes"] == {"prefixes": [0, 2, 5]}
+    assert len(index.labels()) == 3 and len(index.labels(0)) == 1
+    found = list(
+        index.sql("SELECT label, count(*) AS n FROM labels JOIN values USING (layer, index) GROUP BY 1").rows()
+    )
+    assert {row["label"]: row["n"] for row in found} == {"months of the year": 6, "time": 6, "no pattern": 6}
+    index.withdraw_label(first, author="ann")
+    assert [row["label"] for row in index.labels(1, 3).rows()] == ["time"]
+    with pytest.raises(InvalidInput, match="withdrawn before"):
+        index.withdraw_label(first)
+    Index.build(lm, corpus_of(), index.path, top=5, top_tokens=6)
+    assert len(index.labels()) == 2
+
+
+def test_nothing_is_changed_or_deleted(index: Index) -> None:
+    index.add_label(0, 0, "a", author="ann")
+    with sqlite3.connect(Labels(index.path).path) as connection:
+        for statement in ("UPDATE labels SET label = 'b'", "DELETE FROM labels"):
+            with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+                connection.execute(statement)
+    connection.close()
+    assert [row["label"] for row in index.labels().rows()] == ["a"]
+
+
+def _write(folder: Path, author: str) -> None:
+    for i in range(25):
+        Labels(folder).add(0, i, f"{author} {i}", author=author, kind="key", notes=None)
+
+
+def test_several_processes_write_at_once(index: Index) -> None:
+    writers = [multiprocessing.get_context("fork").Process(target=_write, args=(index.path, name)) for name in "abc"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert sorted(row["label"] for row in index.labels().rows()) == sorted(f"{n} {i}" for n in "abc" for i in range(25))
+
+
+def test_bad_labels_are_refused(index: Index) -> None:
+    for call, kind in (
+        (lambda: index.add_label(0, 0, "  "), InvalidInput),
+        (lambda: index.add_label(0, 0, "x" * 10_001), InvalidInput),
+        (lambda: index.add_label(0, 0, "x", notes={"a": object()}), InvalidInput),
+        (lambda: index.add_label(0, 0, "x", notes={"a": float("nan")}), InvalidInput),
+        (lambda: index.add_label(0, 999, "x"), OutOfRange),
+        (lambda: index.labels(7, 0), OutOfRange),
+        (lambda: index.withdraw_label(99), InvalidInput),
+    ):
+        with pytest.raises(kind):
+            call()
+    assert len(index.labels()) == 0
