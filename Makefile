@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+PEERS := .peers/transformer-lens-4.3.0
 PROMPT ?= Once upon a time there was a little
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench docs models readme clean
+.PHONY: help run test lint bench docs models parity readme clean
 
 help:  ## list what there is
 	@grep -E '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -61,3 +62,12 @@ readme: $(VENV)/.installed-dev  ## run the commands shown in README.md and put i
 
 clean:  ## remove what make made, the virtual environment included
 	@rm -rf $(VENV) site build dist
+
+$(PEERS)/.installed: pyproject.toml constraints.txt  # TransformerLens brings a hundred packages; they stay away from .venv
+	@$(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet torch==2.13.0 transformer-lens==4.3.0 pytest hypothesis beartype scipy
+	@$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+parity: $(PEERS)/.installed  ## the same numbers from TransformerLens, in an environment of its own
+	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -p no:cacheprovider -W ignore tests/parity
