@@ -42,8 +42,8 @@ def test_values_and_statistics(built: Index) -> None:
         (r["token_id"], r["token"], r["score"]) for r in expected
     ]
     norms = list(built.sql("SELECT value_norm FROM statistics ORDER BY layer, index").rows())
-    values = [built.model.weights.W_out[n].norm(dim=1).tolist() for n in range(2)]
-    np.testing.assert_allclose([row["value_norm"] for row in norms], sum(values, []), rtol=1e-6)
+    values = np.concatenate([built.model.weights.W_out[n].norm(dim=1).tolist() for n in range(2)])
+    np.testing.assert_allclose([row["value_norm"] for row in norms], values, rtol=1e-6)
     names = built.sql("SELECT name FROM documents ORDER BY document").columns
     assert names.column("name").to_pylist() == ["text 0", "text 1", "text 2", "text 3"]
 
