@@ -8,6 +8,7 @@ Against the plain forward pass, the one matrix product each needs, and Transform
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -43,13 +44,28 @@ def peer(hf: GPT2LMHeadModel) -> tuple[str, Any] | None:
     except metadata.PackageNotFoundError:
         return None
     if version.startswith("3"):
-        from transformer_lens import HookedTransformer
-
-        config = {"tokenizer": None, "hf_model": hf}
-        return f"HookedTransformer {version}", HookedTransformer.from_pretrained_no_processing("gpt2", **config)
+        return f"HookedTransformer {version}", _hooked(hf)
     from transformer_lens.model_bridge import TransformerBridge
 
-    return f"TransformerBridge {version}", TransformerBridge.boot_transformers("gpt2", hf_model=hf)
+    hf.config.architectures = ["GPT2LMHeadModel"]
+    tokenizer = load().tokenizer  # any will do, but it will not go without one
+    return f"TransformerBridge {version}", TransformerBridge.boot_transformers(
+        "gpt2", hf_model=hf, tokenizer=tokenizer, device="cpu"
+    )
+
+
+def _hooked(hf: GPT2LMHeadModel) -> Any:
+    """HookedTransformer with these weights, untouched; its own loader would ask the hub."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+    from transformer_lens.pretrained.weight_conversions.gpt2 import convert_gpt2_weights
+
+    c = hf.config
+    shape = {"n_layers": c.n_layer, "d_model": c.n_embd, "n_heads": c.n_head, "d_head": c.n_embd // c.n_head}
+    shape |= {"d_mlp": 4 * c.n_embd, "n_ctx": c.n_positions, "d_vocab": c.vocab_size, "eps": c.layer_norm_epsilon}
+    config = HookedTransformerConfig(**shape, act_fn="gelu_new", normalization_type="LN", device="cpu")
+    model = HookedTransformer(config)
+    model.load_state_dict(convert_gpt2_weights(hf, config), strict=False)
+    return model.eval()
 
 
 def wanted(name: str) -> bool:
@@ -211,7 +227,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     hf = gpt2_small()
     lm = load(hf)
-    other = peer(hf)
+    other = peer(copy.deepcopy(hf))  # the bridge wraps modules in place
     torch.set_grad_enabled(False)
     tokens = torch.randint(0, lm.d_vocab, (1, POSITIONS))
     chosen = sys.argv[1:] or ["capture", "trace", "account", "values", "memory"]
