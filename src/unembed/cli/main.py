@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from unembed import __version__
-from unembed.cli import clusters, doctor, explain, models, report, serve, steer, trace, value
+from unembed.cli import clusters, concepts, doctor, explain, models, report, serve, steer, trace, value
 from unembed.errors import OutOfMemory, UnembedError
 from unembed.results import visible
 
@@ -93,6 +93,7 @@ app.command("trace")(trace.trace)
 app.command("explain")(explain.explain)
 app.command("value")(value.value)
 app.command("clusters")(clusters.clusters)
+app.command("concepts")(concepts.concepts)
 app.command("models")(models.models)
 app.command("doctor")(doctor.doctor)
 app.command("serve")(serve.serve)

@@ -1,0 +1,64 @@
+"""`unembed concepts`: what the top tokens of values have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from unembed.cli import options
+
+
+def concepts(
+    memories: Annotated[
+        list[str] | None, typer.Argument(metavar="[L.I]...", help="Memories to look at; a sample if none are named.")
+    ] = None,
+    per_layer: Annotated[int, typer.Option(min=1, help="Memories drawn from each layer.")] = 10,
+    layer: Annotated[
+        list[int] | None, typer.Option("--layer", "-l", help="Draw only from this layer; repeatable.")
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Show every concept of the sample, not shares by layer.")
+    ] = False,
+    top: Annotated[int, typer.Option("--top", "-k", min=4, help="Top tokens of each value.")] = 30,
+    basis: Annotated[
+        options.ValueBasis, typer.Option(help="raw: the readout alone, as in the papers; final: the last norm too.")
+    ] = "raw",
+    embedding: Annotated[
+        bool | None,
+        typer.Option(
+            "--embedding/--no-embedding",
+            help="Look for neighbours in the embedding too; not given: for vocabularies up to 20,000.",
+        ),
+    ] = None,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Name the concepts that values promote: classes of meaning, grammar or names that hold 4 or more top tokens."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    named = [options.memory(text, "L.I") for text in memories or []]
+    import unembed
+    from unembed.cli.opening import opened
+    from unembed.cli.output import deliver_table
+
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    found = unembed.value_concepts(
+        lm,
+        named or None,
+        per_layer=per_layer,
+        layers=layer or None,
+        seed=seed or 0,
+        top=top,
+        basis=basis,
+        embedding=embedding,
+    )
+    table = found.table() if named or listed else found.by_layer()
+    deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)

@@ -1,0 +1,54 @@
+"""Tokens cleaned of sub-word noise: which of them are words, and which word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["word", "number", "punctuation", "piece", "other"]
+
+_WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*")
+_NUMBER = re.compile(r"[\d.,:/-]*\d[\d.,:/-]*(?:st|nd|rd|th|s)?")
+SHORTEST_UNSPACED = 4
+"""Letters that a lower-case word without a space before it needs to count as a word and not as a piece."""
+
+
+@dataclass(frozen=True)
+class CleanToken:
+    """A token as a person reads it."""
+
+    text: str
+    """Without the spaces around it."""
+    kind: Kind
+    word: str | None
+    """The word in lower case, or None where the token is no whole word."""
+    capitalised: bool
+
+
+def clean(tokens: Sequence[str]) -> list[CleanToken]:
+    """All tokens of a vocabulary, cleaned.
+
+    A token is a word if it is all letters and a space stands before it or its first letter is a capital; in lower case
+    without a space it is a piece ("ation"), unless the vocabulary also has it with a space and it has at least
+    `SHORTEST_UNSPACED` letters ("should"). Where hardly any token has a space before it, tokens are whole words.
+    """
+    spaced = {token.strip().lower() for token in tokens if token[:1].isspace()}
+    word_level = len(spaced) < len(tokens) / 20
+    return [_clean(token, spaced, word_level) for token in tokens]
+
+
+def _clean(token: str, spaced: set[str], word_level: bool) -> CleanToken:
+    text = token.strip()
+    capitalised = text[:1].isupper()
+    if _NUMBER.fullmatch(text):
+        return CleanToken(text, "number", None, False)
+    if text and not any(c.isalnum() for c in text):
+        return CleanToken(text, "punctuation", None, False)
+    if not _WORD.fullmatch(text):
+        return CleanToken(text, "other", None, capitalised)
+    lower = text.lower()
+    starts = word_level or token[:1].isspace()
+    whole = starts or (lower in spaced and len(lower) >= SHORTEST_UNSPACED) or (capitalised and len(lower) > 2)
+    return CleanToken(text, "word" if whole else "piece", lower if whole else None, capitalised)

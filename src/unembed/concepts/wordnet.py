@@ -1,0 +1,156 @@
+"""WordNet 3.0 as far as single tokens need it: senses, what stands above them, how specific a class is, definitions.
+
+The files are a part of WordNet (see `wordnet_making`), shipped under its own licence (`wordnet/LICENSE.txt`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+from jaxtyping import Float, Int
+
+LEXICOGRAPHERS = (
+    *(
+        "adjective",
+        "adjective of relation",
+        "adverb",
+        "top noun",
+        "act",
+        "animal",
+        "artifact",
+        "attribute",
+        "body part",
+    ),
+    *("cognition", "communication", "event", "feeling", "food", "group", "location", "motive", "object", "person"),
+    *("phenomenon", "plant", "possession", "process", "quantity", "relation", "shape", "state", "substance", "time"),
+    *("verb of body", "verb of change", "verb of cognition", "verb of communication", "verb of competition"),
+    *("verb of consumption", "verb of contact", "verb of creation", "verb of emotion", "verb of motion"),
+    *("verb of perception", "verb of possession", "verb of social life", "verb of being", "verb of weather"),
+    "participial adjective",
+)
+"""Names of WordNet's 45 lexicographer files, by number."""
+
+_RULES = {
+    "n": (
+        ("s", ""),
+        ("ses", "s"),
+        ("xes", "x"),
+        ("zes", "z"),
+        ("ches", "ch"),
+        ("shes", "sh"),
+        ("men", "man"),
+        ("ies", "y"),
+    ),
+    "v": (("s", ""), ("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", "")),
+    "a": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
+    "r": (),
+}
+"""Endings that WordNet's own morphology takes off (morphy)."""
+
+
+@dataclass(frozen=True, eq=False)
+class WordNet:
+    """Synsets by number, and the words that have them."""
+
+    names: list[str]
+    """`city.n.1`: first word, part of speech (n, v, a, r), number of the sense."""
+    files: Int[np.ndarray, " synset"]
+    """Number of the lexicographer's file."""
+    above: list[tuple[int, ...]]
+    """Hypernyms; for an adjective that is like another, that one."""
+    instance: list[bool]
+    """Whether a synset is one named thing (a city, a person) and no class."""
+    counts: Int[np.ndarray, " synset"]
+    """How often the sense was tagged in WordNet's own corpora."""
+    glosses: list[str]
+    lemmas: dict[str, list[int]]
+    irregular: dict[tuple[str, str], str]
+
+    def base_forms(self, word: str) -> dict[str, str]:
+        """For each part of speech the base form that WordNet knows of a lower-case word.
+
+        Source: WordNet's morphy: exceptions first, then the word itself, then endings.
+        """
+        found = {}
+        for part, rules in _RULES.items():
+            candidates = [self.irregular.get((word, part), ""), word]
+            candidates += [word[: -len(end)] + new for end, new in rules if word.endswith(end) and len(word) > len(end)]
+            for form in candidates:
+                if any(self.names[s].rsplit(".", 2)[1] == part for s in self.lemmas.get(form, ())):
+                    found[part] = form
+                    break
+        return found
+
+    def senses(self, word: str) -> list[int]:
+        """The synsets of a lower-case word, of all its parts of speech, inflected forms included."""
+        out: list[int] = []
+        for part, form in self.base_forms(word).items():
+            out += [s for s in self.lemmas[form] if self.names[s].rsplit(".", 2)[1] == part]
+        return list(dict.fromkeys(out))
+
+    def ancestors(self, synset: int) -> frozenset[int]:
+        """The synset and everything above it."""
+        found = {synset}
+        todo = [synset]
+        while todo:
+            for above in self.above[todo.pop()]:
+                if above not in found:
+                    found.add(above)
+                    todo.append(above)
+        return frozenset(found)
+
+    @property
+    def information(self) -> Float[np.ndarray, " synset"]:
+        """Information content of each synset in bits: -log2 of the share of tagged words that lie under it.
+
+        Each sense counts once more than it was tagged, so that none has a probability of 0. Source: Resnik 1995.
+        """
+        return _information(self)
+
+    def definition(self, word: str) -> str | None:
+        """The definition of a word's most tagged sense; None if WordNet does not have the word."""
+        described = [s for s in self.senses(word.lower()) if self.glosses[s]]
+        return self.glosses[max(described, key=lambda s: self.counts[s])] if described else None
+
+
+@cache
+def _information(wordnet: WordNet) -> np.ndarray:
+    mass = np.zeros(len(wordnet.names))
+    for synset, count in enumerate(wordnet.counts.tolist()):
+        for above in wordnet.ancestors(synset):
+            mass[above] += count + 1
+    parts = np.array([name.rsplit(".", 2)[1] for name in wordnet.names])
+    out = np.empty(len(mass))
+    for part in "nvar":
+        here = parts == part
+        out[here] = -np.log2(mass[here] / (wordnet.counts[here] + 1).sum())
+    return np.maximum(out, 0.0)
+
+
+@cache
+def wordnet() -> WordNet:
+    """The shipped WordNet, read once (about half a second)."""
+    folder = files("unembed.concepts") / "wordnet"
+    rows = [line.split("\t") for line in (folder / "synsets.txt").read_text(encoding="utf-8").splitlines()]
+    above = [row[2].split() for row in rows]
+    lemmas = {}
+    for line in (folder / "lemmas.txt").read_text(encoding="utf-8").splitlines():
+        lemma, _, synsets = line.partition("\t")
+        lemmas[lemma] = [int(s) for s in synsets.split()]
+    irregular = {}
+    for line in (folder / "irregular.txt").read_text(encoding="utf-8").splitlines():
+        form, part, lemma = line.split("\t")
+        irregular[form, part] = lemma
+    return WordNet(
+        names=[row[0] for row in rows],
+        files=np.array([int(row[1]) for row in rows]),
+        above=[tuple(int(s.rstrip("i")) for s in synsets) for synsets in above],
+        instance=[bool(synsets) and all(s.endswith("i") for s in synsets) for synsets in above],
+        counts=np.array([int(row[3]) for row in rows]),
+        glosses=[row[4] for row in rows],
+        lemmas=lemmas,
+        irregular=irregular,
+    )
