@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 from unembed.corpus.batches import bucketed
 from unembed.corpus.markup import detokenized
@@ -16,8 +15,6 @@ from unembed.corpus.readers import SHIPPED, Reading, documents_of, paths_of
 from unembed.corpus.segmenting import sentence_segments, window_segments
 from unembed.corpus.segments import Batch, Document, Encoder, Segment
 from unembed.errors import CorpusUnreadable, InvalidInput
-
-Segmentation = Literal["sentences", "windows"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class Corpus:
     files: tuple[Path, ...]
     texts: tuple[str, ...]
     reading: Reading = field(default_factory=Reading)
-    segmentation: Segmentation = "sentences"
+    segmentation: str = "sentences"
     window: int | None = None
     overlap: int | None = None
     detokenize: bool = False
@@ -109,7 +106,7 @@ class Corpus:
 def open_corpus(
     source: str | Path | Sequence[str] | Corpus | None = None,
     *,
-    segmentation: Segmentation = "sentences",
+    segmentation: str = "sentences",
     window: int | None = None,
     overlap: int | None = None,
     column: str = "text",

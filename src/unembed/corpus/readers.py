@@ -1,4 +1,7 @@
-"""Documents out of files: plain text, WikiText, JSON lines, Parquet; one at a time, so that no file need fit in memory."""
+"""Documents out of files: plain text, WikiText, JSON lines, Parquet.
+
+One at a time, so that no file need fit in memory.
+"""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ def _windows(
 ) -> Iterator[Segment]:
     """One stretch of tokens as windows; the special tokens in front open each of them.
 
-    A later window is [special tokens, `back` tokens of context, new tokens]. Its column 0 is put on the axis so that its
-    text tokens stand where they stand; its special tokens are not counted again.
+    A later window is [special tokens, `back` tokens of context, new tokens]. Its column 0 is put on the axis so that
+    its text tokens stand where they stand; its special tokens are not counted again.
     """
     n = len(tokens)
     start, done, count = axis.position, 0, 0

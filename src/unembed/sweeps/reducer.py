@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor
 
@@ -19,7 +19,8 @@ LOGITS: Need = ("logits", 0)
 class Reducer(ABC):
     """A running statistic over a corpus.
 
-    A sweep calls, in this order: `start(lm)` once; for every batch `see(...)` for each need, in the order of the forward
+    A sweep calls, in this order: `start(lm)` once; for every batch `see(...)` for each need, in the order of the
+    forward
     pass, then `update(batch)`; at the end `result()`. Parts made from different batches are joined by `merge`, which
     must be associative. `state()` is all that is needed to go on elsewhere, as tensors and plain values; `load_state`
     takes it back after `start`.
@@ -36,17 +37,17 @@ class Reducer(ABC):
     def needs(self) -> Collection[Need]:
         """What it wants to see, known after `start`."""
 
-    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:  # noqa: B027 - not all reducers look
         """One needed tensor of the batch, live: (batch, pos, width) on the model's device.
 
         Padding is in it; `batch.counted` says which positions to count. Copy what must outlive the call.
         """
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch: Batch) -> None:  # noqa: B027 - what `see` did may be all
         """The batch has been seen whole."""
 
     @abstractmethod
-    def merge(self, other: Self) -> None:
+    def merge(self, other: Any) -> None:
         """Take in what another of the same settings saw."""
 
     @abstractmethod

@@ -165,7 +165,10 @@ class TopLists:
         self._set_filling()
 
     def _set_filling(self) -> None:
-        """Lists fill for a while; keys that fire so rarely that theirs stay open do no harm, unless groups limit them."""
+        """Lists fill for a while.
+
+        Keys that fire so rarely that theirs stay open do no harm, unless groups limit them.
+        """
         self._filling = bool((self.values[:, -1] == -torch.inf).float().mean() > 0.05) and (
             self._offered < 64 * self.top or self.per_group is not None
         )

@@ -6,7 +6,7 @@ Geva et al. 2021, section 3: for each key the prefixes of a corpus with the high
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any
 
 import torch
 from jaxtyping import Bool
@@ -24,8 +24,8 @@ from unembed.sweeps.triggers import Triggers
 class TopTriggers(Reducer):
     """The top-t prefixes of all keys of all layers: what sorting all coefficients would give.
 
-    The positive pole holds coefficients above 0, the negative one those below; a coefficient of exactly 0 adds nothing to
-    the stream and is no trigger, as in the papers' code.
+    The positive pole holds coefficients above 0, the negative one those below; a coefficient of exactly 0 adds
+    nothing to the stream and is no trigger, as in the papers' code.
 
     Args:
         top: how many per key.
@@ -35,8 +35,8 @@ class TopTriggers(Reducer):
         min_prefix: least tokens of text in a prefix, special tokens in front left out.
         skip_first: leave out column 0, where many models put very large activations.
         per_document: at most so many triggers of a key from one document.
-        distinct: of equal prefixes (all tokens from the start of the segment) keep one: in a batch the earliest, between
-            batches the one with the higher coefficient, which differs by rounding only.
+        distinct: of equal prefixes (all tokens from the start of the segment) keep one: in a batch the earliest,
+            between batches the one with the higher coefficient, which differs by rounding only.
 
     Memory: 12 bytes per slot (16 to 20 with `per_document` or `distinct`) and less than a tenth more while running.
 
@@ -49,8 +49,8 @@ class TopTriggers(Reducer):
         top: int = 25,
         layers: Sequence[int] | None = None,
         *,
-        poles: Literal["auto", "positive", "both"] = "auto",
-        by: Literal["product", "gate"] = "product",
+        poles: str = "auto",
+        by: str = "product",
         min_prefix: int = 0,
         skip_first: bool = False,
         per_document: int | None = None,
@@ -129,7 +129,7 @@ class TopTriggers(Reducer):
             counted = counted & (batch.prefix_lengths >= self.min_prefix)
         return counted & (batch.columns > 0) if self.skip_first else counted
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: Any) -> None:
         """Join two parts; no place may be in both."""
         for at, theirs in other._lists.items():
             self._lists[at].join(theirs)
