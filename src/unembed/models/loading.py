@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, OutOfMemory
 from unembed.models import attention_only  # noqa: F401  (registers the toy architecture with AutoModel)
 from unembed.models.embedded import DEFAULT_MODEL, SHIPPED, shipped_folder, tokenizer_folder
+from unembed.models.fairseq import find_checkpoint, open_fairseq
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
@@ -147,6 +148,8 @@ def _pretrained(
     trust_remote_code: bool,
 ) -> Opened:
     path = Path(name).expanduser()
+    if not (path / "config.json").exists() and (found := find_checkpoint(path)) is not None:
+        return _wikilm(name, *found, dtype=dtype, device=device)
     if path.is_dir() and not (path / "config.json").exists():
         raise ModelUnavailable(f"folder {name}", why="it holds no config.json", instead="Give a saved model's folder")
     if path.is_file() or ((name.startswith((".", "/", "~")) or name.count("/") > 1) and not path.is_dir()):
@@ -168,6 +171,14 @@ def _pretrained(
     return Opened(
         _placed(hf, device) if device_map is None else hf.eval(), found, path.name if path.is_dir() else name, commit
     )
+
+
+def _wikilm(name: str, checkpoint: Path, dictionary: Path, *, dtype: Any, device: Any) -> Opened:
+    """WikiLM from fairseq's own files; a tokenizer or device_map given beside them has nothing to act on."""
+    opened = open_fairseq(checkpoint, dictionary)
+    chosen = torch.float32 if dtype is None else _dtype(dtype)
+    hf = opened.model if chosen == "auto" else opened.model.to(chosen)  # type: ignore[arg-type]
+    return Opened(_placed(hf, device), opened.tokenizer, Path(name).stem or name, token_counts=opened.token_counts)
 
 
 def _tokenizer(where: str, common: dict[str, Any]) -> PreTrainedTokenizerBase | None:

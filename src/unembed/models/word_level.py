@@ -1,0 +1,41 @@
+"""WikiText's tokenisation: whitespace splits words, a dictionary numbers them, nothing else happens.
+
+The papers' released code ran sacremoses over text that is already tokenised, which breaks 4 % of its words; this does
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+
+BOS, PAD, END, UNKNOWN = "<s>", "<pad>", "</s>", "<unk>"
+SPECIALS = (BOS, PAD, END, UNKNOWN)
+"""fairseq's first four words, ids 0 to 3. `<s>` is never used; `</s>` ends every line and opens every text."""
+
+
+def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer of whole words.
+
+    A text starts with `</s>`, as the end of a line before it would read. A line end inside a text is `</s>` too. Words
+    that are not in the vocabulary become `<unk>`.
+
+    Args:
+        words: the vocabulary in order of ids, `SPECIALS` first.
+    """
+    ids = {word: i for i, word in enumerate(words)}
+    backend = Tokenizer(WordLevel(ids, unk_token=UNKNOWN))
+    backend.normalizer = normalizers.Replace("\n", f" {END} ")
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(single=f"{END} $A", special_tokens=[(END, ids[END])])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=END,
+        eos_token=END,
+        pad_token=PAD,
+        unk_token=UNKNOWN,
+        clean_up_tokenization_spaces=False,
+    )
