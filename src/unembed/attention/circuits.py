@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -10,11 +11,15 @@ from torch import Tensor
 
 from unembed.attention import composition as _composition
 from unembed.attention import copying as _copying
+from unembed.attention.expansion import Expansion, TermImportance, expand, term_importance
 from unembed.attention.head_scores import HeadScores, head_scores
+from unembed.attention.heads import Head, VirtualHead
 from unembed.attention.low_rank import LowRank
 from unembed.attention.sides import check_basis, embedding, facts, reading, unembedding, writing
-from unembed.errors import Unsupported
+from unembed.attention.skip_trigrams import Bugs, SkipTrigram, bugs, skip_trigrams
+from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
+from unembed.stream.run import Tokens
 
 
 class Circuits:
@@ -114,18 +119,16 @@ class Circuits:
         check_basis(basis)
         return self.lm.layer(layer), self.lm.head(head)
 
-    def _product(self, what: str, basis: str) -> Float[Tensor, "d_model d_model"]:
+    def product(self, what: str, basis: str) -> Float[Tensor, "d_model d_model"]:
+        """W_U W_E ("ov") or W_E' W_E ("qk"), kept: forget the object when the weights change."""
         check_basis(basis)
         if (what, basis) not in self._products:
             self._products[what, basis] = _copying.product_with_embedding(self.lm, what, basis)
         return self._products[what, basis]
 
     def copying(self, basis: str = "raw") -> _copying.Spectra:
-        """Eigenvalues (layer, head, d_head) of every head's full OV circuit, their scores and positive fractions.
-
-        The product W_U W_E is kept for later questions: forget the object when the weights change.
-        """
-        return _copying.copying_spectra(self.lm, self._product("ov", basis), basis)
+        """Eigenvalues (layer, head, d_head) of every head's full OV circuit, their scores and positive fractions."""
+        return _copying.copying_spectra(self.lm, self.product("ov", basis), basis)
 
     def copying_scores(self, basis: str = "raw") -> Float[Tensor, "layer head"]:
         """sum(lambda).real / sum(|lambda|) of every head's full OV circuit, in [-1, 1]; +1 is a copying head."""
@@ -133,7 +136,7 @@ class Circuits:
 
     def matching(self, basis: str = "raw") -> _copying.Spectra:
         """Eigenvalues of every head's full QK circuit at offset 0: positive where it attends to its own token."""
-        return _copying.matching_spectra(self.lm, self._product("qk", basis), basis)
+        return _copying.matching_spectra(self.lm, self.product("qk", basis), basis)
 
     def own_token(
         self, layer: int, head: int, basis: str = "raw", *, k: int = 10, n_tokens: int = 512, seed: int = 0
@@ -167,6 +170,53 @@ class Circuits:
     ) -> HeadScores:
         """What each head does on random tokens repeated twice; see `head_scores.head_scores`."""
         return head_scores(self.lm, n_sequences, length, seed, tokens)
+
+    def head(self, layer: int, head: int) -> Head:
+        """One head, with everything that can be asked of it."""
+        return Head(self, (self._head(layer, head, "raw"),))
+
+    def virtual_head(self, first: tuple[int, int], second: tuple[int, int]) -> VirtualHead:
+        """The pair of an earlier and a later head (layer, head) as one head; it answers what a head answers.
+
+        Raises:
+            InvalidInput: the second head's layer is not after the first's.
+        """
+        a, b = self._head(*first, "raw"), self._head(*second, "raw")
+        if a[0] >= b[0]:
+            raise InvalidInput(
+                f"virtual head of {a[0]}.{a[1]} and {b[0]}.{b[1]}",
+                why="the second must lie in a later layer to read what the first wrote",
+            )
+        return VirtualHead(self, (a, b))
+
+    def skip_trigrams(
+        self,
+        layer: int,
+        head: int,
+        top: int = 50,
+        *,
+        basis: str = "raw",
+        offset: int = 1,
+        source: str | int | None = None,
+        hide_unlearned: bool = True,
+    ) -> list[SkipTrigram]:
+        """The "source ... destination -> output" triples that a head raises most; see `skip_trigrams`."""
+        token = None if source is None else self.lm.single_token(source)
+        return skip_trigrams(
+            self, layer, head, top, basis=basis, offset=offset, source=token, hide_unlearned=hide_unlearned
+        )
+
+    def skip_trigram_bugs(self, layer: int, head: int, source: str | int, corpus: Any = None, k: int = 20) -> Bugs:
+        """The pairs that a head raises by mistake after a source; see `skip_trigrams.bugs`."""
+        return bugs(self, layer, head, self.lm.single_token(source), corpus, k=k)
+
+    def expand(self, tokens: Tokens, order: int = 2, position: int = -1) -> Expansion:
+        """The logits of a prompt at one position as a sum over paths through heads; see `expansion.expand`."""
+        return expand(self.lm, tokens, order, position)
+
+    def term_importance(self, corpus: Any = None, order: int | None = None, **options: Any) -> TermImportance:
+        """How much each order of path takes off the loss on text; see `expansion.term_importance`."""
+        return term_importance(self.lm, corpus, order, **options)
 
     @cached_property
     def scales(self) -> list[float]:

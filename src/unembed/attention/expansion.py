@@ -1,0 +1,296 @@
+"""A prompt's logits as a sum over paths through heads, and how much each order of path matters on text.
+
+The terms: the direct path (no head), each head alone, each pair of heads of which the later reads what the earlier
+wrote, and so on. For attention-only models they add up to the logits exactly. Elsewhere patterns and norm scales are
+kept at their values in the run, and what FFNs wrote counts as given: then the terms of all orders add up too, and what
+the orders left out amount to is stated.
+
+Source: Elhage et al. 2021, "Path expansion", "How do virtual attention heads matter".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.attention.frozen import FrozenRun, frozen_run, orders
+from unembed.corpus import open_corpus
+from unembed.errors import InvalidInput, OutOfMemory, OutOfRange
+from unembed.models.decoder import Decoder
+from unembed.stream.run import Tokens
+
+Path = tuple[tuple[int, int], ...]
+_MOST = 2 << 30
+"""Bytes that the vectors of all paths below the highest order may take."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """The logits at one position as a sum over paths.
+
+    Attributes:
+        tokens: the prompt.
+        position: whose logits.
+        order: the highest order expanded.
+        labels: of the terms, such as "embedding", "head 0.3", "head 0.3 > head 1.5".
+        orders: how many heads each path goes through.
+        paths: the heads of each term, ((layer, head), ...), earliest first; () for order 0.
+        vectors: what each term adds to the vector that W_U reads (term, d_model).
+        remainder: what the orders above `order` add to it (d_model); zero up to rounding where there are none.
+        constant: biases of final norm and head (d_vocab), or None.
+        logits: the model's own logits at the position.
+        error: |terms + remainder - logits| / |logits|, before the soft cap where there is one.
+        exact: True where nothing was frozen or left out but the patterns: an attention-only model expanded in full.
+    """
+
+    lm: Decoder
+    tokens: Int[Tensor, " pos"]
+    position: int
+    order: int
+    labels: tuple[str, ...]
+    orders: tuple[int, ...]
+    paths: tuple[Path, ...]
+    vectors: Float[Tensor, "term d_model"]
+    remainder: Float[Tensor, " d_model"]
+    constant: Float[Tensor, " d_vocab"] | None
+    logits: Float[Tensor, " d_vocab"]
+    error: float
+    exact: bool
+
+    def __len__(self) -> int:
+        """The number of terms."""
+        return len(self.labels)
+
+    def share(self, token: str | int) -> Float[Tensor, " term"]:
+        """Each term's part of a token's logit."""
+        return self.vectors @ self.lm.weights.W_U[:, self.lm.single_token(token)].to(self.vectors.dtype)
+
+    def term(self, path: Path) -> Float[Tensor, " d_vocab"]:
+        """What one path adds to every logit.
+
+        Raises:
+            InvalidInput: no such path.
+        """
+        if path not in self.paths:
+            raise InvalidInput(f"path {path}", why=f"it is none of the {len(self)} terms of order at most {self.order}")
+        chosen = torch.tensor([p == path for p in self.paths])
+        return self.vectors[chosen].sum(dim=0) @ self.lm.weights.W_U.to(self.vectors.dtype)
+
+    def by_order(self, token: str | int) -> Float[Tensor, " order"]:
+        """A token's logit by order of path, up to `order`; then what higher orders add."""
+        share = self.share(token)
+        index = torch.tensor(self.orders, device=share.device)
+        sums = torch.zeros(self.order + 2, dtype=share.dtype, device=share.device).index_add_(0, index, share)
+        rest = self.remainder @ self.lm.weights.W_U[:, self.lm.single_token(token)].to(share.dtype)
+        return torch.cat([sums[:-1], rest[None]])
+
+    def top(self, token: str | int, k: int = 10) -> list[tuple[str, float]]:
+        """The terms with the largest parts of a token's logit, of either sign."""
+        share = self.share(token)
+        return [(self.labels[int(i)], float(share[i])) for i in share.abs().topk(min(k, len(self))).indices]
+
+
+@torch.no_grad()
+def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> Expansion:
+    """The logits of one prompt at one position, by path.
+
+    Args:
+        lm: the model.
+        tokens: one prompt.
+        order: how many heads a path may go through; 3 where there are few heads.
+        position: of the prompt.
+
+    Raises:
+        InvalidInput: several prompts, or an order below 0.
+        OutOfMemory: the paths of the order below the highest do not fit.
+
+    Memory: one stream (pos, d_model) for every path below the highest order, and one vector for every path.
+    """
+    if order < 0:
+        raise InvalidInput(f"order {order}", why="a path goes through no head, one, two, ...")
+    frozen = frozen_run(lm, tokens)
+    n_batch, pos = frozen.run.tokens.shape
+    if n_batch != 1:
+        raise InvalidInput(f"{n_batch} prompts", why="a path expansion is of one")
+    if not -pos <= position < pos:
+        raise OutOfRange(f"position {position}", why=f"the prompt has {pos} tokens, 0 to {pos - 1}")
+    position %= pos
+    _check_room(lm, order, pos)
+    labels, of_order, paths, vectors = [], [], [], []
+    for label, _, written in frozen.constants:
+        labels.append(label)
+        of_order.append(0)
+        paths.append(())
+        vectors.append(written[0, position])
+    # Streams of the paths so far, by the layer after which they are there.
+    streams: list[tuple[Path, Tensor]] = []
+    for n, layer in enumerate(frozen.layers if order > 0 else ()):
+        entering: list[tuple[Path, Tensor]] = [((), frozen.entering(n)), *streams]
+        for path, x in entering:
+            at = layer.heads_at(x, position)[0]
+            for head in range(lm.n_heads):
+                longer = (*path, (n, head))
+                labels.append(" > ".join(f"head {a}.{b}" for a, b in longer))
+                of_order.append(len(longer))
+                paths.append(longer)
+                vectors.append(at[head])
+            if len(path) + 1 < order and n + 1 < lm.n_layers:
+                outs = layer.heads(x)
+                streams += [((*path, (n, head)), outs[:, head]) for head in range(lm.n_heads)]
+    stacked = torch.stack(vectors)
+    read = frozen.read(stacked[:, None, None].expand(-1, 1, pos, -1))[:, 0, position]
+    rest = frozen.read(_above(frozen, order))[0, position]
+    return _closed(frozen, position, order, (labels, of_order, paths), read, rest)
+
+
+def _above(frozen: FrozenRun, order: int) -> Float[Tensor, "batch pos d_model"]:
+    """What paths through more heads than `order` add to the last stream, all together; found without listing them."""
+    return orders(frozen, max(order, frozen.lm.n_layers))[order + 1 :].sum(dim=0)
+
+
+def _check_room(lm: Decoder, order: int, pos: int) -> None:
+    kept = sum(comb(lm.n_layers - 1, k) * lm.n_heads**k for k in range(1, order))
+    needed = kept * pos * lm.d_model * 4
+    if needed > _MOST:
+        raise OutOfMemory(
+            f"a path expansion of order {order} over {pos} tokens",
+            why=f"the {kept:,} paths below that order take {needed >> 20:,} MiB",
+            instead="Use a lower order or a shorter prompt",
+        )
+
+
+def _closed(
+    frozen: FrozenRun, position: int, order: int, names: tuple[Any, Any, Any], read: Tensor, rest: Tensor
+) -> Expansion:
+    """The expansion with its constant terms and its error against the model's own logits."""
+    lm, structure, weights = frozen.lm, frozen.lm.structure, frozen.lm.weights
+    constant = None
+    if structure.final_norm is not None and structure.final_norm.bias is not None:
+        constant = structure.final_norm.bias @ weights.W_U * structure.logit_scale
+    if weights.b_U is not None:
+        own = weights.b_U * structure.logit_scale
+        constant = own if constant is None else constant + own
+    logits = frozen.run.logits[0, position]
+    total = (read.sum(dim=0) + rest) @ weights.W_U.to(read.dtype)
+    total = total if constant is None else total + constant
+    cap = structure.logit_softcap
+    total = total if cap is None else cap * torch.tanh(total / cap)
+    error = float((total - logits).norm() / logits.norm().clamp_min(1e-30))
+    plain = structure.final_norm is None and all(
+        b.feed_forward is None and b.attention.pre_norm is None and b.attention.branch_norm is None
+        for b in structure.blocks
+    )
+    labels, of_order, paths = (tuple(part) for part in names)
+    return Expansion(
+        lm, frozen.run.tokens[0], position, order, labels, of_order, paths, read, rest, constant, logits, error,
+        plain and order >= lm.n_layers,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class TermImportance:
+    """How much of the loss each order of path takes away, in nats a token, patterns frozen.
+
+    Attributes:
+        losses: with paths of order at most 0, 1, ... (order + 1 entries).
+        by_layer: with the direct path and the heads of one layer alone (layer).
+        n_terms: paths of each order.
+        loss: the model's own.
+        n_tokens: predictions the means are over.
+        error: |loss with every order - own loss|; None where orders were left out.
+        corpus: its fingerprint.
+    """
+
+    losses: Float[Tensor, " order"]
+    by_layer: Float[Tensor, " layer"]
+    n_terms: tuple[int, ...]
+    loss: float
+    n_tokens: int
+    error: float | None
+    corpus: str
+
+    @property
+    def reductions(self) -> Float[Tensor, " order"]:
+        """What each order from 1 takes off the loss of the orders below it."""
+        return self.losses[:-1] - self.losses[1:]
+
+    @property
+    def reductions_per_term(self) -> Float[Tensor, " order"]:
+        """The same, divided by the number of terms of the order."""
+        return self.reductions / torch.tensor(self.n_terms[1:]).clamp_min(1)
+
+    @property
+    def layer_reductions(self) -> Float[Tensor, " layer"]:
+        """What the heads of one layer, each alone, take off the loss of the direct path."""
+        return self.losses[0] - self.by_layer
+
+
+@torch.no_grad()
+def term_importance(
+    lm: Decoder,
+    corpus: Any = None,
+    order: int | None = None,
+    *,
+    max_tokens: int = 20_000,
+    window: int | None = None,
+    tokens_per_batch: int = 1024,
+) -> TermImportance:
+    """The loss on text with paths of order at most n, for every n; patterns and norm scales as in the full run.
+
+    Args:
+        lm: the model.
+        corpus: anything `unembed.open_corpus` takes; held-out text.
+        order: the highest order; as many as there are layers (every path), or 3 in deep models.
+        max_tokens: where to stop reading.
+        window: tokens of context; the model's own, at most 256.
+        tokens_per_batch: tokens in a pass.
+
+    Memory: order + layers + 1 streams of a batch, its patterns and its logits for one order.
+    """
+    highest = min(lm.n_layers, 3 if lm.n_layers > 4 else lm.n_layers) if order is None else min(order, lm.n_layers)
+    text = open_corpus(corpus, segmentation="windows", window=window or min(lm.n_ctx or 256, 256))
+    losses = torch.zeros(highest + 1, dtype=torch.float64)
+    by_layer = torch.zeros(lm.n_layers, dtype=torch.float64)
+    own, count = 0.0, 0
+    for batch in text.batches(lm, tokens=tokens_per_batch):
+        keep = batch.counted & (batch.next_tokens >= 0)
+        rows = batch.mask.bool().all(dim=1) & keep.any(
+            dim=1
+        )  # rows without padding only: windows are full but the last
+        if not bool(rows.any()):
+            continue
+        frozen = frozen_run(lm, batch.tokens[rows])
+        target, keep = batch.next_tokens[rows].to(lm.device).long(), keep[rows].to(lm.device)
+        alone, state = _order_one_by_layer(frozen), orders(frozen, highest)
+        for k in range(highest + 1):
+            losses[k] += _loss(frozen, state[: k + 1].sum(dim=0), target, keep)
+        for n in range(lm.n_layers):
+            by_layer[n] += _loss(frozen, state[0] + alone[n], target, keep)
+        own += float(_cross_entropy(frozen.run.logits, target, keep))
+        count += int(keep.sum())
+        if count >= max_tokens:
+            break
+    if count == 0:
+        raise InvalidInput("the corpus", why="it holds no full window of text", instead="Use a shorter window")
+    loss = own / count
+    n_terms = tuple(comb(lm.n_layers, k) * lm.n_heads**k for k in range(highest + 1))
+    error = abs(float(losses[-1]) / count - loss) if highest == lm.n_layers else None
+    return TermImportance(losses / count, by_layer / count, n_terms, loss, count, error, text.fingerprint)
+
+
+def _order_one_by_layer(frozen: FrozenRun) -> list[Float[Tensor, "batch pos d_model"]]:
+    return [layer.layer_sum(frozen.entering(n)) for n, layer in enumerate(frozen.layers)]
+
+
+def _loss(frozen: FrozenRun, last: Tensor, target: Tensor, keep: Tensor) -> float:
+    return float(_cross_entropy(frozen.logits(last), target, keep))
+
+
+def _cross_entropy(logits: Tensor, target: Tensor, keep: Tensor) -> Tensor:
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return torch.nn.functional.cross_entropy(logits[keep], target[keep], reduction="sum")

@@ -1,0 +1,141 @@
+"""Paths add up to the logits: exactly for attention-only models, with a stated remainder elsewhere."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import unembed
+from tests.attention.made import induction_model
+from tests.conftest import tiny
+from unembed.errors import InvalidInput, OutOfMemory, OutOfRange
+
+PROMPT = torch.tensor([[5, 9, 31, 5, 77, 12]])
+KINDS = ["attention-only", "gpt2", "llama-biases", "gemma2", "gptj", "granite", "bloom", "phi", "olmo2", "opt"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_all_orders_give_the_model_s_logits(name: str) -> None:
+    lm = tiny(name, torch.float64)
+    expansion = unembed.circuits(lm).expand(PROMPT, order=2)
+    # Many families compute norms or the softmax in float32 whatever the weights are.
+    assert expansion.error < (1e-6 if name == "attention-only" else 2e-6)
+    assert expansion.exact == (name == "attention-only")
+    assert expansion.remainder.norm() < 1e-9 * expansion.vectors.norm(), "two layers have no path through three heads"
+    if lm.structure.logit_softcap is None:
+        total = expansion.vectors.sum(0) @ lm.weights.W_U
+        total = total if expansion.constant is None else total + expansion.constant
+        torch.testing.assert_close(total, lm.run(PROMPT).logits[0, -1], rtol=1e-5, atol=1e-5)
+
+
+def test_terms_of_an_attention_only_model_are_products_of_patterns_and_circuits() -> None:
+    """Against the tensor products of the paper, formed densely."""
+    lm = tiny("attention-only", torch.float64)
+    circuits = unembed.circuits(lm)
+    pattern = lm.run(PROMPT, "pattern")["pattern"][:, 0]
+    W_E, W_U = lm.weights.W_E, lm.weights.W_U
+    expansion = circuits.expand(PROMPT, order=2, position=4)
+    x = W_E[PROMPT[0]]
+    torch.testing.assert_close(expansion.term(()), x[4] @ W_U)
+    for layer, head in ((0, 1), (1, 3)):
+        expected = (pattern[layer, head] @ x @ circuits.ov(layer, head).dense() @ W_U)[4]
+        torch.testing.assert_close(expansion.term(((layer, head),)), expected)
+        torch.testing.assert_close(circuits.head(layer, head).effect(PROMPT, 4), expected)
+    virtual = circuits.virtual_head((0, 2), (1, 1))
+    torch.testing.assert_close(virtual.pattern(PROMPT)[0], pattern[1, 1] @ pattern[0, 2])
+    dense = circuits.ov(0, 2).dense() @ circuits.ov(1, 1).dense()
+    torch.testing.assert_close(virtual.ov().dense(), dense)
+    expected = (pattern[1, 1] @ pattern[0, 2] @ x @ dense @ W_U)[4]
+    torch.testing.assert_close(expansion.term(((0, 2), (1, 1))), expected)
+    torch.testing.assert_close(virtual.effect(PROMPT, 4), expected)
+    every = torch.linalg.eigvals(W_E @ dense @ W_U)
+    assert virtual.copying().score.item() == pytest.approx((every.real.sum() / every.abs().sum()).item(), abs=1e-8)
+    assert virtual.own_token().n_tokens == 97
+    assert len(expansion) == 1 + 8 + 16
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
+def test_orders_left_out_are_the_remainder(name: str) -> None:
+    lm = tiny(name, torch.float64)
+    circuits = unembed.circuits(lm)
+    low, high = circuits.expand(PROMPT, order=1), circuits.expand(PROMPT, order=2)
+    assert low.error < 2e-6
+    pairs = high.vectors[[o == 2 for o in high.orders]].sum(0)
+    torch.testing.assert_close(low.remainder, pairs, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(high.by_order(7)[2], low.by_order(7)[2], rtol=1e-8, atol=1e-9)
+    share = high.share(7)
+    label, value = high.top(7, 1)[0]
+    assert value == pytest.approx(share[share.abs().argmax()].item()) and label == high.labels[share.abs().argmax()]
+
+
+def test_one_source_moves_every_destination_alike() -> None:
+    """The effect of a source on the logits is the same for every destination that gives it the same weight."""
+    lm = tiny("attention-only", torch.float64)
+    circuits = unembed.circuits(lm)
+    row = circuits.ov_full(0, 1).rows(31)[0]
+    pattern = circuits.head(0, 1).pattern(PROMPT)[0]
+    base = PROMPT.clone()
+    base[0, 2] = 40
+    other = circuits.ov_full(0, 1).rows(40)[0]
+    moved = circuits.head(0, 1).pattern(base)[0]
+    for position in (3, 5):
+        change = circuits.head(0, 1).effect(PROMPT, position) - circuits.head(0, 1).effect(base, position)
+        rest = [i for i in range(6) if i != 2]
+        kept = (pattern - moved)[position, rest] @ circuits.ov_full(0, 1).rows(PROMPT[0, rest].tolist())
+        torch.testing.assert_close(change - kept, pattern[position, 2] * row - moved[position, 2] * other)
+
+
+def test_term_importance_equals_the_definition_on_one_window(tmp_path) -> None:
+    lm = unembed.load("attn-2l")
+    lm = unembed.load(lm.hf.double(), tokenizer=lm.tokenizer)
+    text = "The first month of the year is the month that comes before the second month of the year . " * 3
+    found = unembed.circuits(lm).term_importance([text], window=40, max_tokens=30)
+    assert found.error is not None and found.error < 1e-9
+    assert found.n_terms == (1, 16, 64)
+    ids = next(iter(unembed.open_corpus([text], segmentation="windows", window=40).batches(lm)))
+    rows = ids.mask.bool().all(1)
+    tokens, target = ids.tokens[rows], ids.next_tokens[rows]
+    pattern = lm.run(tokens, "pattern")["pattern"]
+    x = lm.weights.W_E[tokens]
+    circuits = unembed.circuits(lm)
+
+    def loss(stream: torch.Tensor) -> float:
+        keep = ids.counted[rows] & (target >= 0)
+        return float(cross_entropy((stream @ lm.weights.W_U)[keep], target[keep].long()))
+
+    ones = [
+        sum(pattern[n, :, h] @ x @ circuits.ov(n, h).dense() for h in range(8)) for n in range(2)
+    ]  # order 1, by layer
+    assert found.losses[0].item() == pytest.approx(loss(x), rel=1e-9)
+    assert found.losses[1].item() == pytest.approx(loss(x + ones[0] + ones[1]), rel=1e-9)
+    for n in range(2):
+        assert found.by_layer[n].item() == pytest.approx(loss(x + ones[n]), rel=1e-9)
+    assert found.losses[2].item() == pytest.approx(found.loss, rel=1e-9)
+    torch.testing.assert_close(found.reductions_per_term[1], found.reductions[1] / 64)
+
+
+def test_in_the_made_model_the_virtual_weights_are_where_they_were_put() -> None:
+    circuits = unembed.circuits(induction_model())
+    tokens = torch.tensor([[3, 7, 11, 2, 3, 7]])
+    expansion = circuits.expand(tokens)
+    assert expansion.exact and expansion.error < 1e-6  # the softmax is in float32
+    label, share = expansion.top(11, 1)[0]
+    assert label == "head 1.0" and share > 9.9
+
+
+def test_bad_questions_say_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unembed.attention import expansion
+
+    circuits = unembed.circuits(tiny("gpt2"))
+    with pytest.raises(InvalidInput, match="later layer"):
+        circuits.virtual_head((1, 0), (1, 1))
+    with pytest.raises(InvalidInput, match="2 prompts"):
+        circuits.expand(PROMPT.expand(2, -1))
+    with pytest.raises(OutOfRange, match="position 9"):
+        circuits.expand(PROMPT, position=9)
+    with pytest.raises(InvalidInput, match="order -1"):
+        circuits.expand(PROMPT, order=-1)
+    with pytest.raises(InvalidInput, match="none of the"):
+        circuits.expand(PROMPT, order=0).term(((0, 0),))
+    monkeypatch.setattr(expansion, "_MOST", 10)
+    with pytest.raises(OutOfMemory, match="lower order"):
+        circuits.expand(PROMPT)

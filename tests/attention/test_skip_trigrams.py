@@ -1,0 +1,72 @@
+"""Skip-trigrams equal the dense computation over all triples, and their bugs are those of the definition."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+import unembed
+from tests.conftest import tiny
+from unembed.attention.skip_trigrams import check_in_corpus
+
+
+def dense(name: str, layer: int, head: int, offset: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """QK (destination, source) and OV (source, output) above the means that softmax does not see."""
+    lm = tiny(name, torch.float64)
+    circuits = unembed.circuits(lm)
+    W_E, W_U = lm.weights.W_E, lm.weights.W_U
+    qk = W_E @ circuits.qk(layer, head, offset).dense() @ W_E.T * circuits.scales[layer]
+    ov = W_E @ circuits.ov(layer, head).dense() @ W_U
+    return qk - qk.mean(1, keepdim=True), ov - ov.mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize(("name", "offset"), [("attention-only", 1), ("gpt2", 1), ("llama", 3)])
+def test_the_best_triples_of_all(name: str, offset: int) -> None:
+    qk, ov = dense(name, 1, 2, offset)
+    score = qk.T.clamp_min(0)[:, :, None] * ov.clamp_min(0)[:, None, :]  # (source, destination, output)
+    circuits = unembed.circuits(tiny(name, torch.float64))
+    found = circuits.skip_trigrams(1, 2, top=30, offset=offset, hide_unlearned=False)
+    expected = score.flatten().topk(30)
+    torch.testing.assert_close(torch.tensor([t.score for t in found]).double(), expected.values, rtol=1e-6, atol=1e-6)
+    for triple in found:
+        assert triple.score == pytest.approx(score[triple.source, triple.destination, triple.output].item())
+        assert triple.attention == pytest.approx(qk[triple.destination, triple.source].item())
+        assert triple.effect == pytest.approx(ov[triple.source, triple.output].item())
+    one = circuits.skip_trigrams(1, 2, top=5, source=17, offset=offset, hide_unlearned=False)
+    torch.testing.assert_close(
+        torch.tensor([t.score for t in one]).double(), score[17].flatten().topk(5).values, rtol=1e-6, atol=1e-6
+    )
+
+
+def test_the_corpus_says_how_often_a_triple_holds() -> None:
+    lm = unembed.load("attn-2l")
+    keep, near, mind, bay = (lm.single_token(t) for t in (" keep", " in", " mind", " water"))
+    texts = ["I keep it in mind", "I keep them in water", "he was in water", "they keep that in mind and in water"]
+    (seen,) = check_in_corpus(lm, [(keep, near, mind)], texts)
+    assert (seen.with_source, seen.output_with_source) == (4, 2)
+    assert (seen.without_source, seen.output_without_source) == (1, 0)
+    assert seen.rate_with == 0.5 and seen.rate_without == 0.0
+    (never,) = check_in_corpus(lm, [(bay, keep, mind)], texts)
+    assert math.isnan(never.rate_with)
+    assert check_in_corpus(lm, [], texts) == []
+
+
+def test_bugs_are_raised_pairs_that_never_occur_though_both_halves_do() -> None:
+    lm = unembed.load("attn-2l")
+    circuits = unembed.circuits(lm)
+    source = circuits.skip_trigrams(0, 0, top=1)[0].source
+    texts = ["the first of the last of the first the last , of , the . the"] * 2
+    found = circuits.skip_trigram_bugs(0, 0, source, texts, k=6)
+    follows = set()
+    for text in texts:
+        ids = lm.encode(text)[0].tolist()
+        follows |= set(pairwise(ids))
+    d, o = found.destinations.tolist(), found.outputs.tolist()
+    for i in range(6):
+        for j in range(6):
+            pair = (d[i], o[j]) in follows
+            assert (found.seen[i, j] > 0) == pair
+            halves = any((d[i], x) in follows for x in o) and any((x, o[j]) in follows for x in d)
+            assert bool(found.crossed[i, j]) == (not pair and halves and bool(found.score[i, j] > 0))
+    assert len(found.pairs) == int(found.crossed.sum())
