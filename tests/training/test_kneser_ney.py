@@ -62,7 +62,9 @@ def model() -> KneserNey:
 def test_probabilities_are_those_of_the_formula(model):
     held_back = text(40, seed=1)
     line = text(400).tolist()
-    expected = [by_the_formula(line, 3, tuple(held_back[max(0, i - 2) : i].tolist()), int(t)) for i, t in enumerate(held_back)]
+    expected = [
+        by_the_formula(line, 3, tuple(held_back[max(0, i - 2) : i].tolist()), int(t)) for i, t in enumerate(held_back)
+    ]
     np.testing.assert_allclose(model.probabilities(held_back), expected, rtol=1e-12)
 
 
@@ -81,5 +83,7 @@ def test_a_distribution_holds_the_probability_of_the_token_that_came(model):
 
 def test_a_longer_context_predicts_this_text_better():
     held_back = text(2000, seed=3)
-    bits = [-np.log2(KneserNey.fit(text(4000), order=n, d_vocab=D_VOCAB).probabilities(held_back)).mean() for n in (2, 3)]
+    bits = [
+        -np.log2(KneserNey.fit(text(4000), order=n, d_vocab=D_VOCAB).probabilities(held_back)).mean() for n in (2, 3)
+    ]
     assert bits[0] > bits[1] + 0.2

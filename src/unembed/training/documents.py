@@ -1,7 +1,7 @@
 """The training text: a folder of `*.jsonl.xz`, one document a line, a documented share of it never trained on.
 
-Each line is a JSON object with `text` and, where known, `id` and `source`. A document is held back when a hash of its id says so, so the
-rule needs no list, does not depend on order, and holds for any folder of this shape.
+Each line is a JSON object with `text` and, where known, `id` and `source`. A document is held back when a hash of its
+id says so, so the rule needs no list, does not depend on order, and holds for any folder of this shape.
 """
 
 from __future__ import annotations
@@ -62,7 +62,15 @@ def _of_shard(shard: Path) -> Iterator[Document]:
             for line_number, line in enumerate(lines, start=1):
                 row = json.loads(line)
                 yield Document(str(row.get("id", f"{shard.name}:{line_number}")), row.get("source", ""), row["text"])
-    except (lzma.LZMAError, EOFError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as fault:
+    except (
+        lzma.LZMAError,
+        EOFError,
+        UnicodeDecodeError,
+        json.JSONDecodeError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as fault:
         raise CorpusUnreadable(
             f"{shard}, after line {line_number}",
             why=f"{type(fault).__name__}: {fault}",

@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from unembed.models.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
-from unembed.training.networks import AttentionOnly, Wren
-
+from unembed.training.networks import Attention, AttentionOnly, Block, Wren
 
 ModelT = TypeVar("ModelT", bound=PreTrainedModel)
 
@@ -22,8 +21,8 @@ def as_transformers(network: Wren | AttentionOnly) -> PreTrainedModel:
 
 
 def save(network: Wren | AttentionOnly, folder: Path) -> None:
-    """Write `config.json` and `model.safetensors` in float16, as `AutoModelForCausalLM.from_pretrained(folder)` opens them."""
-    as_transformers(network).to(torch.float16).save_pretrained(folder)
+    """Write `config.json` and `model.safetensors` in float16, for `AutoModelForCausalLM.from_pretrained(folder)`."""
+    as_transformers(network).half().save_pretrained(folder)
 
 
 def _gpt2(network: Wren) -> GPT2LMHeadModel:
@@ -49,7 +48,7 @@ def _gpt2(network: Wren) -> GPT2LMHeadModel:
         "transformer.ln_f.bias": network.ln_f.bias,
         "lm_head.weight": network.wte.weight,
     }
-    for index, block in enumerate(network.blocks):
+    for index, block in enumerate(b for b in network.blocks if isinstance(b, Block)):
         at = f"transformer.h.{index}."
         attention = block.attention
         parts = (attention.q, attention.k, attention.v)
@@ -79,12 +78,12 @@ def _attention_only(network: AttentionOnly) -> AttentionOnlyForCausalLM:
         head_dim=shape.d_head,
         max_position_embeddings=shape.context,
     )
-    state = {
+    state: dict[str, Tensor] = {
         "model.embed_tokens.weight": network.wte.weight,
         "model.embed_positions.weight": network.wpe.weight,
         "lm_head.weight": network.lm_head.weight,
     }
-    for index, layer in enumerate(network.layers):
+    for index, layer in enumerate(a for a in network.layers if isinstance(a, Attention)):
         state |= {f"model.layers.{index}.self_attn.{part}_proj.weight": getattr(layer, part).weight for part in "qkvo"}
     return _filled(AttentionOnlyForCausalLM(config), state)
 

@@ -1,7 +1,7 @@
 """An n-gram model of the same tokens, to say what a network adds to counting.
 
-Interpolated modified Kneser-Ney with exact counts. Every n-gram that occurs has a number; the number of (w1 ... wn) is looked up by the pair
-(number of w1 ... wn-1, wn), so that one sorted array of integers per order holds all counts.
+Interpolated modified Kneser-Ney with exact counts. Every n-gram that occurs has a number; the number of (w1 ... wn) is
+looked up by the pair (number of w1 ... wn-1, wn), so that one sorted array of integers per order holds all counts.
 
 Source: Chen and Goodman 1999, "An empirical study of smoothing techniques for language modeling", section 3.
 """
@@ -101,7 +101,7 @@ def _smoothed(keys: np.ndarray, contexts: np.ndarray, counts: np.ndarray, n_cont
 
 
 def _discounts(counts: np.ndarray) -> np.ndarray:
-    """Chen and Goodman's estimate from how many n-grams occur once, twice, three and four times; half where there are none."""
+    """Chen and Goodman's estimate from how many n-grams occur one to four times; half where there are none."""
     ones, twos, threes, fours = ((counts == c).sum() for c in (1, 2, 3, 4))
     if min(ones, twos, threes) == 0:
         return np.array([0.0, 0.5, 0.5, 0.5])

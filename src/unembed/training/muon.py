@@ -1,7 +1,8 @@
 """Muon: momentum made orthogonal, for the hidden matrices; Adam stays for embeddings, norms and biases.
 
-Every direction of an orthogonal update moves alike, so directions that few tokens need are learned as fast as common ones; with few tokens
-to train on that is worth about half of them. Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
+Every direction of an orthogonal update moves alike, so directions that few tokens need are learned as fast as common
+ones; with few tokens to train on that is worth about half of them. Source: Jordan et al. 2024, "Muon: an optimizer for
+hidden layers in neural networks".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The networks as they are trained: plain modules that compile well, whose weights copy exactly into the shipped models."""
+"""The networks as they are trained: plain modules that compile well; their weights copy into the shipped models."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Attention(nn.Module):
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, block: int = 128) -> Tensor:
     """Softmax attention of each position to itself and those before, a block of queries at a time.
 
-    Plain matrix products: on a CPU with short contexts and narrow heads the backward pass of the fused kernel takes three times as long.
+    Plain matrix products: on a CPU with short contexts and narrow heads the backward pass of the fused kernel takes
+    three times as long.
     """
     n_pos, scale = query.shape[-2], query.shape[-1] ** -0.5
     parts = []
@@ -126,10 +127,10 @@ class AttentionOnly(nn.Module):
 
 
 def sinusoids(n_pos: int, d_model: int) -> Tensor:
-    """Sines and cosines of the position at geometric frequencies: a shift by one position is then a rotation, one matrix for all positions.
+    """Sines and cosines of the position: a shift by one is then a rotation, one matrix for all positions.
 
-    Learned from here on. Begun as noise, a head that looks one token back has to be learned for every pair of neighbours apart, and
-    within 9 million tokens none was (nor any induction head, which needs it).
+    Learned from here on. Begun as noise, a head that looks one token back has to be learned for every pair of
+    neighbours apart, and within 9 million tokens none was (nor any induction head, which needs it).
     Source: Vaswani et al. 2017, section 3.5.
     """
     frequency = 10_000.0 ** (-torch.arange(0, d_model, 2) / d_model)
@@ -151,9 +152,7 @@ def loss(network: nn.Module, ids: Tensor) -> Tensor:
 
 def _initialise(network: nn.Module) -> None:
     for name, parameter in network.named_parameters():
-        if name.endswith(".bias"):
-            nn.init.zeros_(parameter)
-        elif ".o." in name or "w_out" in name:
+        if name.endswith(".bias") or ".o." in name or "w_out" in name:
             nn.init.zeros_(parameter)
         elif parameter.ndim == 2:
             std = 0.02 if name in ("wte.weight", "wpe.weight", "lm_head.weight") else parameter.shape[1] ** -0.5

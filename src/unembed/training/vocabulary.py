@@ -1,7 +1,8 @@
 """A vocabulary in which every piece is frequent: Unigram, pruned by count, bytes only as fallback.
 
-A memory's reading is a list of tokens. Where the vocabulary holds pieces that hardly occur in the text, their embeddings stay near where
-they began and fill the readings with noise; so a piece stays only if the encoded training text uses it often enough.
+A memory's reading is a list of tokens. Where the vocabulary holds pieces that hardly occur in the text, their
+embeddings stay near where they began and fill the readings with noise; so a piece stays only if the encoded training
+text uses it often enough.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 END_OF_TEXT = "<|endoftext|>"
 BYTES = [f"<0x{value:02X}>" for value in range(256)]
 
-# A space belongs to the word after it. Letters, digits and signs never share a piece, so the text "<0x41>" cannot be taken for the byte piece.
+# A space belongs to the word after it. Letters, digits and signs never share a piece, so the text "<0x41>" cannot be
+# taken for the byte piece.
 WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}{1,4}| ?[^\s\p{L}\p{M}\p{N}]+|\s"
 
 
@@ -36,7 +38,8 @@ def tokenizer_of(pieces: list[tuple[str, float]]) -> Tokenizer:
     """A Unigram tokenizer over the end-of-text token, the 256 bytes, and these pieces with their log-probabilities."""
     floor = min((score for _, score in pieces), default=0.0) - 20.0
     vocabulary = [(END_OF_TEXT, floor), *((piece, floor) for piece in BYTES), *pieces]
-    # Every character outside the vocabulary becomes bytes, so the unknown id is never produced; it needs no token of its own.
+    # Every character outside the vocabulary becomes bytes, so the unknown id is never produced; it needs no token of
+    # its own.
     tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
@@ -56,8 +59,8 @@ def fit_vocabulary(
 ) -> Tokenizer:
     """Unigram pieces and every common whole word, the least used dropped until `size` remain and each is frequent.
 
-    Unigram training alone keeps stems (" Palestin") that a person reading a list of tokens stumbles over; a whole word beats a fragment
-    of up to 1 / `fragment_weight` times its count.
+    Unigram training alone keeps stems (" Palestin") that a person reading a list of tokens stumbles over; a whole word
+    beats a fragment of up to 1 / `fragment_weight` times its count.
 
     Args:
         texts: what the first pieces and their probabilities are learned from; a fair sample is enough.
@@ -122,4 +125,6 @@ def _trained(texts: Iterable[str], size: int) -> list[tuple[str, float]]:
     trainer = trainers.UnigramTrainer(vocab_size=size, max_piece_length=20, shrinking_factor=0.8, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     reserved = {END_OF_TEXT, *BYTES, "<unk>"}
-    return [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"] if piece not in reserved]
+    return [
+        (piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"] if piece not in reserved
+    ]

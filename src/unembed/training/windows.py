@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# How often a document of a source is read in one pass. Stories and cooking name concrete things over and over, which is what memories
-# become readable on; sources of long abstract prose are thinned.
+# How often a document of a source is read in one pass. Stories and cooking name concrete things over and over, which
+# is what memories become readable on; sources of long abstract prose are thinned.
 PASSES = {
     "tinystories": 1.5,
     "storybooks": 1.5,
@@ -34,14 +34,16 @@ class EncodedCorpus:
 class Windows:
     """Batches of `rows` windows of `width` + 1 tokens; the state is the pass and the place in it."""
 
-    def __init__(self, corpus: EncodedCorpus, *, rows: int, width: int, seed: int, pass_: int = 0, place: int = 0) -> None:
+    def __init__(
+        self, corpus: EncodedCorpus, *, rows: int, width: int, seed: int, pass_: int = 0, place: int = 0
+    ) -> None:
         """Begin at batch `place` of pass `pass_`."""
         self.corpus, self.rows, self.width, self.seed = corpus, rows, width, seed
         self.pass_, self.place = pass_, place
         self._lay_out()
 
     def next(self) -> Tensor:
-        """The next batch (rows, width + 1); neighbouring windows share one token, so that every token is predicted once."""
+        """The next batch (rows, width + 1); neighbours share one token, so that every token is predicted once."""
         if (self.place + 1) * self.rows > len(self._starts):
             self.pass_, self.place = self.pass_ + 1, 0
             self._lay_out()
@@ -60,3 +62,21 @@ class Windows:
         self._line = np.concatenate([corpus.tokens[begin[i] : begin[i + 1]] for i in order])
         n_windows = (len(self._line) - 1) // self.width
         self._starts = rng.permutation(n_windows) * self.width
+
+
+def repeated(windows: Tensor, n_rows: int, periods: tuple[int, int], seed: list[int]) -> Tensor:
+    """The windows, the first `n_rows` made to repeat their first tokens over and over.
+
+    The number of tokens repeated is drawn between `periods`, shorter ones as often as longer ones (its logarithm is
+    even), and is never above half a window. Text that returns is what induction heads are for, and little of this
+    corpus does within a short window.
+    """
+    if not n_rows:
+        return windows
+    rng, width = np.random.default_rng(seed), windows.shape[1]
+    shortest, longest = periods[0], min(periods[1], width // 2)
+    windows = windows.clone()
+    for row in range(n_rows):
+        period = round(float(np.exp(rng.uniform(np.log(shortest), np.log(longest)))))
+        windows[row] = windows[row, torch.arange(width) % period]
+    return windows

@@ -1,0 +1,24 @@
+"""How the shipped models are made: vocabulary, networks, optimiser, loop, measurement, n-gram comparison, model cards.
+
+`train(name, corpus=folder, out=folder)` makes one model from a folder of `*.jsonl.xz` (one JSON object with a `text` a
+line); `python -m unembed.training --corpus folder` makes all. Killed runs go on from their last checkpoint. Opening
+models is left to `unembed.models`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unembed.training.making import train as train
+else:
+
+    def __getattr__(name: str) -> object:
+        if name != "train":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from unembed.training.making import train
+
+        return train
+
+
+__all__ = ["train"]

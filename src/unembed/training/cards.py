@@ -1,0 +1,112 @@
+"""Model cards: what stands in them is measured on the files that ship, so a card cannot say what a model does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from unembed.training.evaluation import prefix_matching_scores
+
+DATA = """\
+| source | share of the text | licence |
+| --- | ---: | --- |
+| English Wikipedia (2015), leads and first sections | 36 % | CC BY-SA 3.0 (and GFDL), Wikipedia contributors |
+| English-language books of 1719-1923, children's books first | 23 % | public domain |
+| OpenStax textbooks (nine, at commits that say CC BY 4.0) | 16 % | CC BY 4.0, OpenStax, Rice University |
+| English Wikinews | 14 % | CC BY 2.5, Wikinews contributors |
+| TinyStories | 4 % | CDLA-Sharing-1.0 |
+| US presidents' inaugural and State of the Union addresses | 3 % | public domain |
+| CIA World Factbook, prose | 2 % | CC0 |
+| picture-book stories (African Storybook, StoryWeaver) | 1 % | CC BY 4.0, the authors named in each |
+| based.cooking recipes | 0.4 % | Unlicense |
+"""
+
+
+def sixty_values(model: PreTrainedModel, *, n: int = 60, seed: int = 0) -> list[tuple[int, int, Tensor]]:
+    """Layer, index and vector of `n` values drawn evenly from the upper half of a GPT-2-shaped model's layers."""
+    transformer: Any = model.transformer
+    layers = transformer.h
+    n_layers, d_mlp = len(layers), layers[0].mlp.c_proj.weight.shape[0]
+    first = (n_layers // 2) * d_mlp
+    drawn = torch.randperm(n_layers * d_mlp - first, generator=torch.Generator().manual_seed(seed))[:n] + first
+    places = sorted(divmod(int(i), d_mlp) for i in drawn)
+    return [(layer, index, layers[layer].mlp.c_proj.weight[index].detach()) for layer, index in places]
+
+
+def random_vectors(like: Sequence[Tensor], *, seed: int = 0) -> list[Tensor]:
+    """As many vectors with the same lengths, in directions drawn from a sphere."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [torch.randn(len(vector), generator=generator) for vector in like]
+    return [d / d.norm() * vector.norm() for d, vector in zip(drawn, like, strict=True)]
+
+
+def top_pieces(
+    vector: Tensor, unembedding: Tensor, tokenizer: Tokenizer, counts: Tensor, *, top: int = 20, least: int = 100
+) -> list[str]:
+    """The pieces that score highest under the unembedding alone; those seen less than `least` times are left out."""
+    scores = (unembedding @ vector).masked_fill(counts < least, -torch.inf)
+    return [tokenizer.id_to_token(int(i)) or "" for i in scores.topk(top).indices]
+
+
+def as_cell(pieces: Sequence[str]) -> str:
+    """Pieces in one Markdown cell; a leading space shows as ·, so that words and endings tell apart."""
+    shown = (piece.replace(" ", "·").replace("\n", "↵").replace("|", "¦").replace("`", "'") for piece in pieces)
+    return " ".join(f"`{piece}`" for piece in shown)
+
+
+def values_table(rows: Sequence[tuple[str, Sequence[str], str]]) -> str:
+    """A Markdown table of vectors, their top pieces, and the theme a person saw, if any."""
+    lines = ["| vector | top 20 | theme |", "| --- | --- | --- |"]
+    lines += [f"| {name} | {as_cell(pieces)} | {theme} |" for name, pieces, theme in rows]
+    return "\n".join(lines) + "\n"
+
+
+@torch.no_grad()
+def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: int = 60, seed: int = 0) -> str:
+    """A continuation at temperature 0.8 from the 40 likeliest tokens; the text with its prompt."""
+    ids = tokenizer.encode(prompt).ids
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(n_new):
+        logits = model(torch.tensor([ids])).logits[0, -1].float() / 0.8
+        best = logits.topk(40)
+        drawn = int(best.indices[torch.multinomial(best.values.softmax(-1), 1, generator=generator)])
+        if drawn == 0:
+            break
+        ids.append(drawn)
+    return tokenizer.decode(ids)
+
+
+def scores_table(model: PreTrainedModel, *, period: int = 64, first_id: int = 257) -> str:
+    """A Markdown table: per head, attention to what followed the earlier occurrence, and to the token before."""
+    induction, previous = prefix_matching_scores(model, period=period, first_id=first_id)
+    n_heads = induction.shape[1]
+    lines = [
+        "| score | layer | " + " | ".join(f"head {h}" for h in range(n_heads)) + " |",
+        "| --- " * (n_heads + 2) + "|",
+    ]
+    for name, scores in (("induction", induction), ("previous token", previous)):
+        for layer, row in enumerate(scores.tolist()):
+            lines.append(f"| {name} | {layer} | " + " | ".join(f"{score:.3f}" for score in row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def thinned_curve(source: Path, target: Path, *, every: int = 50) -> None:
+    """Copy a loss curve: means over `every` steps, measurements whole; of steps walked twice the later."""
+    rows = [json.loads(line) for line in source.read_text().splitlines()]
+    losses = {row["step"]: row for row in rows if "loss" in row}
+    others = {(row["step"], next(iter(set(row) - {"step", "tokens"}))): row for row in rows if "loss" not in row}
+    kept: list[dict[str, object]] = []
+    for end in sorted({-(-step // every) * every for step in losses}):
+        part = [row for step, row in losses.items() if end - every < step <= end]
+        mean = sum(row["loss"] for row in part) / len(part)
+        kept.append({"step": part[-1]["step"], "tokens": part[-1]["tokens"], "loss": round(mean, 4)})
+    kept += others.values()
+    kept.sort(key=lambda row: row["step"])  # type: ignore[arg-type, return-value]
+    target.write_text("".join(json.dumps(row) + "\n" for row in kept))

@@ -1,0 +1,33 @@
+"""Everything that a training run needs to go on as if it had never stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unembed.errors import CheckpointFault
+
+
+def save(state: Mapping[str, Any], path: Path) -> None:
+    """Write to a temporary name, then rename, so that a kill leaves the last whole checkpoint."""
+    temporary = path.with_suffix(".tmp")
+    torch.save(dict(state), temporary)
+    os.replace(temporary, path)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """What `save` wrote.
+
+    Raises:
+        CheckpointFault: the file is damaged or not a checkpoint.
+    """
+    try:
+        return torch.load(path, weights_only=True)
+    except Exception as fault:
+        raise CheckpointFault(
+            f"checkpoint {path}", why=f"{type(fault).__name__}: {fault}", instead="Delete it to begin anew"
+        ) from fault

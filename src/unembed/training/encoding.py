@@ -1,0 +1,53 @@
+"""From documents to one line of token ids, kept on disk so that a resumed training reads the same numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import regex
+from tokenizers import Tokenizer
+
+from unembed.training.documents import Document
+from unembed.training.vocabulary import WORDS
+from unembed.training.windows import EncodedCorpus
+
+
+def encode(tokenizer: Tokenizer, documents: Iterable[Document]) -> EncodedCorpus:
+    """Token ids of every document, each closed by the end-of-text token (id 0).
+
+    A word is tokenized once and looked up afterwards: pieces never cross words, so this equals encoding the document
+    as a whole.
+    """
+    pattern, known = regex.compile(WORDS), {}
+    lines, sources, n_bytes = [], [], []
+    end = np.zeros(1, dtype=np.uint16)
+    for document in documents:
+        words = pattern.findall(document.text)
+        new = list({word for word in words if word not in known})
+        for word, encoded in zip(new, tokenizer.encode_batch(new), strict=True):
+            known[word] = np.array(encoded.ids, dtype=np.uint16)
+        lines.append(np.concatenate([*(known[word] for word in words), end]))
+        sources.append(document.source)
+        n_bytes.append(len(document.text.encode()))
+    return EncodedCorpus(
+        tokens=np.concatenate(lines),
+        lengths=np.array([len(line) for line in lines]),
+        sources=np.array(sources),
+        n_bytes=np.array(n_bytes),
+    )
+
+
+def save(corpus: EncodedCorpus, path: Path) -> None:
+    """Write to a temporary name, then rename: a file under the real name is always whole."""
+    temporary = path.with_name(path.name + ".tmp.npz")
+    np.savez(temporary, tokens=corpus.tokens, lengths=corpus.lengths, source=corpus.sources, bytes=corpus.n_bytes)
+    os.replace(temporary, path)
+
+
+def load(path: Path) -> EncodedCorpus:
+    """What `save` wrote."""
+    with np.load(path) as file:
+        return EncodedCorpus(file["tokens"], file["lengths"], file["source"], file["bytes"])

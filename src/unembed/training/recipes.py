@@ -1,0 +1,81 @@
+"""How each shipped model was made, as rows: sizes, and the phases of its training.
+
+The phases are those that the shipped weights went through, restarts included; `make models` walks them again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unembed.training.networks import Shape
+
+WINDOW = 512  # tokens read from one place of the text; a row of a batch is this or a fraction of it
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of training with one setting, up to and without step `until`."""
+
+    until: int
+    context: int  # tokens a row sees; divides WINDOW
+    windows: int  # places in the text per batch; a batch holds windows * WINDOW tokens
+    lr: tuple[float, float] = (1.0, 1.0)  # shares of the peak at its first step and at its end
+    repeated_windows: int = 0  # windows of the batch made to repeat themselves
+    periods: tuple[int, int] = (32, 256)  # shortest and longest repetition in them
+    rise: int = 0  # updates over which the rate rises from zero once more: the optimisers began anew here
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Sizes, phases, peak learning rates."""
+
+    shape: Shape
+    phases: tuple[Phase, ...]
+    muon_lr: float = 0.02
+    adam_lr: float = 0.003
+    warmup: int = 60
+    weight_decay: float = 0.05  # on hidden matrices, per unit of learning rate; none on embeddings, norms, biases
+    seed: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Updates in all."""
+        return self.phases[-1].until
+
+    def phase(self, step: int) -> Phase:
+        """The setting for the update after `step` updates."""
+        return next(phase for phase in self.phases if step < phase.until)
+
+    def lr_factor(self, step: int) -> float:
+        """Share of the peak rate after `step` updates: risen over `warmup`, else the phases' straight lines."""
+        first = max((phase.until for phase in self.phases if phase.until <= step), default=0)
+        phase = self.phase(step)
+        begin, end = phase.lr
+        risen = min([1.0, *((step - start + 1) / n for start, n in ((0, self.warmup), (first, phase.rise)) if n)])
+        return risen * (begin + (end - begin) * (step - first) / (phase.until - first))
+
+
+RECIPES: dict[str, Recipe] = {
+    "wren": Recipe(
+        Shape(n_layers=6, d_model=256, n_heads=8, d_head=32, d_mlp=1024, d_vocab=8192, context=512),
+        (
+            Phase(600, context=128, windows=16),
+            Phase(1700, context=256, windows=8, lr=(0.85, 0.85), rise=30),
+            Phase(4300, context=256, windows=8, lr=(0.85, 0.15)),
+            Phase(4800, context=512, windows=8, lr=(0.15, 0.0)),
+        ),
+    ),
+    "attn-1l": Recipe(
+        Shape(n_layers=1, d_model=144, n_heads=8, d_head=24, d_mlp=0, d_vocab=8192, context=512),
+        (Phase(600, context=512, windows=8, lr=(1.0, 0.0)),),
+    ),
+    "attn-2l": Recipe(
+        Shape(n_layers=2, d_model=144, n_heads=8, d_head=24, d_mlp=0, d_vocab=8192, context=512),
+        (
+            Phase(1700, context=256, windows=16),
+            Phase(2000, context=512, windows=8, repeated_windows=1, periods=(16, 256), rise=30),
+            Phase(3000, context=512, windows=8, lr=(1.0, 0.0), repeated_windows=1, periods=(16, 256)),
+        ),
+    ),
+}
+"""The shipped models; phases as they were walked."""
