@@ -1,5 +1,17 @@
 """One pass of a model over a corpus that feeds any number of running statistics."""
 
+from unembed.sweeps.distributions import Counts as Counts
+from unembed.sweeps.distributions import Histogram as Histogram
+from unembed.sweeps.distributions import Quantiles as Quantiles
+from unembed.sweeps.distributions import Sketch as Sketch
+from unembed.sweeps.moments import ActiveFraction as ActiveFraction
+from unembed.sweeps.moments import ActiveShare as ActiveShare
+from unembed.sweeps.moments import MeanVariance as MeanVariance
+from unembed.sweeps.moments import Moments as Moments
+from unembed.sweeps.next_tokens import NextTokenCounts as NextTokenCounts
+from unembed.sweeps.next_tokens import NextTokens as NextTokens
+from unembed.sweeps.reducer import LOGITS as LOGITS
+from unembed.sweeps.reducer import Need as Need
 from unembed.sweeps.reducer import Reducer as Reducer
 from unembed.sweeps.sweep import sweep as sweep
 from unembed.sweeps.top_triggers import TopTriggers as TopTriggers
