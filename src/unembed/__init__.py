@@ -29,6 +29,7 @@ _HOMES: dict[str, str] = {
     "circuits": "unembed.attention.circuits",
     "examine": "unembed.environment",
     "Index": "unembed.index.index",
+    "sub_update_effects": "unembed.memories.effects",
     "value_concepts": "unembed.concepts.of_values",
     "UnembedError": "unembed.errors",
     "open_corpus": "unembed.corpus.corpus",
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from unembed.language_model import load as load
     from unembed.memories.clusters import cluster as cluster
     from unembed.memories.clusters import cluster_values as cluster_values
+    from unembed.memories.effects import sub_update_effects as sub_update_effects
     from unembed.memories.values import value_readings as value_readings
     from unembed.reports.studies import report as report
     from unembed.stream.edits import Edit as Edit

@@ -1,0 +1,176 @@
+"""What single sub-updates do to a token: the static score, the effective score, and the probability they move alone.
+
+For a value v_i with coefficient m_i and a token w (Geva et al. 2022, section 3):
+
+- static score r_i = e_w . v_i, the same in every run; how v_i ranks w among all tokens;
+- effective score e_w . m_i v_i; the scores of all sub-updates and of the bias add up to that of the FFN's update;
+- Eq. 2: p(w | x + m_i v_i) is p(w | x) exp(e_w . m_i v_i) up to the normaliser, so adding a sub-update to the stream x
+  before the FFN changes the probability of w by itself; so does taking it out of the stream after the FFN.
+
+In the bases "frozen" and "final" e_w goes through the final norm: with the run's scale kept, where scores still add up,
+or as the model does it, where they need not and a score is the logit's change. Behind a norm that follows the FFN, with
+its scale kept from the run, v_i is what reaches the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.errors import InvalidInput
+from unembed.lens import final_scale, logits_of
+from unembed.memories.sub_updates import contributions
+from unembed.models.decoder import Decoder
+from unembed.names import BASES
+from unembed.results import Passport, Table
+from unembed.stream.run import Run, Tokens, prepare, run
+from unembed.stream.writers import memory_branch
+
+
+@dataclass(frozen=True, eq=False)
+class SubUpdateEffects:
+    """Sub-updates of one position, and what each does to one token."""
+
+    lm: Decoder
+    layer: int
+    token: int
+    basis: str
+    index: Int[Tensor, " k"]
+    coefficient: Float[Tensor, " k"]
+    contribution: Float[Tensor, " k"]
+    """|m| times the length of the value."""
+    static_score: Float[Tensor, " k"]
+    """e_w . v: the value's own score of the token, through the norm's gain but not its scale."""
+    score: Float[Tensor, " k"]
+    """What the sub-update adds to the token's logit in this basis."""
+    before: float
+    """Probability of the token read from the stream before the FFN."""
+    after: float
+    """The same behind the FFN."""
+    alone: Float[Tensor, " k"]
+    """Probability change when only this sub-update is added to the stream before the FFN (Eq. 2)."""
+    removed: Float[Tensor, " k"]
+    """Probability change when only this sub-update is taken out of the stream after the FFN."""
+
+    def table(self) -> Table:
+        """One row for each sub-update."""
+        lm = self.lm
+        columns = {
+            "index": self.index,
+            "coefficient": self.coefficient,
+            "contribution": self.contribution,
+            "static_score": self.static_score,
+            "score": self.score,
+            "probability_change_alone": self.alone,
+            "probability_change_removed": self.removed,
+        }
+        token = lm.token_strings([self.token])[0]
+        title = f"Layer {self.layer}: {token!r} goes from {self.before:.3g} to {self.after:.3g}"
+        return Table(title, columns, Passport(lm.name, lm.revision, str(lm.dtype)[6:], basis=self.basis))
+
+
+@torch.no_grad()
+def sub_update_effects(
+    lm: Decoder,
+    tokens: Tokens,
+    layer: int,
+    token: str | int,
+    *,
+    position: int = -1,
+    indices: Sequence[int] | None = None,
+    top: int = 10,
+    basis: str = "raw",
+) -> SubUpdateEffects:
+    """What sub-updates of one FFN update do to a token.
+
+    Args:
+        lm: the model.
+        tokens: one prompt, text or ids.
+        layer: the layer.
+        token: the token w, as text or id.
+        position: the position; the last by default.
+        indices: which memories; the `top` dominant ones when None.
+        top: how many of the dominant ones.
+        basis: "raw" (the papers), "frozen" or "final".
+
+    Raises:
+        InvalidInput: no such basis, or more than one prompt.
+        OutOfRange: no such layer, position or memory.
+        NotOneToken: the text is not one token.
+        Unsupported: the model has no memories.
+
+    Source: Geva et al. 2022, section 3, Eq. 2.
+    """
+    if basis not in BASES:
+        raise InvalidInput(f"basis {basis!r}", why=f"it is none of {', '.join(BASES)}")
+    layer = lm.layer(layer)
+    lm.feed_forward(layer)
+    ids, mask = prepare(lm, tokens)
+    if ids.shape[0] != 1:
+        raise InvalidInput(f"{ids.shape[0]} prompts", why="effects are those of one")
+    column = lm._within("position", position, ids.shape[1])
+    w = lm.single_token(token)
+    before = "resid_pre" if lm.structure.blocks[layer].parallel else "resid_mid"
+    seen = run(lm, ids, (before, "resid_post", "coefficients"), attention_mask=mask, logits=False)
+    return _effects(lm, seen, layer, column, w, before, indices, top, basis)
+
+
+def _effects(
+    lm: Decoder,
+    seen: Run,
+    layer: int,
+    column: int,
+    token: int,
+    before: str,
+    indices: Sequence[int] | None,
+    top: int,
+    basis: str,
+) -> SubUpdateEffects:
+    m = seen.at("coefficients", layer)[0, column]
+    W_out = lm.weights.W_out[layer]
+    sizes = contributions(m, W_out)
+    if indices is None:
+        index = sizes.topk(min(top, len(sizes))).indices
+    else:
+        index = torch.tensor([lm.memory(layer, i)[1] for i in indices], device=m.device)
+    branch = memory_branch(lm, layer, m)
+    values = branch.written(W_out[index])
+    parts = m[index, None] * values
+    x, after = seen.at(before, layer)[0, column], seen.at("resid_post", layer)[0, column]
+    scale = final_scale(lm, seen.at("resid_post", lm.n_layers - 1)[0, column])
+    first, alone, last, removed = (
+        _logits(lm, rows, basis, scale) for rows in (x[None], x + parts, after[None], after - parts)
+    )
+    linear = _logits(lm, parts, basis, scale)[:, token] if basis != "final" else None
+    score = alone[:, token] - first[0, token] if linear is None else linear
+    # A value's own score leaves the scales out: they belong to the run. "final" has no linear score of its own.
+    own = lm.weights.W_out[layer][index]
+    site = lm.feed_forward(layer)
+    one = torch.ones(1, dtype=own.dtype, device=own.device)
+    own = (own if site.branch_norm is None else site.branch_norm.frozen(own, one)) * site.multiplier
+    static = _logits(lm, own, "raw" if basis == "raw" else "frozen", one)[:, token]
+    p_first, p_alone, p_last, p_removed = (t.softmax(dim=-1)[:, token] for t in (first, alone, last, removed))
+    return SubUpdateEffects(
+        lm,
+        layer,
+        token,
+        basis,
+        index,
+        m[index],
+        sizes[index],
+        static,
+        score,
+        float(p_first),
+        float(p_last),
+        p_alone - p_first,
+        p_removed - p_last,
+    )
+
+
+def _logits(lm: Decoder, rows: Tensor, basis: str, scale: Tensor) -> Float[Tensor, "row d_vocab"]:
+    out = logits_of(lm, rows.to(lm.dtype), basis, scale.expand(len(rows), 1) if basis == "frozen" else None)
+    return out.to(torch.promote_types(out.dtype, torch.float32))
