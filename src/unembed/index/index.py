@@ -16,6 +16,8 @@ from unembed.errors import IndexFault
 from unembed.index import build as building
 from unembed.index import firing, queries, tables
 from unembed.index.contents import Contents, positive
+from unembed.index.estimate import Estimate, estimate
+from unembed.index.export import export
 from unembed.index.fingerprint import weights_fingerprint
 from unembed.index.labels import COLUMNS as LABEL_COLUMNS
 from unembed.index.labels import Labels
@@ -94,6 +96,26 @@ class Index(Contents):
         folder = Path(path)
         manifest = building.build(lm, open_corpus(corpus), folder, settings, resume=resume, progress=progress)
         return cls(folder, manifest, lm)
+
+    @staticmethod
+    def estimate(
+        lm: Decoder,
+        corpus: Corpus | str | Path | Sequence[str] | None,
+        top: int = 25,
+        *,
+        top_tokens: int = 30,
+        poles: building.Poles = "auto",
+        by: building.By = "product",
+        tokens_per_batch: int = 2048,
+    ) -> Estimate:
+        """What a build with these settings will cost: tokens, seconds, bytes. Runs the model on a small sample.
+
+        Raises:
+            CorpusUnreadable: the corpus is empty or cannot be read.
+            Unsupported: the model has no memories.
+        """
+        settings = building.Settings(top, top_tokens, poles, by, tokens_per_batch=tokens_per_batch)
+        return estimate(lm, open_corpus(corpus), settings)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], lm: Decoder | None = None, *, partial: bool = False) -> Index:
@@ -272,6 +294,27 @@ class Index(Contents):
         paths = {name: f"tables/{name}.parquet" for name in tables.NAMES}
         return Sql(self.path, {name: path for name, path in paths.items() if path in named})
 
+    def status(self) -> dict[str, Any]:
+        """What the index is of, how far its build has come, and bytes by part, as JSON can hold it."""
+        manifest = self.manifest
+        parts: dict[str, int] = {}
+        for entry in manifest.files:
+            parts[entry.part] = parts.get(entry.part, 0) + entry.size
+        return {
+            "path": str(self.path),
+            "state": manifest.state,
+            "passport": self.passport.to_dict(),
+            "weights": manifest.weights,
+            "settings": dict(manifest.settings),
+            "layers": len(manifest.layers),
+            "keys": self.n_keys,
+            "poles": list(self.poles) if manifest.has("triggers") else [],
+            "facts": dict(manifest.facts),
+            "parts": parts,
+            "bytes": sum(parts.values()),
+            "labels": len(self.labels()),
+        }
+
     def verify(self) -> Table:
         """Every file beside its checksum: columns file, part, bytes, fault (None where the file is sound)."""
         files = self.manifest.files
@@ -282,6 +325,28 @@ class Index(Contents):
             "fault": [fault(self.path, entry) for entry in files],
         }
         return self.table(f"Files of index {self.path}", columns)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        kind: str = "parquet",
+        *,
+        layer: int | None = None,
+        context: int | None = None,
+    ) -> int:
+        """Write every trigger, of one layer or all, to one file; how many rows.
+
+        Args:
+            path: the file.
+            kind: "parquet", "jsonl" or "csv".
+            layer: only this one.
+            context: tokens of each prefix to give; all when None.
+
+        Raises:
+            InvalidInput: the format is unknown, or no file can stand there.
+            UnembedError: the disk is full; what was there before is left.
+        """
+        return export(self, Path(path), kind, layer=layer, context=context)
 
     def add_label(
         self,

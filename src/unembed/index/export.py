@@ -1,0 +1,111 @@
+"""The triggers of an index as one file that others read: Parquet, JSON lines or CSV, with the text of each prefix."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unembed.errors import InvalidInput, UnembedError
+from unembed.index.contents import Contents
+from unembed.results import check_writable
+
+FORMATS = ("parquet", "jsonl", "csv")
+_ROWS_OF_KEYS = 512
+
+
+def export(held: Contents, path: Path, kind: str, *, layer: int | None, context: int | None) -> int:
+    """Write every trigger, a row each; how many rows. The file appears whole or not at all.
+
+    Raises:
+        InvalidInput: the format is unknown, or a file cannot stand there.
+        UnembedError: the disk is full.
+    """
+    if kind not in FORMATS:
+        raise InvalidInput(f"export as {kind!r}", why=f"the formats are {', '.join(FORMATS)}")
+    target = check_writable(path)
+    temporary = target.with_name(f".{target.name}.writing")
+    try:
+        count = _WRITERS[kind](temporary, _tables(held, layer, context))
+        temporary.replace(target)
+    except OSError as error:
+        raise UnembedError(f"cannot write {target}", why=error.strerror or str(error), instead="Make room") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count
+
+
+def _tables(held: Contents, layer: int | None, context: int | None) -> Iterator[dict[str, list[Any]]]:
+    """Columns for some keys at a time."""
+    first, last = (0, held.n_keys)
+    if layer is not None:
+        layer = held.memory(layer, 0)[0]
+        first, last = int(held.bounds[layer]), int(held.bounds[layer + 1])
+    for start in range(first, last, _ROWS_OF_KEYS):
+        keys = slice(start, min(start + _ROWS_OF_KEYS, last))
+        for pole, (coefficient, position) in held.trigger_lists.items():
+            at = np.asarray(position[keys])
+            rows, ranks = np.nonzero(at >= 0)
+            places = [held.passages.place(int(p), context) for p in at[rows, ranks]]
+            columns: dict[str, list[Any]] = dict(held.memories(rows + start))
+            columns |= {"pole": [pole] * len(rows), "rank": ranks.tolist()}
+            columns["coefficient"] = np.asarray(coefficient[keys])[rows, ranks].tolist()
+            for name in ("document", "sentence", "position", "prefix", "token", "next_token"):
+                columns[name] = [getattr(place, name) for place in places]
+            yield columns
+
+
+def _parquet(path: Path, tables: Iterator[dict[str, list[Any]]]) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    whole, text = pa.int32(), pa.string()
+    schema = pa.schema(
+        {"layer": whole, "index": whole, "pole": text, "rank": whole, "coefficient": pa.float32()}
+        | {"document": whole, "sentence": whole, "position": pa.int64()}
+        | {"prefix": text, "token": text, "next_token": text}
+    )
+    count = 0
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for columns in tables:
+            writer.write_table(pa.table(columns, schema=schema))
+            count += len(columns["rank"])
+    return count
+
+
+def _jsonl(path: Path, tables: Iterator[dict[str, list[Any]]]) -> int:
+    return _lines(path, tables, lambda row: json.dumps(row, ensure_ascii=False) + "\n", header=None)
+
+
+def _csv(path: Path, tables: Iterator[dict[str, list[Any]]]) -> int:
+    def line(cells: Any) -> str:
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerow(cells)
+        return out.getvalue()
+
+    return _lines(path, tables, lambda row: line(row.values()), header=line)
+
+
+def _lines(
+    path: Path,
+    tables: Iterator[dict[str, list[Any]]],
+    text_of: Callable[[dict[str, Any]], str],
+    header: Callable[[Any], str] | None,
+) -> int:
+    count = 0
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        for number, columns in enumerate(tables):
+            if number == 0 and header is not None:
+                handle.write(header(columns))
+            for cells in zip(*columns.values(), strict=True):
+                handle.write(text_of(dict(zip(columns, cells, strict=True))))
+                count += 1
+    return count
+
+
+_WRITERS = {"parquet": _parquet, "jsonl": _jsonl, "csv": _csv}
