@@ -14,6 +14,7 @@ from unembed.attention import copying as _copying
 from unembed.attention.expansion import Expansion, TermImportance, expand, term_importance
 from unembed.attention.head_scores import HeadScores, head_scores
 from unembed.attention.heads import Head, VirtualHead
+from unembed.attention.induction import Evidence, evidence
 from unembed.attention.low_rank import LowRank
 from unembed.attention.sides import check_basis, embedding, facts, reading, unembedding, writing
 from unembed.attention.skip_trigrams import Bugs, SkipTrigram, bugs, skip_trigrams
@@ -217,6 +218,12 @@ class Circuits:
     def term_importance(self, corpus: Any = None, order: int | None = None, **options: Any) -> TermImportance:
         """How much each order of path takes off the loss on text; see `expansion.term_importance`."""
         return term_importance(self.lm, corpus, order, **options)
+
+    def induction(
+        self, basis: str = "raw", seed: int = 0, *, n_sequences: int = 50, length: int = 64
+    ) -> list[Evidence]:
+        """Every head as a candidate for induction: its weights beside what it does; see `induction.evidence`."""
+        return evidence(self, basis, seed, n_sequences=n_sequences, length=length)
 
     @cached_property
     def scales(self) -> list[float]:

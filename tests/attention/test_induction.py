@@ -1,0 +1,141 @@
+"""Induction from weights and from behaviour; in-context learning; the direct path against bigrams."""
+
+import pytest
+import scipy.stats
+import torch
+from torch.nn.functional import cross_entropy
+
+import unembed
+from tests.attention.made import induction_model
+from tests.conftest import tiny
+from unembed.attention.direct_path import Bigrams, average_ranks, direct_path
+from unembed.attention.induction import in_context, look, matching_through, scores_on_text
+from unembed.errors import InvalidInput
+from unembed.stream.edits import scale_head
+
+TEXT = "The first month of the year is the month that comes before the second month of the year . "
+
+
+@pytest.mark.parametrize("basis", ["raw", "folded"])
+@pytest.mark.parametrize("name", ["attention-only", "llama", "gemma2"])
+def test_matching_through_a_head_equals_dense_eigenvalues(name: str, basis: str) -> None:
+    circuits = unembed.circuits(tiny(name, torch.float64))
+    spectra = matching_through(circuits.lm, circuits.product("qk", basis), 0, 1, basis)
+    from unembed.attention.sides import embedding
+
+    W_E = embedding(circuits.lm, basis)
+    for a in range(4):
+        for b in range(4):
+            full = W_E @ circuits.qk(1, b, basis=basis).dense() @ circuits.ov(0, a, basis).dense().T @ W_E.T
+            every = torch.linalg.eigvals(full)
+            expected = every.real.sum() / every[every.abs().argsort(descending=True)][:12].abs().sum()
+            torch.testing.assert_close(spectra.score[a, b], expected, rtol=1e-7, atol=1e-7)
+
+
+def test_the_made_circuit_is_found_by_its_weights_and_by_what_it_does() -> None:
+    found = unembed.circuits(induction_model()).induction(n_sequences=10, length=10)
+    best = found[0]
+    assert (best.layer, best.head) == (1, 0) and best.partner == (0, 0)
+    assert best.copying > 0.99
+    assert best.matching > 0.99 and best.k_composition > 0
+    assert best.induction > 0.8 and best.partner_previous_token > 0.99
+    with pytest.raises(InvalidInput, match="one layer"):
+        unembed.circuits(_one_layer()).induction()
+
+
+def _one_layer():
+    from unembed.models.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
+
+    torch.manual_seed(0)
+    config = AttentionOnlyConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, head_dim=8)
+    model = AttentionOnlyForCausalLM(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return unembed.load(model)
+
+
+def test_losses_by_position_with_and_without_a_head() -> None:
+    lm = unembed.load("attn-2l")
+    texts = [TEXT * 4, TEXT[::-1] * 4]
+    for heads in ([], [(0, 1), (1, 3)]):
+        found = in_context(lm, texts, heads, window=32, early=3, late=28)
+        rows = torch.stack([s.tokens for s in _windows(lm, texts, 32)])
+        logits = lm.run(rows, edits=[scale_head(a, b, 0.0) for a, b in heads]).logits[:, :-1]
+        expected = cross_entropy(logits.transpose(1, 2), rows[:, 1:].long(), reduction="none").double().mean(0)
+        torch.testing.assert_close(found.losses, expected, rtol=1e-5, atol=1e-5)
+        assert found.n_windows == len(rows) and found.ablated == tuple(heads)
+        assert found.score == pytest.approx(float(expected[18:].mean() - expected[:14].mean()), rel=1e-5)
+    with pytest.raises(InvalidInput, match="no document"):
+        in_context(lm, ["short"], window=400)
+
+
+def _windows(lm, texts, window):
+    corpus = unembed.open_corpus(texts, segmentation="windows", window=window, overlap=0)
+    return [s for s in corpus.segments(lm) if len(s) == window]
+
+
+def test_scores_on_text_are_sums_over_the_pattern() -> None:
+    lm = unembed.load("attn-2l")
+    found = scores_on_text(lm, [TEXT * 3], window=24, max_windows=1)
+    tokens = _windows(lm, [TEXT * 3], 24)[0].tokens
+    pattern = lm.run(tokens, "pattern")["pattern"][:, 0]
+    total, chance, n = torch.zeros(2, 8), 0.0, 0
+    for i in range(24):
+        earlier = [j for j in range(i) if tokens[j] == tokens[i]]
+        if earlier:
+            n += 1
+            chance += len(earlier) / (i + 1)
+            for j in earlier:
+                total += pattern[:, :, i, j + 1]
+    assert found.n_positions == n
+    assert found.by_chance == pytest.approx(chance / n)
+    torch.testing.assert_close(found.induction.float(), total / n, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["attention-only", "gemma2", "granite"])
+def test_the_two_pictures_of_a_position(name: str) -> None:
+    """The effect by source is the account's share by source, up to the mean over tokens and biases."""
+    lm = tiny(name)
+    tokens = torch.tensor([[5, 9, 31, 5, 77]])
+    circuits = unembed.circuits(lm)
+    one, other = (look(circuits, tokens, 1, 2, 4, token) for token in (7, 40))
+    torch.testing.assert_close(one.attention, lm.run(tokens, "pattern").at("pattern", 1)[0, 2, 4])
+    rows = lm.trace(tokens).account(7, against=40, by="source").rows
+    shares = torch.tensor([r.share for r in rows if (r.layer, r.index) == (1, 2) and r.source >= 0])
+    torch.testing.assert_close((one.effect - other.effect).float(), shares.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_average_ranks_and_bigrams() -> None:
+    values = torch.tensor([3.0, 1.0, 3.0, 2.0, 3.0, 1.0])
+    torch.testing.assert_close(average_ranks(values), torch.tensor(scipy.stats.rankdata(values)) - 1)
+    text = torch.tensor([1, 2, 1, 2, 3, 1, 2])
+    counts = Bigrams.of([text], 5)
+    pairs = dict(
+        zip(zip(counts.first.tolist(), counts.second.tolist(), strict=True), counts.count.tolist(), strict=True)
+    )
+    assert pairs == {(1, 2): 3, (2, 1): 1, (2, 3): 1, (3, 1): 1}
+    # A smoothed model gives probabilities: summed over all pairs after one token they make 1.
+    total = sum(
+        torch.exp(torch.tensor(-counts.cross_entropy_of(Bigrams.of([torch.tensor([2, b])], 5)))) for b in range(5)
+    )
+    assert float(total) == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("shipped", ["attn-2l"])
+def test_the_direct_path_is_softmax_of_embedding_times_unembedding(shipped: str) -> None:
+    lm = unembed.load(shipped)
+    texts = [TEXT * 30] * 4
+    found = direct_path(lm, texts, n_tokens=3)
+    pieces = [s.tokens for s in unembed.open_corpus(texts, segmentation="windows", window=512, overlap=0).segments(lm)]
+    log_p = (lm.weights.W_E @ lm.weights.W_U).log_softmax(-1)
+    half = pieces[len(pieces) // 2 :]
+    expected = -torch.cat([log_p[t[:-1], t[1:]] for t in half]).mean()
+    assert found.cross_entropy == pytest.approx(float(expected), rel=1e-5)
+    assert found.bigram_cross_entropy < found.unigram_cross_entropy
+    token = int(found.tokens[0])
+    counts = torch.zeros(lm.d_vocab)
+    for piece in pieces:
+        for a, b in zip(piece[:-1].tolist(), piece[1:].tolist(), strict=True):
+            counts[b] += a == token
+    expected = scipy.stats.spearmanr(counts, log_p[token]).statistic
+    assert float(found.spearman[0]) == pytest.approx(expected, abs=1e-4)
