@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.index.test_queries import all_coefficients
 from unembed.errors import InvalidInput
 from unembed.index import Index
 
@@ -46,6 +47,21 @@ def test_values_and_statistics(built: Index) -> None:
     np.testing.assert_allclose([row["value_norm"] for row in norms], values, rtol=1e-6)
     names = built.sql("SELECT name FROM documents ORDER BY document").columns
     assert names.column("name").to_pylist() == ["text 0", "text 1", "text 2", "text 3"]
+
+
+def test_statistics_are_those_of_all_counted_coefficients(built: Index, gated_index: Index) -> None:
+    for index, segmentation in ((built, "sentences"), (gated_index, "windows")):
+        coefficients, _ = all_coefficients(index.model, segmentation)  # pyright: ignore[reportArgumentType]
+        x = coefficients.double().permute(0, 2, 1).flatten(0, 1).numpy()
+        table = index.sql("SELECT * FROM statistics ORDER BY layer, index").columns
+        column = {name: table.column(name).to_numpy() for name in table.column_names}
+        np.testing.assert_allclose(column["mean"], x.mean(axis=1), atol=1e-6)
+        np.testing.assert_allclose(column["variance"], x.var(axis=1), rtol=1e-4, atol=1e-8)
+        np.testing.assert_allclose(column["least"], x.min(axis=1), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(column["largest"], x.max(axis=1), rtol=1e-4, atol=1e-6)
+        active = (x > 0).sum(axis=1) if index is built else (x != 0).sum(axis=1)
+        np.testing.assert_array_equal(column["active"], active)
+        np.testing.assert_allclose(column["active_fraction"], active / x.shape[1], rtol=1e-9)
 
 
 def test_a_question_over_several_tables(built: Index) -> None:

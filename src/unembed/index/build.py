@@ -37,7 +37,7 @@ from unembed.index.text_search import write_search
 from unembed.memories.values import value_readings, written_values
 from unembed.models.decoder import Decoder
 from unembed.results import Passport
-from unembed.sweeps import TopTriggers, Triggers, sweep
+from unembed.sweeps import ActiveFraction, ActiveShare, MeanVariance, Moments, TopTriggers, Triggers, sweep
 
 CHECKPOINT = ".sweep"
 Poles = Literal["auto", "positive", "both"]
@@ -255,12 +255,20 @@ class _Builder:
             per_document=s.per_document,
             distinct=s.distinct,
         )
-        found, *_ = sweep(self._lm, self._corpus, [top], engine=s.engine, tokens_per_batch=s.tokens_per_batch)
+        found, moments, active = sweep(
+            self._lm,
+            self._corpus,
+            [top, MeanVariance(), ActiveFraction()],
+            engine=s.engine,
+            checkpoint=self._folder / CHECKPOINT,
+            tokens_per_batch=s.tokens_per_batch,
+            progress=lambda at: self._progress("triggers", at.tokens, round(at.tokens / max(at.share, 1e-9))),
+        )
         entries = []
         for pole, (coefficient, position) in poles_of(found).items():
             entries.append(self._array(f"triggers/{pole}/coefficient.npy", "triggers", coefficient))
             entries.append(self._array(f"triggers/{pole}/position.npy", "triggers", position))
-        columns = self._statistics(found)
+        columns = self._statistics(moments, active)
         entries.append(
             self._write(
                 "tables/statistics.parquet", "triggers", lambda p: tables.write_statistics(p, columns, self._layers)
@@ -268,10 +276,18 @@ class _Builder:
         )
         return entries
 
-    def _statistics(self, found: Triggers) -> dict[str, np.ndarray]:
+    def _statistics(self, moments: Moments, active: ActiveShare) -> dict[str, np.ndarray]:
         lm = self._lm
         norms = torch.cat([written_values(lm, n).detach().float().norm(dim=-1).cpu() for n in range(lm.n_layers)])
-        return {"value_norm": norms.numpy()}
+        return {
+            "mean": torch.cat(moments.mean).numpy(),
+            "variance": torch.cat(moments.variance).numpy(),
+            "least": torch.cat(moments.least).float().numpy(),
+            "largest": torch.cat(moments.largest).float().numpy(),
+            "active": torch.cat(active.active).numpy(),
+            "active_fraction": torch.cat([active.share(n) for n in active.layers]).numpy(),
+            "value_norm": norms.numpy(),
+        }
 
     def _values(self) -> list[FileEntry]:
         found = value_readings(

@@ -11,7 +11,7 @@ from unembed.corpus import Corpus
 from unembed.index.build import Settings
 from unembed.memories.values import value_readings
 from unembed.models.decoder import Decoder
-from unembed.sweeps import TopTriggers, sweep
+from unembed.sweeps import ActiveFraction, MeanVariance, TopTriggers, sweep
 
 _SAMPLE, _SWEPT = 100_000, 15_000
 """Characters that are cut, and that are run."""
@@ -62,9 +62,9 @@ def estimate(lm: Decoder, corpus: Corpus, settings: Settings) -> Estimate:
     scale = 1.0 if is_exact else max(1.0, _size(corpus) / _size(sample))
     swept, _ = _beginning(sample, _SWEPT)
     seen = max(1, sum(len(segment) - segment.skip for segment in swept.segments(lm)))
-    reducer = TopTriggers(settings.top, poles=settings.poles, by=settings.by)
+    reducers = [TopTriggers(settings.top, poles=settings.poles, by=settings.by), MeanVariance(), ActiveFraction()]
     began = time.perf_counter()
-    sweep(lm, swept, reducer, tokens_per_batch=settings.tokens_per_batch)
+    sweep(lm, swept, reducers, tokens_per_batch=settings.tokens_per_batch)
     a_token = (time.perf_counter() - began) / seen
     began = time.perf_counter()
     value_readings(lm, settings.top_tokens, layers=[0])

@@ -8,6 +8,8 @@
 | `vocabulary` | a token | token_id, token |
 | `documents` | a document | document, name |
 
+`statistics` are of the coefficients over the corpus: mean, variance, least, largest, active (positions where it is
+above 0; in gated layers, other than 0), active_fraction, and the length of the value, value_norm.
 `triggers` has token_id and next_token_id; stream_position is the place on the corpus axis, as in the arrays.
 """
 
