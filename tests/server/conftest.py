@@ -44,3 +44,28 @@ def client(app) -> TestClient:
 def stranger(app) -> TestClient:
     """A page that does not."""
     return TestClient(app, base_url="http://127.0.0.1:7333", follow_redirects=False)
+
+
+@pytest.fixture(scope="session")
+def index(wren, tmp_path_factory):
+    """An index of a few sentences."""
+    lines = [
+        "The first month of the year is January .",
+        "She put the book on the table and left the house .",
+        "The capital of France is Paris , and the capital of Italy is Rome .",
+    ]
+    return unembed.Index.build(wren, lines * 2, tmp_path_factory.mktemp("index") / "of-tests", top=25)
+
+
+@pytest.fixture(scope="session")
+def indexed_app(wren, index):
+    """The application with an index."""
+    found = Session(wren, index, index_name="of-tests")
+    yield create(found, token=TOKEN, port=7334)
+    found.close()
+
+
+@pytest.fixture
+def indexed(indexed_app) -> TestClient:
+    """A page of an explorer that has an index."""
+    return TestClient(indexed_app, base_url="http://127.0.0.1:7334", headers={"authorization": f"Bearer {TOKEN}"})

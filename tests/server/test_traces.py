@@ -16,7 +16,14 @@ def post(client, prompt=PROMPT, **more):
     return answer.json()
 
 
-def command(*arguments: str) -> dict:
+@pytest.fixture
+def command(wren, monkeypatch):
+    """What a command prints as JSON, on the same opened model."""
+    monkeypatch.setattr("unembed.load", lambda *_, **__: wren)
+    return _command
+
+
+def _command(*arguments: str) -> dict:
     from unembed.cli.main import app
 
     result = CliRunner().invoke(app, [*arguments, "--json"])
@@ -56,17 +63,17 @@ def test_every_cell_of_the_grid_is_the_librarys(client, wren):
     assert len(found["events"]) == len(trace.events())
 
 
-def test_a_position_is_what_the_command_prints(client):
+def test_a_position_is_what_the_command_prints(client, command):
     found = client.get(f"/api/v1/traces/{post(client)['id']}?position=-2").json()
     close(found, {**command("trace", PROMPT, "--position", "-2"), "grid": None})
 
 
-def test_a_layer_is_what_the_command_prints(client):
+def test_a_layer_is_what_the_command_prints(client, command):
     found = client.get(f"/api/v1/traces/{post(client)['id']}/layers/3?top=5").json()
     close(found, {**command("trace", PROMPT, "--layer", "3"), "grid": None})
 
 
-def test_an_account_is_what_the_command_prints(client):
+def test_an_account_is_what_the_command_prints(client, command):
     found = client.get(f"/api/v1/traces/{post(client)['id']}/account", params={"token": " the", "by": "memory"}).json()
     close(found, command("explain", PROMPT, "--token", " the", "--by", "memory"))
 

@@ -29,6 +29,8 @@ class Session:
         self._traces: OrderedDict[str, tuple[Any, str]] = OrderedDict()
         self._prompts: OrderedDict[str, tuple[str, list[dict[str, Any]]]] = OrderedDict()
         self._lock = threading.Lock()
+        self.labelled = 0
+        """Rises with every label that is written: answers that show labels are kept apart by it."""
 
     def trace_id(self, prompt: str, edits: Sequence[Any]) -> str:
         """A name that the model, the prompt and the edits decide, the same in every session."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from unembed.server import asked as a
 from unembed.server.answers import tagged
 from unembed.server.session import Session
 from unembed.views.memory import MemoryView, memory_view
+from unembed.views.search import Search, search
 
 
 def router(session: Session) -> APIRouter:
@@ -33,6 +34,89 @@ def router(session: Session) -> APIRouter:
 
         body = await session.body(key, work, what="reading a value", client=client, channel="memory")
         return tagged(request, body)
+
+    @routes.get("/memories/search", responses={200: {"model": Search}})
+    async def get_search(
+        request: Request,
+        q: Annotated[str, Query(max_length=400)],
+        top: Annotated[int, Query(ge=1, le=200)] = 50,
+        client: a.Client = "",
+    ) -> Response:
+        """Memories by words they promote or suppress, by words of their triggers, by name; see `views.search`."""
+        body = await session.body(
+            f"search {q} {top} {session.labelled}",
+            lambda: search(session.lm, session.index, q, top).to_dict(),
+            what="searching memories",
+            client=client,
+            channel="search",
+        )
+        return tagged(request, body)
+
+    @routes.get("/memories/{layer}/{index}/triggers")
+    async def get_triggers(
+        request: Request,
+        layer: a.LayerNumber,
+        index: a.Index,
+        top: Annotated[int, Query(ge=1, le=200)] = 10,
+        context: Annotated[int, Query(ge=1, le=512)] = 24,
+        pole: Literal["positive", "negative"] = "positive",
+        client: a.Client = "",
+    ) -> Response:
+        """The corpus prefixes on which the key fires most: what `unembed index triggers --json` prints."""
+        held = session.need_index()
+
+        def work() -> dict[str, Any]:
+            return held.triggers(layer, index, top, pole=pole, context=context).to_dict()
+
+        key = f"triggers {layer} {index} {top} {context} {pole}"
+        return tagged(
+            request, await session.body(key, work, what="reading triggers", client=client, channel="triggers")
+        )
+
+    @routes.get("/memories/{layer}/{index}/similar")
+    async def get_similar(
+        request: Request,
+        layer: a.LayerNumber,
+        index: a.Index,
+        top: a.Top = 6,
+        among: Literal["values", "keys"] = "values",
+        client: a.Client = "",
+    ) -> Response:
+        """Memories whose values (or keys) point in the most similar directions."""
+        held = session.need_index()
+
+        def work() -> dict[str, Any]:
+            return held.similar(layer, index, top, among=among).to_dict()
+
+        key = f"similar {layer} {index} {top} {among}"
+        return tagged(
+            request, await session.body(key, work, what="finding neighbours", client=client, channel="similar")
+        )
+
+    @routes.get("/memories/{layer}/{index}/concepts")
+    async def get_concepts(request: Request, layer: a.LayerNumber, index: a.Index, client: a.Client = "") -> Response:
+        """Classes that the value's 30 top tokens share, found automatically: the table of `unembed concepts`."""
+
+        def work() -> dict[str, Any]:
+            import unembed
+
+            return unembed.value_concepts(session.lm, [(layer, index)]).table().to_dict()
+
+        key = f"concepts {layer} {index}"
+        return tagged(
+            request, await session.body(key, work, what="finding concepts", client=client, channel="concepts")
+        )
+
+    @routes.post("/firing")
+    async def post_firing(request: Request, asked: a.PromptAsked, client: a.Client = "") -> Response:
+        """Keys that fire most on a text, beside their own best trigger."""
+        held = session.need_index()
+        key = f"firing {session.trace_id(asked.prompt, ())}"
+
+        def work() -> dict[str, Any]:
+            return held.firing_on(asked.prompt, 20).to_dict()
+
+        return tagged(request, await session.body(key, work, what="finding keys", client=client, channel="firing"))
 
     @routes.post("/memories/{layer}/{index}/activations")
     async def activations(

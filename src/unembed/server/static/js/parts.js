@@ -37,7 +37,7 @@ export function subUpdate(u, { most = u.share, target = "" } = {}) {
       h("span", { class: "meter", title: "share of the layer's update, by length; left when the coefficient is negative" }, bar),
       h("span", { class: "faint", title: "coefficient, after the activation function" }, `m ${signed(u.coefficient)}`),
       h("span", { class: "faint", title: "share: |coefficient| × length of the value, over the sum of all" }, percent(u.share)),
-      button("＋", () => tray.add({ target: "coefficient", layer: u.layer, index: u.index, action: "scale", value: 0 }), { class: "quiet", title: "Add to the edits: switch this memory off", "aria-label": `Switch L${u.layer}M${u.index} off` })),
+      button("+", () => tray.add({ target: "coefficient", layer: u.layer, index: u.index, action: "scale", value: 0 }), { class: "quiet", title: "Add to the edits: switch this memory off", "aria-label": `Switch L${u.layer}M${u.index} off` })),
     h("div", { class: "toks" }, u.coefficient < 0 ? h("span", { class: "faint" }, "turned round: ") : null, pushed.slice(0, 8).map((t) => token(t))),
     u.score === null ? null : h("div", { class: "faint" }, `${signed(u.score)} to the logit of ${visible(target)}`));
 }

@@ -6,13 +6,13 @@
  */
 import { visible } from "./tokens.js";
 
-const W = 720;
 const H = 190;
-const PAD = { left: 52, right: 120, top: 14, bottom: 26 };
 const NS = "http://www.w3.org/2000/svg";
 
 export function mount(el, data, options = {}) {
   const update = (next) => {
+    const W = Math.max(300, Math.min(900, el.clientWidth || 560));
+    const PAD = { left: 46, right: Math.min(120, 14 + 8 * Math.max(...next.series.map((one) => visible(one.name).length))), top: 14, bottom: 26 };
     const n = next.layers.length;
     const x = (i) => PAD.left + (n < 2 ? 0 : (i * (W - PAD.left - PAD.right)) / (n - 1));
     const deepest = Math.log10(Math.max(10, next.size));

@@ -1,0 +1,156 @@
+"""Attention heads as plain values: scores of all of them, and one as what it looks for and what it writes."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from unembed.errors import Unsupported
+from unembed.views.memory import Scored
+
+SCHEMA_HEADS = "unembed.heads/1"
+SCHEMA_HEAD = "unembed.head/1"
+
+SAID = {
+    "previous_token": "mean attention to the position before, on random tokens repeated twice",
+    "duplicate_token": "in the repetition: mean attention to the earlier occurrence of the same token",
+    "induction": "in the repetition: mean attention to the token after the earlier occurrence (prefix matching)",
+    "copying": "direct effect on the logit of the token attended to most, above the mean of all tokens",
+    "resting": "mean attention to the first position",
+}
+
+
+@dataclass(frozen=True)
+class HeadsView:
+    """Scores of every head."""
+
+    schema: str
+    model: str
+    n_sequences: int
+    length: int
+    seed: int
+    said: dict[str, str]
+    scores: dict[str, list[list[float]]]
+    """By kind: [layer][head]."""
+    intervals: dict[str, list[list[float]]]
+    """Half the width of the 95 % confidence interval."""
+    eigenvalues: list[list[float]] | None
+    """sum(lambda).real / sum(|lambda|) of the full OV circuit, by layer and head; +1 copies."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Partner:
+    """An earlier head that this one reads from, and how strongly."""
+
+    mode: str
+    layer: int
+    head: int
+    composition: float
+
+
+@dataclass(frozen=True)
+class HeadView:
+    """One head: what a source token makes it write, and which sources a destination token looks for."""
+
+    schema: str
+    model: str
+    layer: int
+    head: int
+    source: str
+    destination: str
+    raises: list[Scored]
+    lowers: list[Scored]
+    """Logit effects through the full OV circuit of the source token."""
+    looks_for: list[Scored]
+    ignores: list[Scored]
+    """Attention scores of source tokens by the full QK circuit for the destination token."""
+    partners: list[Partner]
+    """The strongest earlier heads by Q-, K- and V-composition."""
+    notes: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+def heads_view(circuits: Any, n_sequences: int = 16, length: int = 40, seed: int = 0) -> HeadsView:
+    """The scores of all heads."""
+    lm = circuits.lm
+    if lm.n_ctx is not None:
+        length = max(2, min(length, lm.n_ctx // 2 - 2))
+    found = circuits.head_scores(seed, n_sequences=n_sequences, length=length)
+    try:
+        eigenvalues = circuits.copying_scores().tolist()
+    except Unsupported:
+        eigenvalues = None
+    return HeadsView(
+        SCHEMA_HEADS,
+        lm.name,
+        n_sequences,
+        length,
+        seed,
+        SAID,
+        {kind: found[kind].tolist() for kind in SAID},
+        {kind: found.interval(kind).tolist() for kind in SAID},
+        eigenvalues,
+    )
+
+
+def head_view(circuits: Any, layer: int, head: int, source: str | int, destination: str | int, top: int) -> HeadView:
+    """One head, for a source and a destination token.
+
+    Raises:
+        OutOfRange: there is no such head.
+        NotOneToken: a text is no single token.
+    """
+    lm = circuits.lm
+    layer, head = lm.layer(layer), lm.head(head)
+    src, dst = lm.single_token(source), lm.single_token(destination)
+    notes: list[str] = []
+    ov = circuits.ov_full(layer, head)
+    raises, lowers = (_scored(lm, ov.top_of_row(src, top, largest=largest)) for largest in (True, False))
+    try:
+        qk = circuits.qk_full(layer, head)
+        looks_for, ignores = (_scored(lm, qk.top_of_row(dst, top, largest=largest)) for largest in (True, False))
+        notes += list(qk.notes)
+    except Unsupported as error:
+        looks_for, ignores = [], []
+        notes.append(str(error))
+    notes += [note for note in ov.notes if note not in notes]
+    texts = lm.token_strings([src, dst])
+    return HeadView(
+        SCHEMA_HEAD,
+        lm.name,
+        layer,
+        head,
+        texts[0],
+        texts[1],
+        raises,
+        lowers,
+        looks_for,
+        ignores,
+        _partners(circuits, layer, head),
+        notes,
+    )
+
+
+def _scored(lm: Any, entries: Any) -> list[Scored]:
+    ids = entries.columns
+    return [Scored(*row) for row in zip(ids.tolist(), lm.token_strings(ids), entries.values.tolist(), strict=True)]
+
+
+def _partners(circuits: Any, layer: int, head: int, each: int = 4) -> list[Partner]:
+    found: list[Partner] = []
+    if layer == 0:
+        return found
+    for mode in ("q", "k", "v"):
+        strength = circuits.composition(mode)[:, :, layer, head]
+        best = strength.flatten().topk(min(each, layer * strength.shape[1]))
+        for at, value in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+            found.append(Partner(mode, at // strength.shape[1], at % strength.shape[1], value))
+    return found

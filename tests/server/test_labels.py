@@ -1,0 +1,96 @@
+"""Labels: appended, withdrawn, carried in files, and the annotators' queue."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from unembed.concepts.annotating import NONE, queue
+
+
+def test_a_label_is_kept_and_withdrawn(indexed, index):
+    number = indexed.post(
+        "/api/v1/labels", json={"layer": 1, "index": 3, "label": "months", "author": "ann", "confidence": 4}
+    ).json()["id"]
+    rows = indexed.get("/api/v1/labels?layer=1&index=3").json()["rows"]
+    assert [(r["label"], r["author"], r["notes"]["confidence"]) for r in rows] == [("months", "ann", 4)]
+    assert index.labels(1, 3).to_dict()["rows"] == rows
+    assert indexed.post(f"/api/v1/labels/{number}/withdraw", json={"author": "ann"}).status_code == 200
+    assert indexed.get("/api/v1/labels?layer=1&index=3").json()["rows"] == []
+    assert indexed.post(f"/api/v1/labels/{number}/withdraw", json={"author": "ann"}).status_code == 422
+
+
+def test_labels_of_two_pages_are_both_kept(indexed):
+    for author in ("ann", "bob"):
+        indexed.post("/api/v1/labels", json={"layer": 1, "index": 4, "label": "the same", "author": author})
+    assert len(indexed.get("/api/v1/labels?layer=1&index=4").json()["rows"]) == 2
+
+
+def test_the_queue_is_blind_and_the_same_for_a_seed(indexed, wren):
+    found = indexed.get("/api/v1/annotations/queue?what=value&per_layer=2&random_per_layer=1").json()
+    assert found["items"] == 18 and found["rules"]["at_least"] == 4
+    items = queue(wren, "value", per_layer=2, random_per_layer=1)
+    assert items == queue(wren, "value", per_layer=2, random_per_layer=1)
+    assert sum(item.what == "random value" for item in items) == 6
+    for item in items[:6]:
+        shown = indexed.get(f"/api/v1/annotations/queue/{item.number}?per_layer=2&random_per_layer=1").json()
+        assert set(shown) == {"number", "tokens"} and len(shown["tokens"]) == 30
+        if item.what == "value":
+            assert [t["token"] for t in shown["tokens"]] == wren.values.top_tokens(item.layer, item.index, 30)
+
+
+def test_annotations_are_stored_and_agreement_is_measured(indexed, index, wren):
+    settings = {"what": "value", "per_layer": 2, "random_per_layer": 1}
+    for author, members in (("ann", [0, 1, 2, 3]), ("bob", [0, 1, 2, 3, 4])):
+        pattern = {"label": "words of time", "kind": "semantic", "members": members}
+        answer = indexed.post(
+            "/api/v1/annotations", json={**settings, "number": 0, "author": author, "patterns": [pattern]}
+        )
+        assert answer.status_code == 200, answer.text
+        indexed.post("/api/v1/annotations", json={**settings, "number": 1, "author": author})
+    done = indexed.get("/api/v1/annotations/queue", params={**settings, "author": "ann"}).json()["done"]
+    assert done == [0, 1]
+    item = queue(wren, "value", per_layer=2, random_per_layer=1)[1]
+    assert index.labels(item.layer, item.index).to_dict()["rows"][-1]["label"] == NONE
+    questions = {q["question"]: q for q in indexed.get("/api/v1/annotations/agreement").json()["questions"]}
+    assert questions["is there a pattern"]["pairs"] == {"ann and bob": 1.0}
+    members = questions["does this token or prefix belong to one"]["pairs"]["ann and bob"]
+    # 60 places: 4 agreed in, 55 agreed out, 1 not.
+    observed, expected = 59 / 60, (4 * 5 + 56 * 55) / 3600
+    assert members == pytest.approx((observed - expected) / (1 - expected))
+
+
+def test_too_few_members_are_refused(indexed):
+    pattern = {"label": "x", "kind": "semantic", "members": [0, 1]}
+    answer = indexed.post(
+        "/api/v1/annotations", json={"what": "value", "number": 0, "author": "a", "patterns": [pattern]}
+    )
+    assert answer.status_code == 422 and "at least 4" in answer.json()["why"]
+
+
+def test_export_and_import_are_inverse_and_repeatable(indexed, wren, tmp_path):
+    from starlette.testclient import TestClient
+
+    import unembed
+    from tests.server.conftest import TOKEN
+    from unembed.server.app import create
+    from unembed.server.session import Session
+
+    indexed.post("/api/v1/labels", json={"layer": 0, "index": 1, "label": "<b>&\u202e", "author": "ann"})
+    text = indexed.get("/api/v1/annotations/export").text
+    other = unembed.Index.build(wren, ["The first month of the year is January ."], tmp_path / "other", top=3)
+    session = Session(wren, other)
+    page = TestClient(
+        create(session, token=TOKEN, port=1), base_url="http://localhost", headers={"authorization": f"Bearer {TOKEN}"}
+    )
+    lines = text.splitlines()
+    assert page.post("/api/v1/annotations/import", json={"jsonl": text}).json() == {"added": len(lines), "known": 0}
+    assert page.post("/api/v1/annotations/import", json={"jsonl": text}).json() == {"added": 0, "known": len(lines)}
+    brought = [json.loads(line) for line in page.get("/api/v1/annotations/export").text.splitlines()]
+    for old, new in zip(map(json.loads, lines), brought, strict=True):
+        assert {k: old[k] for k in ("layer", "index", "kind", "label", "author")} == {
+            k: new[k] for k in ("layer", "index", "kind", "label", "author")
+        }
+    assert page.post("/api/v1/annotations/import", json={"jsonl": "{}"}).json()["code"] == "invalid"
+    session.close()

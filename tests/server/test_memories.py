@@ -1,0 +1,77 @@
+"""Triggers, neighbours, search: the index's own answers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from unembed.memories.suppressing import values_scoring
+from unembed.views.search import understand
+
+
+def test_triggers_are_those_of_the_index(indexed, index):
+    found = indexed.get("/api/v1/memories/3/5/triggers?top=4&context=6").json()
+    assert found == index.triggers(3, 5, 4, context=6).to_dict()
+    first = found["rows"][0]["coefficient"]
+    assert first == max(row["coefficient"] for row in found["rows"])
+
+
+def test_neighbours_are_those_of_the_index(indexed, index):
+    assert indexed.get("/api/v1/memories/3/5/similar?top=3").json() == index.similar(3, 5, 3).to_dict()
+
+
+def test_without_an_index_the_pane_is_told_how_to_get_one(client):
+    for path in ("memories/3/5/triggers", "memories/3/5/similar", "labels"):
+        answer = client.get(f"/api/v1/{path}")
+        assert answer.status_code == 409 and "index build" in answer.json()["fix"]
+
+
+def test_search_finds_exactly_the_values_whose_list_holds_the_token(indexed, index, wren):
+    hits = indexed.get("/api/v1/memories/search", params={"q": '"·year"', "top": 200}).json()["hits"]
+    token = wren.single_token(" year")
+    tokens, _ = index.readings
+    expected = {tuple(divmod(int(row), wren.d_mlp)) for row in (tokens == token).any(axis=1).nonzero()[0]}
+    assert {(h["layer"], h["index"]) for h in hits} == expected
+    assert all(h["why"] == "promotes" and h["found"] == " year" for h in hits)
+
+
+def test_search_for_what_suppresses(client, wren):
+    hits = client.get("/api/v1/memories/search", params={"q": "-year layer:2", "top": 200}).json()["hits"]
+    scores = torch.stack([wren.weights.W_out[n] @ wren.weights.W_U[:, wren.single_token("year")] for n in range(6)])
+    lowest = scores.flatten().argsort()[:200]
+    assert [(h["layer"], h["index"]) for h in hits] == [divmod(int(i), 1024) for i in lowest if int(i) // 1024 == 2]
+
+
+def test_search_in_triggers_and_names(indexed, index):
+    hits = indexed.get("/api/v1/memories/search", params={"q": 'ctx:"capital of"'}).json()["hits"]
+    assert hits and all("capital of" in h["found"].replace("[", "").replace("]", "") for h in hits)
+    index.add_label(2, 8, "Cities of Europe", author="ann")
+    hits = indexed.get("/api/v1/memories/search", params={"q": "name:cities"}).json()["hits"]
+    assert (hits[0]["layer"], hits[0]["index"], hits[0]["found"]) == (2, 8, "Cities of Europe")
+
+
+def test_a_word_that_is_no_token_is_explained(client):
+    found = client.get("/api/v1/memories/search", params={"q": "antidisestablishmentarianism"}).json()
+    assert found["hits"] == [] and "is not one token" in found["notes"][0]
+    assert len(found["tokens"]["antidisestablishmentarianism"]) > 1
+
+
+@pytest.mark.parametrize("lowest", [False, True])
+def test_values_by_score_against_all_scores(wren, lowest):
+    token = wren.single_token(" the")
+    scores = torch.stack([wren.weights.W_out[n] @ wren.weights.W_U[:, token] for n in range(wren.n_layers)])
+    found = values_scoring(wren, " the", 5, lowest=lowest)
+    best = scores.flatten().topk(5, largest=not lowest)
+    assert [(v.layer, v.index) for v in found] == [divmod(int(i), wren.d_mlp) for i in best.indices]
+    assert [v.score for v in found] == pytest.approx(best.values.tolist())
+
+
+def test_a_query_is_taken_apart():
+    found = understand('breakfast -dinner "·Paris" ctx:"capital of" name:city layer:3-5 L4M17')
+    assert (found.promote, found.suppress, found.exact) == (["breakfast"], ["dinner"], [" Paris"])
+    assert (found.context, found.names, found.layers, found.memory) == (["capital of"], ["city"], (3, 5), (4, 17))
+    assert understand("").promote == [] and understand('"" ctx: -').promote == ["ctx:", "-"]
+
+
+def test_concepts_are_a_table(client):
+    assert client.get("/api/v1/memories/3/5/concepts").json()["schema"] == "unembed.table/1"
