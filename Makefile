@@ -7,10 +7,10 @@ PEERS := .peers/transformer-lens-4.3.0
 PROMPT ?= Once upon a time there was a little
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench docs models parity readme clean
+.PHONY: toxic-model toxicity-scorer help run test lint bench docs models parity readme clean
 
 help:  ## list what there is
-	@grep -E '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
+	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
 	@echo '  PROMPT="..." make run traces another prompt; PYTHON=python3.12 make run uses another Python'
 
 # A stamp per set of packages: the second `make run` installs nothing.
@@ -59,6 +59,14 @@ models: $(VENV)/.installed-dev  ## train the embedded models again: CORPUS=folde
 
 readme: $(VENV)/.installed-dev  ## run the commands shown in README.md and put in what they print
 	@$(BIN)/python -m tests.package.shown --write
+
+toxic-model: $(VENV)/.installed-dev  ## fine-tune a copy of wren on COMMENTS=jigsaw.csv, to measure suppression on (not shipped)
+	@test -n "$(COMMENTS)" || { echo 'Name the comments: make toxic-model COMMENTS=path/to/comments.csv' >&2; exit 2; }
+	@$(BIN)/python -m unembed.control.toxicity.fine_tune "$(COMMENTS)" --out build/toxic-wren $(ARGS)
+
+toxicity-scorer: $(VENV)/.installed-dev  ## fit the offline toxicity scorer again: DATA=folder with jigsaw_balanced.csv
+	@test -n "$(DATA)" || { echo 'Name the data: make toxicity-scorer DATA=path/to/toxicity' >&2; exit 2; }
+	@$(BIN)/python -m unembed.control.toxicity.fit_linear "$(DATA)" --out src/unembed/control/toxicity/shipped/linear.npz
 
 clean:  ## remove what make made, the virtual environment included
 	@rm -rf $(VENV) site build dist

@@ -26,6 +26,7 @@ _HOMES: dict[str, str] = {
     "cluster_values": "unembed.memories.clusters",
     "report": "unembed.reports.studies",
     "steering": "unembed.control",
+    "toxicity": "unembed.control",
     "circuits": "unembed.attention.circuits",
     "examine": "unembed.environment",
     "Index": "unembed.index.index",
@@ -42,6 +43,7 @@ __all__ = ["__version__", *sorted(_HOMES)]
 if TYPE_CHECKING:
     from unembed.attention.circuits import circuits as circuits
     from unembed.control import steering as steering
+    from unembed.control import toxicity as toxicity
     from unembed.corpus.corpus import open_corpus as open_corpus
     from unembed.environment import examine as examine
     from unembed.concepts.of_values import value_concepts as value_concepts

@@ -4,5 +4,46 @@ Owns the choice of values, the baselines, the scorers and the evaluation. Source
 """
 
 from unembed.control.toxicity.baselines import SelfDebiasing, WordFilter, read_words
+from unembed.control.toxicity.evaluation import (
+    Arm,
+    Evaluation,
+    evaluate,
+    plain,
+    published_table,
+    with_self_debiasing,
+    with_values,
+    with_word_filter,
+)
+from unembed.control.toxicity.fit_linear import comments
+from unembed.control.toxicity.prompts import Prompt, read_prompts
+from unembed.control.toxicity.scorers import Classifier, Lexicon, Linear, Scorer, StoredScores, open_scorer
+from unembed.control.toxicity.selection import PAPER_VALUES, Selection, by_scorer, greedy, manual, value_scores
 
-__all__ = ["SelfDebiasing", "WordFilter", "read_words"]
+__all__ = [
+    "PAPER_VALUES",
+    "Arm",
+    "Classifier",
+    "Evaluation",
+    "Lexicon",
+    "Linear",
+    "Prompt",
+    "Scorer",
+    "Selection",
+    "SelfDebiasing",
+    "StoredScores",
+    "WordFilter",
+    "by_scorer",
+    "comments",
+    "evaluate",
+    "greedy",
+    "manual",
+    "open_scorer",
+    "plain",
+    "published_table",
+    "read_prompts",
+    "read_words",
+    "value_scores",
+    "with_self_debiasing",
+    "with_values",
+    "with_word_filter",
+]

@@ -1,0 +1,173 @@
+"""`unembed toxicity`: values that suppress toxic text, chosen and measured."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from unembed.cli import options
+
+app = typer.Typer(no_args_is_help=True, help="Choose values that suppress toxic text, and measure how far they do.")
+
+_Scorer = Annotated[
+    str, typer.Option(help="linear (ships), lexicon:FILE, stored:FILE, or a Hugging Face text classifier.")
+]
+
+
+@app.command("select")
+def select(
+    method: Annotated[
+        Literal["scorer", "greedy"],
+        typer.Option(help="scorer: random values whose top tokens it scores low; greedy: within a perplexity budget."),
+    ] = "scorer",
+    scorer: _Scorer = "linear",
+    comments: Annotated[
+        Path | None,
+        typer.Option(help="For greedy: CSV of comment and label (1 = toxic), no header.", show_default=False),
+    ] = None,
+    values: Annotated[int, typer.Option("--values", "-n", min=1, help="How many values.")] = 10,
+    below: Annotated[float, typer.Option(help="For scorer: the threshold.")] = 0.1,
+    lowest: Annotated[bool, typer.Option("--lowest", help="For scorer: the least toxic, not random ones.")] = False,
+    coefficient: Annotated[float, typer.Option(help="For scorer: the coefficient.")] = 3.0,
+    budget: Annotated[float, typer.Option(min=0.0, help="For greedy: largest growth of perplexity.")] = 0.17,
+    tokens: Annotated[int, typer.Option(min=256, help="For greedy: tokens of each kind of text.")] = 2048,
+    save: Annotated[Path | None, typer.Option(help="Save the edits to this file.", show_default=False)] = None,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Choose values to turn on, and save them as edits."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    if method == "greedy" and comments is None:
+        raise typer.BadParameter("greedy needs labelled text; give --comments FILE")
+    from unembed import steering, toxicity
+    from unembed.cli.opening import opened
+    from unembed.cli.output import deliver_table
+    from unembed.results import check_writable
+
+    if save is not None:
+        check_writable(save)
+    judge = toxicity.open_scorer(scorer, offline=offline, device=device) if method == "scorer" else None
+    labelled = toxicity.comments(comments) if method == "greedy" and comments is not None else None
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    if judge is not None:
+        chosen = toxicity.by_scorer(lm, judge, values, below=below, lowest=lowest, seed=seed or 0, to=coefficient)
+    else:
+        assert labelled is not None
+        texts, labels = labelled
+        order = random.Random(seed or 0).sample(range(len(texts)), len(texts))
+        kinds = ["\n".join(texts[i] for i in order if labels[i] == kind) for kind in (1, 0)]
+        unwanted, wanted = (steering.windows(lm, text, window=128, max_tokens=tokens) for text in kinds)
+        clean = steering.windows(lm, steering.default_text(), window=128, max_tokens=tokens)
+        show: Callable[[int, int], None] = lambda done, total: _progress("value", done, total)  # noqa: E731
+        chosen = toxicity.greedy(lm, unwanted, clean, wanted=wanted, n=values, budget=budget, progress=show)
+    if save is not None:
+        steering.save_edits(chosen.edits, save, model=lm.name)
+    deliver_table(chosen.table, as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+def _progress(what: str, done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{what} {done} of {total}", end="\n" if done == total else "", file=sys.stderr)
+
+
+@app.command("evaluate")
+def evaluate(
+    prompts: Annotated[Path, typer.Option(help="JSON lines as in RealToxicityPrompts, or one prompt a line (.txt).")],
+    edits: Annotated[
+        list[Path] | None, typer.Option("--edits", help="Saved edits; each file is an arm.", show_default=False)
+    ] = None,
+    set_: options.Sets = None,
+    words: Annotated[
+        Path | None, typer.Option(help="Banned words, one a line: adds the word filter.", show_default=False)
+    ] = None,
+    self_debiasing: Annotated[bool, typer.Option("--self-debiasing", help="Add the self-debiasing arm.")] = False,
+    scorer: _Scorer = "linear",
+    challenging: Annotated[bool, typer.Option("--challenging", help="Only prompts marked challenging.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.", show_default=False)] = None,
+    new_tokens: Annotated[int, typer.Option("--new-tokens", min=1, help="Length of the continuations.")] = 20,
+    samples: Annotated[int, typer.Option(min=1, help="Continuations of each prompt; several need --seed.")] = 1,
+    beams: Annotated[int, typer.Option(min=1, help="Beams; the paper used 3.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 32,
+    clean_tokens: Annotated[int, typer.Option(min=0, help="WikiText tokens for perplexity; 0: none.")] = 16_384,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps continuations; goes on where it was.", show_default=False)
+    ] = None,
+    save_texts: Annotated[
+        Path | None,
+        typer.Option("--save-texts", help="Write the continuations as JSON lines.", show_default=False),
+    ] = None,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Measure toxic continuations and perplexity: plain, with values turned on, and under the baselines."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    chosen = options.edits(set_)
+    from unembed import steering, toxicity
+    from unembed.cli.opening import opened
+    from unembed.cli.output import deliver_table
+    from unembed.results import check_writable, write_whole
+
+    if save_texts is not None:
+        check_writable(save_texts)
+    asked = toxicity.read_prompts(prompts, challenging_only=challenging, limit=limit)
+    judge = toxicity.open_scorer(scorer, offline=offline, device=device)
+    banned = toxicity.read_words(words) if words is not None else None
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    arms = [toxicity.plain()]
+    if chosen:
+        arms.append(toxicity.with_values("values picked by hand", chosen))
+    arms += [toxicity.with_values(path.stem, steering.load_edits(path, model=lm.name)) for path in edits or []]
+    if banned is not None:
+        arms.append(toxicity.with_word_filter(lm, banned))
+    if self_debiasing:
+        arms.append(toxicity.with_self_debiasing(lm))
+    found = toxicity.evaluate(
+        lm,
+        asked,
+        arms,
+        judge,
+        cache=cache,
+        samples=samples,
+        seed=seed,
+        new_tokens=new_tokens,
+        batch=batch,
+        clean_text=steering.default_text() if clean_tokens else None,
+        clean_tokens=clean_tokens,
+        progress=_progress,
+        **({"num_beams": beams} if beams > 1 else {}),
+    )
+    if save_texts is not None:
+        write_whole(save_texts, "".join(_lines(found, asked)))
+    deliver_table(found.table, as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+def _lines(found: Any, asked: Any) -> list[str]:
+    rows = []
+    for arm, texts in found.continuations.items():
+        for i, (prompt, own) in enumerate(zip(asked, texts, strict=True)):
+            for j, text in enumerate(own):
+                scores = {name: float(values[i, j]) for name, values in found.scores[arm].items()}
+                rows.append(json.dumps({"arm": arm, "prompt": prompt.text, "text": text, **scores}) + "\n")
+    return rows

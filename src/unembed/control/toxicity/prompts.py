@@ -1,0 +1,61 @@
+"""Prompts to continue: the form of RealToxicityPrompts, or plain lines."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from unembed.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt, its line in the file, and how toxic the data set says it is."""
+
+    text: str
+    line: int
+    toxicity: float | None = None
+    challenging: bool = False
+
+
+def read_prompts(path: str | Path, *, challenging_only: bool = False, limit: int | None = None) -> list[Prompt]:
+    """The prompts of a file.
+
+    Args:
+        path: JSON lines with `{"prompt": {"text": ...}, "challenging": ...}` (RealToxicityPrompts), or with
+            `{"prompt": "..."}` or `{"text": "..."}`; a .txt file holds one prompt a line.
+        challenging_only: keep those marked so.
+        limit: keep the first so many.
+
+    Raises:
+        InvalidInput: the file cannot be read, a line is malformed (the message says which), or nothing is left.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read prompts from {path}", why=str(error), instead="Give JSON lines") from error
+    plain = Path(path).suffix == ".txt"
+    found = [_prompt(line, n, path, plain) for n, line in enumerate(lines, start=1) if line.strip()]
+    if challenging_only:
+        found = [p for p in found if p.challenging]
+    if not found:
+        raise InvalidInput(f"{path} holds no{' challenging' if challenging_only else ''} prompts")
+    return found[:limit]
+
+
+def _prompt(line: str, number: int, path: str | Path, plain: bool) -> Prompt:
+    if plain:
+        return Prompt(line.strip(), number)
+    try:
+        row = json.loads(line)
+        inner = row.get("prompt", row)
+        text = inner if isinstance(inner, str) else inner["text"]
+        score = None if isinstance(inner, str) else inner.get("toxicity")
+        if not isinstance(text, str) or not text.strip():
+            raise KeyError("text")
+        return Prompt(text, number, None if score is None else float(score), bool(row.get("challenging")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(
+            f"{path} line {number}", why="it is no JSON object with a prompt's text", instead="Correct or delete it"
+        ) from error

@@ -1,0 +1,253 @@
+"""Which values to turn on: picked by hand, by a scorer of what they promote, or greedily under a perplexity budget.
+
+Source: Geva et al. 2022, section 6.1 (manual and API-graded choice). The greedy choice is not the paper's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.control.perplexity import perplexity
+from unembed.control.steering import ON, passport
+from unembed.control.toxicity.scorers import Scorer
+from unembed.errors import InvalidInput
+from unembed.memories.values import value_readings
+from unembed.models.decoder import Decoder
+from unembed.results import Table
+from unembed.stream.edits import Edit, set_coefficient
+from unembed.stream.watch import watch
+
+PAPER_VALUES = (
+    *((13, 1852), (14, 72), (14, 1394), (15, 215), (16, 461)),
+    *((16, 3208), (16, 4060), (17, 2920), (18, 1890), (22, 3769)),
+)
+"""The ten values of gpt2-medium picked by hand in Table 8, counted from 0 here."""
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Values to turn on, and how they were found."""
+
+    edits: tuple[Edit, ...]
+    table: Table
+    """What each promotes; for the greedy choice, the curve: unwanted and wanted text and perplexity after each."""
+
+
+def manual(lm: Decoder, memories: Sequence[tuple[int, int]], to: float = ON) -> Selection:
+    """Values named by hand.
+
+    Raises:
+        OutOfRange: the model has no such memory.
+    """
+    chosen = [lm.memory(*memory) for memory in memories]
+    return Selection(tuple(set_coefficient(*m, to) for m in chosen), _table(lm, chosen, {}, "Values picked by hand"))
+
+
+def value_scores(
+    lm: Decoder, scorer: Scorer, k: int = 30, *, layers: Sequence[int] | None = None
+) -> Float[Tensor, "layer d_mlp"]:
+    """The toxicity of each value's top tokens, joined into one text. Source: Geva et al. 2022, appendix A.4."""
+    readings = value_readings(lm, k, layers=layers)
+    rows = []
+    for ids in readings.ids:
+        texts = ["".join(lm.token_strings(row)) for row in ids.long()]
+        rows.append(torch.tensor(scorer.score(texts)["toxicity"], dtype=torch.float32))
+    return torch.stack(rows)
+
+
+def by_scorer(
+    lm: Decoder,
+    scorer: Scorer,
+    n: int = 10,
+    *,
+    below: float = 0.1,
+    lowest: bool = False,
+    layers: Sequence[int] | None = None,
+    seed: int = 0,
+    to: float = ON,
+) -> Selection:
+    """Random values among those whose top tokens score below a threshold, as the paper's API-graded ten.
+
+    Args:
+        lm: the model.
+        scorer: scores the 30 top tokens of each value.
+        n: how many.
+        below: the threshold.
+        lowest: the least toxic values instead of random ones below the threshold.
+        layers: layers to choose from; all when None.
+        seed: of the random choice.
+        to: the coefficient.
+
+    Raises:
+        InvalidInput: fewer than n values score below the threshold.
+    """
+    chosen_layers = list(range(lm.n_layers)) if layers is None else [lm.layer(layer) for layer in layers]
+    scores = value_scores(lm, scorer, layers=chosen_layers)
+    flat = scores.flatten()
+    fit = (flat < below).nonzero()[:, 0]
+    if len(fit) < n:
+        raise InvalidInput(
+            f"no {n} values score below {below}",
+            why=f"{len(fit)} of {len(flat)} do, by {scorer.name}",
+            instead="Raise the threshold, or ask for fewer",
+        )
+    if lowest:
+        picked = flat.argsort(stable=True)[:n]
+    else:
+        picked = fit[torch.randperm(len(fit), generator=torch.Generator().manual_seed(seed))[:n]]
+    memories = [(chosen_layers[i // scores.shape[1]], i % scores.shape[1]) for i in picked.tolist()]
+    extra = {"toxicity": flat[picked].tolist()}
+    table = _table(lm, memories, extra, f"Values whose top tokens {scorer.name} scores below {below:g}")
+    return Selection(tuple(set_coefficient(*m, to) for m in memories), table)
+
+
+def _table(lm: Decoder, memories: Sequence[tuple[int, int]], extra: dict[str, list[float]], title: str) -> Table:
+    from unembed.memories.values import Values
+
+    columns = {
+        "layer": [layer for layer, _ in memories],
+        "index": [index for _, index in memories],
+        **extra,
+        "top_tokens": [Values(lm).top_tokens(*m, 10) for m in memories],
+    }
+    return Table(title, columns, passport(lm, basis="raw"))
+
+
+def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[Tensor, "layer d_mlp"]:
+    """How the text's surprise (nats per token) would change if each memory alone were set to `to`, to first order.
+
+    The sum over positions of (to - m) times the gradient of the mean loss by m: one pass forward and back for all.
+
+    Memory: the activations of 1,024 tokens with their gradients.
+    """
+    total = torch.zeros(lm.n_layers, lm.d_mlp, dtype=torch.float32)
+    scored = rows.shape[0] * (rows.shape[1] - 1)
+    for ids in rows.to(lm.device).split(max(1, 1024 // rows.shape[1])):
+        kept: dict[int, Tensor] = {}
+
+        def keep(layer: int, kept: dict[int, Tensor] = kept) -> Callable[[Tensor], None]:
+            def callback(t: Tensor) -> None:
+                if not t.requires_grad:
+                    t.requires_grad_()
+                t.retain_grad()
+                kept[layer] = t
+
+            return callback
+
+        with torch.enable_grad(), watch(lm, {("coefficients", n): keep(n) for n in range(lm.n_layers)}):
+            logits = lm.hf(ids, use_cache=False).logits[:, :-1].float()
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
+            grads = torch.autograd.grad(loss, [kept[n] for n in range(lm.n_layers)])
+        for layer, grad in enumerate(grads):
+            change = (to - kept[layer].detach()) * grad
+            total[layer] += change.flatten(0, -2).sum(0).float().cpu() / scored
+    return total
+
+
+def greedy(
+    lm: Decoder,
+    unwanted: Int[Tensor, "row pos"],
+    clean: Int[Tensor, "row pos"],
+    *,
+    wanted: Int[Tensor, "row pos"] | None = None,
+    n: int = 10,
+    budget: float = 0.17,
+    strengths: Sequence[float] = (ON, 2 * ON, 4 * ON),
+    tried: int = 12,
+    progress: Callable[[int, int], None] | None = None,
+) -> Selection:
+    """Values and coefficients, one after the other, that make unwanted text surprising and clean text not.
+
+    Each step ranks all memories at every strength by their first-order gain, measures the best `tried` exactly, and
+    takes the largest gain whose price stays within the step's share of the budget. Gain: nats per token added to the
+    unwanted text, less those added to the wanted text.
+
+    Args:
+        lm: the model.
+        unwanted: windows of text to be made unlikely, such as toxic comments.
+        clean: windows whose perplexity is the price.
+        wanted: windows of the same kind as `unwanted` without the fault, so that the kind itself is not the target.
+        n: how many values at most.
+        budget: largest growth of the clean text's perplexity; 0.17 is what the paper's ten cost (21.7 to 25.3).
+        strengths: coefficients to try.
+        tried: candidates measured at each step, beside the first-order ranking.
+        progress: called with steps done and steps in all.
+
+    Returns:
+        The edits and the curve; fewer than n where nothing more helps within the budget.
+    """
+    base = {name: _nats(lm, rows) for name, rows in _named(unwanted, clean, wanted)}
+    curve = [_row(0, None, base, base)]
+    edits: list[Edit] = []
+    ranked = _ranked(lm, unwanted, clean, wanted, strengths, tried * n)
+    for step in range(1, n + 1):
+        allowed = math.log1p(budget) * step / n
+        free = [e for e in ranked if all((e.layer, e.index) != (o.layer, o.index) for o in edits)][:tried]
+        best: tuple[float, Edit, dict[str, float]] | None = None
+        now = _gain(curve[-1])
+        for edit in free:
+            found = {name: _nats(lm, rows, [*edits, edit]) for name, rows in _named(unwanted, clean, wanted)}
+            row = _row(step, edit, found, base)
+            if row["price_nats"] <= allowed and _gain(row) > max(now, best[0] if best else now):
+                best = (_gain(row), edit, row)
+        if best is None:
+            # Nothing helps within the share: drop what was tried and go on down the ranking.
+            ranked = [e for e in ranked if e not in free]
+            if not ranked:
+                break
+            continue
+        edits.append(best[1])
+        curve.append(best[2])
+        ranked = [e for e in ranked if (e.layer, e.index) != (best[1].layer, best[1].index)]
+        if progress is not None:
+            progress(step, n)
+    columns = {name: [row[name] for row in curve] for name in curve[0]}
+    columns["perplexity"] = [math.exp(base["clean"] + row["price_nats"]) for row in curve]
+    title = f"Values chosen greedily within {budget:.0%} of perplexity"
+    return Selection(tuple(edits), Table(title, columns, passport(lm, budget=budget)))
+
+
+def _named(unwanted: Tensor, clean: Tensor, wanted: Tensor | None) -> list[tuple[str, Tensor]]:
+    named = [("unwanted", unwanted), ("clean", clean)]
+    return named if wanted is None else [*named, ("wanted", wanted)]
+
+
+def _nats(lm: Decoder, rows: Tensor, edits: Sequence[Edit] = ()) -> float:
+    return math.log(perplexity(lm, rows, edits))
+
+
+def _row(step: int, edit: Edit | None, found: dict[str, float], base: dict[str, float]) -> dict:
+    return {
+        "step": step,
+        "layer": None if edit is None else edit.layer,
+        "index": None if edit is None else edit.index,
+        "coefficient": None if edit is None else edit.value,
+        "unwanted_nats": found["unwanted"] - base["unwanted"],
+        "wanted_nats": found["wanted"] - base["wanted"] if "wanted" in found else None,
+        "price_nats": found["clean"] - base["clean"],
+    }
+
+
+def _gain(row: dict) -> float:
+    return row["unwanted_nats"] - (row["wanted_nats"] or 0.0)
+
+
+def _ranked(
+    lm: Decoder, unwanted: Tensor, clean: Tensor, wanted: Tensor | None, strengths: Sequence[float], keep: int
+) -> list[Edit]:
+    """Edits by first-order gain less price, best first."""
+    found = []
+    for to in strengths:
+        gain = first_order(lm, unwanted, to) - first_order(lm, clean, to).clamp_min(0)
+        if wanted is not None:
+            gain -= first_order(lm, wanted, to)
+        top = gain.flatten().topk(min(keep, gain.numel()))
+        found += [(v, divmod(i, lm.d_mlp), to) for v, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)]
+    found.sort(key=lambda row: -row[0])
+    return [set_coefficient(layer, index, to) for value, (layer, index), to in found if value > 0]

@@ -1,0 +1,212 @@
+"""Choice of values, prompts, and the evaluation: numbers against brute force, and a killed one that goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import unembed
+from tests.cli.conftest import save_model
+from unembed import toxicity
+from unembed.control.toxicity import evaluation, fine_tune
+from unembed.control.toxicity.selection import first_order
+from unembed.errors import InvalidInput, OutOfRange
+
+
+class Vowels:
+    """A scorer that can be checked by hand: the share of vowels."""
+
+    name = "vowels"
+
+    def score(self, texts):
+        return {
+            "toxicity": [sum(c in "aeiou" for c in t) / max(len(t), 1) for t in texts],
+            "threat": [0.6] * len(texts),
+        }
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    folder = save_model(tmp_path_factory.mktemp("toxicity") / "tiny")
+    found = unembed.load(str(folder))
+    found.name = "tiny"
+    return found
+
+
+PROMPTS = [toxicity.Prompt(text, i) for i, text in enumerate(["The first", "The month of", "The", "The year is"])]
+
+
+def test_value_scores_are_those_of_the_joined_top_tokens(lm):
+    scores = toxicity.value_scores(lm, Vowels(), k=5)
+    assert scores.shape == (lm.n_layers, lm.d_mlp)
+    text = "".join(lm.values.top_tokens(1, 7, 5))
+    assert float(scores[1, 7]) == pytest.approx(Vowels().score([text])["toxicity"][0], abs=1e-6)
+
+
+def test_by_scorer_keeps_to_the_threshold_the_layers_and_the_seed(lm):
+    scores = toxicity.value_scores(lm, Vowels())
+    below = float(scores.median())
+    chosen = toxicity.by_scorer(lm, Vowels(), 6, below=below, seed=3)
+    assert chosen.edits == toxicity.by_scorer(lm, Vowels(), 6, below=below, seed=3).edits
+    assert chosen.edits != toxicity.by_scorer(lm, Vowels(), 6, below=below, seed=4).edits
+    assert all(scores[e.layer, e.index] < below and e.value == 3.0 for e in chosen.edits)
+    lowest = toxicity.by_scorer(lm, Vowels(), 3, below=below, lowest=True, layers=[1])
+    assert {e.index for e in lowest.edits} == set(scores[1].argsort(stable=True)[:3].tolist())
+    assert all(e.layer == 1 for e in lowest.edits)
+    with pytest.raises(InvalidInput, match="no 6 values"):
+        toxicity.by_scorer(lm, Vowels(), 6, below=0.0)
+
+
+def test_manual_values_are_checked(lm):
+    assert toxicity.manual(lm, [(1, 3)]).edits == (unembed.set_coefficient(1, 3, 3.0),)
+    with pytest.raises(OutOfRange):
+        toxicity.manual(lm, toxicity.PAPER_VALUES)
+
+
+def loss_of(lm, rows, edits=()) -> float:
+    logits = lm.run(rows, (), edits).logits[:, :-1].double()
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()))
+
+
+def test_first_order_is_the_slope_of_the_loss(lm):
+    rows = torch.randint(3, 90, (3, 12), generator=torch.Generator().manual_seed(0))
+    to, step = 3.0, 1e-2
+    found = first_order(lm, rows, to)
+    for layer, index in ((0, 5), (1, 11), (1, 40)):
+        # Move every position's coefficient a small part of the way and compare losses.
+        slope = 0.0
+        for sign in (1, -1):
+            slope += sign * _moved(lm, rows, layer, index, sign * step, to)
+        assert float(found[layer, index]) == pytest.approx(slope / (2 * step), rel=2e-2, abs=2e-5)
+
+
+def _moved(lm, rows, layer, index, share, to) -> float:
+    """The loss when a coefficient goes `share` of the way to `to` at every position of every row."""
+    down = lm.feed_forward(layer).down_proj
+
+    def change(_m, args):
+        given = args[0].clone()
+        given[..., index] += share * (to - given[..., index])
+        return (given,)
+
+    handle = down.register_forward_pre_hook(change)
+    try:
+        return loss_of(lm, rows)
+    finally:
+        handle.remove()
+
+
+def test_greedy_stays_within_the_budget_and_its_curve_is_measured(lm):
+    generator = torch.Generator().manual_seed(0)
+    unwanted, clean, wanted = (torch.randint(3, 90, (4, 12), generator=generator) for _ in range(3))
+    chosen = toxicity.greedy(lm, unwanted, clean, wanted=wanted, n=3, budget=0.2, tried=4)
+    rows = list(chosen.table.rows())
+    assert len(rows) == len(chosen.edits) + 1 > 1
+    for k, row in enumerate(rows):
+        edits = chosen.edits[:k]
+        for name, text in (("unwanted_nats", unwanted), ("wanted_nats", wanted), ("price_nats", clean)):
+            assert row[name] == pytest.approx(loss_of(lm, text, edits) - loss_of(lm, text), abs=1e-4)
+        assert row["price_nats"] <= math.log(1.2) * k / 3 + 1e-6
+    gains = [row["unwanted_nats"] - row["wanted_nats"] for row in rows]
+    assert gains == sorted(gains) and gains[-1] > 0
+    assert len({(e.layer, e.index) for e in chosen.edits}) == len(chosen.edits)
+
+
+def test_prompts_are_read_and_a_malformed_line_is_named(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    good = {"challenging": True, "prompt": {"text": "One", "toxicity": 0.7}}
+    path.write_text(json.dumps(good) + "\n\n" + '{"prompt": "Two"}\n{"text": "Three"}\n')
+    assert [p.text for p in toxicity.read_prompts(path)] == ["One", "Two", "Three"]
+    assert toxicity.read_prompts(path, challenging_only=True) == [toxicity.Prompt("One", 1, 0.7, True)]
+    path.write_text('{"prompt": "Two"}\n{"prompt": {"words": 1}}\n')
+    with pytest.raises(InvalidInput, match="line 2"):
+        toxicity.read_prompts(path)
+    (tmp_path / "p.txt").write_text("a b\n\nc\n")
+    assert [p.line for p in toxicity.read_prompts(tmp_path / "p.txt")] == [1, 3]
+    with pytest.raises(InvalidInput, match="no challenging"):
+        toxicity.read_prompts(tmp_path / "p.txt", challenging_only=True)
+
+
+def arms(lm):
+    return [
+        toxicity.plain(),
+        toxicity.with_values("values picked by hand", [unembed.set_coefficient(1, 3, 30.0)]),
+        toxicity.with_word_filter(lm, ["year", "of"]),
+        toxicity.with_self_debiasing(lm, prefixes=["The year is", " first"]),
+    ]
+
+
+def test_the_table_counts_what_the_scorer_says(lm):
+    found = toxicity.evaluate(
+        lm, PROMPTS, arms(lm), Vowels(), samples=2, seed=1, new_tokens=4, batch=3, clean_text="The first month of the year is January " * 9
+    )
+    rows = {row["arm"]: row for row in found.table.rows()}
+    for name, texts in found.continuations.items():
+        flat = [t for row in texts for t in row]
+        assert len(texts) == 4 and all(len(row) == 2 for row in texts)
+        share = np.mean([s >= 0.5 for s in Vowels().score(flat)["toxicity"]])
+        assert rows[name]["toxicity"] == pytest.approx(100 * share)
+        assert rows[name]["threat"] == 100.0
+        assert rows[name]["toxicity_low"] <= rows[name]["toxicity"] <= rows[name]["toxicity_high"]
+    assert rows["word filter"]["perplexity"] is None
+    assert rows["plain"]["perplexity"] != rows["values picked by hand"]["perplexity"]
+    assert rows["plain"]["published_toxicity"] == 58.5
+
+
+def test_greedy_continuations_are_the_models_own(lm):
+    found = toxicity.evaluate(lm, PROMPTS, [toxicity.plain()], Vowels(), new_tokens=4)
+    for prompt, texts in zip(PROMPTS, found.continuations["plain"], strict=True):
+        alone = lm.generate(prompt.text, max_new_tokens=4, min_new_tokens=4)[0][len(prompt.text) :]
+        assert texts == (alone,)
+
+
+def test_a_killed_evaluation_goes_on_where_it_was(lm, tmp_path, monkeypatch):
+    settings = dict(samples=2, seed=5, new_tokens=3, batch=2)
+    whole = toxicity.evaluate(lm, PROMPTS, arms(lm)[:2], Vowels(), **settings)
+    calls = []
+    real = evaluation._generate
+
+    def counted(*args):
+        calls.append(args[2].name)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(evaluation, "_generate", counted)
+    with pytest.raises(KeyboardInterrupt):
+        toxicity.evaluate(lm, PROMPTS, arms(lm)[:2], Vowels(), cache=tmp_path, **settings)
+    # A line cut off in the middle of writing is done again.
+    (stored,) = tmp_path.iterdir()
+    stored.write_text(stored.read_text()[:-5])
+    resumed = toxicity.evaluate(lm, PROMPTS, arms(lm)[:2], Vowels(), cache=tmp_path, **settings)
+    assert resumed.continuations == whole.continuations
+    before = len(calls)
+    again = toxicity.evaluate(lm, PROMPTS, arms(lm)[:2], Vowels(), cache=tmp_path, **settings)
+    assert len(calls) == before and again.continuations == whole.continuations
+    # Other edits are another cache.
+    changed = [toxicity.with_values("values picked by hand", [unembed.set_coefficient(1, 3, 31.0)])]
+    toxicity.evaluate(lm, PROMPTS, changed, Vowels(), cache=tmp_path, **settings)
+    assert len(calls) > before
+
+
+def test_what_cannot_be_evaluated_is_refused(lm):
+    with pytest.raises(InvalidInput, match="nothing to evaluate"):
+        toxicity.evaluate(lm, [], [toxicity.plain()], Vowels())
+    with pytest.raises(InvalidInput, match="one name"):
+        toxicity.evaluate(lm, PROMPTS, [toxicity.plain()] * 2, Vowels())
+    with pytest.raises(InvalidInput, match="without a seed"):
+        toxicity.evaluate(lm, PROMPTS, [toxicity.plain()], Vowels(), samples=2)
+
+
+def test_fine_tuning_teaches_the_comments(tmp_path):
+    save_model(tmp_path / "tiny")
+    (tmp_path / "c.csv").write_text("".join(f'"The first month of the year is January {i}",1\n' for i in range(200)))
+    arguments = [str(tmp_path / "c.csv"), "--model", str(tmp_path / "tiny"), "--out", str(tmp_path / "out")]
+    assert fine_tune.main([*arguments, "--tokens", "10240", "--length", "16", "--lr", "0.01"]) == 0
+    facts = json.loads((tmp_path / "out" / "fine_tune.json").read_text())
+    assert facts["last_loss"] < 0.6 * facts["first_loss"]
+    assert unembed.load(str(tmp_path / "out")).n_layers == 2
