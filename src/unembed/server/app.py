@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from unembed import __version__
 from unembed.server import answers
 from unembed.server.guard import LOOPBACK, Guard
-from unembed.server.routes import comparing, heads, labels, memories, traces
+from unembed.server.routes import comparing, heads, labels, labs, memories, traces
 from unembed.server.session import MAX_PROMPT, Session
 
 STATIC = Path(__file__).parent / "static"
@@ -57,7 +57,7 @@ def create(session: Session, *, token: str, port: int, hosts: frozenset[str] = L
     app.add_middleware(GZipMiddleware, minimum_size=1400, compresslevel=1)
     api = APIRouter(prefix="/api/v1")
     api.include_router(_about(session))
-    for room in (traces, memories, heads, comparing, labels):
+    for room in (traces, memories, heads, comparing, labels, labs):
         api.include_router(room.router(session))
     app.include_router(api)
     page = (STATIC / "index.html").read_text(encoding="utf-8").replace("{{version}}", __version__)

@@ -1,2 +1,143 @@
-import { fill, h } from "../dom.js";
-export function render(root) { fill(root, h("div", { class: "empty" }, h("h1", {}, "Not here yet"))); return { update() {} }; }
+/** Annotation, as in the papers: a blind queue of keys or values, patterns with enough members, agreement. */
+import { button, fill, h, num, say, segmented } from "../dom.js";
+import { empty, failure } from "../parts.js";
+import { token } from "../islands/tokens.js";
+import { save as saveFile } from "../sharing.js";
+
+export function render(root, page) {
+  const { api, model } = page;
+  if (!model.can.index) {
+    fill(root, empty("Labels are kept in an index", "Build one and serve it: unembed index build --out my-index, then unembed serve --index my-index."));
+    return { update() {} };
+  }
+  let what = "value";
+  let queue = null;
+  let item = null;
+  let patterns = [];
+  let ids = [];
+  const settings = () => ({ what, seed: Number(seed.value) || 0, per_layer: 10, random_per_layer: 5 });
+  const who = h("input", { type: "text", placeholder: "your name", "aria-label": "Your name", value: localStorage.getItem("author") || "", onchange: () => (localStorage.setItem("author", who.value), load()) });
+  const seed = h("input", { type: "number", min: 0, value: "0", "aria-label": "Seed of the queue", onchange: load });
+  const progress = h("p", { class: "soft", role: "status" });
+  const stage = h("div", { class: "stack" });
+  const agreed = h("div");
+  const file = h("input", { type: "file", accept: ".jsonl,.ndjson", class: "hidden", tabindex: "-1", "aria-label": "File of labels", onchange: bring });
+  fill(root, h("div", { class: "stack queue" },
+    h("div", { class: "row" }, h("h1", {}, "Label"), segmented("What", [["value", "Values"], ["key", "Keys"]], what, (v) => ((what = v), load())), h("span", { class: "spacer" }), h("label", { class: "row faint" }, "queue", seed), who),
+    progress, h("section", { class: "card" }, stage),
+    h("section", { class: "card", "aria-labelledby": "agree" }, h("header", {}, h("h2", { id: "agree" }, "Agreement"), button("Export", bringOut, { class: "btn small" }), button("Import", () => file.click(), { class: "btn small" }), file), agreed)));
+
+  async function load() {
+    try {
+      queue = await api.get("/annotations/queue", { ...settings(), author: who.value }, { channel: "queue", fresh: true });
+      progress.textContent = `${queue.done.length} of ${queue.items} done${who.value ? ` by ${who.value}` : ""}. The queue is blind: among values stand random vectors.`;
+      const done = new Set(queue.done);
+      const next = Array.from({ length: queue.items }, (_, i) => i).find((i) => !done.has(i) && i > (item?.number ?? -1)) ?? Array.from({ length: queue.items }, (_, i) => i).find((i) => !done.has(i));
+      if (!who.value) fill(stage, empty("Who are you?", "Write your name above: agreement is between names."));
+      else if (next === undefined) fill(stage, empty("The queue is done", "Thank you. Another seed draws another one."));
+      else await show(next);
+      agreement();
+    } catch (error) {
+      failure(stage, error, load);
+    }
+  }
+
+  async function show(number) {
+    patterns = [];
+    item = await api.get(`/annotations/queue/${number}`, settings(), { channel: "item" });
+    draw();
+  }
+
+  function draw() {
+    const rules = queue.rules;
+    const name = h("input", { type: "text", "aria-label": "Describe the pattern", placeholder: "describe the pattern in a few words" });
+    name.style.flex = "1";
+    let kind = rules.kinds[0];
+    const things = item.tokens || item.prefixes;
+    const boxes = things.map((t, i) => h("input", { type: "checkbox", "aria-label": `${i + 1}`, onchange: count }));
+    const counter = h("span", { class: "faint" });
+    const add = button("Add pattern", () => {
+      const members = ticked();
+      patterns.push({ label: name.value.trim(), kind, members });
+      draw();
+    }, { class: "btn", disabled: true });
+    const ticked = () => boxes.flatMap((b, i) => (b.checked ? [i] : []));
+    function count() {
+      const n = ticked().length;
+      counter.textContent = `${n} ticked, at least ${rules.at_least}`;
+      add.disabled = n < rules.at_least || !name.value.trim();
+    }
+    name.addEventListener("input", count);
+    count();
+    fill(stage,
+      h("div", { class: "row" }, h("h2", {}, `Item ${item.number + 1}`), h("span", { class: "spacer" }), button("Skip (s)", skip, { class: "btn small" }), button("Undo last (u)", undo, { class: "btn small", disabled: !ids.length })),
+      h("p", { class: "why" }, rules.instruction),
+      item.tokens
+        ? h("div", { class: "ticks" }, item.tokens.map((t, i) => h("label", { title: t.description || "" }, boxes[i], token(t.token), t.description ? h("span", { class: "faint" }, t.description.slice(0, 44)) : null)))
+        : h("ol", {}, item.prefixes.map((p, i) => h("li", { class: "trigger" }, boxes[i], h("span", { class: "context", dir: "auto" }, p.prefix.slice(-260), h("mark", {}, p.token)), h("span", {})))),
+      h("div", { class: "row" }, name, segmented("Kind", rules.kinds.map((k) => [k, k]), kind, (v) => (kind = v)), add, counter),
+      patterns.map((p, i) => h("p", { class: "row" }, h("span", { class: "tag" }, p.kind), h("b", {}, p.label), h("span", { class: "faint" }, `${p.members.length} members`), button("remove", () => (patterns.splice(i, 1), draw()), { class: "quiet" }))),
+      h("div", { class: "row" }, button(patterns.length ? "Save and next" : "No pattern, next", store, { class: "btn main" }), h("span", { class: "faint" }, "Enter")));
+  }
+
+  async function store() {
+    try {
+      const found = await api.send("POST", "/annotations", { ...settings(), number: item.number, author: who.value, patterns });
+      ids = found.ids;
+      say("saved");
+      load();
+    } catch (error) {
+      api.fail(error);
+    }
+  }
+
+  async function undo() {
+    for (const id of ids) await api.send("POST", `/labels/${id}/withdraw`, { author: who.value }).catch(api.fail);
+    ids = [];
+    item = { number: item.number - 2 };
+    load();
+  }
+
+  const skip = () => load();
+
+  async function agreement() {
+    try {
+      const found = await api.get("/annotations/agreement", {}, { fresh: true });
+      const some = found.questions.some((q) => q.items);
+      fill(agreed, some ? h("table", {}, h("thead", {}, h("tr", {}, ["question", "items", "Fleiss' kappa", "Cohen's kappa of two"].map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, found.questions.map((q) => h("tr", {}, h("th", { scope: "row" }, q.question), h("td", { class: "n" }, String(q.items)), h("td", { class: "n" }, num(q.fleiss)), h("td", {}, Object.entries(q.pairs).map(([who_, k]) => `${who_}: ${num(k)}`).join("; ")))))) : h("p", { class: "faint" }, "Agreement appears when two people have annotated the same item."));
+    } catch (error) {
+      failure(agreed, error);
+    }
+  }
+
+  async function bringOut() {
+    const answer = await fetch("api/v1/annotations/export");
+    saveFile("labels.jsonl", await answer.text(), "application/x-ndjson");
+  }
+
+  async function bring() {
+    try {
+      const found = await api.send("POST", "/annotations/import", { jsonl: await file.files[0].text() });
+      progress.textContent = `${found.added} labels added, ${found.known} were here already.`;
+      agreement();
+    } catch (error) {
+      api.fail(error);
+    } finally {
+      file.value = "";
+    }
+  }
+
+  return {
+    update(now, before) {
+      if (before.screen !== now.screen) return load();
+    },
+    key(event) {
+      if (!item || !queue) return false;
+      if (event.key === "s") return skip(), true;
+      if (event.key === "u" && ids.length) return undo(), true;
+      if (event.key === "Enter" && event.target === document.body) return store(), true;
+      return false;
+    },
+    exported: () => queue && { name: "queue", json: queue },
+  };
+}
