@@ -117,8 +117,10 @@ def test_verified_on_text_by_the_stream_before_and_after() -> None:
     real = batch.mask.bool()
     v = lm.weights.W_out[one.layer][one.index]
     v = v / v.norm()
-    m = run.at("coefficients", one.layer)[real][:, one.index].abs()
-    where = m.topk(max(1, int(0.02 * len(m)))).indices
+    m = run.at("coefficients", one.layer)[real][:, one.index]
+    where = m.abs().topk(max(1, int(0.02 * len(m)))).indices
     for point, value in (("resid_mid", one.before), ("resid_post", one.after)):
-        expected = (run.at(point, one.layer)[real] @ v)[where].square().mean().item()
+        expected = (run.at(point, one.layer)[real] @ v)[where].mean().item()
         assert value == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    signs = (run.at("resid_mid", one.layer)[real] @ v)[where] * m[where]
+    assert one.opposes == pytest.approx((signs < 0).double().mean().item())

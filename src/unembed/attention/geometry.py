@@ -156,8 +156,9 @@ def subspaces(lm: Decoder, basis: str = "raw") -> Subspaces:
 class Eraser:
     """A memory whose key and value point against each other: it reads a direction and writes its negative.
 
-    `before` and `after` are the mean of (x . v)^2, v its value direction, in the stream before and after its FFN, over
-    the positions of text where it was most active; None where no text was read.
+    `before` and `after` are the mean of x . v, v its value's direction, in the stream before and after its FFN, over
+    the positions of text where it was most active; `opposes` is the share of these where what it writes has the other
+    sign than what was there. None where no text was read.
     """
 
     layer: int
@@ -165,6 +166,7 @@ class Eraser:
     cosine: float
     before: float | None = None
     after: float | None = None
+    opposes: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +244,7 @@ def _verified(lm: Decoder, listed: list[Eraser], corpus: Any, max_tokens: int, s
             real = batch.mask.bool()
             x, y, m = (kept[point][0].cpu()[real] for point in (before, "mlp_out", "coefficients"))
             d = directions[n].to(x.dtype).cpu()
-            seen[n].append((m[:, chosen[n]].abs(), x @ d, (x + y) @ d))
+            seen[n].append((m[:, chosen[n]], x @ d, (x + y) @ d))
         read += int(batch.mask.sum())
         if read >= max_tokens:
             break
@@ -251,8 +253,10 @@ def _verified(lm: Decoder, listed: list[Eraser], corpus: Any, max_tokens: int, s
         active, before, after = (torch.cat(column) for column in zip(*parts, strict=True))
         k = max(1, int(share * len(active)))
         for column, index in enumerate(chosen[n]):
-            where = active[:, column].topk(k).indices
-            found[n, index] = tuple(float(t[where, column].double().square().mean()) for t in (before, after))
+            where = active[:, column].abs().topk(k).indices
+            then, now = (t[where, column].double() for t in (before, after))
+            opposes = float((then * active[where, column] < 0).double().mean())
+            found[n, index] = (float(then.mean()), float(now.mean()), opposes)
     return [Eraser(e.layer, e.index, e.cosine, *found[e.layer, e.index]) for e in listed]
 
 

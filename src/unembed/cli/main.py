@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from unembed import __version__
-from unembed.cli import clusters, concepts, doctor, explain, index, models, report, serve, steer, toxicity, trace, value
+from unembed.cli import circuits, clusters, concepts, doctor, explain, index, models, report, serve, steer, toxicity, trace, value
 from unembed.errors import OutOfMemory, UnembedError
 from unembed.results import visible
 
@@ -100,4 +100,5 @@ app.command("serve")(serve.serve)
 app.command("steer")(steer.steer)
 app.command("report")(report.report)
 app.add_typer(index.app)
+app.add_typer(circuits.app)
 app.add_typer(toxicity.app, name="toxicity")

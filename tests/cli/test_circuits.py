@@ -1,0 +1,75 @@
+"""`unembed circuits`: every command, its forms, and numbers equal to the library's."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import unembed
+from unembed.cli.main import app
+
+SMALL = ["--sequences", "3", "--length", "8"]
+COMMANDS = {
+    "heads": ["heads", *SMALL],
+    "head": ["head", "1", "2", "-k", "3"],
+    "composition": ["composition", "--kind", "k", "-k", "4"],
+    "skip-trigrams": ["skip-trigrams", "0", "1", "-m", "attn-2l", "-k", "4"],
+    "expand": ["expand", "The first month of the"],
+    "induction": ["induction", *SMALL],
+    "stream": ["stream", "-m", "attn-2l", "-k", "3"],
+}
+
+
+def asked(*arguments: str):
+    return CliRunner().invoke(app, ["circuits", *arguments], env={"COLUMNS": "150"})
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_prints_tables_and_json(name: str, tmp_path) -> None:
+    page = tmp_path / "page.html"
+    done = asked(*COMMANDS[name], "--json", "--html", str(page))
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert said["schema"] == "unembed.circuits/1" and said["passport"]["model"] == "attn-2l" and said["tables"]
+    assert all(table["rows"] for table in said["tables"].values())
+    html = page.read_text()
+    assert "<html" in html and ("<svg" in html or name in ("skip-trigrams",))
+    shown = asked(*COMMANDS[name], "--plain")
+    assert shown.exit_code == 0 and "attn-2l · float32" in shown.stdout
+    first = next(iter(said["tables"].values()))
+    assert first["title"].split(" (")[0] in shown.stdout
+
+
+def test_numbers_are_those_of_the_library() -> None:
+    circuits = unembed.circuits(unembed.load("attn-2l"))
+    rows = json.loads(asked(*COMMANDS["heads"], "--json").stdout)["tables"]["heads"]["rows"]
+    scores, copying = circuits.head_scores(n_sequences=3, length=8), circuits.copying_scores()
+    row = rows[11]
+    assert (row["layer"], row["head"]) == (1, 3)
+    assert row["induction"] == pytest.approx(float(scores.induction[1, 3]), rel=1e-5)
+    assert row["copying_score"] == pytest.approx(float(copying[1, 3]), rel=1e-6)
+    best = json.loads(asked(*COMMANDS["composition"], "--json").stdout)["tables"]["k_composition"]["rows"][0]
+    assert best["ratio"] == pytest.approx(float(circuits.composition("k").max()), rel=1e-6)
+    terms = json.loads(asked(*COMMANDS["expand"], "--token", " year", "--json").stdout)["tables"]
+    expansion = circuits.expand("The first month of the")
+    assert terms["expansion_terms"]["rows"][0]["path"] == expansion.top(" year", 1)[0][0]
+    total = sum(r["share"] for r in terms["expansion_orders"]["rows"])
+    token = circuits.lm.single_token(" year")
+    assert total == pytest.approx(float(expansion.logits[token]), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["head", "0", "9"], "head 9"),
+        (["head", "5", "0"], "layer 5"),
+        (["expand", "a b", "-p", "99"], "position 99"),
+        (["heads", "--length", "400"], "at most"),
+        (["skip-trigrams", "0", "0", "-m", "attn-2l", "--source", "two words"], "two words"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], said: str) -> None:
+    done = asked(*arguments)
+    assert done.exit_code == 1
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and said in lines[0]
