@@ -14,17 +14,26 @@ def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[B
     `ahead` batches' worth of segments are read, sorted by length (by number where equal) and cut; then the next. Within
     such a stretch batches come by length, from short to long.
     """
-    number = 0
+    number, begin = 0, 0.0
     while stretch := _stretch(segments, tokens * ahead):
+        end, size, done = stretch[-1].share, sum(map(len, stretch)), 0
         stretch.sort(key=lambda s: (len(s), s.number))
-        rows: list[Segment] = []
-        for segment in stretch:
-            if rows and (len(rows) + 1) * len(segment) > tokens:
-                yield Batch.of(number, rows)
-                number, rows = number + 1, []
-            rows.append(segment)
-        yield Batch.of(number, rows)
-        number += 1
+        for rows in _cut(stretch, tokens):
+            done += sum(map(len, rows))
+            yield Batch.of(number, rows, begin + (end - begin) * done / size)
+            number += 1
+        begin = end
+
+
+def _cut(segments: list[Segment], tokens: int) -> Iterator[list[Segment]]:
+    """Runs of segments whose longest times their number is at most `tokens`."""
+    rows: list[Segment] = []
+    for segment in segments:
+        if rows and (len(rows) + 1) * len(segment) > tokens:
+            yield rows
+            rows = []
+        rows.append(segment)
+    yield rows
 
 
 def _stretch(segments: Iterator[Segment], tokens: int) -> list[Segment]:

@@ -37,18 +37,26 @@ class Corpus:
         Raises:
             CorpusUnreadable: a file cannot be read or decoded, or there is no text at all.
         """
-        number = 0
-        for number, (name, text) in enumerate(islice(self._named_texts(), self.max_documents), start=1):
-            yield Document(number - 1, name, detokenized(text) if self.detokenize else text)
+        number, begin = 0, 0.0
+        for name, text, end in islice(self._named_texts(), self.max_documents):
+            end = end if self.max_documents is None else (number + 1) / self.max_documents
+            yield Document(number, name, detokenized(text) if self.detokenize else text, (begin, end))
+            number, begin = number + 1, end
         if number == 0:
             raise CorpusUnreadable(f"corpus {self.name}", why="it holds no text", instead="Give one with text in it")
 
-    def _named_texts(self) -> Iterator[tuple[str, str]]:
+    def _named_texts(self) -> Iterator[tuple[str, str, float]]:
+        """Name, text, and the share of the corpus read after it."""
         for number, text in enumerate(self.texts):
             if text.strip():
-                yield f"text {number}", text
-        for path in self.files:
-            yield from ((name, text) for name, text in documents_of(path, self.reading) if text.strip())
+                yield f"text {number}", text, (number + 1) / len(self.texts)
+        sizes = [path.stat().st_size for path in self.files] if self.files else []
+        whole, before = max(sum(sizes), 1), 0
+        for path, size in zip(self.files, sizes, strict=True):
+            for name, text, share in documents_of(path, self.reading):
+                if text.strip():
+                    yield name, text, (before + share * size) / whole
+            before += size
 
     def segments(self, encoder: Encoder) -> Iterator[Segment]:
         """Every segment in order, in the tokens of a model.

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 
 from unembed.corpus.markup import articles, looks_like_wikitext
@@ -56,8 +57,10 @@ def paths_of(source: str | Path) -> list[Path]:
     return found
 
 
-def documents_of(path: Path, reading: Reading) -> Iterator[tuple[str, str]]:
-    """(name, text) of every document of one file; the kind is told by the ending, anything else is plain text.
+def documents_of(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
+    """(name, text, share of the file read) of every document of one file.
+
+    The kind is told by the ending; anything else is plain text.
 
     Raises:
         CorpusUnreadable: it cannot be read or decoded, or a row has no such column.
@@ -73,39 +76,45 @@ def documents_of(path: Path, reading: Reading) -> Iterator[tuple[str, str]]:
         raise CorpusUnreadable(f"{path}", why=error.strerror or str(error)) from error
 
 
-def _lines(path: Path, reading: Reading) -> Iterator[str]:
+class _Lines:
     """Lines with their ends kept, decoded one by one so that the place of a bad byte is known."""
-    at = 0
-    with path.open("rb") as file:
-        for raw in file:
-            try:
-                yield raw.decode("utf-8", errors=reading.errors)
-            except UnicodeDecodeError as error:
-                raise CorpusUnreadable(
-                    f"{path}, byte {at + error.start}",
-                    why=f"0x{raw[error.start]:02x} is not UTF-8 here",
-                    instead="Convert the file to UTF-8, or read it with errors='replace'",
-                ) from error
-            at += len(raw)
+
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self._path, self._errors = path, reading.errors
+        self._size, self._at = max(path.stat().st_size, 1), 0
+
+    @property
+    def share(self) -> float:
+        """Of the file's bytes read."""
+        return self._at / self._size
+
+    def __iter__(self) -> Iterator[str]:
+        with self._path.open("rb") as file:
+            for raw in file:
+                try:
+                    line = raw.decode("utf-8", errors=self._errors)
+                except UnicodeDecodeError as error:
+                    raise CorpusUnreadable(
+                        f"{self._path}, byte {self._at + error.start}",
+                        why=f"0x{raw[error.start]:02x} is not UTF-8 here",
+                        instead="Convert the file to UTF-8, or read it with errors='replace'",
+                    ) from error
+                self._at += len(raw)
+                yield line
 
 
-def _text(path: Path, reading: Reading) -> Iterator[tuple[str, str]]:
-    lines = _lines(path, reading)
+def _text(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
+    source = _Lines(path, reading)
+    lines = iter(source)
     first: list[str] = []
     for line in lines:
         first.append(line)
         if line.strip():
             break
     wikitext = reading.markup == "wikitext" or (reading.markup == "auto" and looks_like_wikitext(first))
-
-    def all_lines() -> Iterator[str]:
-        yield from first
-        yield from lines
-
-    if wikitext:
-        yield from ((name or path.name, text) for name, text in articles(all_lines()))
-        return
-    yield from _paragraph_documents(path.name, all_lines())
+    every = chain(first, lines)
+    found = articles(every) if wikitext else _paragraph_documents(path.name, every)
+    yield from ((name or path.name, text, source.share) for name, text in found)
 
 
 def _paragraph_documents(name: str, lines: Iterator[str], at_most: int = 1 << 20) -> Iterator[tuple[str, str]]:
@@ -122,8 +131,9 @@ def _paragraph_documents(name: str, lines: Iterator[str], at_most: int = 1 << 20
         yield (name if part == 0 else f"{name} part {part + 1}"), "".join(held)
 
 
-def _json_lines(path: Path, reading: Reading) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(_lines(path, reading), start=1):
+def _json_lines(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
+    lines = _Lines(path, reading)
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
@@ -136,10 +146,10 @@ def _json_lines(path: Path, reading: Reading) -> Iterator[tuple[str, str]]:
             raise CorpusUnreadable(
                 where, why=f"it has no text under {reading.column!r}, only {has}", instead="Name the field with column="
             )
-        yield str(row.get("title") or row.get("id") or f"{path.name}:{number}"), row[reading.column]
+        yield str(row.get("title") or row.get("id") or f"{path.name}:{number}"), row[reading.column], lines.share
 
 
-def _parquet(path: Path, reading: Reading) -> Iterator[tuple[str, str]]:
+def _parquet(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -155,7 +165,7 @@ def _parquet(path: Path, reading: Reading) -> Iterator[tuple[str, str]]:
         for rows in file.iter_batches(batch_size=256, columns=[reading.column]):
             for text in rows.column(0).to_pylist():
                 if isinstance(text, str):
-                    yield f"{path.name}:{number}", text
+                    yield f"{path.name}:{number}", text, (number + 1) / file.metadata.num_rows
                 elif text is not None:
                     raise CorpusUnreadable(f"{path}, row {number}", why=f"column {reading.column!r} holds no text")
                 number += 1

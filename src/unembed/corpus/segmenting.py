@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -28,8 +29,12 @@ def sentence_segments(
     lead = leading(encoder)
     axis = _Axis()
     for document in documents:
-        for number, sentence in enumerate(sentences(document.text)):
-            yield from _windows(encoder.encode(sentence)[0].cpu(), len(lead), size, back, document.number, number, axis)
+        found = sentences(document.text)
+        for number, sentence in enumerate(found):
+            share = _between(document.span, number + 1, len(found))
+            tokens = encoder.encode(sentence)[0].cpu()
+            for segment in _windows(tokens, len(lead), size, back, document.number, number, axis):
+                yield replace(segment, share=share)
 
 
 def window_segments(
@@ -40,7 +45,11 @@ def window_segments(
     lead = leading(encoder)
     axis = _Axis()
     for document in documents:
-        yield from _windows(encoder.encode(document.text)[0].cpu(), len(lead), size, back, document.number, None, axis)
+        tokens = encoder.encode(document.text)[0].cpu()
+        before = axis.position
+        for segment in _windows(tokens, len(lead), size, back, document.number, None, axis):
+            done = segment.start + len(segment) - before
+            yield replace(segment, share=_between(document.span, done, len(tokens)))
 
 
 def _windows(
@@ -70,6 +79,10 @@ def _windows(
         axis.number += 1
         count += 1
     axis.position = start + n
+
+
+def _between(span: tuple[float, float], done: int, of: int) -> float:
+    return span[0] + (span[1] - span[0]) * done / of
 
 
 def sizes(encoder: Encoder, window: int | None, overlap: int | None) -> tuple[int | None, int]:

@@ -37,6 +37,8 @@ class Document:
     name: str
     """Its title where it has one (WikiText), else file and line or row."""
     text: str
+    span: tuple[float, float] = (0.0, 1.0)
+    """Which share of the corpus it takes, from and to, for progress."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Segment:
         lead: how many first columns are special tokens that the tokenizer put in front of the text.
         tokens: ids, (pos,).
         next_token: the token after the last one, -1 where the corpus has none or the segment is a sentence.
+        share: of the corpus read when the segment ends, 0 to 1.
     """
 
     number: int
@@ -62,6 +65,7 @@ class Segment:
     lead: int
     tokens: Int[Tensor, " pos"]
     next_token: int = -1
+    share: float = 0.0
 
     def __len__(self) -> int:
         """Columns."""
@@ -83,6 +87,7 @@ class Batch:
         skips: first columns that are not counted.
         leads: first columns that are special tokens.
         after: the token after the last, -1 for none.
+        share: of the corpus done when the batch is, 0 to 1.
     """
 
     number: int
@@ -95,9 +100,10 @@ class Batch:
     skips: Int[Tensor, " batch"]
     leads: Int[Tensor, " batch"]
     after: Int[Tensor, " batch"]
+    share: float = 0.0
 
     @classmethod
-    def of(cls, number: int, segments: list[Segment]) -> Batch:
+    def of(cls, number: int, segments: list[Segment], share: float = 0.0) -> Batch:
         """The segments as one batch, in the order given."""
         lengths = torch.tensor([len(s) for s in segments])
         tokens = torch.zeros(len(segments), int(lengths.max()), dtype=torch.long)
@@ -114,6 +120,7 @@ class Batch:
             torch.tensor([s.skip for s in segments]),
             torch.tensor([s.lead for s in segments]),
             torch.tensor([s.next_token for s in segments]),
+            share,
         )
 
     @property

@@ -9,8 +9,12 @@ from typing import Any
 from unembed.corpus.corpus import Corpus, open_corpus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.sweeps.passing import feeding
+from unembed.sweeps import local
+from unembed.sweeps.local import Every
+from unembed.sweeps.progress import Report
 from unembed.sweeps.reducer import Reducer
+
+ENGINES = ("local",)
 
 
 def sweep(
@@ -20,9 +24,15 @@ def sweep(
     *,
     engine: str = "local",
     checkpoint: str | Path | None = None,
+    every: Every | None = None,
     tokens_per_batch: int = 2048,
+    progress: Report | None = None,
 ) -> list[Any]:
     """One forward pass per batch, stopped after the last tensor that a reducer needs.
+
+    With a checkpoint, a sweep that was ended in any way goes on where it last saved itself, and its result is bit for
+    bit that of a sweep never interrupted (same model, corpus, settings, machine and threads; anything else is refused).
+    Ctrl-C lets the batch under way end and saves before it stops. A finished checkpoint gives its result at once.
 
     Args:
         lm: the model.
@@ -30,18 +40,23 @@ def sweep(
         reducers: running statistics; their results come back in this order.
         engine: "local".
         checkpoint: a file that the sweep saves itself to and resumes from.
+        every: how often it saves itself; every five minutes unless told.
         tokens_per_batch: columns times rows of a batch.
+        progress: called with a `Progress` about twice a second, and at the end.
 
     Returns:
         Each reducer's result.
+
+    Raises:
+        CheckpointFault: the checkpoint is damaged, of another sweep, or cannot be written.
+        CorpusUnreadable: the corpus is empty, or cannot be read or decoded.
     """
-    if engine != "local":
-        raise InvalidInput(f"engine={engine!r}", why="it is none of local")
+    if engine not in ENGINES:
+        raise InvalidInput(f"engine={engine!r}", why=f"it is none of {', '.join(ENGINES)}")
+    if tokens_per_batch < 1:
+        raise InvalidInput(f"tokens_per_batch={tokens_per_batch}", why="it must be at least 1")
     todo = [reducers] if isinstance(reducers, Reducer) else list(reducers)
-    opened = open_corpus(corpus)
-    for reducer in todo:
-        reducer.start(lm)
-    with feeding(lm, todo) as feed:
-        for batch in opened.batches(lm, tokens_per_batch):
-            feed(batch)
-    return [reducer.result() for reducer in todo]
+    if not todo:
+        raise InvalidInput("reducers", why="there is none", instead="Give at least one, such as TopTriggers()")
+    file = None if checkpoint is None else Path(checkpoint).expanduser()
+    return local.run(lm, open_corpus(corpus), todo, file, every or Every(), tokens_per_batch, progress)
