@@ -26,10 +26,12 @@ _HOMES: dict[str, str] = {
     "cluster_values": "unembed.memories.clusters",
     "report": "unembed.reports.studies",
     "steering": "unembed.control",
+    "early_exit": "unembed.control",
     "toxicity": "unembed.control",
     "circuits": "unembed.attention.circuits",
     "examine": "unembed.environment",
     "Index": "unembed.index.index",
+    "event_sample": "unembed.memories.event_sample",
     "sub_update_effects": "unembed.memories.effects",
     "value_concepts": "unembed.concepts.of_values",
     "UnembedError": "unembed.errors",
@@ -42,6 +44,7 @@ __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
     from unembed.attention.circuits import circuits as circuits
+    from unembed.control import early_exit as early_exit
     from unembed.control import steering as steering
     from unembed.control import toxicity as toxicity
     from unembed.corpus.corpus import open_corpus as open_corpus
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from unembed.memories.clusters import cluster as cluster
     from unembed.memories.clusters import cluster_values as cluster_values
     from unembed.memories.effects import sub_update_effects as sub_update_effects
+    from unembed.memories.event_sample import event_sample as event_sample
     from unembed.memories.values import value_readings as value_readings
     from unembed.reports.studies import report as report
     from unembed.stream.edits import Edit as Edit

@@ -1,0 +1,272 @@
+"""Events over a sample of prefixes: what was first before and after every FFN, and how sub-updates scored it.
+
+One pass over the prefixes; of each only its last position is kept. Ranks are read in the basis "final", the model's own
+readout; scores in "raw" (the papers' e_w . m_i v_i) and "frozen" (through both norms, adding up to the logit's change).
+Where attention and FFN are parallel, "before" is the stream that enters the block.
+
+Source: Geva et al. 2022, section 5 and appendices A.3, A.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.corpus import Batch, Segment
+from unembed.errors import Unsupported
+from unembed.lens import final_scale, read
+from unembed.memories.events import Event, elimination_layer, saturation_layer
+from unembed.memories.examples import draw_examples, example_batches
+from unembed.models.decoder import Decoder
+from unembed.stream.writers import memory_branch
+from unembed.sweeps.passing import feeding
+from unembed.sweeps.reducer import Need, Reducer
+
+DOMINANT = 10
+"""Sub-updates looked at in each update, by |m| times the length of v; and as many random ones beside them."""
+TOKENS = ("final", "candidate")
+"""Whose scores are kept: the model's prediction, and what was first before the layer's FFN."""
+SCORE_BASES = ("raw", "frozen")
+
+
+@dataclass(frozen=True, eq=False)
+class EventSample:
+    """Examples in columns, in corpus order. Ranks count from 0."""
+
+    segment: Int[np.ndarray, " example"]
+    length: Int[np.ndarray, " example"]
+    """Tokens of the prefix."""
+    next_token: Int[np.ndarray, " example"]
+    final: Int[np.ndarray, " example"]
+    """The model's prediction."""
+    final_probability: Float[np.ndarray, " example"]
+    final_before: Int[np.ndarray, "layer example"]
+    """Rank of the prediction before each FFN."""
+    final_after: Int[np.ndarray, "layer example"]
+    candidates: Int[np.ndarray, "layer example"]
+    """What is first before each FFN."""
+    candidates_after: Int[np.ndarray, "layer example"]
+    """Its rank after that FFN."""
+    dominant: Int[np.ndarray, "layer example 10"]
+    contribution: Float[np.ndarray, "layer example"]
+    """Share of the dominant ones in the sum of |m| |v| of all."""
+    random_contribution: Float[np.ndarray, "layer example"]
+    scores: Float[np.ndarray, "layer example 10 token basis"]
+    """Of the dominant ones; token and basis in the order of `TOKENS` and `SCORE_BASES`."""
+    random_scores: Float[np.ndarray, "layer example 10 token basis"]
+    seed: int
+
+    def __len__(self) -> int:
+        """How many examples."""
+        return len(self.segment)
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of the model."""
+        return len(self.final_after)
+
+    @property
+    def saturation(self) -> Int[np.ndarray, " example"]:
+        """The layer from which on the prediction stays first."""
+        return saturation_layer(torch.from_numpy(self.final_after)).numpy()
+
+    @property
+    def elimination(self) -> tuple[Int[np.ndarray, " example"], Int[np.ndarray, " example"]]:
+        """The layer whose own candidate falls furthest, and the rank it falls to (0: none falls)."""
+        layer, rank = elimination_layer(torch.from_numpy(self.candidates_after))
+        return layer.numpy(), rank.numpy()
+
+    def by_ffn(self) -> np.ndarray:
+        """Whether the FFN made the prediction first at its saturation layer (else attention or a block before)."""
+        return self.final_before[self.saturation, np.arange(len(self))] > 0
+
+    def events(self) -> list[tuple[int, Event]]:
+        """Every event with the number of its example."""
+        settled, (fell, rank), by_ffn = self.saturation, self.elimination, self.by_ffn()
+        out = []
+        for i in range(len(self)):
+            layer, column = int(settled[i]), int(self.length[i]) - 1
+            before = int(self.final_before[layer, i])
+            cause = "ffn" if by_ffn[i] else "attention"
+            out.append((i, Event("saturation", layer, column, int(self.final[i]), before, 0, cause)))
+            if rank[i] > 0:
+                layer = int(fell[i])
+                token = int(self.candidates[layer, i])
+                out.append((i, Event("elimination", layer, column, token, 0, int(rank[i]), "ffn")))
+        return out
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Every field as an array, as a file can hold it."""
+        return {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> EventSample:
+        """What `to_arrays` gave."""
+        given: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls)}
+        given["seed"] = int(given["seed"])
+        return cls(**given)
+
+
+class EventRecorder(Reducer):
+    """Reduces batches of prefixes (see `memories.examples`) to an `EventSample`; each row counts at its last column."""
+
+    def __init__(self, seed: int = 0) -> None:
+        """`seed` is that of the random sub-updates."""
+        self.seed = seed
+
+    def start(self, lm: Decoder) -> None:
+        """Begin empty.
+
+        Raises:
+            Unsupported: the model has no memories in some layer.
+        """
+        if not lm.d_mlp:
+            raise Unsupported(f"events of {lm.name}", why="its layers have no memories of their own")
+        self._lm = lm
+        self._points = [
+            ("resid_pre" if block.parallel else "resid_mid", n) for n, block in enumerate(lm.structure.blocks)
+        ]
+        # Views of the weights are cast and turned on demand: once a layer, not once a batch.
+        self._norms = [lm.weights.W_out[n].norm(dim=-1) for n in range(lm.n_layers)]
+        self._seen: dict[Need, Tensor] = {}
+        self._rows: list[dict[str, Tensor]] = []
+
+    @property
+    def needs(self) -> list[Need]:
+        """The stream before and after each FFN, and the coefficients."""
+        return [
+            need for n, before in enumerate(self._points) for need in (before, ("coefficients", n), ("resid_post", n))
+        ]
+
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
+        """Keep the last column of each row."""
+        rows = torch.arange(len(tensor), device=tensor.device)
+        self._seen[point, layer] = tensor[rows, (batch.lengths - 1).to(tensor.device)]
+
+    def update(self, batch: Batch) -> None:
+        """Read the streams in the vocabulary and score the sub-updates."""
+        lm, seen = self._lm, self._seen
+        before = torch.stack([seen[point].to(lm.device) for point in self._points])
+        after = torch.stack([seen["resid_post", n].to(lm.device) for n in range(lm.n_layers)])
+        last = read(lm, after[-1], 1)
+        final = last.ids[:, 0]
+        rows = read(lm, before, 1, track=final[None, :, None].expand(lm.n_layers, -1, -1))
+        candidates = rows.ids[..., 0]
+        track = torch.stack([final.expand(lm.n_layers, -1), candidates], dim=-1)
+        behind = read(lm, after, 1, track=track)
+        found = {
+            "segment": batch.segments,
+            "length": batch.lengths,
+            "next_token": batch.after,
+            "final": final,
+            "final_probability": last.probabilities[:, 0],
+            "final_before": rows.tracked_ranks[..., 0],
+            "final_after": behind.tracked_ranks[..., 0],
+            "candidates": candidates,
+            "candidates_after": behind.tracked_ranks[..., 1],
+        }
+        scale = final_scale(lm, after[-1])
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + batch.number)
+        layers = [self._layer(n, track[n], scale, generator) for n in range(lm.n_layers)]
+        found |= {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
+        self._rows.append({name: t.detach().cpu() for name, t in found.items()})
+        self._seen = {}
+
+    def _layer(self, n: int, tokens: Int[Tensor, "row 2"], scale: Tensor, generator: torch.Generator) -> dict:
+        lm = self._lm
+        m = self._seen["coefficients", n].to(lm.device)
+        sizes = m.abs() * self._norms[n].to(m)
+        k = min(DOMINANT, m.shape[-1])
+        largest, dominant = sizes.topk(k, dim=-1)
+        random = torch.rand(m.shape, generator=generator).topk(k, dim=-1).indices.to(m.device)
+        total = sizes.sum(dim=-1).clamp_min(1e-30)
+        scores = self._scores(n, m, torch.cat([dominant, random], dim=-1), tokens, scale)
+        return {
+            "dominant": dominant,
+            "contribution": largest.sum(dim=-1) / total,
+            "random_contribution": sizes.gather(-1, random).sum(dim=-1) / total,
+            "scores": scores[:, :k],
+            "random_scores": scores[:, k:],
+        }
+
+    def _scores(
+        self, n: int, m: Tensor, index: Int[Tensor, "row k"], tokens: Int[Tensor, "row 2"], scale: Tensor
+    ) -> Float[Tensor, "row k 2 2"]:
+        """e_w . m_i v_i for two tokens, raw and through the final norm at the run's scale; branch norms kept too."""
+        lm = self._lm
+        wide = torch.promote_types(m.dtype, torch.float32)
+        branch = memory_branch(lm, n, m)
+        raw = lm.weights.W_U.T[tokens].to(wide)
+        frozen = raw * lm.structure.logit_scale
+        if lm.structure.final_norm is not None:
+            frozen = lm.structure.final_norm.pulled_back(frozen, scale[:, None].to(wide))
+        directions = torch.stack([raw, frozen], dim=-2) * branch.multiplier
+        factor = 1.0
+        if branch.norm is not None and branch.scale is not None:
+            one = torch.ones(1, dtype=wide, device=m.device)
+            directions = branch.norm.pulled_back(directions, one)
+            factor = (1.0 / branch.scale)[:, :, None, None]
+        values = lm.weights.W_out[n][index].to(wide)
+        scores = torch.einsum("rkd,rtbd->rktb", values, directions.to(wide))
+        return scores * m.gather(-1, index).to(wide)[:, :, None, None] * factor
+
+    def merge(self, other: EventRecorder) -> None:
+        """Take in another's examples."""
+        self._rows += other._rows
+
+    def result(self) -> EventSample:
+        """The examples in corpus order."""
+        joined = {
+            name: torch.cat([row[name] for row in self._rows], dim=1 if self._rows[0][name].dim() > 1 else 0).numpy()
+            for name in self._rows[0]
+        }
+        order = np.argsort(joined["segment"], kind="stable")
+        ordered = {name: a[order] if a.ndim == 1 else a[:, order] for name, a in joined.items()}
+        return EventSample(**ordered, seed=self.seed)
+
+    def state(self) -> dict[str, Any]:
+        """The rows so far."""
+        return {"rows": list(self._rows)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from saved rows."""
+        self._rows = list(state["rows"])
+
+
+def event_sample(
+    lm: Decoder, corpus: Any = None, n: int = 2000, *, seed: int = 0, tokens_per_batch: int = 4096
+) -> EventSample:
+    """Events and scores over up to `n` random prefixes of a corpus.
+
+    Args:
+        lm: the model.
+        corpus: what `unembed.open_corpus` takes; the shipped text when None.
+        n: how many prefixes (the paper: 2,000, and 10,000 for the saturation tables).
+        seed: of the draw of prefixes and of the random sub-updates.
+        tokens_per_batch: columns times rows of a batch.
+
+    Raises:
+        Unsupported: the model has no memories.
+        CorpusUnreadable: the corpus cannot be read.
+
+    Memory: about 350 bytes a layer and example, one batch's activations, and 1,024 * 4,096 scores.
+    """
+    recorder = EventRecorder(seed)
+    recorder.start(lm)
+    return record_events(lm, draw_examples(lm, corpus, n, seed), recorder, tokens_per_batch)
+
+
+def record_events(
+    lm: Decoder, examples: list[Segment], recorder: EventRecorder, tokens_per_batch: int = 4096
+) -> EventSample:
+    """Events of given prefixes; the recorder must have been started."""
+    with feeding(lm, [recorder]) as feed:
+        for batch in example_batches(examples, tokens_per_batch):
+            feed(batch)
+    return recorder.result()

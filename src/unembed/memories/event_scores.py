@@ -1,0 +1,131 @@
+"""How sub-updates score the reference token of events, and the most extreme of them, from an `EventSample`.
+
+Source: Geva et al. 2022: Tab. 4 (events), Fig. 3 and section 5.2 (layers, extreme sub-updates), Tab. 9-10 (saturation
+by layer), Fig. 6 (contribution).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from unembed.errors import InvalidInput
+from unembed.memories.event_sample import SCORE_BASES, TOKENS, EventSample
+
+Kind = Literal["saturation", "elimination"]
+
+
+def counted_events(
+    sample: EventSample, kind: Kind, *, ffn_only: bool = True, last_layer: bool = False
+) -> tuple[Int[np.ndarray, " event"], Int[np.ndarray, " event"]]:
+    """Layer and example of the events that are scored.
+
+    Args:
+        sample: the examples.
+        kind: "saturation" or "elimination".
+        ffn_only: only saturations that the FFN made, as the paper says; eliminations always are the FFN's.
+        last_layer: count saturations in the last layer too; the paper leaves them out.
+
+    Raises:
+        InvalidInput: another kind.
+    """
+    examples = np.arange(len(sample))
+    if kind == "saturation":
+        layers = sample.saturation
+        keep = sample.by_ffn() if ffn_only else np.ones(len(sample), dtype=bool)
+        if not last_layer:
+            keep = keep & (layers < sample.n_layers - 1)
+    elif kind == "elimination":
+        layers, rank = sample.elimination
+        keep = rank > 0
+    else:
+        raise InvalidInput(f"event {kind!r}", why="it is neither saturation nor elimination")
+    return layers[keep], examples[keep]
+
+
+def event_scores(
+    sample: EventSample,
+    kind: Kind,
+    *,
+    basis: str = "raw",
+    random: bool = False,
+    ffn_only: bool = True,
+    last_layer: bool = False,
+) -> Float[np.ndarray, "event 10"]:
+    """Scores of the reference token (the prediction; the fallen candidate) by the sub-updates of each event's update.
+
+    Args:
+        sample: the examples.
+        kind: "saturation" or "elimination".
+        basis: "raw" or "frozen".
+        random: of 10 random sub-updates of the same layer instead of the 10 dominant ones.
+        ffn_only: see `counted_events`.
+        last_layer: see `counted_events`.
+    """
+    layers, examples = counted_events(sample, kind, ffn_only=ffn_only, last_layer=last_layer)
+    token = TOKENS.index("final" if kind == "saturation" else "candidate")
+    scores = sample.random_scores if random else sample.scores
+    return scores[layers, examples, :, token, _basis(basis)]
+
+
+def _basis(basis: str) -> int:
+    if basis not in SCORE_BASES:
+        raise InvalidInput(f"basis {basis!r} for scores", why=f"it is none of {', '.join(SCORE_BASES)}")
+    return SCORE_BASES.index(basis)
+
+
+def candidate_scores(
+    sample: EventSample, *, basis: str = "raw", random: bool = False
+) -> Float[np.ndarray, "layer example 10"]:
+    """In each layer, the scores of what is first before its FFN, by the dominant (or random) sub-updates (Fig. 3)."""
+    scores = sample.random_scores if random else sample.scores
+    return scores[..., TOKENS.index("candidate"), _basis(basis)]
+
+
+def saturation_shares(sample: EventSample) -> Float[np.ndarray, " layer"]:
+    """The share of examples that saturate in each layer, whatever caused it (Tab. 9-10)."""
+    return np.bincount(sample.saturation, minlength=sample.n_layers) / len(sample)
+
+
+@dataclass(frozen=True, eq=False)
+class ExtremeSubUpdates:
+    """Dominant sub-updates that score the top candidate beyond a threshold, one row each."""
+
+    threshold: float
+    basis: str
+    layer: Int[np.ndarray, " row"]
+    index: Int[np.ndarray, " row"]
+    example: Int[np.ndarray, " row"]
+    score: Float[np.ndarray, " row"]
+
+    @property
+    def memories(self) -> Int[np.ndarray, "memory 2"]:
+        """Layer and index of each memory among them, once."""
+        return np.unique(np.column_stack([self.layer, self.index]), axis=0)
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.layer)
+
+
+def extreme_sub_updates(
+    sample: EventSample, threshold: float | None = None, *, share: float = 0.005, basis: str = "raw"
+) -> ExtremeSubUpdates:
+    """The dominant sub-updates whose score of the top candidate is beyond a threshold in size.
+
+    Args:
+        sample: the examples.
+        threshold: in score units (the paper: 10 for GPT-2 medium, 5 for WikiLM); when None, whatever leaves `share` of
+            all dominant sub-updates.
+        share: used without a threshold, because score units differ between models.
+        basis: "raw" or "frozen".
+    """
+    scores = candidate_scores(sample, basis=basis)
+    size = np.abs(scores)
+    limit = float(np.quantile(size, 1 - share)) if threshold is None else float(threshold)
+    layer, example, place = np.nonzero(size > limit)
+    index = sample.dominant[layer, example, place]
+    return ExtremeSubUpdates(limit, basis, layer, index, example, scores[layer, example, place])

@@ -1,0 +1,158 @@
+"""Events over a corpus sample against the trace of each prefix, and the numbers made of them by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import unembed
+from tests.cli.conftest import save_model
+from tests.conftest import tiny
+from unembed.corpus import Segment
+from unembed.errors import InvalidInput, Unsupported
+from unembed.memories.event_sample import EventRecorder, EventSample, event_sample, record_events
+from unembed.memories.event_scores import (
+    candidate_scores,
+    counted_events,
+    event_scores,
+    extreme_sub_updates,
+    saturation_shares,
+)
+from unembed.memories.examples import draw_examples
+from unembed.memories.sub_updates import token_scores
+from unembed.trace import Trace
+
+TEXTS = [f"The first month of the year is {w} a b c" for w in ("January", "w66", "w70", "w71", "w80")]
+
+
+def prefixes(n: int = 6) -> list[Segment]:
+    g = torch.Generator().manual_seed(3)
+    rows = [torch.randint(3, 60, (2 + i,), generator=g) for i in range(n)]
+    return [Segment(i, 0, i, 100 * i, 0, 0, row[:-1], int(row[-1])) for i, row in enumerate(rows)]
+
+
+def sampled(lm, seed: int = 0, tokens: int = 12) -> EventSample:
+    recorder = EventRecorder(seed)
+    recorder.start(lm)
+    return record_events(lm, prefixes(), recorder, tokens)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "gptj"])
+def test_every_number_is_the_traces(family):
+    lm = tiny(family, torch.float64)
+    sample = sampled(lm)
+    for i, segment in enumerate(prefixes()):
+        trace = Trace(lm, segment.tokens)
+        assert sample.final[i] == trace.prediction[-1]
+        events = [e for n, e in sample.events() if n == i]
+        assert events == trace.events(-1)
+        assert sample.next_token[i] == segment.next_token
+        column = len(segment) - 1
+        for n in range(lm.n_layers):
+            dominant = trace.dominant(10)[n]
+            assert sample.dominant[n, i].tolist() == dominant.index[-1].tolist()
+            assert sample.contribution[n, i] == pytest.approx(float(dominant.share[-1].sum()), rel=1e-9)
+            for t, token in enumerate((sample.final[i], sample.candidates[n, i])):
+                for b, basis in enumerate(("raw", "frozen")):
+                    every = token_scores(lm, trace.run, n, column, int(token), basis)
+                    expected = every[torch.from_numpy(sample.dominant[n, i])]
+                    np.testing.assert_allclose(sample.scores[n, i, :, t, b], expected.detach(), rtol=1e-5, atol=1e-9)
+
+
+def test_batches_merge_to_the_same_sample_and_the_seed_moves_only_random_ones():
+    lm = tiny("gpt2")
+    one, other = sampled(lm, tokens=4), sampled(lm, tokens=1000)
+    for name in ("segment", "final", "final_before", "final_after", "candidates", "dominant"):
+        assert (getattr(one, name) == getattr(other, name)).all()
+    np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
+    seeded = sampled(lm, seed=5, tokens=4)
+    assert (seeded.scores == one.scores).all()
+    assert not (seeded.random_scores == one.random_scores).all()
+    parts = []
+    for half in (prefixes()[:3], prefixes()[3:]):
+        recorder = EventRecorder(0)
+        recorder.start(lm)
+        record_events(lm, half, recorder)
+        parts.append(recorder)
+    parts[1].merge(parts[0])
+    assert (parts[1].result().segment == one.segment).all()
+    again = EventSample.from_arrays(one.to_arrays())
+    assert again.seed == one.seed
+    assert (again.scores == one.scores).all()
+
+
+def hand_made() -> EventSample:
+    """Three layers, three examples; the last candidate never falls."""
+    after = np.array([[0, 3, 0], [2, 1, 0], [0, 0, 0]])
+    before = np.array([[1, 4, 2], [0, 2, 0], [3, 0, 0]])
+    fallen = np.array([[0, 5, 0], [7, 2, 0], [7, 0, 0]])
+    scores = np.arange(3 * 3 * 10 * 2 * 2, dtype=float).reshape(3, 3, 10, 2, 2)
+    n = np.arange(3)
+    return EventSample(
+        n, n + 1, n, n, n / 3, before, after, fallen * 0 + 9, fallen, scores[..., 0, 0].astype(int),
+        scores[..., 0, 0, 0] / 900, scores[..., 0, 0, 0] / 9000, scores, -scores, 0,
+    )  # fmt: skip
+
+
+def test_events_of_hand_made_ranks():
+    sample = hand_made()
+    assert sample.saturation.tolist() == [2, 2, 0]
+    assert sample.by_ffn().tolist() == [True, False, True]
+    layer, rank = sample.elimination
+    assert (layer.tolist(), rank.tolist()) == ([1, 0, 0], [7, 5, 0])
+    assert [(i, e.kind, e.layer, e.cause) for i, e in sample.events()] == [
+        (0, "saturation", 2, "ffn"),
+        (0, "elimination", 1, "ffn"),
+        (1, "saturation", 2, "attention"),
+        (1, "elimination", 0, "ffn"),
+        (2, "saturation", 0, "ffn"),
+    ]
+    assert saturation_shares(sample) == pytest.approx([1 / 3, 0, 2 / 3])
+    assert [a.tolist() for a in counted_events(sample, "saturation")] == [[0], [2]]
+    assert [a.tolist() for a in counted_events(sample, "saturation", last_layer=True)] == [[2, 0], [0, 2]]
+    assert [a.tolist() for a in counted_events(sample, "elimination")] == [[1, 0], [0, 1]]
+
+
+def test_scores_of_events_are_those_of_their_layer_and_token():
+    sample = hand_made()
+    assert (event_scores(sample, "saturation") == sample.scores[0, 2, :, 0, 0][None]).all()
+    assert (event_scores(sample, "elimination", basis="frozen")[0] == sample.scores[1, 0, :, 1, 1]).all()
+    assert (event_scores(sample, "elimination", random=True)[1] == -sample.scores[0, 1, :, 1, 0]).all()
+    assert (candidate_scores(sample) == sample.scores[..., 1, 0]).all()
+    extreme = extreme_sub_updates(sample, 300.0)
+    assert (extreme.score > 300).all()
+    assert len(extreme) == int((sample.scores[..., 1, 0] > 300).sum())
+    assert len(extreme_sub_updates(sample, share=0.1)) == 9
+    with pytest.raises(InvalidInput, match="basis"):
+        event_scores(sample, "saturation", basis="final")
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory):
+    return unembed.load(save_model(tmp_path_factory.mktemp("events") / "tiny"))
+
+
+def test_examples_are_seeded_prefixes_with_the_token_that_follows(lm):
+    drawn = draw_examples(lm, TEXTS, 3, seed=1)
+    assert [s.number for s in drawn] == sorted(s.number for s in drawn)
+    assert drawn[0].tokens.tolist() == draw_examples(lm, TEXTS, 3, seed=1)[0].tokens.tolist()
+    whole = {s.number: s for s in unembed.open_corpus(TEXTS).segments(lm)}
+    for s in drawn:
+        full = whole[s.number].tokens.tolist()
+        assert full[: len(s)] == s.tokens.tolist()
+        assert full[len(s)] == s.next_token
+    assert len(draw_examples(lm, TEXTS, 100)) == len(whole)
+    lengths = {len(draw_examples(lm, TEXTS, 1, seed=i)[0]) for i in range(60)}
+    assert min(lengths) == 1
+    assert max(lengths) == max(map(len, whole.values())) - 1
+
+
+def test_a_corpus_sample_and_bad_input(lm):
+    sample = event_sample(lm, TEXTS, 4)
+    assert len(sample) == 4
+    assert (sample.final_after[-1] == 0).all()
+    with pytest.raises(InvalidInput, match="at least one"):
+        event_sample(lm, TEXTS, 0)
+    with pytest.raises(Unsupported, match="memories"):
+        event_sample(tiny("mixtral"), TEXTS, 4)
