@@ -44,12 +44,12 @@ __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
     from unembed.attention.circuits import circuits as circuits
+    from unembed.concepts.of_values import value_concepts as value_concepts
     from unembed.control import early_exit as early_exit
     from unembed.control import steering as steering
     from unembed.control import toxicity as toxicity
     from unembed.corpus.corpus import open_corpus as open_corpus
     from unembed.environment import examine as examine
-    from unembed.concepts.of_values import value_concepts as value_concepts
     from unembed.errors import UnembedError as UnembedError
     from unembed.index.index import Index as Index
     from unembed.language_model import LanguageModel as LanguageModel
