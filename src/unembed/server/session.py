@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
 
 from unembed.errors import IndexFault, InvalidInput
 from unembed.server.answers import Cache, encoded
 from unembed.server.worker import Worker
+
+On = Literal["model", "long", "files"]
 
 MAX_PROMPT = 20_000
 """Characters of a prompt; its tokens are limited by the model's context."""
@@ -26,6 +30,9 @@ class Session:
         """Start the model's thread."""
         self.lm, self.index, self.index_name = lm, index, index_name
         self.worker, self.cache = Worker(), Cache()
+        # Long work that seldom needs the model, and reading files: neither makes a trace wait.
+        self._long = ThreadPoolExecutor(1, thread_name_prefix="unembed-long")
+        self._files = ThreadPoolExecutor(4, thread_name_prefix="unembed-files")
         self._traces: OrderedDict[str, tuple[Any, str]] = OrderedDict()
         self._prompts: OrderedDict[str, tuple[str, list[dict[str, Any]]]] = OrderedDict()
         self._lock = threading.Lock()
@@ -87,14 +94,35 @@ class Session:
             )
         return self.index
 
-    async def body(self, key: str, work: Callable[[], Any], *, what: str, client: str, channel: str) -> bytes:
-        """The JSON of what `work` returns, from the cache when it was asked before."""
+    async def body(
+        self, key: str, work: Callable[[], Any], *, what: str, client: str, channel: str, on: On = "model"
+    ) -> bytes:
+        """The JSON of what `work` returns, from the cache when it was asked before.
+
+        Args:
+            key: what the answer depends on.
+            work: makes the answer.
+            what: how the status calls it.
+            client: which page asks.
+            channel: newest wins within the client and the channel, where the model is needed.
+            on: "model": the model's thread; "long": beside it, one at a time; "files": only files are read.
+        """
         found = self.cache.get(key)
         if found is None:
-            found = await self.worker.run(lambda: encoded(work()), what=what, client=client, channel=channel)
+            if on == "model":
+                found = await self.worker.run(lambda: encoded(work()), what=what, client=client, channel=channel)
+            else:
+                found = await self.beside(lambda: encoded(work()), on)
             self.cache.put(key, found)
         return found
 
+    async def beside(self, work: Callable[[], Any], on: On) -> Any:
+        """The result of a function that runs beside the model's thread."""
+        pool = self._long if on == "long" else self._files
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+
     def close(self) -> None:
-        """End the model's thread."""
+        """End all threads."""
         self.worker.stop()
+        for pool in (self._long, self._files):
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -46,6 +46,7 @@ def router(session: Session) -> APIRouter:
             what="scoring heads",
             client=client,
             channel="heads",
+            on="long",
         )
         return tagged(request, body)
 
@@ -67,7 +68,9 @@ def router(session: Session) -> APIRouter:
             return head_view(held.circuits, layer, head, src, dst, top).to_dict()
 
         key = f"head {layer} {head} {source} {destination} {top}"
-        return tagged(request, await session.body(key, work, what="reading a head", client=client, channel="head"))
+        return tagged(
+            request, await session.body(key, work, what="reading a head", client=client, channel="head", on="long")
+        )
 
     @routes.get("/traces/{trace_id}/attention/{layer}/{head}")
     async def get_pattern(

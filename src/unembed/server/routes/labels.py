@@ -77,9 +77,6 @@ def router(session: Session) -> APIRouter:
     """The routes, over what is open."""
     routes = APIRouter(tags=["labels"])
 
-    async def on_model(work: Any, what: str, client: str, channel: str) -> Any:
-        return await session.worker.run(work, what=what, client=client, channel=channel)
-
     def items(what: Literal["key", "value"], seed: int, per_layer: int, random_per_layer: int) -> list[Any]:
         from unembed.concepts.annotating import queue
 
@@ -120,7 +117,6 @@ def router(session: Session) -> APIRouter:
         per_layer: _Each = 10,
         random_per_layer: _Random = 5,
         author: Annotated[str, Query(max_length=80)] = "",
-        client: a.Client = "",
     ) -> dict[str, Any]:
         """How long the queue is, which items this author has done, and the rules; it does not tell what an item is."""
         held = session.need_index()
@@ -133,7 +129,7 @@ def router(session: Session) -> APIRouter:
             finished = [item.number for item in found if (item.what, item.layer, item.index) in done]
             return {"what": what, "items": len(found), "done": finished, "rules": dataclasses.asdict(RULES[what])}
 
-        return await on_model(work, "drawing the queue", client, "queue")
+        return await session.beside(work, "files")
 
     @routes.get("/annotations/queue/{number}")
     async def get_item(
@@ -142,7 +138,6 @@ def router(session: Session) -> APIRouter:
         seed: _Seed = 0,
         per_layer: _Each = 10,
         random_per_layer: _Random = 5,
-        client: a.Client = "",
     ) -> dict[str, Any]:
         """What one item shows: 25 trigger prefixes of a key, or 30 tokens of a value with descriptions."""
         held = session.need_index()
@@ -162,10 +157,10 @@ def router(session: Session) -> APIRouter:
                 "tokens": [{"token": t, "description": d} for t, d in zip(texts, said, strict=True)],
             }
 
-        return await on_model(work, "reading an item", client, "item")
+        return await session.beside(work, "files")
 
     @routes.post("/annotations")
-    async def post_annotation(asked: AnnotatedAsked, client: a.Client = "") -> dict[str, Any]:
+    async def post_annotation(asked: AnnotatedAsked) -> dict[str, Any]:
         """Store what an annotator found in an item: one label for each pattern, or one that says there is none."""
         held = session.need_index()
 
@@ -185,10 +180,10 @@ def router(session: Session) -> APIRouter:
             session.labelled += 1
             return {"ids": ids}
 
-        return await on_model(work, "storing an annotation", client, "annotate")
+        return await session.beside(work, "files")
 
     @routes.get("/annotations/agreement")
-    async def get_agreement(client: a.Client = "") -> dict[str, Any]:
+    async def get_agreement() -> dict[str, Any]:
         """Cohen's and Fleiss' kappa over all items that several people annotated."""
         held = session.need_index()
 
@@ -197,7 +192,7 @@ def router(session: Session) -> APIRouter:
 
             return {"questions": [dataclasses.asdict(one) for one in agreement(held.labels().rows())]}
 
-        return await on_model(work, "comparing annotators", client, "agreement")
+        return await session.beside(work, "files")
 
     @routes.get("/annotations/export")
     async def export() -> Response:

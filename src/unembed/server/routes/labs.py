@@ -67,7 +67,7 @@ def router(session: Session) -> APIRouter:
             return {**table, "edits": [dataclasses.asdict(edit) for edit in edits]}
 
         key = f"promoters {asked.model_dump_json()}"
-        body = await session.body(key, work, what="finding values", client=client, channel="promoters")
+        body = await session.body(key, work, what="finding values", client=client, channel="promoters", on="long")
         return tagged(request, body)
 
     return routes

@@ -70,7 +70,8 @@ def router(session: Session) -> APIRouter:
 
         key = f"triggers {layer} {index} {top} {context} {pole}"
         return tagged(
-            request, await session.body(key, work, what="reading triggers", client=client, channel="triggers")
+            request,
+            await session.body(key, work, what="reading triggers", client=client, channel="triggers", on="files"),
         )
 
     @routes.get("/memories/{layer}/{index}/similar")
@@ -90,7 +91,8 @@ def router(session: Session) -> APIRouter:
 
         key = f"similar {layer} {index} {top} {among}"
         return tagged(
-            request, await session.body(key, work, what="finding neighbours", client=client, channel="similar")
+            request,
+            await session.body(key, work, what="finding neighbours", client=client, channel="similar", on="files"),
         )
 
     @routes.get("/memories/{layer}/{index}/concepts")
@@ -104,7 +106,8 @@ def router(session: Session) -> APIRouter:
 
         key = f"concepts {layer} {index}"
         return tagged(
-            request, await session.body(key, work, what="finding concepts", client=client, channel="concepts")
+            request,
+            await session.body(key, work, what="finding concepts", client=client, channel="concepts", on="long"),
         )
 
     @routes.post("/firing")

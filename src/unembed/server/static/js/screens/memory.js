@@ -78,9 +78,9 @@ export function render(root, page) {
           h("section", { class: "card", "aria-labelledby": "class-title" }, h("header", {}, h("h2", { id: "class-title" }, "Classes its tokens share")), concepts),
           h("section", { class: "card", "aria-labelledby": "near-title" }, h("header", {}, h("h2", { id: "near-title" }, "Values like it")), near))));
     loadTriggers(triggers, layer, index);
-    loadConcepts(concepts, layer, index);
-    loadNear(near, layer, index);
     loadLabels(labels, names, layer, index);
+    loadNear(near, layer, index);
+    loadConcepts(concepts, layer, index);
   }
 
   const figure = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
