@@ -33,8 +33,16 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	@$(PIP) --editable '.[docs]'
 	@touch $@
 
-run: $(VENV)/.installed  ## install, then trace a prompt on the embedded model
-	@$(BIN)/unembed trace "$(PROMPT)"
+# Where traces look first; a changed model or corpus makes another folder, and this stamp older than its files.
+READY := .cache/unembed/.ready
+
+$(READY): src/unembed/models/shipped/wren/model.safetensors src/unembed/corpus/shipped/wikitext/valid.txt | $(VENV)/.installed
+	@echo "Indexing what every memory of wren fires on (once; half a minute on two cores)" >&2
+	@UNEMBED_CACHE=.cache/unembed $(BIN)/unembed index build --detokenize >/dev/null
+	@touch $@
+
+run: $(VENV)/.installed $(READY)  ## install, index the embedded model, then trace a prompt on it
+	@UNEMBED_CACHE=.cache/unembed $(BIN)/unembed trace "$(PROMPT)"
 
 # One thread each: two workers that both spread over all cores crawl.
 test: $(VENV)/.installed-dev  ## all tests

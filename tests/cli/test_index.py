@@ -155,3 +155,53 @@ def test_faults_are_one_line(unembed: Run, folder: Path, tmp_path: Path, gpt2_fo
         assert says in result.stderr.splitlines()[-1]
         assert result.stdout == ""
     assert unembed("index", "triggers", folder, 0, 0, "--json", "--csv").exit_code == 2
+
+
+def test_a_trace_shows_the_top_trigger_of_each_sub_update(
+    unembed: Run, folder: Path, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path))
+    arguments = ("trace", "The year is", "--model", gpt2_folder, "--memories", 20)
+    assert "fires most on" not in shown(unembed(*arguments))
+    view = json.loads(shown(unembed(*arguments, "--index", folder, "--json")))
+    index, seen = Index.open(folder), 0
+    for layer in view["layers"]:
+        for update in layer["sub_updates"]:
+            best = list(index.triggers(layer["layer"], update["index"], 1, context=24).rows())
+            if update["coefficient"] < 0 or not best:
+                assert update["trigger"] is None
+            else:
+                seen += 1
+                assert update["trigger"] == {name: best[0][name] for name in update["trigger"]}
+    assert seen > 5
+    for width in (60, 80, 100, 160):
+        monkeypatch.setenv("COLUMNS", str(width))
+        text = shown(unembed(*arguments, "--index", folder))
+        assert ("its key fires most on" in text) == (width >= 72)
+        assert all(cell_len(line.rstrip()) <= width for line in text.splitlines())
+    page = tmp_path / "page.html"
+    assert unembed(*arguments, "--index", folder, "--html", page).exit_code == 0
+    assert page.read_text().count("<mark>") == seen
+
+
+def test_a_ready_index_is_found_only_by_its_own_model(
+    unembed: Run, gpt2_folder: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
+    arguments = ("trace", "The year is", "--model", gpt2_folder)
+    assert unembed("index", "build", "--corpus", corpus, "--model", gpt2_folder).exit_code == 0
+    assert "its key fires most on" in shown(unembed(*arguments))
+    import shutil
+
+    changed = Path(shutil.copytree(gpt2_folder, tmp_path / gpt2_folder.name))
+    weights = load_file(changed / "model.safetensors")
+    weights["transformer.h.0.mlp.c_fc.weight"][0, 0] += torch.tensor(0.5)
+    save_file(weights, changed / "model.safetensors", metadata={"format": "pt"})
+    assert "its key fires most on" not in shown(unembed("trace", "The year is", "--model", changed))
+    (built,) = (tmp_path / "cache").iterdir()
+    (built / "tokens/token.npy").unlink()  # a ready index that is not whole is not used
+    assert "its key fires most on" not in shown(unembed(*arguments))
+    assert unembed("trace", "The year is", "--model", changed, "--index", built).exit_code == 1

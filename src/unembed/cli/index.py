@@ -34,7 +34,16 @@ _CORPUS, _SWEEP = "Corpus", "Sweep"
 
 @app.command("build")
 def build(
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="A new folder.", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="A new folder; default: in the cache, where traces find it.",
+            show_default=False,
+        ),
+    ] = None,
     corpus: Annotated[
         str | None,
         typer.Option(
@@ -105,6 +114,10 @@ def build(
         max_documents=max_documents,
     )  # fmt: skip
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
+    if out is None:
+        from unembed.index.cached import cached_path
+
+        out = cached_path(lm, read)
     cost = unembed.Index.estimate(lm, read, top, top_tokens=top_tokens, poles=poles)
     print(in_words(cost, lm.name), file=sys.stderr)
     if dry_run:

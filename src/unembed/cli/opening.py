@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -26,3 +27,14 @@ def opened(
     if "/" in model and sys.stderr.isatty():
         print(f"Opening {visible(model, prose=True)} ...", file=sys.stderr)
     return unembed.load(model, revision=revision, offline=offline, dtype=dtype, device=device)
+
+
+def index_of(lm: Any, folder: Path | None) -> Any:
+    """The index asked for, else a ready one of this model, else None."""
+    if folder is not None:
+        import unembed
+
+        return unembed.Index.open(folder, lm)
+    from unembed.index.cached import cached_index
+
+    return cached_index(lm)

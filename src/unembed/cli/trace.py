@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,6 +27,14 @@ def trace(
     point: options.PointOption = "resid_post",
     basis: options.BasisOption = "final",
     hide_unlearned: options.HideUnlearned = False,
+    index: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Show each memory's top trigger from this index; default: a ready one of the model.",
+            show_default=False,
+        ),
+    ] = None,
     model: options.Model = "wren",
     revision: options.Revision = None,
     offline: options.Offline = False,
@@ -45,12 +54,13 @@ def trace(
     """
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     edits = options.edits(set_)
-    from unembed.cli.opening import opened
-    from unembed.views.trace_gather import Asked, trace_view
+    from unembed.cli.opening import index_of, opened
     from unembed.cli.trace_output import deliver
     from unembed.cli.trace_terminal import draw_trace
+    from unembed.views.trace_gather import Asked, trace_view
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     asked = Asked(prompt, position, top, basis, hide_unlearned, edits, seed)
-    view, passport = trace_view(lm, asked, layer=layer, memories=memories, token=token, point=point)
+    held = index_of(lm, index)
+    view, passport = trace_view(lm, asked, layer=layer, memories=memories, token=token, point=point, index=held)
     deliver(view, passport, draw_trace, as_json=as_json, csv=csv, plain=plain, html=html)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from unembed.cli.bars import Scale, percent, signed
-from unembed.views.trace_view import AccountView, Candidate, EventView, LayerView, SubUpdateView, TraceView
 from unembed.results import visible, visible_html
+from unembed.views.trace_view import AccountView, Candidate, EventView, LayerView, SubUpdateView, TraceView
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf8; --card: #fff; --ink: #1d2433; --soft: #667085; --line: #e4e2dd;
@@ -161,8 +161,12 @@ def _sub_updates(view: TraceView) -> str:
     if not updates:
         return ""
     scale = Scale.of([update.signed_share for update in updates], 100)
+    has_triggers = any(update.trigger for update in updates)
+    column = "<th>its key fires most on</th>" if has_triggers else ""
     rows = "".join(
-        _sub_update(update, scale, i == 0) for layer in view.layers for i, update in enumerate(layer.sub_updates)
+        _sub_update(update, scale, i == 0, has_triggers)
+        for layer in view.layers
+        for i, update in enumerate(layer.sub_updates)
     )
     return (
         "<section><h2>Dominant sub-updates</h2><p class='note'>Memories by |m|·‖v‖. The bar is the memory's share of "
@@ -170,18 +174,28 @@ def _sub_updates(view: TraceView) -> str:
         "toward.</p>"
         "<table><thead><tr><th>memory</th><th class='n'>m</th><th></th><th class='n'>share</th>"
         f"<th class='n'><span class='target'>{visible_html(view.target.token)}</span></th><th>pushes toward</th>"
-        f"</tr></thead><tbody>{rows}</tbody></table></section>"
+        f"{column}</tr></thead><tbody>{rows}</tbody></table></section>"
     )
 
 
-def _sub_update(update: SubUpdateView, scale: Scale, is_first: bool) -> str:
+def _sub_update(update: SubUpdateView, scale: Scale, is_first: bool, has_triggers: bool) -> str:
     tokens = " ".join(visible_html(token) for token in update.pushed_tokens)
     score = "" if update.score is None else signed(update.score)
     return (
         f"<tr{' class=new' if is_first else ''}><td class='id'>{update.layer}.{update.index}</td>"
         f"<td class='n'>{signed(update.coefficient)}</td><td>{_bar(update.signed_share, scale)}</td>"
-        f"<td class='n'>{percent(update.share)}</td><td class='n'>{score}</td><td class='wrap'>{tokens}</td></tr>"
+        f"<td class='n'>{percent(update.share)}</td><td class='n'>{score}</td><td class='wrap'>{tokens}</td>"
+        f"{_trigger(update) if has_triggers else ''}</tr>"
     )
+
+
+def _trigger(update: SubUpdateView) -> str:
+    found = update.trigger
+    if found is None:
+        return "<td></td>"
+    following = "" if found.next_token is None else f" <small>{visible_html(found.next_token)}</small>"
+    prefix = visible_html(found.prefix, prose=True)
+    return f"<td class='wrap'>{prefix} <mark>{visible_html(found.token)}</mark>{following}</td>"
 
 
 def _bar(value: float, scale: Scale, wide: str = "") -> str:

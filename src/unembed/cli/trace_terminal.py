@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from unembed.cli.bars import OPPOSES, PROMOTES, Scale, percent, signed
-from unembed.views.trace_view import AccountView, Candidate, EventView, LayerView, SubUpdateView, TraceView
+from unembed.cli.index_view import passage
 from unembed.results import visible_rich
+from unembed.views.trace_view import AccountView, Candidate, EventView, LayerView, SubUpdateView, TraceView
 
 _ACCENT = "bold green"
 _TOKEN_CELLS = 16
@@ -140,28 +141,40 @@ def _events(view: TraceView, plain: bool) -> list[Text]:
 
 
 def _sub_updates(view: TraceView, width: int, plain: bool) -> Any:
-    cells_of_bar = 8 if width < 100 else 16
     updates = [update for layer in view.layers for update in layer.sub_updates]
-    scale = Scale.of([update.signed_share for update in updates], cells_of_bar)
-    fixed = 6 + 6 + (0 if plain else cells_of_bar + 2) + 8 + 8 + 10
+    has_triggers = any(update.trigger is not None for update in updates) and width >= 72
+    # A trigger says more than a bar where there is not room for both.
+    cells_of_bar = 0 if plain or (has_triggers and width < 100) else 8 if width < 100 else 16
+    scale = Scale.of([update.signed_share for update in updates], cells_of_bar or 8)
+    room = width - (6 + 6 + (cells_of_bar + 2 if cells_of_bar else 0) + 8 + 8 + 10)
+    of_trigger = round(room * 0.62) if has_triggers else 0
+    room -= of_trigger + 2 if has_triggers else 0
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("memory", no_wrap=True)
     table.add_column("m", justify="right", no_wrap=True)
-    if not plain:
+    if cells_of_bar:
         table.add_column(scale.left(0.0) + "│", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column(_token(view.target.token, _ACCENT, cells=10), justify="right", no_wrap=True)
-    table.add_column("pushes toward", no_wrap=True, overflow="ellipsis")
+    table.add_column("pushes toward", no_wrap=True, overflow="ellipsis", min_width=12)
+    if has_triggers:
+        table.add_column("its key fires most on", no_wrap=True, justify="right", max_width=max(12, of_trigger))
     previous = None
     for update in updates:
         # The layer is bright where it changes, so that the eye finds the groups without rules between them.
         name = Text.assemble((f"{update.layer}.", "dim" if update.layer == previous else "bold"), str(update.index))
         previous = update.layer
         cells: list[Any] = [name, signed(update.coefficient)]
-        if not plain:
+        if cells_of_bar:
             cells.append(_bar(update.signed_share, scale))
         score = Text("") if update.score is None else _signed_text(update.score)
-        cells += [percent(update.share), score, _pushed(update, max(12, width - fixed))]
+        cells += [percent(update.share), score, _pushed(update, max(12, room))]
+        if has_triggers:
+            cells.append(
+                ""
+                if update.trigger is None
+                else passage(update.trigger.prefix, update.trigger.token, max(12, of_trigger), plain=plain)
+            )
         table.add_row(*cells)
     note = "by |m|·‖v‖, share of the layer's update; m < 0 pushes toward the value's lowest tokens"
     return Group(_heading("Dominant sub-updates", note if width >= 112 else "by |m|·‖v‖, share of the layer's"), table)

@@ -20,6 +20,7 @@ from unembed.views.trace_view import (
     SubUpdateView,
     Token,
     TraceView,
+    TriggerView,
 )
 
 Tracing = Callable[..., Any]
@@ -28,6 +29,8 @@ Tracing = Callable[..., Any]
 _READ_ANYWAY = 10
 """Tokens that a trace reads at every point in its one pass; fewer are cut from these, at no cost."""
 _COMPONENTS_SHOWN = 64
+_TRIGGER_TOKENS = 24
+"""Tokens of a trigger's prefix that a view keeps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +55,7 @@ def trace_view(
     token: str | int | None,
     point: str,
     tracing: Tracing | None = None,
+    index: Any = None,
 ) -> tuple[TraceView, Passport]:
     """What `unembed trace` shows, and its passport.
 
@@ -63,6 +67,7 @@ def trace_view(
         token: the token to follow; the predicted one when None.
         point: where the grid is read.
         tracing: gives the trace of a prompt under edits, where it may be at hand already; `lm.trace` when None.
+        index: an index of the model, for the top trigger of each sub-update; none are shown when None.
     """
     tracer: Tracing = tracing or lm.trace
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
@@ -71,7 +76,7 @@ def trace_view(
     common, passport = _common(lm, trace, asked, target, tracer)
     position, target = common["position"], common["target"].id
     each = memories if memories is not None else 2 if layer is None else 10
-    updates = {n: _sub_updates(trace, n, position, each, target, asked) for n in layers}
+    updates = {n: _sub_updates(trace, n, position, each, target, asked, index) for n in layers}
     grid = GridView(point, layers, [_candidates(trace, point, n, asked) for n in layers])
     view = TraceView(
         schema=SCHEMA_TRACE,
@@ -223,7 +228,7 @@ def _events(trace: Any, position: int) -> list[EventView]:
 
 
 def _sub_updates(
-    trace: Any, layer: int, position: int, memories: int, target: int, asked: Asked
+    trace: Any, layer: int, position: int, memories: int, target: int, asked: Asked, index: Any
 ) -> list[SubUpdateView]:
     if memories == 0:
         return []
@@ -233,7 +238,17 @@ def _sub_updates(
         )
     except Unsupported:
         return []  # attention-only, or memories that belong to experts
-    return [SubUpdateView(**dataclasses.asdict(row)) for row in rows]
+    return [SubUpdateView(**dataclasses.asdict(row), trigger=_trigger(index, row)) for row in rows]
+
+
+def _trigger(index: Any, row: Any) -> TriggerView | None:
+    """The top trigger of a sub-update's key, if an index holds one on its side of zero."""
+    pole = "negative" if row.coefficient < 0 else "positive"
+    if index is None or pole not in index.poles:
+        return None
+    found = list(index.triggers(row.layer, row.index, 1, pole=pole, context=_TRIGGER_TOKENS).rows())
+    names = [field.name for field in dataclasses.fields(TriggerView)]
+    return TriggerView(**{name: found[0][name] for name in names}) if found else None
 
 
 def _account(trace: Any, target: int, against: int | None, by: str, position: int, writers: int) -> AccountView:

@@ -62,6 +62,17 @@ class EventView:
 
 
 @dataclass(frozen=True)
+class TriggerView:
+    """The place in a corpus where a memory's key fires most: the end of the prefix, the token, and what follows it."""
+
+    coefficient: float
+    document: int
+    prefix: str
+    token: str
+    next_token: str | None
+
+
+@dataclass(frozen=True)
 class SubUpdateView:
     """One memory's part of a layer's FFN update at the position looked at."""
 
@@ -74,6 +85,8 @@ class SubUpdateView:
     score: float | None
     top_tokens: list[str]
     bottom_tokens: list[str]
+    trigger: TriggerView | None = None
+    """Where its key fires most, on the side of zero that the coefficient is; None without an index."""
 
     @property
     def signed_share(self) -> float:
