@@ -12,8 +12,8 @@ from unembed.training.documents import documents, is_held_back
 
 
 def shard(folder, name, rows):
-    with lzma.open(folder / name, "wt", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / name).write_bytes(lzma.compress(lines.encode()))
 
 
 def test_documents_come_shard_by_shard_with_their_sources(tmp_path):

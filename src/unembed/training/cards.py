@@ -14,19 +14,7 @@ from transformers import PreTrainedModel
 
 from unembed.training.evaluation import prefix_matching_scores
 
-DATA = """\
-| source | share of the text | licence |
-| --- | ---: | --- |
-| English Wikipedia (2015), leads and first sections | 36 % | CC BY-SA 3.0 (and GFDL), Wikipedia contributors |
-| English-language books of 1719-1923, children's books first | 23 % | public domain |
-| OpenStax textbooks (nine, at commits that say CC BY 4.0) | 16 % | CC BY 4.0, OpenStax, Rice University |
-| English Wikinews | 14 % | CC BY 2.5, Wikinews contributors |
-| TinyStories | 4 % | CDLA-Sharing-1.0 |
-| US presidents' inaugural and State of the Union addresses | 3 % | public domain |
-| CIA World Factbook, prose | 2 % | CC0 |
-| picture-book stories (African Storybook, StoryWeaver) | 1 % | CC BY 4.0, the authors named in each |
-| based.cooking recipes | 0.4 % | Unlicense |
-"""
+PROMPTS = ("The king of France", "Once upon a time there was a little", "The capital of England is", "In 1914 the war")
 
 
 def sixty_values(model: PreTrainedModel, *, n: int = 60, seed: int = 0) -> list[tuple[int, int, Tensor]]:
@@ -52,7 +40,8 @@ def top_pieces(
 ) -> list[str]:
     """The pieces that score highest under the unembedding alone; those seen less than `least` times are left out."""
     scores = (unembedding @ vector).masked_fill(counts < least, -torch.inf)
-    return [tokenizer.id_to_token(int(i)) or "" for i in scores.topk(top).indices]
+    best = scores.topk(min(top, int((counts >= least).sum()))).indices
+    return [tokenizer.id_to_token(int(i)) or "" for i in best]
 
 
 def as_cell(pieces: Sequence[str]) -> str:
@@ -81,6 +70,16 @@ def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: 
             break
         ids.append(drawn)
     return tokenizer.decode(ids)
+
+
+def samples(model: PreTrainedModel, tokenizer: Tokenizer) -> str:
+    """Continuations of a few prompts, the first drawn of each."""
+    lines = [f"> {sample(model, tokenizer, prompt, seed=i)}".replace("\n", "\n> ") for i, prompt in enumerate(PROMPTS)]
+    return (
+        "## Samples\n\nTemperature 0.8, from the 40 likeliest tokens, the first drawn of each prompt.\n\n"
+        + "\n\n".join(lines)
+        + "\n"
+    )
 
 
 def scores_table(model: PreTrainedModel, *, period: int = 64, first_id: int = 257) -> str:

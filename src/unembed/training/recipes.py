@@ -36,6 +36,8 @@ class Recipe:
     warmup: int = 60
     weight_decay: float = 0.05  # on hidden matrices, per unit of learning rate; none on embeddings, norms, biases
     seed: int = 0
+    history: str = ""  # what phases cannot say, for the model card
+    limits: str = ""  # of this model, for the model card
 
     @property
     def steps(self) -> int:

@@ -1,0 +1,128 @@
+"""The words of a model card; numbers and recipes are handed in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from unembed.training.recipes import WINDOW, Recipe
+
+DATA = """\
+| source | share of the text | licence |
+| --- | ---: | --- |
+| English Wikipedia (2015), leads and first sections | 36 % | CC BY-SA 3.0 (and GFDL), Wikipedia contributors |
+| English-language books of 1719-1923, children's books first | 23 % | public domain |
+| OpenStax textbooks (nine, at commits that say CC BY 4.0) | 16 % | CC BY 4.0, OpenStax, Rice University |
+| English Wikinews | 14 % | CC BY 2.5, Wikinews contributors |
+| TinyStories | 4 % | CDLA-Sharing-1.0 |
+| US presidents' inaugural and State of the Union addresses | 3 % | public domain |
+| CIA World Factbook, prose | 2 % | CC0 |
+| picture-book stories (African Storybook, StoryWeaver) | 1 % | CC BY 4.0, the authors named in each |
+| based.cooking recipes | 0.4 % | Unlicense |
+"""
+
+HEADS = """\
+On 8 random sequences of 64 tokens, each read twice over, the mean attention of the second reading: *induction* is
+attention to the token that followed the earlier occurrence of the present one, *previous token* to the token before
+(Olsson et al. 2022, prefix-matching score). Heads count from 0."""
+
+SIXTY = """\
+## Values
+
+{n} values drawn evenly from the upper half of the layers (seed 0), each with the 20 tokens that score highest under the
+unembedding alone; tokens that occur less than 100 times in the training text are left out, a leading space shows as ·.
+A theme is written where a person named one at once: **{n_themed} of {n}**.
+
+{values}
+Beside them as many random vectors of the same lengths:
+
+{others}"""
+
+
+def opening(name: str, recipe: Recipe, n_tokens: int) -> str:
+    """Title, sizes, what it was trained on and how."""
+    shape = recipe.shape
+    kind = (
+        f"A GPT-2-shaped language model with ReLU memories and tied embeddings: {shape.d_mlp} memories a layer"
+        if shape.d_mlp
+        else "An attention-only language model without norms or biases; positions reach queries and keys alone"
+    )
+    rows = ["| from step | to | context | tokens a step | rate, share of peak | windows that repeat themselves |"]
+    rows += ["| ---: | ---: | ---: | ---: | --- | ---: |"]
+    begin = 0
+    for phase in recipe.phases:
+        repeats = f"{phase.repeated_windows} of {phase.windows}" if phase.repeated_windows else ""
+        rise = f", risen again over {phase.rise} steps" if phase.rise else ""
+        rows.append(
+            f"| {begin} | {phase.until} | {phase.context} | {phase.windows * WINDOW} | "
+            f"{phase.lr[0]:g} to {phase.lr[1]:g}{rise} | {repeats} |"
+        )
+        begin = phase.until
+    table = "\n".join(rows)
+    return f"""# {name}
+
+{kind}. {shape.n_layers} layer{"s" * (shape.n_layers > 1)}, d_model {shape.d_model}, {shape.n_heads} heads of \
+{shape.d_head}, {shape.context} positions, {shape.d_vocab} tokens; weights in half precision. English only.
+
+## Training
+
+{n_tokens / 1e6:.1f} million tokens on processor cores, in bfloat16; Muon (peak {recipe.muon_lr:g}) for the hidden \
+matrices, Adam (peak {recipe.adam_lr:g}) for the rest. The phases as they were walked:
+
+{table}
+
+{recipe.history}
+
+## Data
+
+88 MB of text, one document in 80 held back by a hash of its id (measured on below, never trained on). One pass is 23.5
+million tokens; stories and recipes are read up to twice a pass, textbooks, news and speeches a little less than once.
+
+{DATA}
+Each document keeps its own licence. No text of WikiText is among them. The weights are under the package's Apache-2.0.
+"""
+
+
+def bits_table(bits: dict[str, float], counted: dict[str, float]) -> str:
+    """Bits per byte of each text, beside the n-gram model's where there is one."""
+    head = "| text | this model |" + (" 5-gram Kneser-Ney |" if counted else "")
+    lines = [head, "| --- | ---: |" + (" ---: |" if counted else "")]
+    for title, value in bits.items():
+        lines.append(f"| {title} | {value:.3f} |" + (f" {counted[title]:.3f} |" if counted else ""))
+    beside = (
+        ", the n-gram model (interpolated modified, exact counts) fitted to one pass of the same text"
+        if counted
+        else ""
+    )
+    return (
+        f"## Bits per byte\n\nEvery token but a text's first few sees at least half a context{beside}. WikiText is "
+        "spaced out (` , ` and ` @-@ `) as no training text is.\n\n" + "\n".join(lines) + "\n"
+    )
+
+
+def heads(scores: str, gain: float) -> str:
+    """Scores of every head, and what they are good for."""
+    return (
+        f"## Heads\n\n{HEADS}\n\n{scores}\n"
+        f"A random sequence of 64 tokens is cheaper the second time by {gain:.2f} nats a token.\n"
+    )
+
+
+def curve_text(path: Path, *, n_points: int = 12) -> str:
+    """A dozen points of the loss curve."""
+    rows = [row for row in map(json.loads, path.read_text().splitlines()) if "loss" in row]
+    picked = [rows[round(i * (len(rows) - 1) / (n_points - 1))] for i in range(n_points)] if rows else []
+    points = ", ".join(
+        f"{row['tokens'] / 1e6:.1f}M {row['loss']:.2f}" for row in {row["step"]: row for row in picked}.values()
+    )
+    return f"## Curve\n\nTraining loss in nats a token (`loss.jsonl` has all of it that was kept): {points}.\n"
+
+
+def closing(recipe: Recipe) -> str:
+    """What it is not good for."""
+    return f"""## Limits
+
+A small model of little text, made to look into. It knows few facts and states wrong ones fluently, forgets what it said
+a few sentences ago, and carries the views of its sources, books before 1923 and encyclopedias among them. Nothing was
+filtered or tuned for safety. Do not use what it writes. {recipe.limits}
+"""

@@ -1,0 +1,126 @@
+"""From a trained run to the folder that ships: weights, curve, and a model card measured on those files.
+
+`python -m unembed.training.publishing wren --out models --to folder`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+import unembed.models.attention_only  # noqa: F401 (registers the architecture)
+from unembed.training import card_text, cards, encoding, export
+from unembed.training.documents import Document
+from unembed.training.evaluation import bits_per_byte, repetition_gain
+from unembed.training.kneser_ney import KneserNey
+from unembed.training.loop import Run
+from unembed.training.recipes import RECIPES, Recipe
+from unembed.training.windows import EncodedCorpus
+
+WIKITEXT = Path(__file__).parent.parent / "corpus" / "shipped" / "wikitext" / "valid.txt"
+
+
+def publish(name: str, *, out: Path, to: Path, recipe: Recipe | None = None, themes: Path | None = None) -> str:
+    """Write weights, curve, token counts and `README.md` of the run `out/name` into `to`; the card's text.
+
+    Args:
+        name: a recipe's name.
+        out: the folder that `train` wrote into.
+        to: the folder that ships.
+        recipe: sizes and phases other than those of the shipped model.
+        themes: a JSON object from "layer.index" to the word that a person gave this value.
+    """
+    recipe = recipe or RECIPES[name]
+    run = Run(recipe, encoding.load(out / "text" / "train.npz"), out / name, compiled=False)
+    export.save(run.network, to)
+    (to / "model.safetensors").chmod(0o644)
+    shutil.copy(out / "token_counts.json", to)
+    cards.thinned_curve(run.folder / "loss.jsonl", to / "loss.jsonl")
+    model = AutoModelForCausalLM.from_pretrained(to, dtype=torch.float32).eval()
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json"))
+    texts = {
+        "held-back corpus text": encoding.load(out / "text" / "held_back.npz"),
+        "WikiText-103 validation": wikitext(tokenizer),
+    }
+    numbers = {
+        title: bits_per_byte(model, text.tokens, int(text.n_bytes.sum()), context=recipe.shape.context)
+        for title, text in texts.items()
+    }
+    counted = (
+        n_gram_bits(run.corpus, texts, recipe.shape.d_vocab, cache=out / "kneser_ney.json")
+        if recipe.shape.d_mlp
+        else {}
+    )
+    parts = [
+        card_text.opening(name, recipe, run.n_tokens),
+        card_text.bits_table(numbers, counted),
+        card_text.curve_text(to / "loss.jsonl"),
+    ]
+    if recipe.shape.d_mlp:
+        named = json.loads(themes.read_text()) if themes is not None else {}
+        parts += [cards.samples(model, tokenizer), sixty(model, tokenizer, to, named)]
+    else:
+        parts += [card_text.heads(cards.scores_table(model), repetition_gain(model))]
+    parts += [card_text.closing(recipe)]
+    card = "\n".join(parts)
+    (to / "README.md").write_text(card)
+    return card
+
+
+def wikitext(tokenizer: Tokenizer) -> EncodedCorpus:
+    """The default corpus as token ids."""
+    return encoding.encode(tokenizer, [Document("wikitext", "wikitext", WIKITEXT.read_text())])
+
+
+def n_gram_bits(
+    corpus: EncodedCorpus, texts: dict[str, EncodedCorpus], d_vocab: int, *, cache: Path
+) -> dict[str, float]:
+    """Bits per byte of a 5-gram Kneser-Ney model of the same training text; counted once, then read from `cache`."""
+    if cache.exists():
+        return json.loads(cache.read_text())
+    counted = KneserNey.fit(corpus.tokens, order=5, d_vocab=d_vocab)
+    bits = {}
+    for title, text in texts.items():
+        probability = counted.probabilities(np.concatenate([[0], text.tokens]))[1:]
+        bits[title] = float(-np.log2(probability).sum() / text.n_bytes.sum())
+    cache.write_text(json.dumps(bits) + "\n")
+    return bits
+
+
+def sixty(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path, named: dict[str, str]) -> str:
+    """The sixty values with the themes that a person named, and sixty random vectors."""
+    counts = torch.tensor(json.loads((folder / "token_counts.json").read_text()))
+    unembedding = model.get_output_embeddings().weight.detach()  # type: ignore[union-attr]
+    drawn = cards.sixty_values(model)
+
+    def pieces(vector: torch.Tensor) -> list[str]:
+        return cards.top_pieces(vector, unembedding, tokenizer, counts)
+
+    values = [(f"{layer}.{index}", pieces(vector), named.get(f"{layer}.{index}", "")) for layer, index, vector in drawn]
+    others = [(str(i), pieces(vector), "") for i, vector in enumerate(cards.random_vectors([v for *_, v in drawn]))]
+    n_themed = sum(bool(theme) for *_, theme in values)
+    tables = {"values": cards.values_table(values), "others": cards.values_table(others)}
+    return card_text.SIXTY.format(n=len(values), n_themed=n_themed, **tables)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write one model's folder from its run."""
+    parser = argparse.ArgumentParser(prog="python -m unembed.training.publishing", description=main.__doc__)
+    parser.add_argument("name", choices=list(RECIPES))
+    parser.add_argument("--out", type=Path, default=Path("models"), help="the folder that training wrote into")
+    parser.add_argument("--to", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--themes", type=Path, help="JSON: the word a person gave each value, by layer.index")
+    given = parser.parse_args(arguments)
+    print(publish(given.name, out=given.out, to=given.to, themes=given.themes))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,104 @@
+"""The folder that ships: what its card says is what its files hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+
+from unembed.training import encoding, publishing
+from unembed.training.cards import sixty_values
+from unembed.training.documents import Document
+from unembed.training.encoding import encode
+from unembed.training.evaluation import bits_per_byte, prefix_matching_scores
+from unembed.training.loop import Run
+from unembed.training.networks import Shape
+from unembed.training.recipes import Phase, Recipe
+from unembed.training.vocabulary import save_tokenizer, tokenizer_of
+
+WORDS = [" the", " king", " said", " bread", " tree", "a", "b"]
+D_VOCAB = 257 + len(WORDS)
+RECIPE = Recipe(
+    Shape(4, 8, 2, 4, 20, D_VOCAB, 128),
+    (Phase(5, 64, 1), Phase(20, 128, 1, lr=(1.0, 0.0))),
+    history="Its beginning was lost.",
+    limits="Nor what it means.",
+)
+
+
+@pytest.fixture
+def out(tmp_path, monkeypatch):
+    tokenizer = tokenizer_of([(word, -float(i + 1)) for i, word in enumerate(WORDS)])
+    save_tokenizer(tokenizer, tmp_path / "tokenizer", context=128)
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice(WORDS, size=400)) for _ in range(12)]
+    (tmp_path / "text").mkdir()
+    rows = [Document(str(i), "books", text) for i, text in enumerate(texts)]
+    encoding.save(encode(tokenizer, rows[:10]), tmp_path / "text" / "train.npz")
+    encoding.save(encode(tokenizer, rows[10:]), tmp_path / "text" / "held_back.npz")
+    (tmp_path / "token_counts.json").write_text(json.dumps([0] * 257 + [500] * len(WORDS)))
+    (tmp_path / "wikitext.txt").write_text(" the king said a b bread" * 20)
+    monkeypatch.setattr(publishing, "WIKITEXT", tmp_path / "wikitext.txt")
+    return tmp_path
+
+
+def trained(out, name: str, recipe: Recipe) -> Run:
+    run = Run(recipe, encoding.load(out / "text" / "train.npz"), out / name, compiled=False)
+    run.train()
+    return run
+
+
+def test_the_card_of_a_language_model_is_measured_on_the_files_beside_it(out):
+    trained(out, "small", RECIPE)
+    to = out / "shipped"
+    card = publishing.publish("small", out=out, to=to, recipe=RECIPE)
+    assert (to / "README.md").read_text() == card
+    model = AutoModelForCausalLM.from_pretrained(to, dtype=torch.float32).eval()
+    held = encoding.load(out / "text" / "held_back.npz")
+    bits = bits_per_byte(model, held.tokens, int(held.n_bytes.sum()), context=128)
+    counted = json.loads((out / "kneser_ney.json").read_text())
+    assert f"| held-back corpus text | {bits:.3f} | {counted['held-back corpus text']:.3f} |" in card
+    assert 0.3 < counted["held-back corpus text"] < 1.2  # one of seven words, 2.8 bits, of 4 bytes on average
+    assert "Its beginning was lost." in card
+    assert "Nor what it means." in card
+    assert "| 5 | 20 | 128 | 512 | 1 to 0 |" in card
+    drawn = sixty_values(model)
+    assert len(re.findall(r"^\| [23]\.\d+ \| `", card, flags=re.MULTILINE)) == len(drawn) == 40
+    assert "`<0x" not in card  # tokens never seen are left out
+    assert json.loads((to / "loss.jsonl").read_text().splitlines()[-1])["tokens"] == 20 * 512
+
+
+def test_themes_given_by_hand_stand_beside_their_values_and_are_counted(out):
+    trained(out, "small", RECIPE)
+    model = publishing.publish("small", out=out, to=out / "shipped", recipe=RECIPE)
+    first = re.search(r"^\| ([23]\.\d+) \|", model, flags=re.MULTILINE)
+    assert first is not None
+    (out / "themes.json").write_text(json.dumps({first[1]: "royalty"}))
+    card = publishing.publish("small", out=out, to=out / "shipped", recipe=RECIPE, themes=out / "themes.json")
+    assert "**1 of 40**" in card
+    assert re.search(rf"^\| {re.escape(first[1])} \| .* \| royalty \|$", card, flags=re.MULTILINE)
+
+
+def test_the_card_of_a_toy_has_the_scores_of_its_heads(out):
+    recipe = replace(RECIPE, shape=replace(RECIPE.shape, n_layers=2, d_mlp=0))
+    trained(out, "toy", recipe)
+    card = publishing.publish("toy", out=out, to=out / "toy-shipped", recipe=recipe)
+    model = AutoModelForCausalLM.from_pretrained(out / "toy-shipped", dtype=torch.float32).eval()
+    induction, previous = prefix_matching_scores(model)
+    for name, scores in (("induction", induction), ("previous token", previous)):
+        for layer in (0, 1):
+            row = " | ".join(f"{score:.3f}" for score in scores[layer].tolist())
+            assert f"| {name} | {layer} | {row} |" in card
+    assert "Kneser-Ney" not in card
+
+
+def test_the_tokenizer_of_the_run_reads_wikitext(out):
+    text = publishing.wikitext(Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json")))
+    assert text.n_bytes.tolist() == [len(" the king said a b bread") * 20]
+    assert text.tokens[-1] == 0
