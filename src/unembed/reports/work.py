@@ -51,8 +51,7 @@ class Work:
         """
         import io
 
-        text = json.dumps([name, dict(self.key)], sort_keys=True, default=str)
-        path = self.out / STAGES / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.npz"
+        path = self.path(name, "npz")
         if path.exists():
             try:
                 with np.load(path, allow_pickle=False) as stored:
@@ -65,6 +64,11 @@ class Work:
         np.savez(sink, allow_pickle=False, **found)
         write_whole(path, sink.getvalue())
         return found
+
+    def path(self, name: str, ending: str) -> Path:
+        """Where a stage keeps something, under a name that no run with other settings uses."""
+        text = json.dumps([name, dict(self.key)], sort_keys=True, default=str)
+        return self.out / STAGES / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.{ending}"
 
     def finished(self) -> None:
         """Forget the stages: the report stands, and its tables hold what they gave."""

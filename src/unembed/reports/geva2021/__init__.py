@@ -1,0 +1,74 @@
+"""Geva et al. 2021, "Transformer Feed-Forward Layers Are Key-Value Memories": its experiments on any decoder.
+
+One sweep for triggers and examples together, one reading of all values, shortened triggers of a sample of keys. What
+the paper leaves open, or its released code does differently, is an option; see `Options`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unembed.models.decoder import Decoder
+from unembed.reports.geva2021.aggregation_section import active_section, composition_section
+from unembed.reports.geva2021.keys_section import patterns_section, perturbation_section
+from unembed.reports.geva2021.measuring import Measurements, measured
+from unembed.reports.geva2021.options import Options
+from unembed.reports.geva2021.refinement_section import last_layer_section, refinement_section
+from unembed.reports.geva2021.settings_section import settings_section
+from unembed.reports.geva2021.telling import passport_of
+from unembed.reports.geva2021.values_section import values_section
+from unembed.reports.parts import Report
+from unembed.reports.work import Work
+
+SOURCE = (
+    "Mor Geva, Roei Schuster, Jonathan Berant, Omer Levy: Transformer Feed-Forward Layers Are Key-Value Memories. "
+    "EMNLP 2021 (arXiv 2012.14913). Their model: WikiLM, 16 layers of 4,096 memories, 267,744 words, WikiText-103."
+)
+
+
+def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
+    """The study as a report; options as in `Options`.
+
+    Raises:
+        InvalidInput: an option is wrong, neither corpus nor index is given, or there is too little text.
+        IndexFault: the index is damaged, or of another model.
+        Unsupported: the model has no FFN memories.
+    """
+    return told(measured(lm, corpus, work, Options.of(options)))
+
+
+def told(m: Measurements) -> Report:
+    """The measurements as sections."""
+    sections = (
+        patterns_section(m),
+        perturbation_section(m),
+        values_section(m),
+        active_section(m),
+        composition_section(m),
+        refinement_section(m),
+        last_layer_section(m),
+        settings_section(m),
+    )
+    lm = m.lm
+    facts = {
+        "model": lm.name,
+        "layers": lm.n_layers,
+        "memories in a layer": int(m.triggers.bounds[1]),
+        "vocabulary": lm.d_vocab,
+        "corpus": m.corpus_name,
+        "tokens": len(m.text.tokens),
+        "sentences": m.text.n_segments,
+        "examples": len(m.positions),
+        "seed": m.seed,
+    }
+    return Report(
+        "geva2021",
+        f"Feed-forward layers as key-value memories, in {lm.name}",
+        "Every experiment of Geva et al. 2021 on this model and text, each number beside the published one. Layers "
+        "count "
+        "from 0 here and from 1 in the paper.",
+        SOURCE,
+        passport_of(m),
+        sections,
+        facts,
+    )

@@ -1,0 +1,165 @@
+"""What every layer does to random prefixes: a reducer that reads streams, updates and coefficients at chosen places.
+
+One pass gives all of Figs. 7 to 11: for each prefix and layer the tokens that residual r, update y and output o = r + y
+put first, how probable the residual makes the model's final prediction w = top(o of the last layer), how many memories
+are active, and whether any memory puts first what the layer does.
+
+Source: Geva et al. 2021, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.corpus import Batch
+from unembed.lens import read
+from unembed.memories.values import written_values
+from unembed.models.decoder import Decoder
+from unembed.sweeps import Need, Reducer
+
+WHOLE = {"residual": np.int32, "update": np.int32, "output": np.int32, "agreeing": np.int32}
+REAL = {"probability": np.float32, "above_zero": np.float32, "above_fraction": np.float32, "carrying": np.float32}
+CLAIMS = ("any_value", "any_active", "any_output")
+CARRIED = 0.9
+"""Share of the summed |m| ||v|| that the smallest set of memories must carry to count as active."""
+
+
+class Examples(Reducer):
+    """The layers' predictions at chosen places.
+
+    Args:
+        positions: places on the corpus axis, rising.
+        basis: how streams, updates and values are read.
+        fraction: of the largest |m|, above which a memory counts as active.
+
+    Memory: 35 bytes for each example and layer, and the tensors of a batch's examples.
+    """
+
+    def __init__(self, positions: Sequence[int], basis: str = "final", fraction: float = 0.1) -> None:
+        """Settings only."""
+        self.positions, self.basis, self.fraction = tuple(positions), basis, fraction
+
+    def settings(self) -> str:
+        """Class and settings, the places by their checksum."""
+        import hashlib
+
+        places = hashlib.sha256(np.array(self.positions).tobytes()).hexdigest()[:16]
+        return f"Examples({places}, {self.basis!r}, {self.fraction})"
+
+    def start(self, lm: Decoder) -> None:
+        """The first token of every value, and room for the results."""
+        self._lm, self._n = lm, len(self.positions)
+        self._wanted = torch.tensor(self.positions, dtype=torch.long)
+        self._layers = range(lm.n_layers)
+        self._norms, self._tops, self._flipped = [], [], []
+        for layer in self._layers:
+            values = written_values(lm, layer)
+            self._norms.append(values.norm(dim=-1))
+            self._tops.append(read(lm, values, 1, basis=self.basis).ids[:, 0])
+            signed = lm.feed_forward(layer).is_gated or lm.feed_forward(layer).activation != "relu"
+            # A memory with m < 0 adds -v: it puts first what -v does.
+            self._flipped.append(read(lm, -values, 1, basis=self.basis).ids[:, 0] if signed else None)
+        shape = (lm.n_layers, self._n)
+        self._found: dict[str, np.ndarray] = {k: np.full(shape, -1, t) for k, t in WHOLE.items()}
+        self._found |= {k: np.full(shape, np.nan, t) for k, t in REAL.items()}
+        self._found |= {k: np.zeros(shape, bool) for k in CLAIMS}
+        self._done = np.zeros(self._n, bool)
+        self._held: dict[Need, Tensor] = {}
+        self._at: tuple[Batch, Tensor, Tensor, Tensor] | None = None
+
+    @property
+    def needs(self) -> Collection[Need]:
+        """Streams before and after the FFN, what it writes, and its coefficients, of every layer."""
+        found = []
+        for layer in self._layers:
+            found += [("coefficients", layer), ("mlp_out", layer), ("resid_post", layer)]
+            if not self._lm.structure.blocks[layer].parallel:
+                found.append(("resid_mid", layer))
+        return found
+
+    def _places(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows and columns of the batch that hold examples, and which examples these are."""
+        if self._at is None or self._at[0] is not batch:
+            rows, columns = torch.where(torch.isin(batch.positions, self._wanted) & batch.counted)
+            which = torch.searchsorted(self._wanted, batch.positions[rows, columns])
+            self._at = (batch, rows, columns, which)
+        return self._at[1:]
+
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
+        """Keep the tensor at the places of examples."""
+        rows, columns, _ = self._places(batch)
+        if len(rows):
+            self._held[point, layer] = tensor[rows.to(tensor.device), columns.to(tensor.device)].clone()
+
+    @torch.no_grad()
+    def update(self, batch: Batch) -> None:
+        """Read what was kept."""
+        _, _, which = self._places(batch)
+        self._at = None
+        if not len(which):
+            return
+        held, at = self._held, which.numpy()
+        self._held = {}
+        y = torch.stack([held["mlp_out", n] for n in self._layers])
+        o = torch.stack([held["resid_post", n] for n in self._layers])
+        # In parallel blocks no stream between attention and FFN exists: r is everything but the FFN's update.
+        r = torch.stack([held.get(("resid_mid", n), o[n] - y[n]) for n in self._layers])
+        final = read(self._lm, o[-1], 1, basis=self.basis).ids
+        reading = read(self._lm, torch.stack([r, y, o]), 1, basis=self.basis, track=final.expand(3, *o.shape[:2], 1))
+        tops = reading.ids[..., 0].cpu()
+        for name, row in zip(("residual", "update", "output"), tops, strict=True):
+            self._found[name][:, at] = row.numpy()
+        self._found["probability"][:, at] = reading.tracked_probabilities[0, ..., 0].float().cpu().numpy()
+        for layer in self._layers:
+            for name, values in self._of_memories(layer, held["coefficients", layer], tops[1:, layer]).items():
+                self._found[name][layer, at] = values.cpu().numpy()
+        self._done[at] = True
+
+    def _of_memories(
+        self, layer: int, m: Float[Tensor, "example d_mlp"], tops: Int[Tensor, "2 example"]
+    ) -> dict[str, Tensor]:
+        """How many memories are active, and which put first what update and output do."""
+        update, output = tops.to(m.device)[..., None]
+        top, flipped = self._tops[layer], self._flipped[layer]
+        size = m.abs()
+        weight = (size * self._norms[layer]).sort(dim=-1, descending=True).values.cumsum(dim=-1)
+        total = weight[:, -1:]
+        # The smallest set: those before the sum reaches the share, and the one that reaches it.
+        carrying = (weight < CARRIED * total).sum(dim=-1) + (total[:, 0] > 0)
+        pushed = top.expand(m.shape) if flipped is None else torch.where(m < 0, flipped, top)
+        active = m != 0
+        agreeing = (active & (pushed == update)).sum(dim=-1)
+        return {
+            "above_zero": (m > 0).float().mean(dim=-1),
+            "above_fraction": ((size >= self.fraction * size.amax(dim=-1, keepdim=True)) & active).float().mean(dim=-1),
+            "carrying": carrying.float() / m.shape[-1],
+            "any_value": (top == update).any(dim=-1),
+            "any_active": agreeing > 0,
+            "any_output": (active & (pushed == output)).any(dim=-1),
+            "agreeing": agreeing,
+        }
+
+    def merge(self, other: Any) -> None:
+        """Take in the examples that the other saw."""
+        for name, theirs in other._found.items():
+            self._found[name][:, other._done] = theirs[:, other._done]
+        self._done |= other._done
+
+    def result(self) -> dict[str, np.ndarray]:
+        """Arrays (layer, example): predictions (token ids), probability, shares, claims."""
+        return {**{k: v.copy() for k, v in self._found.items()}, "done": self._done.copy()}
+
+    def state(self) -> dict[str, Any]:
+        """The arrays as tensors."""
+        return {k: torch.from_numpy(v.copy()) for k, v in {**self._found, "done": self._done}.items()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take saved arrays back."""
+        self._found = {k: state[k].numpy().copy() for k in self._found}
+        self._done = state["done"].numpy().copy()

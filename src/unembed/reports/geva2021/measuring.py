@@ -1,0 +1,250 @@
+"""Everything the study measures, in stages that a stopped run does not repeat; nothing here is about presentation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unembed.concepts.of_values import model_classes
+from unembed.corpus import Corpus, open_corpus
+from unembed.corpus.batches import bucketed
+from unembed.errors import InvalidInput
+from unembed.index import Index
+from unembed.models.decoder import Decoder
+from unembed.reports.geva2021 import patterns, perturbation, values
+from unembed.reports.geva2021.examples import Examples
+from unembed.reports.geva2021.options import Options
+from unembed.reports.geva2021.text import Text
+from unembed.reports.geva2021.triggers import KeyTriggers, reducer
+from unembed.reports.work import STAGES, Work
+from unembed.sweeps import Progress, sweep
+from unembed.sweeps.passing import feeding
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """What the sections of the report are made from.
+
+    Attributes:
+        lm: the model.
+        options: of the study.
+        corpus_name: of the text.
+        corpus_fingerprint: of the text and its cut.
+        text: the corpus in tokens.
+        triggers: of all keys.
+        positions: places of the examples.
+        examples: (layer, example) arrays of `Examples`.
+        agreement: values against triggers.
+        changes: (key, trigger, kind) relative changes of the perturbed keys.
+        perturbed: these keys, (key, 2): layer and index.
+        patterns: shares and numbers for the keys looked at, and for sets of random prefixes.
+        seed: of all draws.
+    """
+
+    lm: Decoder
+    options: Options
+    corpus_name: str
+    corpus_fingerprint: str
+    text: Text
+    triggers: KeyTriggers
+    positions: np.ndarray
+    examples: Arrays
+    agreement: values.Agreement
+    changes: np.ndarray
+    perturbed: np.ndarray
+    patterns: Arrays
+    seed: int
+
+
+def check(lm: Decoder) -> None:
+    """Refuse a model that the study cannot be asked of.
+
+    Raises:
+        Unsupported: a layer has no FFN, or a mixture of experts.
+        InvalidInput: the model has no tokenizer.
+    """
+    for layer in range(lm.n_layers):
+        lm.feed_forward(layer)
+    _ = lm.vocabulary
+
+
+def measured(lm: Decoder, corpus: Any, work: Work, options: Options) -> Measurements:
+    """Run the study.
+
+    Raises:
+        InvalidInput: neither corpus nor index, or too little text for the sample.
+        IndexFault: the index is damaged, or of another model.
+        Unsupported: the model has no memories.
+    """
+    check(lm)
+    index = None if options.index is None else Index.open(options.index, lm)
+    if index is None and corpus is None:
+        raise InvalidInput(
+            "neither a corpus nor an index",
+            why="triggers are prefixes of some text",
+            instead="Give --corpus FILE (or --corpus shipped for the WikiText sample), or --index DIR",
+        )
+    opened = None if corpus is None else open_corpus(corpus)
+    if index is not None:
+        opened = None
+        name, fingerprint = f"index {index.path}", str(index.passport.corpus)
+        text = Text.of_index(index, lm)
+    else:
+        assert opened is not None
+        name, fingerprint = opened.name, opened.fingerprint
+        work.progress("reading the corpus", 0, 1)
+        text = Text.of_corpus(opened, lm)
+    positions = text.drawn(options.examples, options.draw, work.seed, name)
+    if index is not None:
+        triggers, found = _from_index(lm, index, text, positions, work, options)
+    else:
+        assert opened is not None
+        triggers, found = _from_corpus(lm, opened, positions, work, options)
+    agreed = _agreement(lm, text, triggers, work, options)
+    keys, changed = _perturbed(lm, text, triggers, work, options)
+    return Measurements(
+        lm,
+        options,
+        name,
+        fingerprint,
+        text,
+        triggers,
+        positions,
+        found,
+        agreed,
+        changed,
+        keys,
+        _patterns(lm, text, triggers, work, options),
+        work.seed,
+    )
+
+
+def _from_corpus(
+    lm: Decoder, corpus: Corpus, positions: np.ndarray, work: Work, options: Options
+) -> tuple[KeyTriggers, Arrays]:
+    """One sweep for triggers and examples together."""
+
+    def compute() -> Arrays:
+        def note(progress: Progress) -> None:
+            work.progress("one sweep for triggers and examples (% of the corpus)", round(100 * progress.share), 100)
+
+        (work.out / STAGES).mkdir(exist_ok=True)
+        kept = reducer(options.triggers, options.top)
+        seen = Examples(positions.tolist(), options.basis, options.fraction)
+        lists, examples = sweep(
+            lm,
+            corpus,
+            [kept, seen],
+            checkpoint=work.path("sweep", "checkpoint"),
+            tokens_per_batch=options.tokens_per_batch,
+            progress=note,
+        )
+        found = KeyTriggers.of_lists(lists.values, lists.positions)
+        return {"coefficients": found.coefficients, "places": found.positions, "bounds": found.bounds, **examples}
+
+    stored = work.stage("sweep", compute)
+    triggers = KeyTriggers(stored.pop("coefficients"), stored.pop("places"), stored.pop("bounds"))
+    return triggers, stored
+
+
+def _from_index(
+    lm: Decoder, index: Index, text: Text, positions: np.ndarray, work: Work, options: Options
+) -> tuple[KeyTriggers, Arrays]:
+    """Triggers as the index holds them; one pass over the sentences that hold examples."""
+
+    def compute() -> Arrays:
+        seen = Examples(positions.tolist(), options.basis, options.fraction)
+        seen.start(lm)
+        done = 0
+        with feeding(lm, [seen]) as feed:
+            for batch in bucketed(text.segments_of(positions), options.tokens_per_batch, 64):
+                feed(batch)
+                done = int(seen.result()["done"].sum())
+                work.progress("one pass for the examples", done, len(positions))
+        return seen.result()
+
+    return KeyTriggers.of_index(index, options.top), work.stage("examples", compute)
+
+
+def _agreement(lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options) -> values.Agreement:
+    names = ("bounds", "top", "probability", "target", "rank", "hits", "followed")
+
+    def compute() -> Arrays:
+        work.progress("reading all values", 0, 1)
+        found = values.agreement(lm, text, triggers, basis=options.values_basis, target=options.target)
+        return {name: getattr(found, name) for name in names}
+
+    stored = work.stage("values", compute)
+    return values.Agreement(*(stored[name] for name in names))
+
+
+def _perturbed(
+    lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options
+) -> tuple[np.ndarray, np.ndarray]:
+    keys = triggers.sampled(options.perturbed_keys, 1, work.seed, "perturbation")
+
+    def compute() -> Arrays:
+        found = perturbation.changes(
+            lm,
+            text,
+            triggers,
+            keys,
+            seed=work.seed,
+            tokens_per_batch=options.tokens_per_batch,
+            progress=lambda done, total: work.progress("shortening triggers (passes)", done, total),
+        )
+        return {"changes": found}
+
+    return np.array(keys, dtype=np.int64).reshape(-1, 2), work.stage("perturbation", compute)["changes"]
+
+
+def _patterns(lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
+    """Shares of prefixes by kind of pattern, for sampled keys and for as many sets of random prefixes."""
+
+    def compute() -> Arrays:
+        work.progress("looking for patterns", 0, 1)
+        classes = model_classes(lm, options.semantic == "both")
+        kinds = ("semantic", "names", *(("embedding",) if options.semantic == "both" else ()))
+        random = np.random.default_rng([work.seed, 2])
+        everything = text.all_prefixes()
+        drawn = random.choice(everything, min(patterns.REFERENCE, len(everything)), replace=False)
+        finder = patterns.Finder.of([_body(text, p) for p in drawn.tolist()], classes, kinds)
+        keys = triggers.sampled(options.pattern_keys, patterns.FEWEST, work.seed, "patterns")
+        sets = [(key, triggers.positions[triggers.row(*key)][: options.shown]) for key in keys]
+        # As many sets of random prefixes: what the rules find where there is nothing to find.
+        sets += [((-1, i), random.choice(everything, min(options.shown, len(everything)))) for i in range(len(keys))]
+        rows: dict[str, list] = {name: [] for name in _COLUMNS}
+        for done, ((layer, key), places) in enumerate(sets):
+            prefixes = [_body(text, p) for p in places.tolist() if p >= 0]
+            found = finder.patterns(prefixes)
+            by_kind = dict(patterns.shares(found, len(prefixes)))
+            row = (
+                layer,
+                key,
+                len(prefixes),
+                sum(p.kind == "shallow" for p in found),
+                sum(p.kind == "semantic" for p in found),
+                *by_kind.values(),
+                " · ".join(f"{patterns.described(p, classes, lm.token_strings)} ({len(p.members)})" for p in found[:4]),
+            )
+            for column, value in zip(rows.values(), row, strict=True):
+                column.append(value)
+            work.progress("looking for patterns", done + 1, len(sets))
+        return {name: np.array(column) for name, column in rows.items()}
+
+    return work.stage("patterns", compute)
+
+
+_COLUMNS = (
+    *("layer", "index", "prefixes", "n_shallow", "n_semantic"),
+    *("shallow", "both", "semantic", "none", "described"),
+)
+
+
+def _body(text: Text, position: int) -> np.ndarray:
+    """A prefix without the special tokens in front."""
+    return text.prefix(position)[text.lead(position) :]

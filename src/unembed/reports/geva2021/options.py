@@ -1,0 +1,91 @@
+"""What the paper leaves open, or its text and its released code do differently: every choice an option."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from unembed.errors import InvalidInput
+
+_CHOICES = {
+    "draw": ("prefixes", "sentences"),
+    "triggers": ("prefixes", "sentences"),
+    "target": ("next", "last"),
+    "basis": ("final", "raw"),
+    "values_basis": ("raw", "final"),
+    "semantic": ("wordnet", "both"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of the study; the defaults are the paper's text unless said otherwise.
+
+    Attributes:
+        index: folder of an index of this model, from which triggers are taken instead of a sweep.
+        examples: random prefixes for Figs. 7 to 11 (paper: 4,000).
+        draw: "prefixes", any prefix of the corpus with equal chance (the paper's text), or "sentences", one random
+            prefix of each of as many random sentences (the released code).
+        triggers: "prefixes", every prefix may be a trigger (the text), or "sentences", each sentence at most once and
+            never its last prefix (the code).
+        target: "next", what follows the prefix (the text), or "last", its last token (what the released agreement
+            script compares with).
+        top: triggers for each key (paper: 50).
+        shown: of these, how many are looked at for patterns (paper: 25).
+        pattern_keys: keys of each layer looked at for patterns (paper: 10).
+        perturbed_keys: keys of each layer whose triggers are shortened (paper: 100).
+        predictive: values with the largest probability to look at (paper: 100).
+        compositions: last-layer compositions to judge (paper: 100).
+        basis: how streams are read: "final", by the model's own last norm and readout (as in the follow-up's code), or
+            "raw", by the readout alone (the formula; the same where there is no last norm, as in WikiLM).
+        values_basis: the same for single values: "raw" is the paper's softmax(v E).
+        fraction: of the largest |m| of a layer, above which a memory also counts as active.
+        semantic: "wordnet" classes, or "both" these and neighbours in the embedding.
+        tokens_per_batch: of every pass.
+    """
+
+    index: str | None = None
+    examples: int = 4000
+    draw: str = "prefixes"
+    triggers: str = "prefixes"
+    target: str = "next"
+    top: int = 50
+    shown: int = 25
+    pattern_keys: int = 10
+    perturbed_keys: int = 20
+    predictive: int = 100
+    compositions: int = 100
+    basis: str = "final"
+    values_basis: str = "raw"
+    fraction: float = 0.1
+    semantic: str = "wordnet"
+    tokens_per_batch: int = 2048
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise InvalidInput(
+                    f"option {name}={getattr(self, name)!r}", why=f"it is none of {', '.join(map(repr, allowed))}"
+                )
+        for name in ("examples", "top", "shown", "pattern_keys", "perturbed_keys", "predictive", "tokens_per_batch"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"option {name}={getattr(self, name)}", why="it must be at least 1")
+        if self.compositions < 0 or not 0 < self.fraction < 1:
+            name = "compositions" if self.compositions < 0 else "fraction"
+            raise InvalidInput(f"option {name}={getattr(self, name)}", why="it is out of range")
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Options:
+        """The options given by name.
+
+        Raises:
+            InvalidInput: there is no such option, or its value makes no sense.
+        """
+        known = {f.name: f.type for f in fields(cls)}
+        for name, value in given.items():
+            if name not in known:
+                raise InvalidInput(f"option {name!r}", why=f"geva2021 has {', '.join(known)}")
+            kind = {"int": int, "float": (int, float)}.get(str(known[name]), str)
+            if not isinstance(value, kind) and not (name == "index" and value is None):
+                raise InvalidInput(f"option {name}={value!r}", why=f"it must be of type {known[name]}")
+        return cls(**given)

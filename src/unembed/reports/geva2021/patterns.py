@@ -1,0 +1,185 @@
+"""Patterns in a key's triggers, found by rule: what at least three prefixes share and chance does not explain (Fig. 2).
+
+- shallow: the last one, two or three tokens; or two to four tokens in a row anywhere in the prefix;
+- semantic: a WordNet class of meaning or of named things (optionally: neighbours in the model's embedding) that at
+  least two different tokens stand for.
+
+A pattern counts where random prefixes of the corpus would hold it as often with a probability of at most `CHANCE`. Of
+patterns in nearly the same prefixes the most certain one is kept. People are replaced by rules here, so shares compare
+between layers, and with random prefixes, rather than with the paper's.
+
+Source: Geva et al. 2021, section 3 (patterns in three or more of 25 prefixes, shallow or semantic).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import comb
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from unembed.concepts.classes import Classes
+
+FEWEST = 3
+"""Prefixes that make a pattern."""
+CHANCE = 1e-3
+"""Largest probability that random prefixes hold a pattern as often; for classes divided by how many were tried."""
+SAME = 0.6
+"""Share of prefixes (of the two sets' union) from which on two patterns of one kind are one."""
+SEEN = 32
+"""Tokens at the end of a prefix in which words for a class are looked for."""
+REFERENCE = 2000
+"""Random prefixes that say how common a pattern is."""
+
+Prefix = Int[np.ndarray, " pos"]
+Feature = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What some of the prefixes share."""
+
+    kind: str
+    """"shallow" or "semantic"."""
+    what: str
+    """"ends with", "contains" or "class"."""
+    tokens: tuple[int, ...]
+    """The shared tokens; for a class, its number."""
+    members: frozenset[int]
+    """Which prefixes."""
+    chance: float
+    """Probability that as many random prefixes have it."""
+
+
+def surface(prefix: Prefix) -> set[Feature]:
+    """What a prefix ends with and the n-grams it contains."""
+    ids = prefix.tolist()
+    found: set[Feature] = {("ends with", tuple(ids[-n:])) for n in (1, 2, 3) if len(ids) >= n}
+    for n in (2, 3, 4):
+        found |= {("contains", tuple(ids[i : i + n])) for i in range(len(ids) - n + 1)}
+    return found
+
+
+def meanings(prefix: Prefix, classes: Classes, kinds: Sequence[str]) -> dict[Feature, set[int]]:
+    """The classes that words at the end of a prefix stand for, each with these words."""
+    found: dict[Feature, set[int]] = defaultdict(set)
+    for token in dict.fromkeys(prefix[-SEEN:].tolist()):
+        for number in classes.of(token).tolist():
+            if classes.kinds[number] in kinds:
+                found["class", (number,)].add(token)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Finder:
+    """Looks for patterns in sets of prefixes; knows how common everything is in random ones."""
+
+    classes: Classes | None
+    kinds: tuple[str, ...]
+    rates: dict[Feature, float]
+    n_reference: int
+
+    @classmethod
+    def of(cls, reference: Sequence[Prefix], classes: Classes | None, kinds: Sequence[str]) -> Finder:
+        """From random prefixes of the corpus and the classes of the vocabulary (None: no semantic patterns)."""
+        counts: dict[Feature, int] = defaultdict(int)
+        for prefix in reference:
+            for feature in surface(prefix):
+                counts[feature] += 1
+            if classes is not None:
+                for feature in meanings(prefix, classes, kinds):
+                    counts[feature] += 1
+        n = len(reference)
+        return cls(classes, tuple(kinds), {f: (c + 1) / (n + 1) for f, c in counts.items() if c > 0}, n)
+
+    def rate(self, feature: Feature) -> float:
+        """How likely a random prefix has it; one more than seen, so that nothing is impossible."""
+        return self.rates.get(feature, 1 / (self.n_reference + 1))
+
+    def patterns(self, prefixes: Sequence[Prefix]) -> list[Pattern]:
+        """The patterns of a key's triggers, most certain first."""
+        shallow = self._kept("shallow", _holders(map(surface, prefixes)), len(prefixes), CHANCE)
+        if self.classes is None:
+            return shallow
+        words = [meanings(prefix, self.classes, self.kinds) for prefix in prefixes]
+        holders = _holders(words)
+        tried = sum(len(members) >= FEWEST for members in holders.values())
+        several = {
+            feature: members
+            for feature, members in holders.items()
+            if len(set().union(*(words[i][feature] for i in members))) >= 2
+        }
+        semantic = self._kept("semantic", several, len(prefixes), CHANCE / max(tried, 1))
+        return shallow + [p for p in semantic if self._by_other_words(p, words, shallow)]
+
+    def _by_other_words(
+        self, pattern: Pattern, words: Sequence[dict[Feature, set[int]]], shallow: Sequence[Pattern]
+    ) -> bool:
+        """Whether the class rests on more than one word that a shallow pattern already shares."""
+        counts: dict[int, int] = defaultdict(int)
+        for i in pattern.members:
+            for token in words[i][pattern.what, pattern.tokens]:
+                counts[token] += 1
+        shared = {token for p in shallow for token in p.tokens}
+        return sum(token not in shared for token in counts) >= 2
+
+    def _kept(self, kind: str, holders: dict[Feature, frozenset[int]], n: int, most: float) -> list[Pattern]:
+        found = []
+        for (what, tokens), members in holders.items():
+            if len(members) >= FEWEST:
+                chance = tail(n, self.rate((what, tokens)), len(members))
+                if chance <= most:
+                    found.append(Pattern(kind, what, tokens, members, chance))
+        found.sort(key=lambda p: (p.chance, p.what != "ends with", -len(p.tokens), p.tokens))
+        kept: list[Pattern] = []
+        for pattern in found:
+            if not any(len(pattern.members & k.members) > SAME * len(pattern.members | k.members) for k in kept):
+                kept.append(pattern)
+        return kept
+
+
+def _holders(found: Iterable[Iterable[Feature]]) -> dict[Feature, frozenset[int]]:
+    holders: dict[Feature, set[int]] = defaultdict(set)
+    for i, features in enumerate(found):
+        for feature in features:
+            holders[feature].add(i)
+    return {feature: frozenset(members) for feature, members in holders.items()}
+
+
+@cache
+def tail(n: int, p: float, k: int) -> float:
+    """Probability that at least k of n draws with chance p succeed."""
+    return float(sum(comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1)))
+
+
+def covered(patterns: Iterable[Pattern], n: int, kind: str) -> Bool[np.ndarray, " n"]:
+    """Which prefixes hold a pattern of a kind."""
+    found = np.zeros(n, bool)
+    for pattern in patterns:
+        if pattern.kind == kind:
+            found[list(pattern.members)] = True
+    return found
+
+
+def described(pattern: Pattern, classes: Classes | None, strings: Callable[[Sequence[int]], list[str]]) -> str:
+    """The pattern as a reader sees it."""
+    if pattern.what == "class":
+        assert classes is not None
+        return f"{classes.names[pattern.tokens[0]]} ({classes.evidence[pattern.tokens[0]]})"
+    return f"{pattern.what} “{''.join(strings(pattern.tokens)).strip()}”"
+
+
+def shares(patterns: Sequence[Pattern], n: int) -> Iterator[tuple[str, float]]:
+    """Of n prefixes the shares with shallow patterns only, both kinds, semantic ones only, and none (Fig. 2)."""
+    shallow, semantic = covered(patterns, n, "shallow"), covered(patterns, n, "semantic")
+    for name, chosen in (
+        ("shallow", shallow & ~semantic),
+        ("both", shallow & semantic),
+        ("semantic", semantic & ~shallow),
+        ("none", ~(shallow | semantic)),
+    ):
+        yield name, float(chosen.mean()) if n else float("nan")

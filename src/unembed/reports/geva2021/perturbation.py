@@ -1,0 +1,111 @@
+"""What a key's coefficient loses when its triggers lose their first, last, or a random token (Fig. 3).
+
+The coefficient is the one after the activation, at the end of the shortened prefix; its change is relative to that of
+the whole prefix, so that -1 means the key no longer fires (the floor for ReLU). Special tokens in front stay. Triggers
+of one token are left out where nothing would remain.
+
+Source: Geva et al. 2021, section 3.2; the paper leaves open how changes are averaged: here over a key's triggers, then
+over keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from unembed.models.decoder import Decoder
+from unembed.reports.geva2021.text import Text
+from unembed.reports.geva2021.triggers import KeyTriggers
+from unembed.stream.run import run
+
+KINDS = ("first", "last", "random")
+
+
+@dataclass(frozen=True, eq=False)
+class Shortened:
+    """A prefix without one of its tokens, and the keys that are asked about it."""
+
+    tokens: Int[np.ndarray, " pos"]
+    asks: list[tuple[int, int, int]]
+    """Sampled key, trigger, kind."""
+
+
+def changes(
+    lm: Decoder,
+    text: Text,
+    triggers: KeyTriggers,
+    keys: Sequence[tuple[int, int]],
+    *,
+    seed: int = 0,
+    tokens_per_batch: int = 2048,
+    progress: Callable[[int, int], None] | None = None,
+) -> Float[np.ndarray, "key trigger kind"]:
+    """The relative change of each sampled key's coefficient, (m' - m) / m; NaN where there is no such trigger.
+
+    Args:
+        lm: the model.
+        text: the corpus.
+        triggers: of all keys.
+        keys: layer and index of the sampled ones.
+        seed: of the random token.
+        tokens_per_batch: of the passes.
+        progress: called with passes done and passes in all.
+
+    Memory: one batch's coefficients of one layer.
+    """
+    found = np.full((len(keys), triggers.top, len(KINDS)), np.nan, dtype=np.float32)
+    batches = []
+    for layer in dict.fromkeys(layer for layer, _ in keys):
+        jobs = _jobs(text, triggers, [(k, key) for k, key in enumerate(keys) if key[0] == layer], seed)
+        batches += [(layer, batch) for batch in _batches(jobs, tokens_per_batch)]
+    for done, (layer, batch) in enumerate(batches):
+        ids = np.zeros((len(batch), max(len(job.tokens) for job in batch)), dtype=np.int64)
+        for row, job in enumerate(batch):
+            ids[row, : len(job.tokens)] = job.tokens
+        lengths = torch.tensor([len(job.tokens) for job in batch])
+        mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+        passed = run(lm, torch.from_numpy(ids), "coefficients", attention_mask=mask, logits=False, layers=[layer])
+        last = passed["coefficients"][0][torch.arange(len(batch)), lengths - 1].float().cpu().numpy()
+        for row, job in enumerate(batch):
+            for k, t, kind in job.asks:
+                found[k, t, kind] = last[row, keys[k][1]]
+        if progress is not None:
+            progress(done + 1, len(batches))
+    whole = np.stack([triggers.coefficients[triggers.row(*key)] for key in keys])[..., None] if keys else found[..., :1]
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(whole), (found - whole) / whole, np.nan).astype(np.float32)
+
+
+def _jobs(text: Text, triggers: KeyTriggers, keys: Sequence[tuple[int, tuple[int, int]]], seed: int) -> list[Shortened]:
+    """Every shortened prefix of a layer's keys, equal ones once."""
+    jobs: dict[bytes, Shortened] = {}
+    for k, (layer, index) in keys:
+        random = np.random.default_rng([seed, layer, index])
+        for t, position in enumerate(triggers.positions[triggers.row(layer, index)].tolist()):
+            drawn = random.random()
+            if position < 0:
+                continue
+            prefix, lead = text.prefix(position), text.lead(position)
+            n = len(prefix) - lead
+            if n < 1 or len(prefix) < 2:
+                continue
+            for kind, at in enumerate((0, n - 1, int(drawn * n))):
+                shorter = np.delete(prefix, lead + at)
+                job = jobs.setdefault(shorter.tobytes(), Shortened(shorter, []))
+                job.asks.append((k, t, kind))
+    return sorted(jobs.values(), key=lambda job: len(job.tokens))
+
+
+def _batches(jobs: Sequence[Shortened], tokens: int) -> Iterator[list[Shortened]]:
+    rows: list[Shortened] = []
+    for job in jobs:
+        if rows and (len(rows) + 1) * len(job.tokens) > tokens:
+            yield rows
+            rows = []
+        rows.append(job)
+    if rows:
+        yield rows

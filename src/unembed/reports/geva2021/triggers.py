@@ -1,0 +1,128 @@
+"""The trigger examples of every key, from one sweep or from an index, with what follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.corpus import Batch
+from unembed.index import Index
+from unembed.models.decoder import Decoder
+from unembed.sweeps import Need, Reducer, TopTriggers
+
+
+class OncePerSentence(Reducer):
+    """Triggers as the released code keeps them: one prefix of each sentence, and never its last one.
+
+    A sentence is a document to the lists inside, so that their limit of one per document holds for it. The last
+    position of every segment is left out: nothing follows it.
+    """
+
+    def __init__(self, top: int) -> None:
+        """Settings only."""
+        self.top = top
+
+    def start(self, lm: Decoder) -> None:
+        """Empty lists."""
+        self._lists = TopTriggers(self.top, poles="positive", per_document=1)
+        self._lists.start(lm)
+        self._changed: tuple[Batch, Batch] | None = None
+
+    @property
+    def needs(self) -> Collection[Need]:
+        """The coefficients of every layer."""
+        return self._lists.needs
+
+    def _as_documents(self, batch: Batch) -> Batch:
+        if self._changed is None or self._changed[0] is not batch:
+            shorter = (batch.lengths - 1).clamp_min(0)
+            self._changed = (batch, replace(batch, documents=batch.segments, lengths=shorter))
+        return self._changed[1]
+
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
+        """Let the lists take what belongs into them."""
+        self._lists.see(point, layer, tensor, self._as_documents(batch))
+
+    def update(self, batch: Batch) -> None:
+        """Count what was seen."""
+        self._lists.update(self._as_documents(batch))
+        self._changed = None
+
+    def merge(self, other: Any) -> None:
+        """Join two parts."""
+        self._lists.merge(other._lists)
+
+    def result(self) -> Any:
+        """All lists."""
+        return self._lists.result()
+
+    def state(self) -> dict[str, Any]:
+        """The lists."""
+        return self._lists.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take saved lists back."""
+        self._lists.load_state(state)
+
+
+def reducer(how: str, top: int) -> Reducer:
+    """What keeps the triggers: "prefixes" as in the paper's text, "sentences" as in its code."""
+    return OncePerSentence(top) if how == "sentences" else TopTriggers(top, poles="positive", min_prefix=1)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyTriggers:
+    """For every key of every layer its triggers, best first; the keys of all layers one after the other."""
+
+    coefficients: Float[np.ndarray, "key top"]
+    """-inf where a key has fewer."""
+    positions: Int[np.ndarray, "key top"]
+    """Places on the corpus axis, -1 where a key has fewer."""
+    bounds: Int[np.ndarray, " layers_and_one"]
+    """The keys of layer l are rows bounds[l] to bounds[l + 1]."""
+
+    @classmethod
+    def of_lists(cls, values: Sequence[Tensor], positions: Sequence[Tensor]) -> KeyTriggers:
+        """From a sweep's lists, one tensor for each layer."""
+        return cls(
+            np.concatenate([v.float().numpy() for v in values]),
+            np.concatenate([p.numpy() for p in positions]),
+            np.concatenate([[0], np.cumsum([len(v) for v in values])]),
+        )
+
+    @classmethod
+    def of_index(cls, index: Index, top: int) -> KeyTriggers:
+        """From an index, which may hold fewer for each key than were asked."""
+        values, positions = index.pole("positive")
+        bounds = np.concatenate([[0], np.cumsum(index.manifest.layers)])
+        return cls(np.asarray(values[:, :top]), np.asarray(positions[:, :top]).astype(np.int64), bounds)
+
+    @property
+    def top(self) -> int:
+        """Triggers for each key."""
+        return self.positions.shape[1]
+
+    @property
+    def n_layers(self) -> int:
+        """Layers."""
+        return len(self.bounds) - 1
+
+    def row(self, layer: int, index: int) -> int:
+        """The row of a key."""
+        return int(self.bounds[layer]) + index
+
+    def sampled(self, per_layer: int, least: int, seed: int, name: str) -> list[tuple[int, int]]:
+        """Random keys of every layer with at least so many triggers; fewer where a layer has fewer."""
+        chosen = []
+        for layer in range(self.n_layers):
+            rows = slice(int(self.bounds[layer]), int(self.bounds[layer + 1]))
+            able = np.flatnonzero((self.positions[rows] >= 0).sum(axis=1) >= least)
+            random = np.random.default_rng([seed, layer, *name.encode()])
+            drawn = random.choice(able, min(per_layer, len(able)), replace=False) if len(able) else able
+            chosen += [(layer, int(i)) for i in np.sort(drawn)]
+        return chosen

@@ -1,0 +1,103 @@
+"""Values as distributions: whether a value puts first what follows its key's triggers (Figs. 4 to 6, Table 2).
+
+Source: Geva et al. 2021, section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from unembed.lens import read
+from unembed.memories.values import written_values
+from unembed.models.decoder import Decoder
+from unembed.reports.geva2021.text import Text
+from unembed.reports.geva2021.triggers import KeyTriggers
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """For every memory, what its value says and what its key's triggers are followed by; layers one after the other."""
+
+    bounds: Int[np.ndarray, " layers_and_one"]
+    top: Int[np.ndarray, " key"]
+    """The value's first token."""
+    probability: Float[np.ndarray, " key"]
+    """Its probability, max(p)."""
+    target: Int[np.ndarray, " key"]
+    """The token that follows the key's first trigger; -1 where no trigger has one."""
+    rank: Int[np.ndarray, " key"]
+    """Tokens that the value puts before the target; -1 where there is no target."""
+    hits: Int[np.ndarray, " key"]
+    """How many of the key's triggers are followed by the value's first token."""
+    followed: Int[np.ndarray, " key"]
+    """How many of them are followed by any."""
+
+    @property
+    def agrees(self) -> Bool[np.ndarray, " key"]:
+        """Whether the value's first token is the target."""
+        return (self.target >= 0) & (self.top == self.target)
+
+    def layer(self, layer: int) -> slice:
+        """The rows of a layer."""
+        return slice(int(self.bounds[layer]), int(self.bounds[layer + 1]))
+
+    def by_chance(self, layer: int) -> float:
+        """The agreement rate if each value met the target of a random key of its layer: no pairing, same tokens."""
+        rows = self.layer(layer)
+        known = self.target[rows] >= 0
+        if not known.any():
+            return float("nan")
+        size = int(max(self.top[rows].max(), self.target[rows].max())) + 1
+        tops = np.bincount(self.top[rows][known], minlength=size) / known.sum()
+        targets = np.bincount(self.target[rows][known], minlength=size) / known.sum()
+        return float(tops @ targets)
+
+
+def targets_of(text: Text, triggers: KeyTriggers, target: str = "next") -> Int[np.ndarray, "key top"]:
+    """The token that each trigger is paired with; -1 where there is none.
+
+    Args:
+        text: the corpus.
+        triggers: of all keys.
+        target: "next", what follows the prefix, as the paper says; or "last", the prefix's own last token, as the
+            released script has it.
+    """
+    flat = triggers.positions.ravel()
+    found = text.following(flat) if target == "next" else text.token(flat)
+    return found.reshape(triggers.positions.shape)
+
+
+@torch.no_grad()
+def agreement(lm: Decoder, text: Text, triggers: KeyTriggers, *, basis: str = "raw", target: str = "next") -> Agreement:
+    """Every value's first token, its probability, and the place of the token that follows the key's first trigger.
+
+    That trigger is the best one that is followed by a token: a sentence's last prefix is not.
+
+    Memory: `lens.ROWS * lens.COLUMNS` scores at a time.
+    """
+    paired = targets_of(text, triggers, target)
+    has = paired >= 0
+    first = np.where(has.any(axis=1), paired[np.arange(len(paired)), has.argmax(axis=1)], -1)
+    tops, probabilities, ranks = [], [], []
+    for layer in range(triggers.n_layers):
+        rows = slice(int(triggers.bounds[layer]), int(triggers.bounds[layer + 1]))
+        track = torch.from_numpy(np.maximum(first[rows], 0).astype(np.int64))[:, None]
+        reading = read(lm, written_values(lm, layer), 1, basis=basis, track=track)
+        tops.append(reading.ids[:, 0].cpu().numpy())
+        probabilities.append(reading.probabilities[:, 0].float().cpu().numpy())
+        ranks.append(reading.tracked_ranks[:, 0].cpu().numpy())
+    top, rank = np.concatenate(tops).astype(np.int64), np.concatenate(ranks).astype(np.int64)
+    hits = (paired == top[:, None]).sum(axis=1)
+    return Agreement(
+        triggers.bounds.astype(np.int64),
+        top,
+        np.concatenate(probabilities).astype(np.float64),
+        first.astype(np.int64),
+        np.where(first >= 0, rank, -1),
+        hits.astype(np.int64),
+        has.sum(axis=1).astype(np.int64),
+    )
