@@ -73,6 +73,7 @@ export function pattern(el, data) {
       const x = left + (src - from) * size + size * 0.65;
       svg.append(svgNode("text", { x, y: top - 5, transform: `rotate(-60 ${x} ${top - 5})` }, visible(data.tokens[src]).slice(0, 12)));
     }
+  svg.style.width = `${left + (n - from) * size + 4}px`;
   el.replaceChildren(svg);
 }
 

@@ -1,0 +1,119 @@
+"""The served explorer in a real browser: Chromium, headless, through Playwright. Skipped where either is missing."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+import unembed
+from unembed.server.app import create
+from unembed.server.running import listening
+from unembed.server.session import Session
+
+TOKEN = "a-token-for-tests"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+LINES = [
+    "The first month of the year is January .",
+    "She put the book on the table and left the house .",
+    "The capital of France is Paris , and the capital of Italy is Rome .",
+]
+
+
+class Served:
+    """An explorer that runs in a thread of this process."""
+
+    def __init__(self, lm, index=None) -> None:
+        import uvicorn
+
+        self.session = Session(lm, index, index_name=None if index is None else "of-tests")
+        self.socket = listening("127.0.0.1", 0)
+        self.port = self.socket.getsockname()[1]
+        app = create(self.session, token=TOKEN, port=self.port)
+        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=1))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.02)
+
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    def stop(self) -> None:
+        """End it, connections and all."""
+        self.server.should_exit = self.server.force_exit = True
+        self.thread.join(timeout=10)
+        self.session.close()
+
+
+@pytest.fixture(scope="session")
+def lm():
+    """The embedded model."""
+    return unembed.load()
+
+
+@pytest.fixture(scope="session")
+def index(lm, tmp_path_factory):
+    """An index of a few sentences."""
+    return unembed.Index.build(lm, LINES, tmp_path_factory.mktemp("index") / "of-tests", top=25)
+
+
+@pytest.fixture(scope="session")
+def served(lm, index) -> Iterator[Served]:
+    """An explorer with an index."""
+    found = Served(lm, index)
+    yield found
+    found.stop()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser, served) -> Iterator[Callable[..., Page]]:
+    """Open the explorer at a screen; every page must end without an error and without asking elsewhere."""
+    contexts, complaints = [], []
+
+    def open_page(where: str = "", *, theme: str = "light", width: int = 1280, at: str | None = None, **more) -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=theme, accept_downloads=True, **more
+        )
+        contexts.append(context)
+        address = at or served.address
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("request", lambda r: complaints.append(f"asked {r.url}") if not _own(r.url, address) else None)
+        page.on("console", lambda m: complaints.append(f"console: {m.text}") if m.type == "error" else None)
+        page.on("pageerror", lambda e: complaints.append(f"page: {e}"))
+        page.goto(f"{address}?token={TOKEN}")
+        if where:
+            page.goto(address + where)
+            page.reload()
+        return page
+
+    open_page.complaints = complaints
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints, complaints
+
+
+def _own(url: str, address: str) -> bool:
+    return url.startswith((address, "data:", "blob:"))

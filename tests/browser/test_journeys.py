@@ -1,0 +1,263 @@
+"""What a person does, by role and name."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Served
+
+PROMPT = "The first month of the year is"
+AT = f"#/trace?p={PROMPT.replace(' ', '%20')}"
+
+
+def grid(page):
+    return page.get_by_role("grid", name="Most likely next token")
+
+
+def test_a_trace_shows_the_librarys_numbers(opened, lm):
+    page = opened(AT)
+    cells = grid(page).get_by_role("gridcell")
+    expect(cells).to_have_count(lm.n_layers * 7)
+    trace = lm.trace(PROMPT)
+    reading = trace.readings()
+    names = {cells.nth(i).get_attribute("aria-label") for i in range(cells.count())}
+    for n in range(lm.n_layers):
+        for p in range(len(trace)):
+            rank = int(trace.prediction_ranks()[n, p]) + 1
+            start = f"Layer {n} after FFN, position {p} "
+            name = next(name for name in names if name.startswith(start))
+            shown = reading.tokens[n][p][0].replace(" ", "·")
+            assert f"first {shown} " in name and f"answer at place {rank:,}" in name
+    expect(page.get_by_role("heading", name="Layer 5, FFN")).to_be_visible()
+
+
+def test_another_metric_asks_nothing(opened):
+    page = opened(AT)
+    expect(page.get_by_text("Sum ")).to_be_visible()
+    asked = []
+    page.on("request", lambda r: asked.append(r.url))
+    page.get_by_role("radio", name="Place of the answer").click()
+    expect(page.get_by_text("logarithmic")).to_be_visible()
+    assert asked == []
+
+
+def test_the_keyboard_alone_finds_the_saturation_layer(opened, lm):
+    page = opened(AT)
+    expect(grid(page)).to_be_visible()
+    for _ in range(80):
+        if page.evaluate("document.activeElement.getAttribute('role')") == "grid":
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("Control+End")
+    saturated = next(e.layer for e in lm.trace(PROMPT).events(-1) if e.kind == "saturation")
+    for _ in range(lm.n_layers):
+        active = page.evaluate(
+            "document.getElementById(document.activeElement.getAttribute('aria-activedescendant')).getAttribute('aria-label')"
+        )
+        if "saturation here" in active:
+            break
+        page.keyboard.press("ArrowUp")
+    assert active.startswith(f"Layer {saturated} ")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=f"Layer {saturated}", exact=True)).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(grid(page)).to_be_visible()
+
+
+def test_typing_a_prompt_and_tracing_it(opened):
+    page = opened()
+    box = page.get_by_role("textbox", name="Prompt")
+    expect(grid(page)).to_be_visible()
+    box.fill("She put the book")
+    expect(page.get_by_text("4 tokens")).to_be_visible()
+    box.press("Enter")
+    expect(grid(page).get_by_role("columnheader")).to_have_count(5)
+    assert "p=She+put+the+book" in page.url
+
+
+def test_a_link_restores_what_was_seen(opened, served):
+    page = opened(AT)
+    expect(page.get_by_text("Sum ")).to_be_visible()
+    grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click()
+    page.get_by_role("radio", name="Place of the answer").click()
+    expect(page.get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
+    other = opened(page.url.removeprefix(served.address))
+    expect(other.get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
+    expect(other.get_by_role("radio", name="Place of the answer")).to_have_attribute("aria-checked", "true")
+    assert "position 3" in other.get_by_role("complementary").inner_text()
+
+
+def test_from_a_cell_to_its_layer_to_a_memory(opened, lm):
+    page = opened(AT)
+    page.get_by_role("button", name="Open this layer").click()
+    expect(page.get_by_role("heading", name="Layer 5", exact=True)).to_be_visible()
+    page.get_by_role("link", name=re.compile("^L5M")).first.click()
+    heading = page.get_by_role("heading", level=1)
+    expect(heading).to_have_text(re.compile(r"^L5M\d+$"))
+    index = int(heading.inner_text().split("M")[1])
+    first = lm.values.top_tokens(5, index, 1)[0].replace(" ", "·")
+    expect(page.get_by_role("region", name="What the value does").get_by_role("listitem").first).to_contain_text(first)
+
+
+def test_triggers_mark_the_token_that_fires(opened, index):
+    page = opened("#/memory?m=3.5")
+    rows = index.triggers(3, 5, 10, context=28).to_dict()["rows"]
+    marks = page.locator(".trigger mark")
+    expect(marks).to_have_count(len(rows))
+    assert marks.all_inner_texts() == [row["token"] for row in rows] or [
+        m.strip() for m in marks.all_inner_texts()
+    ] == [row["token"].strip() for row in rows]
+
+
+def test_an_edit_changes_the_continuation_and_bypass_brings_it_back(opened, lm):
+    page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:60@all;M4.7:set:60@all&n=8")
+    page.get_by_role("button", name="Run both").click()
+    expect(page.get_by_text("They part at new token")).to_be_visible()
+    base = lm.generate(PROMPT, max_new_tokens=8)[0]
+    panes = page.locator(".pair .text")
+    assert panes.nth(0).inner_text() == base and panes.nth(1).inner_text() != base
+    page.get_by_role("button", name="Bypass all").click()
+    page.get_by_role("button", name="Run both").click()
+    expect(page.get_by_text("No edit is on")).to_be_visible()
+    page.get_by_role("button", name=re.compile("^1")).first.click()
+    expect(panes.nth(1)).not_to_have_text("")
+
+
+def test_search_and_jump(opened):
+    page = opened()
+    page.keyboard.press("/")
+    page.keyboard.type("year")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("table")).to_be_visible()
+    page.get_by_role("searchbox", name="Search memories").first.fill("L2M9")
+    page.get_by_role("searchbox", name="Search memories").first.press("Enter")
+    expect(page.get_by_role("heading", name="L2M9")).to_be_visible()
+
+
+def test_heads_and_their_pattern(opened):
+    page = opened("#/heads?h=2.3")
+    expect(page.get_by_role("gridcell")).to_have_count(48)
+    expect(page.get_by_role("heading", name="L2H3")).to_be_visible()
+    expect(page.get_by_text("The first column is hidden")).to_be_visible()
+
+
+def test_labels_survive_a_restart(opened, lm, index):
+    page = opened("#/memory?m=1.7")
+    region = page.get_by_role("region", name="What people call it")
+    region.get_by_role("textbox", name="Name", exact=True).fill("<i>kinds</i> of months")
+    region.get_by_role("textbox", name="Your name").fill("ann")
+    region.get_by_role("button", name="Keep").click()
+    expect(region.get_by_text("<i>kinds</i> of months")).to_be_visible()
+    again = Served(lm, index)
+    other = opened("#/memory?m=1.7", at=again.address)
+    expect(
+        other.get_by_role("region", name="What people call it").get_by_text("<i>kinds</i> of months")
+    ).to_be_visible()
+    other.close()
+    again.stop()
+
+
+def test_an_annotator_finds_a_pattern(opened, index):
+    page = opened("#/label")
+    page.get_by_role("textbox", name="Your name").fill("cleo")
+    page.get_by_role("textbox", name="Your name").press("Enter")
+    page.get_by_role("textbox", name="Your name").blur()
+    expect(page.get_by_role("heading", name="Item 1")).to_be_visible()
+    for i in range(1, 5):
+        page.get_by_role("checkbox", name=str(i), exact=True).check()
+    page.get_by_role("textbox", name="Describe the pattern").fill("endings")
+    page.get_by_role("button", name="Add pattern").click()
+    page.get_by_role("button", name="Save and next").click()
+    expect(page.get_by_text("1 of 90 done by cleo")).to_be_visible()
+    rows = [row for row in index.labels().rows() if row["author"] == "cleo"]
+    assert [(r["label"], r["notes"]["members"]) for r in rows] == [("endings", [0, 1, 2, 3])]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["</script><img src=x onerror=alert(1)>", "\u202eevil \u200b\ufeff\u05e9\u05dc\u05d5\u05dd", "𝕏 é\u0301 🙂\n\ttab"],
+)
+def test_hostile_text_is_only_text(opened, text):
+    page = opened()
+    box = page.get_by_role("textbox", name="Prompt")
+    box.fill(text)
+    page.get_by_role("button", name="Trace", exact=True).click()
+    expect(grid(page)).to_be_visible()
+    expect(page.get_by_text("Sum ")).to_be_visible()
+    assert page.locator("#main img").count() == 0
+    shown = "".join(page.locator(".grid-token .tok").all_inner_texts())
+    assert "\u202e" not in shown and "\u200b" not in shown
+
+
+def test_a_long_prompt_scrolls_inside_its_box(opened):
+    page = opened("#/trace?p=" + "%20".join(["word"] * 128), width=390)
+    expect(grid(page)).to_be_visible()
+    assert grid(page).get_attribute("aria-colcount") == "129"
+    assert grid(page).get_by_role("gridcell").count() < 400
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    grid(page).focus()
+    page.keyboard.press("Control+Home")
+    page.keyboard.press("End")
+    active = page.evaluate("document.activeElement.getAttribute('aria-activedescendant')")
+    assert active.endswith("-0-127")
+
+
+def test_what_is_on_the_screen_can_be_saved(opened):
+    page = opened(AT)
+    expect(page.get_by_text("Sum ")).to_be_visible()
+    for item, ending in (
+        ("Save data as JSON", ".json"),
+        ("Save data as CSV", ".csv"),
+        ("Save as one HTML file", ".html"),
+        ("Save chart as SVG", ".svg"),
+    ):
+        page.get_by_role("button", name="Copy or export").click()
+        with page.expect_download() as download:
+            page.get_by_role("menuitem", name=item).click()
+        text = download.value.path().read_text()
+        assert download.value.suggested_filename.endswith(ending)
+        if ending == ".json":
+            assert json.loads(text)["prompt"] == PROMPT
+        if ending == ".html":
+            assert "<script" not in text and 'src="http' not in text
+        if ending == ".csv":
+            assert len(text.splitlines()) == 1 + 6 * 7
+
+
+def test_copied_python_and_command_say_the_same(opened, lm):
+    page = opened(AT + "&iv=M3.5:set:9@all")
+    expect(page.get_by_text("Sum ")).to_be_visible()
+    found = page.evaluate(
+        "async () => { const base = document.querySelector('link[rel=modulepreload]').href.replace('dom.js', '');"
+        " const m = await import(base + 'sharing.js'); const page = {model: {name: 'wren'}};"
+        " return [m.asPython(page), m.asCommand(page)]; }"
+    )
+    names: dict = {}
+    exec(found[0].replace("unembed.load()", "LM"), {"LM": lm}, names)
+    assert names["trace"].edits[0].value == 9.0
+    assert found[1] == f"unembed trace '{PROMPT}' --set 3.5=9"
+
+
+def test_a_server_that_dies_is_reported(opened, lm):
+    once = Served(lm)
+    page = opened("#/intervene?n=200", at=once.address)
+    page.get_by_role("button", name="Run both").click()
+    expect(page.locator(".pair .text span:not(.given)").first).to_be_visible()
+    once.stop()
+    expect(page.get_by_role("contentinfo").get_by_text(re.compile("server"))).to_be_visible()
+    opened.complaints[:] = [c for c in opened.complaints if "net::ERR" not in c]
+
+
+@pytest.mark.parametrize("width", [390, 768, 2560])
+@pytest.mark.parametrize(
+    "where", ["trace", "layer", "memory?m=2.5", "intervene", "heads", "search?q=year", "label", "labs"]
+)
+def test_nothing_sticks_out(opened, width, where):
+    page = opened(f"#/{where}", width=width)
+    page.wait_for_selector("#main *")
+    page.wait_for_timeout(600)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth + 1")
