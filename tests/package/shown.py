@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 README = Path(__file__).parents[2] / "README.md"
+REFERENCE = README.parent / "docs" / "cli-reference.md"
 _BLOCK = re.compile(r"<!-- shown: (?P<what>.+?) -->\n```(?P<kind>\w+)\n(?P<body>.*?)```\n", re.DOTALL)
 
 
@@ -62,9 +63,16 @@ def written(text: str) -> str:
     return _BLOCK.sub(filled, text)
 
 
+def command_reference() -> str:
+    """Every command with every option, as Markdown."""
+    command = [sys.executable, "-m", "typer", "unembed.cli.main", "utils", "docs", "--name", "unembed"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 if __name__ == "__main__":
     text = written(README.read_text(encoding="utf-8"))
     if "--write" in sys.argv:
         README.write_text(text, encoding="utf-8")
+        REFERENCE.write_text(command_reference(), encoding="utf-8")
     else:
         print(text)
