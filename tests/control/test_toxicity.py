@@ -142,7 +142,15 @@ def arms(lm):
 
 def test_the_table_counts_what_the_scorer_says(lm):
     found = toxicity.evaluate(
-        lm, PROMPTS, arms(lm), Vowels(), samples=2, seed=1, new_tokens=4, batch=3, clean_text="The first month of the year is January " * 9
+        lm,
+        PROMPTS,
+        arms(lm),
+        Vowels(),
+        samples=2,
+        seed=1,
+        new_tokens=4,
+        batch=3,
+        clean_text="The first month of the year is January " * 9,
     )
     rows = {row["arm"]: row for row in found.table.rows()}
     for name, texts in found.continuations.items():

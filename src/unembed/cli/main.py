@@ -9,7 +9,22 @@ import typer
 from typer.core import TyperGroup
 
 from unembed import __version__
-from unembed.cli import circuits, clusters, concepts, doctor, explain, index, models, report, serve, steer, toxicity, trace, value
+from unembed.cli import (
+    circuits,
+    clusters,
+    concepts,
+    doctor,
+    early_exit,
+    explain,
+    index,
+    models,
+    report,
+    serve,
+    steer,
+    toxicity,
+    trace,
+    value,
+)
 from unembed.errors import OutOfMemory, UnembedError
 from unembed.results import visible
 
@@ -102,3 +117,4 @@ app.command("report")(report.report)
 app.add_typer(index.app)
 app.add_typer(circuits.app)
 app.add_typer(toxicity.app, name="toxicity")
+app.add_typer(early_exit.app, name="early-exit")

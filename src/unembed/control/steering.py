@@ -154,9 +154,11 @@ def promoters_table(lm: Decoder, found: Sequence[Promoter]) -> Table:
     return Table("Values by the words they promote", columns, passport(lm, basis="raw"))
 
 
-def passport(lm: Decoder, *, basis: str | None = None, seed: int | None = None, **notes: Any) -> Passport:
+def passport(
+    lm: Decoder, *, basis: str | None = None, corpus: str | None = None, seed: int | None = None, **notes: Any
+) -> Passport:
     """The passport of a result of this room."""
-    return Passport(lm.name, lm.revision, str(lm.dtype)[6:], basis=basis, seed=seed, notes=notes)
+    return Passport(lm.name, lm.revision, str(lm.dtype)[6:], corpus=corpus, basis=basis, seed=seed, notes=notes)
 
 
 __all__ = [

@@ -51,7 +51,7 @@ def fine_tune(
     *,
     tokens: int,
     lr: float = 1e-3,
-    batch: int = 16,
+    batch: int = 8,
     seed: int = 0,
     progress: Callable[[int, int, float], None] | None = None,
 ) -> list[float]:

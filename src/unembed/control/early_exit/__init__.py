@@ -1,0 +1,29 @@
+"""Leaving the layers early: when a prediction has settled, learned from sub-updates, classifiers or confidence.
+
+    rule = unembed.early_exit.fit(lm, corpus, method="sub_updates")
+    rule.evaluate(corpus); rule.generate("Once upon a time"); rule.save("rule.npz")
+
+Owns the examples, the rules, their thresholds, the generation that skips layers. Source: Geva et al. 2022, section 6.2.
+"""
+
+from unembed.control.early_exit.baselines import PAPER_SWEEP
+from unembed.control.early_exit.examples import Examples, examples, saturation_table
+from unembed.control.early_exit.exit_rule import METHODS, ExitRule, fit, load
+from unembed.control.early_exit.generation import Generated, compare, generate, leaving
+from unembed.control.early_exit.study import table_6
+
+__all__ = [
+    "METHODS",
+    "PAPER_SWEEP",
+    "Examples",
+    "ExitRule",
+    "Generated",
+    "compare",
+    "examples",
+    "fit",
+    "generate",
+    "leaving",
+    "load",
+    "saturation_table",
+    "table_6",
+]

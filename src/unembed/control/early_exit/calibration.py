@@ -1,0 +1,95 @@
+"""Where to set the threshold: the paper's two ways, and one that promises a bound on disagreement.
+
+The promise is conformal risk control (Angelopoulos, Bates, Fisch, Lei, Schuster 2022, Theorem 1): over examples like
+those it was set on, the expected share of tokens that differ from the full model's is at most the level. A loss must
+not rise when the threshold does; a token's disagreement may, so it counts as the largest at any higher threshold.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from unembed.errors import InvalidInput
+
+
+def exits(
+    scores: Float[np.ndarray, "example layer"], thresholds: Float[np.ndarray, " layer"]
+) -> Int[np.ndarray, " example"]:
+    """The layer each example leaves after: the first whose score is above its threshold, else the last of all."""
+    above = scores > thresholds
+    return np.where(above.any(axis=1), above.argmax(axis=1), scores.shape[1])
+
+
+def agrees(top: Int[np.ndarray, "example layers"], layer: Int[np.ndarray, " example"]) -> Bool[np.ndarray, " example"]:
+    """Whether the top token after the layer left at is the model's own prediction."""
+    return top[np.arange(len(top)), layer] == top[:, -1]
+
+
+def candidates(scores: Float[np.ndarray, "example layer"], most: int = 200) -> Float[np.ndarray, " threshold"]:
+    """Thresholds worth trying, highest first: infinity (never leave) and quantiles of the finite scores."""
+    finite = np.unique(scores[np.isfinite(scores)])
+    if len(finite) > most:
+        finite = np.unique(np.quantile(finite, np.linspace(0, 1, most)))
+    low = [finite[0] - 1] if len(finite) else []
+    return np.concatenate([[np.inf], finite[::-1], low])
+
+
+def promised(scores: Float[np.ndarray, "example layer"], top: Int[np.ndarray, "example layers"], level: float) -> float:
+    """The lowest threshold whose expected disagreement is promised to be at most `level`.
+
+    Raises:
+        InvalidInput: the level is not between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise InvalidInput(f"a disagreement of {level}", why="it must lie between 0 and 1", instead="For example 0.05")
+    n = len(scores)
+    worst = np.zeros(n, dtype=bool)
+    chosen = math.inf
+    for threshold in candidates(scores):
+        layer = exits(scores, np.full(scores.shape[1], threshold))
+        worst |= ~agrees(top, layer)
+        if (worst.sum() + 1) / (n + 1) > level:
+            break
+        chosen = float(threshold)
+    return chosen
+
+
+def by_precision(
+    scores: Float[np.ndarray, "example layer"], saturation: Int[np.ndarray, " example"], precision: float = 0.75
+) -> Float[np.ndarray, " layer"]:
+    """For each layer, just below the lowest score at which the share of examples that settle there reaches `precision`.
+
+    Infinity where it never does. The released code's choice.
+    """
+    return np.array([_precision(s, saturation == n, precision) for n, s in enumerate(scores.T)])
+
+
+def _precision(scores: np.ndarray, own: np.ndarray, precision: float) -> float:
+    thresholds, hits, n = _curve(scores, own)
+    good = np.flatnonzero(hits / n >= precision)
+    return math.inf if not len(good) else float(np.nextafter(thresholds[good[0]], -np.inf))
+
+
+def by_f1(
+    scores: Float[np.ndarray, "example layer"], saturation: Int[np.ndarray, " example"]
+) -> Float[np.ndarray, " layer"]:
+    """For each layer, just below the score with the largest F1 for settling there. The paper's text."""
+    found = []
+    for layer, column in enumerate(scores.T):
+        own = saturation == layer
+        thresholds, hits, n = _curve(column, own)
+        f1 = 2 * hits / (n + max(int(own.sum()), 1))
+        at = int(f1.argmax())
+        found.append(math.inf if hits[at] == 0 else float(np.nextafter(thresholds[at], -np.inf)))
+    return np.array(found)
+
+
+def _curve(scores: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each distinct score, lowest first: it, examples of the kind at or above it, and all examples there."""
+    order = np.argsort(scores, kind="stable")
+    thresholds, first = np.unique(scores[order], return_index=True)
+    above = np.cumsum(own[order][::-1])[::-1]
+    return thresholds, above[first], len(scores) - first

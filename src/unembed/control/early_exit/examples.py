@@ -1,0 +1,205 @@
+"""Examples to learn an exit from: one prefix of each sentence, seen after every layer.
+
+An example is a position of a text. After each layer's FFN its stream is read through the model's own last norm and
+readout; the saturation layer is the first from which on the final top token stays on top, whoever caused it.
+Source: Geva et al. 2022, section 6.2 (one random prefix of each of 10,000 sentences).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.corpus import open_corpus
+from unembed.errors import InvalidInput
+from unembed.memories.events import saturation_layer
+from unembed.memories.sub_updates import contributions
+from unembed.models.decoder import Decoder
+from unembed.results import Table
+from unembed.stream.run import forward_arguments
+from unembed.stream.watch import Callback, watch
+
+DOMINANT = 10
+"""Sub-updates that stand for a layer's update in the paper."""
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Positions of a text, seen after every layer. Tensors lie on the CPU."""
+
+    dominant: Int[Tensor, "example layer k"]
+    """Memories with the largest |m| |v|, largest first."""
+    top: Int[Tensor, "example layer"]
+    """The likeliest token after each layer's FFN; the last column is the model's prediction."""
+    margin: Float[Tensor, "example layer"]
+    """Probability of the likeliest token less that of the second."""
+    entropy: Float[Tensor, "example layer"]
+    """Of the distribution after each layer, in nats."""
+    before: Float[Tensor, "example layer d_model"]
+    """The stream that the FFN's update enters (resid_mid; resid_pre where attention and FFN are parallel)."""
+    update: Float[Tensor, "example layer d_model"]
+    """What the FFN adds."""
+    corpus: str | None = None
+    """Fingerprint of the text."""
+
+    def __len__(self) -> int:
+        """How many examples."""
+        return self.top.shape[0]
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of the model."""
+        return self.top.shape[1]
+
+    @property
+    def saturation(self) -> Int[Tensor, " example"]:
+        """The first layer from which on the final prediction stays on top."""
+        return saturation_layer((self.top != self.top[:, -1:]).long().T)
+
+    def __getitem__(self, rows: Tensor | slice) -> Examples:
+        """Some of the examples."""
+        return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "corpus"})
+
+
+def readout(lm: Decoder, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_vocab"]:
+    """The model's logits, were this its last stream."""
+    structure = lm.structure
+    normed = x if structure.final_norm is None else structure.final_norm.module(x)
+    return structure.capped(structure.head(normed))
+
+
+def confidence(
+    logits: Float[Tensor, "*pos d_vocab"],
+) -> tuple[Int[Tensor, "*pos"], Float[Tensor, "*pos"], Float[Tensor, "*pos"]]:
+    """The likeliest token, its probability's margin over the second, and the entropy in nats."""
+    log_p = logits.float().log_softmax(-1)
+    p = log_p.exp()
+    best = log_p.topk(2, dim=-1)
+    values = best.values.exp()
+    # A probability of zero adds nothing; its log is minus infinity where a processor set it so.
+    entropy = -(p * log_p.clamp_min(-1e4)).sum(-1)
+    return best.indices[..., 0], values[..., 0] - values[..., 1], entropy
+
+
+@torch.no_grad()
+def examples(
+    lm: Decoder,
+    corpus: Any = None,
+    n: int = 10_000,
+    *,
+    seed: int = 0,
+    tokens_per_batch: int = 2048,
+    progress: Callable[[int, int], None] | None = None,
+) -> Examples:
+    """One random prefix of each of n random sentences, watched through the model.
+
+    Args:
+        lm: the model.
+        corpus: what `unembed.corpus.open_corpus` takes.
+        n: how many sentences at most; fewer where the corpus holds fewer.
+        seed: of the choice of sentences and positions.
+        tokens_per_batch: tokens run at a time.
+        progress: called with examples done and examples in all.
+
+    Returns:
+        Positions drawn evenly from a sentence's first token to the one before its last, as for GPT2 in the released
+        code.
+
+    Raises:
+        InvalidInput: no sentence has two tokens.
+
+    Memory: 2 * n * layers * d_model floats, and a batch's activations.
+    """
+    opened = open_corpus(corpus)
+    segments = [s for s in opened.segments(lm) if len(s.tokens) - s.lead >= 2]
+    if not segments:
+        raise InvalidInput("no examples", why="no sentence of the corpus has two tokens", instead="Give more text")
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(segments), generator=generator)[:n].tolist()
+    at = [int(torch.randint(segments[i].lead, len(segments[i].tokens) - 1, (), generator=generator)) for i in chosen]
+    rows = [torch.as_tensor(segments[i].tokens[: p + 1], dtype=torch.long) for i, p in zip(chosen, at, strict=True)]
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    parts, places, batch = [], [], []
+    for i in order:
+        if batch and len(rows[i]) * (len(batch) + 1) > tokens_per_batch:
+            parts.append(seen(lm, [rows[j] for j in batch]))
+            places += batch
+            batch = []
+            if progress is not None:
+                progress(len(places), len(rows))
+        batch.append(i)
+    parts.append(seen(lm, [rows[j] for j in batch]))
+    places += batch
+    whole = joined(parts)[torch.tensor(places).argsort()]
+    return replace(whole, corpus=opened.fingerprint)
+
+
+def joined(parts: Sequence[Examples]) -> Examples:
+    """The examples of several parts, one after the other."""
+    names = [f.name for f in fields(Examples) if f.name != "corpus"]
+    return Examples(**{name: torch.cat([getattr(p, name) for p in parts]) for name in names})
+
+
+@torch.no_grad()
+def seen(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
+    """The last position of each prefix, after every layer, in one pass."""
+    lengths = torch.tensor([len(p) for p in prefixes])
+    ids = torch.zeros(len(prefixes), int(lengths.max()), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, prefix in enumerate(prefixes):
+        ids[row, : len(prefix)], mask[row, : len(prefix)] = prefix, 1
+    ids, mask, last = ids.to(lm.device), mask.to(lm.device), lengths.to(lm.device) - 1
+    rows = torch.arange(len(prefixes), device=lm.device)
+    kept: dict[tuple[str, int], Tensor] = {}
+
+    def keep(point: str, layer: int) -> Callback:
+        def callback(t: Tensor) -> None:
+            own = t[rows, last]
+            if point == "coefficients":
+                own = contributions(own, lm.weights.W_out[layer]).topk(min(DOMINANT, own.shape[-1]), dim=-1).indices
+            kept[point, layer] = own.clone()
+
+        return callback
+
+    points = [
+        (p, n) for n in range(lm.n_layers) for p in (before_point(lm, n), "coefficients", "mlp_out", "resid_post")
+    ]
+    with watch(lm, {key: keep(*key) for key in points}) as current:
+        lm.hf(ids, **forward_arguments(lm, mask), **current.arguments)
+    layers = range(lm.n_layers)
+    read = [confidence(readout(lm, kept["resid_post", n])) for n in layers]
+
+    def stacked(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(tensors), dim=1).cpu()
+
+    return Examples(
+        dominant=stacked([kept["coefficients", n] for n in layers]),
+        top=stacked([r[0] for r in read]),
+        margin=stacked([r[1] for r in read]),
+        entropy=stacked([r[2] for r in read]),
+        before=stacked([kept[before_point(lm, n), n].float() for n in layers]),
+        update=stacked([kept["mlp_out", n].float() for n in layers]),
+    )
+
+
+def before_point(lm: Decoder, layer: int) -> str:
+    """The capture point that the FFN's update enters."""
+    return "resid_pre" if lm.structure.blocks[layer].parallel else "resid_mid"
+
+
+def saturation_table(lm: Decoder, found: Examples) -> Table:
+    """How often the prediction settles at each layer, in per cent. Source: Geva et al. 2022, Tables 9 and 10."""
+    from unembed.control.steering import passport
+
+    counts = torch.bincount(found.saturation, minlength=found.n_layers).tolist()
+    columns = {
+        "layer": list(range(found.n_layers)),
+        "examples": counts,
+        "share": [100 * c / len(found) for c in counts],
+    }
+    return Table("Layer at which the prediction settles", columns, passport(lm, corpus=found.corpus))

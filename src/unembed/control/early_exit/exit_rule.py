@@ -1,0 +1,276 @@
+"""A fitted exit: a score, a threshold for each layer, and the model they belong to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unembed import __version__
+from unembed.control.early_exit import calibration
+from unembed.control.early_exit.baselines import CONFIDENCES, FEATURES, Classifier, Confidence
+from unembed.control.early_exit.examples import Examples, examples
+from unembed.control.early_exit.rule import SubUpdates
+from unembed.control.steering import passport
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.results import Table, write_whole
+
+METHODS = ("sub_updates", *FEATURES, *CONFIDENCES)
+SCHEMA = "unembed.exit_rule/1"
+SEED = 38
+"""The first of the paper's five."""
+
+
+@runtime_checkable
+class Score(Protocol):
+    """What an exit asks after each layer; a token leaves where it is above the threshold."""
+
+    name: str
+    points: tuple[str, ...]
+
+    def scores(self, found: Examples) -> np.ndarray:
+        """(example, layer), without the last layer."""
+        ...
+
+    def score(self, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> float:
+        """For the token under way, from its own tensors."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Arrays to save."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ExitRule:
+    """When a token may leave the model; made by `fit` or `load`."""
+
+    lm: Decoder
+    score: Score
+    thresholds: np.ndarray
+    """One for each layer but the last."""
+    calibrated: str
+    """How the thresholds were set, in words."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Corpus, number of examples, seed, and for a promise its level."""
+
+    @property
+    def method(self) -> str:
+        """Which score."""
+        return self.score.name
+
+    def at(self, threshold: float) -> ExitRule:
+        """The same score with one threshold for all layers: higher is more careful."""
+        flat = np.full(self.lm.n_layers - 1, float(threshold))
+        return replace(self, thresholds=flat, calibrated=f"one threshold, {threshold:g}")
+
+    def promising(self, found: Examples, disagreement: float) -> ExitRule:
+        """The same score with the lowest threshold that promises at most this share of changed tokens.
+
+        Args:
+            found: examples that the score was not fitted to.
+            disagreement: largest expected share of tokens that differ from the full model's.
+
+        Raises:
+            InvalidInput: the share is not between 0 and 1.
+        """
+        threshold = calibration.promised(self.score.scores(found), found.top.numpy(), disagreement)
+        said = f"at most {disagreement:g} disagreement, promised on {len(found)} examples"
+        return replace(self.at(threshold), calibrated=said, facts={**self.facts, "disagreement": disagreement})
+
+    def exits(self, found: Examples) -> Int[np.ndarray, " example"]:
+        """The layer each example leaves after."""
+        return calibration.exits(self.score.scores(found), self.thresholds)
+
+    def evaluate(self, corpus: Any = None, n: int = 1000, *, seed: int = 1) -> Table:
+        """Accuracy and saved layers on held-out examples, and where they leave.
+
+        Args:
+            corpus: `Examples`, or what `unembed.corpus.open_corpus` takes.
+            n: how many examples to draw from a corpus.
+            seed: of the draw.
+
+        Returns:
+            One row: accuracy (per cent whose top token after the layer left at is the model's own), saved layers over
+            all examples (as released) and over the right ones (as the paper says), the share that leaves at each layer.
+        """
+        found = corpus if isinstance(corpus, Examples) else examples(self.lm, corpus, n, seed=seed)
+        row = measured(found, self.exits(found))
+        columns: dict[str, list[Any]] = {
+            "method": [self.method],
+            "calibrated": [self.calibrated],
+            "examples": [len(found)],
+        }
+        columns |= {name: [value] for name, value in row.items()}
+        notes = {k: v for k, v in self.facts.items() if k != "seed"}
+        title = f"Early exit of {self.lm.name}"
+        return Table(title, columns, passport(self.lm, corpus=found.corpus, seed=seed, **{"fitted": notes}))
+
+    def generate(self, prompt: str, **options: Any) -> Any:
+        """Text that skips layers; see `unembed.control.early_exit.generation.generate`."""
+        from unembed.control.early_exit.generation import generate
+
+        return generate(self, prompt, **options)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the rule to one file, which `load` reads for the same model."""
+        import io
+
+        about = {
+            "schema": SCHEMA,
+            "version": __version__,
+            "model": self.lm.name,
+            "fingerprint": fingerprint(self.lm),
+            "kind": _kind(self.method),
+            "calibrated": self.calibrated,
+            "facts": dict(self.facts),
+        }
+        buffer = io.BytesIO()
+        state = {f"state_{name}": array for name, array in self.score.state().items()}
+        np.savez_compressed(buffer, about=np.array(json.dumps(about)), thresholds=self.thresholds, **state)
+        return write_whole(path, buffer.getvalue())
+
+
+def _kind(method: str) -> str:
+    return "sub_updates" if method == "sub_updates" else "classifier" if method in FEATURES else "confidence"
+
+
+_KINDS: dict[str, Callable[[Mapping[str, Any]], Score]] = {
+    "sub_updates": SubUpdates.from_state,
+    "classifier": Classifier.from_state,
+    "confidence": Confidence.from_state,
+}
+
+
+def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
+    """The rule that `ExitRule.save` wrote.
+
+    Raises:
+        InvalidInput: the file cannot be read, or the rule was fitted on another model.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            about = json.loads(str(stored["about"]))
+            thresholds = stored["thresholds"]
+            state = {name[6:]: stored[name] for name in stored.files if name.startswith("state_")}
+        if about["schema"] != SCHEMA:
+            raise ValueError(f"schema {about['schema']}")
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise InvalidInput(
+            f"cannot read an exit rule from {path}", why=str(error), instead="Fit one and save it"
+        ) from error
+    if about["fingerprint"] != fingerprint(lm):
+        raise InvalidInput(
+            f"the exit rule in {path}",
+            why=f"it was fitted on {about['model']}, whose weights are not those of {lm.name}",
+            instead="Fit it on this model",
+        )
+    return ExitRule(lm, _KINDS[about["kind"]](state), thresholds, about["calibrated"], about["facts"])
+
+
+def fingerprint(lm: Decoder) -> str:
+    """Of the sizes and of a part of the weights of every layer."""
+    digest = hashlib.sha256(f"{lm.n_layers} {lm.d_model} {lm.d_mlp} {lm.d_vocab}".encode())
+    for matrix in (lm.weights.W_U.T[::97], *(W[::97] for W in lm.weights.W_out)):
+        digest.update(matrix.detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def measured(found: Examples, layer: np.ndarray) -> dict[str, Any]:
+    """Accuracy and saved layers of examples that leave after these layers."""
+    last = found.n_layers - 1
+    right = calibration.agrees(found.top.numpy(), layer)
+    saved = last - layer
+    return {
+        "accuracy": 100 * float(right.mean()),
+        "saved_layers": float(saved.mean()),
+        "saved_layers_of_right": float(saved[right].mean()) if right.any() else 0.0,
+        "share_saved": 100 * float(saved.mean()) / found.n_layers,
+        "left_early": 100 * float((saved > 0).mean()),
+        "exits_by_layer": np.bincount(layer, minlength=found.n_layers).tolist(),
+    }
+
+
+def fit(
+    lm: Decoder,
+    corpus: Any = None,
+    method: str = "sub_updates",
+    *,
+    n: int = 10_000,
+    seed: int = SEED,
+    held_out: float = 0.1,
+    threshold: str | float | None = None,
+    disagreement: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> ExitRule:
+    """Learn when a token may leave.
+
+    Args:
+        lm: the model.
+        corpus: `Examples`, or what `unembed.corpus.open_corpus` takes.
+        method: "sub_updates"; "representation", "update" or "both" (classifiers); "margin", "entropy" or "agreement".
+        n: how many examples to draw from a corpus.
+        seed: of the draw and of the split.
+        held_out: share of the examples kept for setting thresholds.
+        threshold: a number; "precision" (0.75, as released) or "f1" (as the paper says), by layer. By default zero for
+            sub_updates (the rule as it is), "precision" for classifiers, and for the others a promise of 5 per cent.
+        disagreement: set one threshold so that at most this share of tokens is expected to differ instead.
+        progress: called with examples done and examples in all.
+        options: for the score: `clusters`, `similarity`; `sweep`, `penalties`, `folds`.
+
+    Raises:
+        InvalidInput: no such method or threshold, or too few examples.
+        ExtraMissing: a classifier without scikit-learn.
+    """
+    if method not in METHODS:
+        raise InvalidInput(f"method {method!r}", why=f"it is none of {', '.join(METHODS)}")
+    if lm.n_layers < 2:
+        raise InvalidInput(f"early exit of {lm.name}", why="it has one layer", instead="Use a deeper model")
+    found = corpus if isinstance(corpus, Examples) else examples(lm, corpus, n, seed=seed, progress=progress)
+    train, held = split(found, seed, (1 - held_out, held_out))
+    if len(held) < 2:
+        raise InvalidInput(
+            f"{len(found)} examples", why="too few to fit and to set a threshold", instead="Give more text"
+        )
+    score = _fitted(lm, train, method, options)
+    facts = {"examples": len(found), "seed": seed, "corpus": found.corpus}
+    rule = ExitRule(lm, score, np.zeros(lm.n_layers - 1), "threshold 0, the rule as it is", facts)
+    if disagreement is not None:
+        return rule.promising(held, disagreement)
+    if threshold is None:
+        threshold = {"sub_updates": 0.0, "classifier": "precision"}.get(_kind(method))
+    if threshold is None:
+        return rule.promising(held, 0.05)
+    if isinstance(threshold, str):
+        if threshold not in ("precision", "f1"):
+            raise InvalidInput(f"threshold {threshold!r}", why="it is neither a number nor 'precision' nor 'f1'")
+        choose = calibration.by_precision if threshold == "precision" else calibration.by_f1
+        found_thresholds = choose(score.scores(held), held.saturation.numpy())
+        said = "precision 0.75 by layer" if threshold == "precision" else "largest F1 by layer"
+        return replace(rule, thresholds=found_thresholds, calibrated=said)
+    return rule if threshold == 0 and method == "sub_updates" else rule.at(threshold)
+
+
+def split(found: Examples, seed: int, shares: Sequence[float]) -> list[Examples]:
+    """The examples in a random order, in parts of these shares."""
+    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))
+    bounds = [round(len(found) * sum(shares[:k])) for k in range(len(shares))] + [len(found)]
+    return [found[order[a:b]] for a, b in pairwise(bounds)]
+
+
+def _fitted(lm: Decoder, train: Examples, method: str, options: dict[str, Any]) -> Score:
+    if method == "sub_updates":
+        return SubUpdates.fit(lm, train, **options)
+    return Classifier.fit(train, method, **options) if method in FEATURES else Confidence(method)

@@ -1,0 +1,354 @@
+"""Early exit: the rule against the definition written out, thresholds by brute force, skipping against full passes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score, precision_score
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import unembed
+from tests.conftest import tiny
+from unembed import early_exit
+from unembed.control.early_exit import calibration
+from unembed.control.early_exit.baselines import Classifier, Confidence
+from unembed.control.early_exit.examples import Examples, confidence, joined, seen
+from unembed.control.early_exit.exit_rule import ExitRule, fingerprint
+from unembed.control.early_exit.rule import SubUpdates, value_clusters
+from unembed.errors import InvalidInput, Unsupported
+from unembed.memories.sub_updates import dominant
+
+TEXTS = [f"The old king of {place} said that he was happy. Then he went home." for place in ("Spain", "France", "Rome")]
+
+
+@pytest.fixture(scope="module")
+def wren():
+    return unembed.load("wren")
+
+
+@pytest.fixture(scope="module")
+def deep():
+    """A random GPT-2 of five layers."""
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=97, n_embd=32, n_layer=5, n_head=2, n_positions=64)
+    config = GPT2Config(**sizes, bos_token_id=1, eos_token_id=2, initializer_range=0.2)  # pyright: ignore[reportArgumentType]
+    return unembed.load(GPT2LMHeadModel(config).eval())
+
+
+@pytest.fixture(scope="module")
+def found(deep):
+    generator = torch.Generator().manual_seed(0)
+    rows = [
+        torch.randint(3, 97, (int(n),), generator=generator) for n in torch.randint(2, 9, (240,), generator=generator)
+    ]
+    return joined([seen(deep, rows[i : i + 40]) for i in range(0, 240, 40)])
+
+
+def test_examples_are_what_a_run_of_each_prefix_shows(deep, found):
+    generator = torch.Generator().manual_seed(0)
+    rows = [
+        torch.randint(3, 97, (int(n),), generator=generator) for n in torch.randint(2, 9, (240,), generator=generator)
+    ]
+    for i in (0, 17, 239):
+        run = deep.run(rows[i][None], ("resid_mid", "resid_post", "mlp_out", "coefficients"))
+        for layer in range(5):
+            logits = deep.hf.lm_head(deep.hf.transformer.ln_f(run["resid_post"][layer, 0, -1])).detach()
+            p = logits.double().softmax(-1).sort(descending=True).values
+            assert int(found.top[i, layer]) == int(logits.argmax())
+            assert float(found.margin[i, layer]) == pytest.approx(float(p[0] - p[1]), abs=1e-5)
+            assert float(found.entropy[i, layer]) == pytest.approx(float(-(p * p.log()).sum()), abs=1e-4)
+            own = dominant(run["coefficients"][layer, 0, -1], deep.weights.W_out[layer]).index
+            assert found.dominant[i, layer].tolist() == own.tolist()
+            assert torch.allclose(found.before[i, layer], run["resid_mid"][layer, 0, -1], atol=1e-5)
+            assert torch.allclose(found.update[i, layer], run["mlp_out"][layer, 0, -1], atol=1e-5)
+        top = found.top[i].tolist()
+        settled = next(n for n in range(5) if all(t == top[-1] for t in top[n:]))
+        assert int(found.saturation[i]) == settled
+
+
+def test_examples_come_from_a_corpus_one_a_sentence(wren):
+    a = early_exit.examples(wren, TEXTS, 4, seed=1)
+    assert len(a) == 4 and a.n_layers == 6 and a.corpus
+    assert a.top.tolist() == early_exit.examples(wren, TEXTS, 4, seed=1, tokens_per_batch=16).top.tolist()
+    with pytest.raises(InvalidInput, match="two tokens"):
+        early_exit.examples(wren, ["x"], 4)
+
+
+def leaves(train, saturation, test, labels, similarity) -> list[int]:
+    """The paper's rule, written out."""
+    found = []
+    n_layers = train.shape[1]
+    for example in test:
+        for layer in range(n_layers):
+            if layer == n_layers - 1:
+                break
+            own = labels[layer][example[layer]].tolist()
+
+            def alike(other, own=own):
+                if similarity == "ordered":
+                    return sum(a == b for a, b in zip(own, other, strict=True))
+                return len(set(own) & set(other))
+
+            def sims(x, layer=layer, alike=alike):
+                return [
+                    alike(labels[layer][t[layer]].tolist()) for t, s in zip(train, saturation, strict=True) if s == x
+                ]
+
+            mine = sims(layer)
+            others = [sims(x) for x in range(layer + 1, n_layers)]
+            if mine and all(max(mine) > max(o) and np.mean(mine) > np.mean(o) for o in others if o):
+                break
+        found.append(layer)
+    return found
+
+
+@pytest.mark.parametrize("similarity", ["ordered", "set"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_rule_is_the_definition(similarity, seed):
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 6, size=(4, 20))
+    labels[0, 0] = 5
+    train = np.stack([[generator.permutation(20)[:5] for _ in range(4)] for _ in range(30)])
+    saturation = generator.integers(0, 4, size=30)
+    test = np.stack([[generator.permutation(20)[:5] for _ in range(4)] for _ in range(60)])
+    rule = SubUpdates(labels, train, saturation, similarity)
+    blank = torch.zeros(60, 4, 1)
+    wrapped = Examples(torch.from_numpy(test), blank[..., 0].long(), blank[..., 0], blank[..., 0], blank, blank)
+    left = calibration.exits(rule.scores(wrapped), np.zeros(3))
+    expected = leaves(train, saturation, test, labels, similarity)
+    assert left.tolist() == expected
+    assert len(set(expected)) > 1
+
+
+def test_a_layer_where_nothing_settled_is_never_left():
+    labels, train = np.zeros((3, 4), dtype=int), np.zeros((5, 3, 2), dtype=int)
+    rule = SubUpdates(labels, train, np.array([1, 1, 2, 2, 2]))
+    assert rule._layers[0].score(np.array([0, 1])) == -np.inf
+    # Where no example settles later, nothing stands in the way.
+    assert SubUpdates(labels, train, np.full(5, 1))._layers[1].score(np.array([0, 1])) == np.inf
+
+
+def test_value_clusters_follow_layer_and_index(deep):
+    labels = value_clusters(deep, 12)
+    clusters = unembed.cluster_values(deep, 12)
+    assert labels.shape == (5, deep.d_mlp)
+    assert all(labels[n, i] == clusters.of(n, i) for n, i in ((0, 3), (2, 17), (4, 127)))
+
+
+def test_thresholds_by_precision_and_by_f1_are_brute_force():
+    generator = np.random.default_rng(0)
+    scores = generator.normal(size=(80, 3)).round(1)
+    saturation = generator.integers(0, 4, size=80)
+    by_precision, by_f1 = calibration.by_precision(scores, saturation, 0.4), calibration.by_f1(scores, saturation)
+    for layer in range(3):
+        y = saturation == layer
+        values = np.unique(scores[:, layer])
+        precisions = [precision_score(y, scores[:, layer] >= t) for t in values]
+        good = [t for t, p in zip(values, precisions, strict=True) if p >= 0.4]
+        if good:
+            assert by_precision[layer] == pytest.approx(good[0]) and by_precision[layer] < good[0]
+        else:
+            assert by_precision[layer] == math.inf
+        f1 = [f1_score(y, scores[:, layer] >= t) for t in values]
+        assert f1_score(y, scores[:, layer] > by_f1[layer]) == pytest.approx(max(f1))
+
+
+def test_the_promise_is_conformal_risk_control():
+    generator = np.random.default_rng(1)
+    scores = generator.normal(size=(60, 3))
+    top = generator.integers(0, 2, size=(60, 4))
+    level = 0.3
+    chosen = calibration.promised(scores, top, level)
+    every = np.r_[np.inf, np.unique(scores)[::-1], scores.min() - 1]
+
+    def loss(threshold):
+        return top[np.arange(60), calibration.exits(scores, np.full(3, threshold))] != top[:, -1]
+
+    good = []
+    for k in range(len(every)):
+        worst = np.any([loss(t) for t in every[: k + 1]], axis=0)
+        if (worst.sum() + 1) / 61 > level:
+            break
+        good.append(every[k])
+    assert chosen == pytest.approx(good[-1])
+    with pytest.raises(InvalidInput):
+        calibration.promised(scores, top, 1.0)
+
+
+def test_the_promise_holds_on_text_not_seen():
+    """The mean disagreement of many draws keeps below the level; four standard errors are allowed."""
+    generator = np.random.default_rng(2)
+    rates = []
+    for _ in range(150):
+        score = generator.uniform(size=(300, 2))
+        wrong = generator.uniform(size=(300, 2)) > score
+        top = np.c_[np.where(wrong, 1, 0), np.zeros(300, dtype=int)]
+        threshold = calibration.promised(score[:150], top[:150], 0.1)
+        left = calibration.exits(score[150:], np.full(2, threshold))
+        rates.append((~calibration.agrees(top[150:], left)).mean())
+    assert np.mean(rates) <= 0.1 + 4 * np.std(rates) / len(rates) ** 0.5
+    assert np.mean(rates) > 0.05  # and the bound is not bought by never leaving
+
+
+def test_classifiers_are_sklearns_on_scaled_features(found):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    ours = Classifier.fit(found, "both", sweep=(0.1,))
+    p = ours.scores(found)
+    x, y = (found.before + found.update)[:, 1].double().numpy(), (found.saturation == 1).numpy()
+    if y.sum() >= 3:
+        scaled = StandardScaler().fit_transform(x)
+        model = LogisticRegression(C=0.1, class_weight="balanced", max_iter=500).fit(scaled, y)
+        assert np.allclose(p[:, 1], model.predict_proba(scaled)[:, 1], atol=1e-3)
+    assert not np.allclose(Classifier.fit(found, "representation", sweep=(0.1,)).scores(found), p)
+
+
+def test_agreement_counts_layers_in_a_row():
+    top = torch.tensor([[5, 5, 5, 2, 2], [1, 2, 2, 2, 2]])
+    blank = torch.zeros(2, 5, 1)
+    wrapped = Examples(blank.long(), top, blank[..., 0], blank[..., 0], blank, blank)
+    assert Confidence("agreement").scores(wrapped).tolist() == [[0, 1, 2, 0], [0, 0, 1, 2]]
+
+
+@pytest.mark.parametrize("method", early_exit.METHODS)
+def test_a_rule_asked_token_by_token_decides_as_over_examples(deep, found, method, tmp_path):
+    options = {"clusters": 12} if method == "sub_updates" else {"sweep": (0.1,)} if method in ("update", "both") else {}
+    rule = early_exit.fit(deep, found, method, disagreement=0.3, **options)
+    scores = rule.score.scores(found)
+    rule = rule.at(float(np.median(scores[np.isfinite(scores)])))
+    again = early_exit.load(rule.save(tmp_path / "rule.npz"), deep)
+    assert again.exits(found).tolist() == rule.exits(found).tolist()
+    layers = set()
+    for start in range(3, 13):
+        ids = torch.tensor([[start, 40, 41 + start]])
+        with early_exit.leaving(again) as exits:
+            new = deep.hf.generate(ids, max_new_tokens=2, min_new_tokens=2, do_sample=False, pad_token_id=0)
+        # Two new tokens: the first comes from the full prompt, so only the second can leave.
+        assert len(exits) == 1
+        assert exits[0] == int(rule.exits(seen(deep, [new[0, :4]]))[0])
+        layers.add(exits[0])
+    assert len(layers) > 1 or method in ("representation", "update", "both", "sub_updates")
+
+
+def copied(lm, ids: torch.Tensor, left: list[int]) -> torch.Tensor:
+    """Logits of a full pass in which each position's stream stays as it is after the block it left at."""
+    handles = []
+    for layer, block in enumerate(lm.structure.blocks):
+        stay = torch.tensor([n < layer for n in left])
+
+        def hook(_m, args, kwargs, out, stay=stay):
+            given = args[0] if args else kwargs["hidden_states"]
+            new = torch.where(stay[None, :, None], given, out[0] if isinstance(out, tuple) else out)
+            return (new, *out[1:]) if isinstance(out, tuple) else new
+
+        handles.append(block.module.register_forward_hook(hook, with_kwargs=True))
+    try:
+        with torch.no_grad():
+            return lm.hf(ids, use_cache=False).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+FAMILIES = ["gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "bloom", "falcon-7b", "llama", "mistral", "qwen3", "gemma2"]
+FAMILIES += ["gemma3", "phi", "phi3", "olmo2", "cohere", "granite", "starcoder2"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_skipping_equals_a_full_pass_with_copied_states(name):
+    lm = tiny(name)
+    ids = torch.tensor([[5, 17, 60, 33]])
+    rule = ExitRule(lm, Confidence("entropy"), np.zeros(1), "")
+    with torch.no_grad():
+        plain = lm.hf.generate(ids, max_new_tokens=12, min_new_tokens=12, do_sample=False, pad_token_id=0)
+    entropies = -confidence(lm.run(plain, ()).logits)[2]
+    rule = rule.at(float(entropies.median()))
+    taken = []
+    with early_exit.leaving(rule) as exits:
+        out = lm.hf.generate(
+            ids,
+            max_new_tokens=12,
+            min_new_tokens=12,
+            do_sample=False,
+            pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        taken = list(exits)
+    assert len(taken) == 11
+    last = lm.n_layers - 1
+    expected = copied(lm, out.sequences[:, :-1], [last] * 4 + taken)[0, 3:]
+    assert torch.allclose(torch.cat(out.logits), expected, atol=2e-4), name
+    assert "forward" not in lm.structure.blocks[0].module.__dict__
+
+
+def test_generation_skips_blocks_and_a_high_threshold_changes_nothing(wren):
+    rule = ExitRule(wren, Confidence("margin"), np.full(5, -1.0), "")
+    ran = []
+    handles = [
+        b.feed_forward.down_proj.register_forward_hook(lambda *_a, n=n: ran.append(n))
+        for n, b in enumerate(wren.structure.blocks)
+    ]
+    found = rule.generate("The old king", max_new_tokens=4, min_new_tokens=4)
+    for handle in handles:
+        handle.remove()
+    # The prompt goes through all six blocks; each later token leaves after the first.
+    assert ran == [0, 1, 2, 3, 4, 5, 0, 0, 0]
+    assert found.layers == (0, 0, 0) and found.saved_layers == 5
+    careful = rule.at(2.0).generate("The old king", max_new_tokens=12, min_new_tokens=12)
+    assert careful.text == wren.generate("The old king", max_new_tokens=12, min_new_tokens=12)[0]
+    assert careful.saved_layers == 0
+    with pytest.raises(InvalidInput, match="beams"):
+        rule.generate("The old king", num_beams=2)
+    with pytest.raises(Unsupported, match="batch"), early_exit.leaving(rule):
+        wren.hf.generate(torch.full((2, 3), 50), max_new_tokens=3)
+
+
+def test_a_model_that_keeps_no_cache_is_refused():
+    lm = tiny("mpt")
+    rule = ExitRule(lm, Confidence("entropy"), np.full(1, -10.0), "")
+    with pytest.raises(Unsupported, match="cache"), early_exit.leaving(rule):
+        lm.hf.generate(torch.tensor([[5, 17]]), max_new_tokens=3, min_new_tokens=3, pad_token_id=0)
+
+
+def test_a_rule_of_another_model_is_refused(deep, found, wren, tmp_path):
+    path = early_exit.fit(deep, found, "margin").save(tmp_path / "rule.npz")
+    with pytest.raises(InvalidInput, match="weights are not those of wren"):
+        early_exit.load(path, wren)
+    assert fingerprint(deep) != fingerprint(wren)
+    path.write_bytes(b"nothing")
+    with pytest.raises(InvalidInput, match="cannot read"):
+        early_exit.load(path, deep)
+    with pytest.raises(InvalidInput, match="none of"):
+        early_exit.fit(deep, found, "magic")
+
+
+def test_evaluation_and_table_6_count_by_hand(deep, found):
+    rule = early_exit.fit(deep, found, "margin", disagreement=0.2)
+    held = found[:50]
+    row = next(iter(rule.evaluate(held).rows()))
+    left = rule.exits(held)
+    right = [int(held.top[i, n]) == int(held.top[i, -1]) for i, n in enumerate(left)]
+    assert row["accuracy"] == pytest.approx(100 * np.mean(right))
+    assert row["saved_layers"] == pytest.approx(np.mean(4 - left))
+    table = early_exit.table_6(deep, found, seeds=(38, 39), clusters=12, sweep=(0.1,))
+    rows = {r["method"]: r for r in table.rows()}
+    assert rows["oracle"]["accuracy"] == 100 and rows["last layer"]["saved_layers"] == 0
+    assert rows["sub_updates"]["published_accuracy"] == 94.1
+    assert rows["oracle"]["saved_layers"] >= rows["margin"]["saved_layers"] * rows["margin"]["accuracy"] / 100 - 1e-9
+    shares = early_exit.saturation_table(deep, found)
+    assert sum(r["share"] for r in shares.rows()) == pytest.approx(100)
+
+
+def test_compare_times_both_and_judges_the_text(wren):
+    rule = ExitRule(wren, Confidence("margin"), np.full(5, 0.1), "")
+    row = next(iter(early_exit.compare(rule, ["The old king", "Once"], max_new_tokens=6).rows()))
+    assert row["tokens"] >= 10 and 0 <= row["agreement"] <= 100
+    assert row["layers_saved"] > 0 and row["full_seconds"] > 0
+    careful = next(iter(early_exit.compare(rule.at(2.0), ["The old king"], max_new_tokens=6).rows()))
+    assert careful["agreement"] == 100 and careful["layers_saved"] == 0
+    assert careful["perplexity_early"] == pytest.approx(careful["perplexity_full"])
