@@ -153,7 +153,8 @@ def test_progress_ends_at_the_end() -> None:
 
 
 def test_what_makes_no_sense() -> None:
-    for options in ({"engine": "mail"}, {"tokens_per_batch": 0}):
+    bad: list[dict[str, Any]] = [{"engine": "mail"}, {"tokens_per_batch": 0}]
+    for options in bad:
         with pytest.raises(InvalidInput):
             sweep(lettered("opt"), ["abc"], [TopTriggers(5)], **options)
     with pytest.raises(InvalidInput, match="at least one"):

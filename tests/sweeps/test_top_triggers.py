@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -94,7 +96,7 @@ def test_any_batch_size_and_long_streams(tokens: int) -> None:
         {"by": "gate"},
     ],
 )
-def test_options(options: dict) -> None:
+def test_options(options: dict[str, Any]) -> None:
     check(GATED if "poles" in options or "by" in options else RELU, options=options, tokens=200)
     check(GATED if "by" in options else GPT2, options=options, tokens=200, segmentation="windows", window=20)
 
@@ -152,7 +154,8 @@ def test_parts_join_to_the_whole() -> None:
     batches = list(opened.batches(lm, 200))
     from unembed.sweeps.passing import feeding
 
-    for options in ({}, {"per_document": 1}, {"distinct": True}):
+    limits: list[dict[str, Any]] = [{}, {"per_document": 1}, {"distinct": True}]
+    for options in limits:
         parts = [TopTriggers(6, **options) for _ in range(4)]
         for part in parts:
             part.start(lm)
@@ -183,7 +186,7 @@ def test_state_is_twelve_bytes_a_slot() -> None:
 @pytest.mark.parametrize(
     "options", [{"top": 0}, {"poles": "none"}, {"by": "up"}, {"per_document": 0}, {"per_document": 1, "distinct": True}]
 )
-def test_settings_that_make_no_sense(options: dict) -> None:
+def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         TopTriggers(**options)
 
@@ -199,6 +202,6 @@ def test_activations_that_are_no_numbers() -> None:
 
     lm = load(build(GPT2), tokenizer=lettered(GPT2).tokenizer)
     with torch.no_grad():
-        lm.hf.transformer.h[1].mlp.c_fc.weight.fill_(float("nan"))
+        lm.weights.W_in[1].fill_(float("nan"))
     with pytest.raises(NotFinite):
         sweep(lm, ["abc"], [TopTriggers()])

@@ -85,9 +85,9 @@ class Corpus:
         cut = (self.segmentation, self.window, self.overlap, self.detokenize, self.max_documents, self.reading)
         digest.update(repr(cut).encode())
         for text in self.texts:
-            digest.update(len(text).to_bytes(8, "big") + text.encode(errors="surrogatepass"))
+            digest.update(b"text" + len(text).to_bytes(8, "big") + text.encode(errors="surrogatepass"))
         for path in self.files:
-            digest.update(path.stat().st_size.to_bytes(8, "big"))
+            digest.update(path.suffix.encode() + path.stat().st_size.to_bytes(8, "big"))
             with path.open("rb") as file:
                 while block := file.read(1 << 20):
                     digest.update(block)
@@ -130,7 +130,7 @@ def open_corpus(
             folder, a pattern such as "data/*.jsonl"; or texts in memory, each a document. A `Corpus` passes through.
         segmentation: "sentences", each read on its own, as in Geva et al. 2021, section 3; or "windows", documents in
             overlapping stretches.
-        window: longest segment in tokens; the model's context when None.
+        window: longest segment in tokens; the model's context, at most 1,024, when None.
         overlap: tokens of an earlier window that the next one sees again as context; a quarter of the window when None.
         column: field of JSON lines or Parquet that holds the text.
         errors: "strict", "replace" or "ignore", for bytes that are no UTF-8.

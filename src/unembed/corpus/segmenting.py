@@ -12,6 +12,9 @@ from unembed.corpus.segments import Document, Encoder, Segment
 from unembed.corpus.sentences import sentences
 from unembed.errors import InvalidInput
 
+LONGEST = 1024
+"""Tokens of a window unless told: models of today have contexts that a batch would not fit into."""
+
 
 class _Axis:
     """Where the next segment starts, and what number it has."""
@@ -30,9 +33,8 @@ def sentence_segments(
     axis = _Axis()
     for document in documents:
         found = sentences(document.text)
-        for number, sentence in enumerate(found):
+        for number, tokens in enumerate(encoder.encode_all(found)):
             share = _between(document.span, number + 1, len(found))
-            tokens = encoder.encode(sentence)[0].cpu()
             for segment in _windows(tokens, len(lead), size, back, document.number, number, axis):
                 yield replace(segment, share=share)
 
@@ -45,7 +47,7 @@ def window_segments(
     lead = leading(encoder)
     axis = _Axis()
     for document in documents:
-        tokens = encoder.encode(document.text)[0].cpu()
+        tokens = encoder.encode_all([document.text])[0]
         before = axis.position
         for segment in _windows(tokens, len(lead), size, back, document.number, None, axis):
             done = segment.start + len(segment) - before
@@ -53,7 +55,7 @@ def window_segments(
 
 
 def _windows(
-    tokens: Tensor, lead: int, size: int | None, back: int, document: int, sentence: int | None, axis: _Axis
+    tokens: Tensor, lead: int, size: int, back: int, document: int, sentence: int | None, axis: _Axis
 ) -> Iterator[Segment]:
     """One stretch of tokens as windows; the special tokens in front open each of them.
 
@@ -67,7 +69,6 @@ def _windows(
             columns, skip, at = tokens[:size], 0, start
             done = len(columns)
         else:
-            assert size is not None
             begin = done - back
             columns = torch.cat([tokens[:lead], tokens[begin : begin + size - lead]])
             skip, at = lead + back, start + begin - lead
@@ -85,15 +86,13 @@ def _between(span: tuple[float, float], done: int, of: int) -> float:
     return span[0] + (span[1] - span[0]) * done / of
 
 
-def sizes(encoder: Encoder, window: int | None, overlap: int | None) -> tuple[int | None, int]:
+def sizes(encoder: Encoder, window: int | None, overlap: int | None) -> tuple[int, int]:
     """The longest segment and how many tokens two windows share.
 
     Raises:
         InvalidInput: the window is longer than the model's context, or leaves no room for new tokens.
     """
-    size = encoder.n_ctx if window is None else window
-    if size is None:
-        return None, 0
+    size = min(encoder.n_ctx or LONGEST, LONGEST) if window is None else window
     if encoder.n_ctx is not None and size > encoder.n_ctx:
         raise InvalidInput(f"window={size}", why=f"the model's context is {encoder.n_ctx}")
     back = size // 4 if overlap is None else overlap
@@ -104,7 +103,7 @@ def sizes(encoder: Encoder, window: int | None, overlap: int | None) -> tuple[in
 
 def leading(encoder: Encoder) -> list[int]:
     """The special tokens that the tokenizer puts in front of any text."""
-    a, b = encoder.encode("a")[0].tolist(), encoder.encode("of")[0].tolist()
+    a, b = (tokens.tolist() for tokens in encoder.encode_all(["a", "of"]))
     lead: list[int] = []
     for x, y in zip(a[:-1], b[:-1], strict=False):
         if x != y:

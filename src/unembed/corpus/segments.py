@@ -6,6 +6,7 @@ before it. Segments of a corpus lie on this axis in order, so "earlier" is "smal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -24,8 +25,8 @@ class Encoder(Protocol):
         """The longest prompt, None where there is no limit."""
         ...
 
-    def encode(self, text: str) -> Tensor:
-        """The tokens of a text, (1, pos), with the special tokens the tokenizer adds."""
+    def encode_all(self, texts: Sequence[str]) -> list[Tensor]:
+        """The tokens of each text, (pos,), with the special tokens the tokenizer adds; empty where it has none."""
         ...
 
 

@@ -96,6 +96,10 @@ class Decoder:
         """
         return self.vocabulary.encode(text).to(self.device)
 
+    def encode_all(self, texts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
+        """The tokens of many texts at once, on the CPU; empty where a text has none."""
+        return self.vocabulary.encode_all(texts)
+
     def decode(self, ids: Tensor | Sequence[int]) -> str:
         """The text of tokens."""
         return self.vocabulary.decode(ids)

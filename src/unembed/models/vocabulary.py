@@ -44,6 +44,12 @@ class Vocabulary:
             raise InvalidInput("the prompt has no tokens", why=f"the tokenizer turns {text!r} into nothing")
         return torch.tensor([ids], dtype=torch.long)
 
+    def encode_all(self, texts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
+        """The tokens of many texts, as `encode` gives them one by one; empty where a text has none."""
+        if not texts:
+            return []
+        return [torch.tensor(ids, dtype=torch.long) for ids in self._tokenizer(list(texts), verbose=False)["input_ids"]]
+
     def decode(self, ids: Tensor | Sequence[int]) -> str:
         """The text of tokens."""
         return str(self._tokenizer.decode(torch.as_tensor(ids).flatten().tolist()))

@@ -1,0 +1,139 @@
+"""Files of every kind give their documents, and bad ones are named with the place where they are bad."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from unembed.corpus import open_corpus
+from unembed.corpus.markup import articles, detokenized, is_heading, title
+from unembed.errors import CorpusUnreadable, InvalidInput
+
+
+def read(source, **options) -> list[tuple[str, str]]:
+    return [(d.name, d.text) for d in open_corpus(source, **options).documents()]
+
+
+def test_the_shipped_corpus_is_wikitexts_sixty_articles() -> None:
+    found = list(open_corpus().documents())
+    assert len(found) == 60 and found[0].name == "Homarus gammarus" and found[3].name == "Shikamaru Nara"
+    words = sum(len(d.text.split()) for d in found)
+    assert words == 213_886
+    assert [d.number for d in found] == list(range(60))
+    assert found[-1].span[1] == 1.0 and all(a.span[1] == b.span[0] for a, b in pairwise(found))
+
+
+def test_plain_text_is_one_document(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n\ntwo = three =\n")
+    assert read(tmp_path / "a.txt") == [("a.txt", "one\n\ntwo = three =\n")]
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    rows = [{"body": "eins", "id": 7}, {"body": "zwei\nx"}, {"body": "  "}, {"body": "drei", "title": "T"}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    assert read(tmp_path / "a.jsonl", column="body") == [("7", "eins"), ("a.jsonl:2", "zwei\nx"), ("T", "drei")]
+    with pytest.raises(CorpusUnreadable, match=r"a\.jsonl, line 1: it has no text under 'text', only body, id"):
+        read(tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    with pytest.raises(CorpusUnreadable, match=r"b\.jsonl, line 2: it is no JSON"):
+        read(tmp_path / "b.jsonl")
+    (tmp_path / "c.jsonl").write_text("[1]\n")
+    with pytest.raises(CorpusUnreadable, match=r"c\.jsonl, line 1"):
+        read(tmp_path / "c.jsonl")
+
+
+def test_parquet(tmp_path: Path) -> None:
+    table = pa.table({"text": ["eins", None, "zwei"] * 300, "n": list(range(900))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    found = read(tmp_path / "a.parquet")
+    assert len(found) == 600 and found[1] == ("a.parquet:2", "zwei")
+    with pytest.raises(CorpusUnreadable, match="no column 'body', only text, n"):
+        read(tmp_path / "a.parquet", column="body")
+    with pytest.raises(CorpusUnreadable, match="holds no text"):
+        read(tmp_path / "a.parquet", column="n")
+    whole = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "b.parquet").write_bytes(whole[:-20])
+    with pytest.raises(CorpusUnreadable, match=r"b\.parquet: it is no Parquet file"):
+        read(tmp_path / "b.parquet")
+
+
+def test_folders_and_patterns_in_the_order_of_names(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "c.md"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "d.txt").write_text("d.txt")
+    assert [n for n, _ in read(tmp_path)] == ["a.txt", "b.txt", "d.txt"]
+    assert [n for n, _ in read(str(tmp_path / "*.txt"))] == ["a.txt", "b.txt"]
+    assert [n for n, _ in read(str(tmp_path / "**" / "d.*"))] == ["d.txt"]
+    for missing in (tmp_path / "z.txt", tmp_path / "*.csv"):
+        with pytest.raises(CorpusUnreadable, match="no file has this name"):
+            open_corpus(missing)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CorpusUnreadable, match="holds no file"):
+        open_corpus(tmp_path / "empty")
+
+
+def test_bytes_that_are_no_utf8_are_placed(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes("grün\n".encode() + b"caf\xe9 noir\n")
+    with pytest.raises(CorpusUnreadable, match=re.escape("a.txt, byte 9: 0xe9 is not UTF-8")):
+        read(file)
+    assert read(file, errors="replace") == [("a.txt", "grün\ncaf\ufffd noir\n")]
+    assert read(file, errors="ignore") == [("a.txt", "grün\ncaf noir\n")]
+
+
+@pytest.mark.parametrize("content", ["", " \n\n "])
+def test_nothing_to_read(content: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(content)
+    with pytest.raises(CorpusUnreadable, match="no text"):
+        read(tmp_path / "a.txt")
+    with pytest.raises(CorpusUnreadable, match="no text"):
+        open_corpus([content])
+
+
+def test_options_that_make_no_sense() -> None:
+    bad: list[dict[str, Any]] = [{"errors": "hide"}, {"markup": "html"}, {"max_documents": 0}]
+    for options in bad:
+        with pytest.raises(InvalidInput):
+            open_corpus(["abc"], **options)
+
+
+def test_wikitext_markup() -> None:
+    assert title(" = Homarus gammarus = \n") == "Homarus gammarus"
+    assert title(" = = Description = = \n") is None and title("a = b = c") is None
+    assert is_heading(" = = = A b = = = \n") and is_heading(" = T = ") and not is_heading(" x = 3 ")
+    lines = [" \n", " = A = \n", " \n", " text \n", " = = B = = \n", " \n", " = C = \n", " \n", " y \n"]
+    assert [name for name, _ in articles(lines)] == ["A", "C"]
+    assert "".join(text for _, text in articles(lines)) == "".join(lines[1:])
+    raw = " a 0 @.@ 7 kg – 5 @,@ 000 well @-@ known ( 24 in ) , called \" red \" ; it 's <unk> do n't . "
+    assert detokenized(raw) == "a 0.7 kg – 5,000 well-known (24 in), called \"red\"; it's <unk> don't."
+
+
+def test_max_documents_and_detokenized() -> None:
+    found = list(open_corpus(max_documents=2, detokenize=True).documents())
+    assert len(found) == 2 and " @-@ " not in found[0].text and " , " not in found[0].text
+
+
+def test_fingerprint_tells_content_and_cut_apart(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text")
+    same = open_corpus(tmp_path / "a.txt").fingerprint
+    assert open_corpus(tmp_path / "a.txt").fingerprint == same
+    (tmp_path / "b.txt").write_text("some text")
+    assert open_corpus(tmp_path / "b.txt").fingerprint == same  # the content counts, not where it lies
+    others = [
+        open_corpus(tmp_path / "a.txt", segmentation="windows"),
+        open_corpus(tmp_path / "a.txt", window=5),
+        open_corpus(tmp_path / "a.txt", detokenize=True),
+        open_corpus(["some text"]),
+        open_corpus(["some", " text"]),
+    ]
+    (tmp_path / "a.txt").write_text("Some text")
+    assert len({same, open_corpus(tmp_path / "a.txt").fingerprint, *(c.fingerprint for c in others)}) == 7
+    assert json.dumps(others[0].describe())
