@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ from unembed.attention.head_scores import HeadScores, head_scores
 from unembed.attention.heads import Head, VirtualHead
 from unembed.attention.induction import Evidence, evidence
 from unembed.attention.low_rank import LowRank
+from unembed.attention.scores import ScoreTerms, score_terms
 from unembed.attention.sides import check_basis, embedding, facts, reading, unembedding, writing
 from unembed.attention.skip_trigrams import Bugs, SkipTrigram, bugs, skip_trigrams
 from unembed.errors import InvalidInput, Unsupported
@@ -50,13 +52,14 @@ class Circuits:
         W_V, W_O = reading(self.lm, layer, "v", basis, grouped=True)[kv], writing(self.lm, layer, basis)[head]
         return LowRank(W_V, W_O, facts(self.lm, layer, basis, "ov"))
 
-    def qk(self, layer: int, head: int, offset: int = 0, basis: str = "raw") -> LowRank:
+    def qk(self, layer: int, head: int, offset: int | Sequence[int] = 0, basis: str = "raw") -> LowRank:
         """W_QK = W_Q W_K' (d_model, d_model): score(dst, src) = scale * x_dst W_QK x_src'.
 
         Args:
             layer: counted from 0.
             head: counted from 0.
-            offset: how many tokens the source lies before the destination; matters with rotary positions only.
+            offset: how many tokens the source lies before the destination; matters with rotary positions only. Of
+                several, the mean circuit.
             basis: "raw" or "folded".
 
         Raises:
@@ -75,10 +78,14 @@ class Circuits:
         W_K = reading(self.lm, layer, "k", basis, grouped=True)[head // site.queries_per_kv]
         said = facts(self.lm, layer, basis, "qk")
         if site.rotary is not None:
-            said = (*said, f"rotary, offset {offset}")
-            if offset != 0 or site.rotary.factor != 1.0:
-                where = torch.full((W_Q.shape[0],), offset, device=W_Q.device)
-                W_Q, W_K = site.rotary.rotate(W_Q, where), site.rotary.rotate(W_K, torch.zeros_like(where))
+            several = [offset] if isinstance(offset, int) else list(offset)
+            named = str(offset) if isinstance(offset, int) else f"mean of {several[0]} to {several[-1]}"
+            said = (*said, f"rotary, offset {named}")
+            if several != [0] or site.rotary.factor != 1.0:
+                at = torch.zeros(W_Q.shape[0], device=W_Q.device)
+                # Linear in the rotated queries, so the mean over offsets is taken on one factor.
+                W_Q = torch.stack([site.rotary.rotate(W_Q, at + o) for o in several]).mean(dim=0)
+                W_K = site.rotary.rotate(W_K, at)
         return LowRank(W_Q, W_K.mT, said)
 
     def ov_full(
@@ -102,7 +109,7 @@ class Circuits:
         self,
         layer: int,
         head: int,
-        offset: int = 0,
+        offset: int | Sequence[int] = 0,
         basis: str = "raw",
         *,
         destinations: Tensor | None = None,
@@ -172,6 +179,10 @@ class Circuits:
         """What each head does on random tokens repeated twice; see `head_scores.head_scores`."""
         return head_scores(self.lm, n_sequences, length, seed, tokens)
 
+    def score_terms(self, tokens: Tokens, layer: int, head: int) -> ScoreTerms:
+        """A head's attention scores on a prompt as a sum: content, positions, biases, ALiBi; see `scores`."""
+        return score_terms(self.lm, tokens, layer, head)
+
     def head(self, layer: int, head: int) -> Head:
         """One head, with everything that can be asked of it."""
         return Head(self, (self._head(layer, head, "raw"),))
@@ -219,11 +230,9 @@ class Circuits:
         """How much each order of path takes off the loss on text; see `expansion.term_importance`."""
         return term_importance(self.lm, corpus, order, **options)
 
-    def induction(
-        self, basis: str = "raw", seed: int = 0, *, n_sequences: int = 50, length: int = 64
-    ) -> list[Evidence]:
+    def induction(self, basis: str = "raw", seed: int = 0, **options: Any) -> list[Evidence]:
         """Every head as a candidate for induction: its weights beside what it does; see `induction.evidence`."""
-        return evidence(self, basis, seed, n_sequences=n_sequences, length=length)
+        return evidence(self, basis, seed, **options)
 
     @cached_property
     def scales(self) -> list[float]:

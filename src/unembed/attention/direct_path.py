@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.attention.sides import embedding
-from unembed.corpus import open_corpus
+from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput
 from unembed.lens import logits_of
 from unembed.models.decoder import Decoder
@@ -96,7 +96,7 @@ def direct_path(lm: Decoder, corpus: Any = None, *, n_tokens: int = 200, max_tok
     Memory: a block of rows of the vocabulary's width.
     """
     pieces, read = [], 0
-    for segment in open_corpus(corpus, segmentation="windows", window=lm.n_ctx or 512, overlap=0).segments(lm):
+    for segment in windows_of(corpus, lm.n_ctx or 512, overlap=0).segments(lm):
         pieces.append(segment.tokens)
         read += len(segment)
         if read >= max_tokens:

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.attention.frozen import FrozenRun, frozen_run, orders
-from unembed.corpus import open_corpus
+from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput, OutOfMemory, OutOfRange
 from unembed.models.decoder import Decoder
 from unembed.stream.run import Tokens
@@ -253,7 +253,7 @@ def term_importance(
     Memory: order + layers + 1 streams of a batch, its patterns and its logits for one order.
     """
     highest = min(lm.n_layers, 3 if lm.n_layers > 4 else lm.n_layers) if order is None else min(order, lm.n_layers)
-    text = open_corpus(corpus, segmentation="windows", window=window or min(lm.n_ctx or 256, 256))
+    text = windows_of(corpus, window or min(lm.n_ctx or 256, 256))
     losses = torch.zeros(highest + 1, dtype=torch.float64)
     by_layer = torch.zeros(lm.n_layers, dtype=torch.float64)
     own, count = 0.0, 0

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.sides import check_basis, embedding, reading, unembedding, writing
-from unembed.corpus import open_corpus
+from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
@@ -233,7 +233,7 @@ def _verified(lm: Decoder, listed: list[Eraser], corpus: Any, max_tokens: int, s
     directions = {n: torch.stack([_unit(lm.weights.W_out[n][e.index]) for e in listed if e.layer == n]).T for n in seen}
     chosen = {n: [e.index for e in listed if e.layer == n] for n in seen}
     read = 0
-    text = open_corpus(corpus, segmentation="windows", window=min(lm.n_ctx or 256, 256), overlap=0)
+    text = windows_of(corpus, min(lm.n_ctx or 256, 256), overlap=0)
     for batch in text.batches(lm, tokens=1024):
         for n in seen:
             before = "resid_pre" if lm.structure.blocks[n].parallel else "resid_mid"

@@ -17,9 +17,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.copying import Spectra
+from unembed.attention.head_scores import HeadScores
 from unembed.attention.low_rank import by_modulus
 from unembed.attention.sides import check_basis, reading, writing
-from unembed.corpus import open_corpus
+from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.stream.edits import scale_head
@@ -81,9 +82,23 @@ class Evidence:
 
 @torch.no_grad()
 def evidence(
-    circuits: Circuits, basis: str = "raw", seed: int = 0, *, n_sequences: int = 50, length: int = 64
+    circuits: Circuits,
+    basis: str = "raw",
+    seed: int = 0,
+    *,
+    n_sequences: int = 50,
+    length: int = 64,
+    scores: HeadScores | None = None,
 ) -> list[Evidence]:
     """Every head above the first layer, the likeliest by its weights first.
+
+    Args:
+        circuits: of the model.
+        basis: "raw" or "folded".
+        seed: of the repeated tokens and the random circuits.
+        n_sequences: of repeated tokens.
+        length: before the repetition, shortened to the context.
+        scores: head scores already measured.
 
     Raises:
         InvalidInput: the model has one layer, so nothing can compose.
@@ -96,7 +111,7 @@ def evidence(
     copying = circuits.copying_scores(basis)
     reads = circuits.composition("k", baseline=True, basis=basis, seed=seed)
     length = length if lm.n_ctx is None else min(length, lm.n_ctx // 2 - 1)
-    scores = circuits.head_scores(seed, n_sequences=n_sequences, length=length)
+    scores = scores or circuits.head_scores(seed, n_sequences=n_sequences, length=length)
     product = circuits.product("qk", basis)
     found = []
     for layer in range(1, lm.n_layers):
@@ -174,7 +189,7 @@ def in_context(
     edits = [scale_head(layer, head, 0.0) for layer, head in ablate]
     total, count = torch.zeros(window - 1, dtype=torch.float64), 0
     # No overlap: every window starts without context, or early positions would not be early.
-    for batch in open_corpus(corpus, segmentation="windows", window=window, overlap=0).batches(lm, tokens_per_batch):
+    for batch in windows_of(corpus, window, overlap=0).batches(lm, tokens_per_batch):
         rows = batch.tokens[batch.lengths == window][: max_windows - count]
         if not len(rows):
             continue
@@ -219,7 +234,7 @@ def scores_on_text(lm: Decoder, corpus: Any = None, *, window: int | None = None
     induction = torch.zeros(lm.n_layers, lm.n_heads, dtype=torch.float64)
     previous = torch.zeros_like(induction)
     chance, positions, windows = 0.0, 0, 0
-    for segment in open_corpus(corpus, segmentation="windows", window=window, overlap=0).segments(lm):
+    for segment in windows_of(corpus, window, overlap=0).segments(lm):
         if len(segment) < 8:
             continue
         tokens = segment.tokens

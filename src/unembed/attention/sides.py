@@ -8,6 +8,8 @@ then only the scalar 1 / sigma of each norm at each position.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -136,29 +138,58 @@ def _through_norm(norm: Norm | None, matrix: Float[Tensor, "head d_model d_head"
     return folded.view(d_model, heads, d_head).transpose(0, 1)
 
 
-@torch.no_grad()
+@dataclass(frozen=True, eq=False)
+class QKNorm:
+    """What QK-norm does to the queries or keys of all heads, up to the size it divides by."""
+
+    module: nn.Module
+    shape: tuple[int, ...]
+    """The shape in which one position of all heads is handed to the module."""
+    gain: Float[Tensor, "head d_head"]
+    bias: Float[Tensor, "head d_head"]
+    centred: bool
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, module: nn.Module, heads: int, d_head: int, like: Tensor) -> QKNorm:
+        """Measure a norm by what it does to signs; it takes heads apart, or their concatenation.
+
+        Raises:
+            InvalidInput: it takes neither.
+        """
+        # Norms kept apart by head split the second axis; those over a matrix of heads refuse it there.
+        for shape in ((1, heads, 1, d_head), (1, 1, heads, d_head), (1, 1, heads * d_head)):
+            signs = torch.ones(shape, dtype=like.dtype, device=like.device)
+            signs[..., 1::2] = -1
+            try:
+                plus, minus, shifted = (module(x) for x in (signs * _PROBE, -signs * _PROBE, signs * _PROBE + _SHIFT))
+            except (RuntimeError, IndexError, ValueError):
+                continue
+            if plus.shape == signs.shape:
+                centred = bool(torch.allclose(plus.float(), shifted.float(), rtol=2e-2, atol=1e-3))
+                gain, bias = (plus - minus) / 2 * signs, (plus + minus) / 2
+                return cls(module, shape, gain.view(heads, d_head), bias.view(heads, d_head), centred)
+        raise InvalidInput(
+            f"QK-norm {type(module).__name__}", why="it takes neither heads nor their concatenation", instead="Use raw"
+        )
+
+    def linear(self, x: Float[Tensor, "head *any d_head"]) -> Float[Tensor, "head *any d_head"]:
+        """Centring and gain, without the division."""
+        if self.centred:
+            x = x - x.mean(dim=(0, -1) if len(self.shape) == 3 else -1, keepdim=True)
+        between = (1,) * (x.dim() - 2)
+        return x * self.gain.view(self.gain.shape[0], *between, self.gain.shape[1]).to(x.dtype)
+
+    @torch.no_grad()
+    def sizes(self, x: Float[Tensor, "head pos d_head"]) -> Float[Tensor, "head pos 1"]:
+        """By what the module divides each head's vector at each position."""
+        heads, pos, d_head = x.shape
+        given = x.transpose(0, 1).reshape(pos, *self.shape[1:])
+        out = self.module(given).view(pos, heads, d_head).transpose(0, 1) - self.bias[:, None]
+        said = self.linear(x)
+        return (said * said).sum(-1, keepdim=True) / (said * out).sum(-1, keepdim=True)
+
+
 def qk_normed(module: nn.Module, matrix: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head d_model d_head"]:
     """A query or key matrix with QK-norm's gain and centring; both are measured on the module, as for other norms."""
-    heads, _, d_head = matrix.shape
-    for shape in ((1, 1, heads, d_head), (1, heads, 1, d_head), (1, 1, heads * d_head)):
-        try:
-            gain, centred = _measured(module, shape, matrix)
-        except (RuntimeError, IndexError, ValueError):
-            continue
-        whole = len(shape) == 3
-        if centred:
-            axes = (0, 2) if whole else (2,)
-            matrix = matrix - matrix.mean(dim=axes, keepdim=True)
-        return matrix * gain.view(heads, 1, d_head)
-    raise InvalidInput(
-        f"QK-norm {type(module).__name__}", why="it takes neither heads nor their concatenation", instead="Use 'raw'"
-    )
-
-
-def _measured(module: nn.Module, shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, bool]:
-    signs = torch.ones(shape, dtype=like.dtype, device=like.device)
-    signs[..., 1::2] = -1
-    plus, minus, shifted = (module(x) for x in (signs * _PROBE, -signs * _PROBE, signs * _PROBE + _SHIFT))
-    if plus.shape != signs.shape:
-        raise ValueError
-    return (plus - minus) / 2 * signs, bool(torch.allclose(plus.float(), shifted.float(), rtol=2e-2, atol=1e-3))
+    return QKNorm.of(module, matrix.shape[0], matrix.shape[2], matrix).linear(matrix)

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.attention.low_rank import LowRank
-from unembed.corpus import open_corpus
+from unembed.attention.windows import windows_of
 from unembed.models.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def check_in_corpus(
     counts = torch.zeros(len(wanted), 4, dtype=torch.long)
     if not len(wanted):
         return []
-    text = open_corpus(corpus, segmentation="windows", window=window)
+    text = windows_of(corpus, window)
     by_destination: dict[int, list[int]] = {}
     for i, d in enumerate(wanted[:, 1].tolist()):
         by_destination.setdefault(d, []).append(i)
@@ -237,7 +237,7 @@ def bugs(
     row_of = torch.full((circuits.lm.d_vocab,), -1)
     column_of = row_of.clone()
     row_of[destinations], column_of[outputs] = torch.arange(k), torch.arange(k)
-    for segment in open_corpus(corpus, segmentation="windows").segments(circuits.lm):
+    for segment in windows_of(corpus).segments(circuits.lm):
         rows, columns = row_of[segment.tokens[:-1]], column_of[segment.tokens[1:]]
         hit = (rows >= 0) & (columns >= 0)
         hit[: max(segment.skip - 1, 0)] = False

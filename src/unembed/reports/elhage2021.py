@@ -1,0 +1,267 @@
+"""A Mathematical Framework for Transformer Circuits (Elhage et al. 2021), every analysis on any model.
+
+What needs two layers of attention is left out for models of one; what is exact for attention-only models is a stated
+approximation elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unembed.attention.circuits import Circuits, circuits
+from unembed.attention.direct_path import direct_path
+from unembed.attention.geometry import memory_management, subspaces, virtual_weights
+from unembed.attention.head_scores import HeadScores
+from unembed.attention.induction import Evidence, in_context, look
+from unembed.attention.windows import windows_of
+from unembed.corpus import open_corpus
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.reports import elhage2021_findings as findings
+from unembed.reports.elhage2021_heads import (
+    ROLE,
+    bug_section,
+    composition_section,
+    eigenvalue_section,
+    heads_section,
+    induction_section,
+    passport_of,
+    skip_trigram_section,
+)
+from unembed.reports.elhage2021_stream import (
+    direct_path_section,
+    expansion_section,
+    importance_section,
+    in_context_section,
+    stream_section,
+)
+from unembed.reports.parts import Exhibit, Figure, Finding, Report, Section
+from unembed.reports.work import Work
+from unembed.results import Passport, Table
+
+PAPER = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
+_HALF = 24
+"""Tokens of text that the worked example repeats."""
+
+
+def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
+    """Every analysis of the paper on one model.
+
+    Args:
+        lm: the model.
+        corpus: anything `open_corpus` takes; held-out text.
+        work: folder, seed and progress.
+        options: `basis` ("raw" or "folded"; "folded" where there are norms), `sequences` (of repeated random tokens,
+            50), `tokens` (of text for losses by order, 10,000), `windows` (for in-context losses, 32).
+    """
+    unknown = sorted(set(options) - {"basis", "sequences", "tokens", "windows", "index"})
+    if unknown:
+        raise InvalidInput(f"option {unknown[0]!r}", why="elhage2021 has basis, sequences, tokens and windows")
+    normed = lm.structure.final_norm is not None
+    basis = str(options.get("basis", "folded" if normed else "raw"))
+    text = open_corpus(corpus)
+    all_heads = circuits(lm)
+    passport = passport_of(all_heads, basis, corpus=text.fingerprint, seed=work.seed)
+    study = _Study(all_heads, text, work, basis, passport, options)
+    sections = []
+    parts = list(study.parts())
+    for done, (name, make) in enumerate(parts):
+        work.progress(name, done, len(parts))
+        sections += make()
+    work.progress("done", len(parts), len(parts))
+    kind = "attention only" if all(b.feed_forward is None for b in lm.structure.blocks) else "with FFNs"
+    return Report(
+        "elhage2021",
+        f"Transformer circuits of {lm.name}",
+        "Attention heads by their weights and by what they do, beside what the paper found.",
+        PAPER,
+        passport,
+        tuple(sections),
+        {"model": lm.name, "layers": lm.n_layers, "heads a layer": lm.n_heads, "kind": kind, "basis": basis},
+    )
+
+
+class _Study:
+    """One model's run of all analyses; scores and evidence are computed once."""
+
+    def __init__(
+        self, heads: Circuits, corpus: Any, work: Work, basis: str, passport: Passport, options: dict[str, Any]
+    ) -> None:
+        self.circuits, self.corpus, self.work = heads, corpus, work
+        self.basis, self.passport = basis, passport
+        self.lm = heads.lm
+        self.n_sequences = int(options.get("sequences", 50))
+        self.max_tokens = int(options.get("tokens", 10_000))
+        self.max_windows = int(options.get("windows", 32))
+        self.scores: HeadScores | None = None
+        self.evidence: list[Evidence] = []
+
+    def parts(self) -> Iterator[tuple[str, Any]]:
+        """What to do, in reading order."""
+        yield "zero layers", self.zero_layers
+        yield "heads", self.heads
+        yield "copying", self.copying
+        yield "skip-trigrams", self.skip_trigrams
+        yield "path expansion", self.expansion
+        if self.lm.n_layers > 1:
+            yield "term importance", self.importance
+            yield "composition", self.composition
+            yield "induction", self.induction
+            yield "one position", self.one_position
+        yield "in-context learning", self.in_context
+        yield "the stream", self.stream
+
+    def zero_layers(self) -> list[Section]:
+        """The direct path beside bigrams."""
+        found = direct_path(self.lm, self.corpus)
+        made = direct_path_section(self.circuits, found, self.passport)
+        return [_with(made, findings.direct_path_findings(found))]
+
+    def heads(self) -> list[Section]:
+        """Scores of every head on repeated random tokens."""
+        length = min(64, (self.lm.n_ctx or 256) // 2 - 2)
+        self.scores = self.circuits.head_scores(self.work.seed, n_sequences=self.n_sequences, length=length)
+        return [heads_section(self.circuits, self.scores, self.basis, self.passport)]
+
+    def copying(self) -> list[Section]:
+        """Eigenvalues of the heads that copy most and least."""
+        scores = self.circuits.copying_scores(self.basis)
+        order = scores.flatten().argsort(descending=True).tolist()
+        shown = [divmod(i, self.lm.n_heads) for i in dict.fromkeys([*order[:3], *order[-1:]])]
+        made = eigenvalue_section(self.circuits, shown, self.basis, self.passport, "Copying")
+        return [_with(made, findings.copying_findings(scores))]
+
+    def skip_trigrams(self) -> list[Section]:
+        """Skip-trigrams of the first layer's strongest copying heads, in the corpus, and their bugs."""
+        scores = self.circuits.copying_scores(self.basis)[0]
+        heads = [int(h) for h in scores.argsort(descending=True)[:2]]
+        made = [
+            skip_trigram_section(self.circuits, 0, h, 25, self.basis, self.passport, self.corpus, check=True)
+            for h in heads
+        ]
+        made[0] = _with(made[0], findings.skip_trigram_findings(made))
+        frequent = _frequent_source(self.circuits, heads[0], self.corpus)
+        bugs = bug_section(self.circuits, 0, heads[0], frequent, self.passport, self.corpus)
+        return [*made, _with(bugs, findings.bug_findings(bugs))]
+
+    def expansion(self) -> list[Section]:
+        """One prompt's logit by path."""
+        tokens = self._example()
+        found = self.circuits.expand(tokens, 2 if self.lm.n_layers > 1 else 1)
+        target = int(found.logits.argmax())
+        made = expansion_section(self.circuits, found, target, 20, self.passport)
+        return [_with(made, findings.expansion_findings(found))]
+
+    def importance(self) -> list[Section]:
+        """How much each order of path matters on text."""
+        found = self.circuits.term_importance(self.corpus, max_tokens=self.max_tokens)
+        return [_with(importance_section(found, self.passport), findings.importance_findings(found))]
+
+    def composition(self) -> list[Section]:
+        """Q-, K- and V-composition of all pairs."""
+        assert self.scores is not None
+        made = composition_section(self.circuits, "qkv", 10, self.basis, self.work.seed, self.passport)
+        return [_with(made, findings.composition_findings(self.circuits, self.scores, self.basis, self.work.seed))]
+
+    def induction(self) -> list[Section]:
+        """Induction heads by weights and by behaviour."""
+        assert self.scores is not None
+        self.evidence = self.circuits.induction(self.basis, self.work.seed, scores=self.scores)
+        made = induction_section(self.circuits, self.evidence, self.passport, 24)
+        return [_with(made, findings.induction_findings(self.evidence))]
+
+    def one_position(self) -> list[Section]:
+        """Where the strongest induction head looks at one place, and how that changes the logits."""
+        best = max(self.evidence, key=lambda e: e.induction)
+        tokens = self._example()
+        position = tokens.shape[1] - 1
+        target = int(tokens[0, position - _HALF + 1])
+        found = look(self.circuits, tokens, best.layer, best.head, position, target)
+        names = self.lm.token_strings(tokens[0])
+        table = Table(
+            f"Head {best.layer}.{best.head} at position {position}",
+            {
+                "position": list(range(position + 1)),
+                "token": names[: position + 1],
+                "attention": found.attention.tolist(),
+                "effect": found.effect.tolist(),
+            },
+            self.passport,
+        )
+        text = (
+            f"{_HALF} tokens of text stand twice. At the last one, `{names[position]}`, the head should look at the "
+            f"token after the earlier occurrence, `{names[position - _HALF + 1]}`, and raise it; effect is what each "
+            "source adds to that token's logit, above the mean of all tokens.",
+        )
+        figures = tuple(
+            Figure(f"look_{y}", title, "bar", "look", "position", (y,), x_label="source position")
+            for y, title in (("attention", "Where it attends"), ("effect", "How that changes the logit"))
+        )
+        at = int(found.attention.argmax())
+        agrees = at == position - _HALF + 1 and float(found.effect[at]) > 0
+        finding = Finding(
+            "An induction head attends to the token after an earlier occurrence and raises it.",
+            f"Most attention ({float(found.attention[at]):.0%}) goes to position {at}, `{names[at]}`, which adds "
+            f"{float(found.effect[at]):+.2f} to the logit of `{names[position - _HALF + 1]}`.",
+            agrees,
+            "Two-layer models: induction heads",
+        )
+        return [Section("One position", text, (Exhibit("look", table, folded=True),), figures, (finding,))]
+
+    def in_context(self) -> list[Section]:
+        """Loss by position, with and without the induction heads, and without as many others."""
+        whole, window = None, min(self.lm.n_ctx or 512, 512)
+        while whole is None:
+            try:
+                whole = in_context(self.lm, self.corpus, window=window, max_windows=self.max_windows)
+            except InvalidInput:
+                # Documents shorter than the context: shorter windows, down to a few sentences.
+                window //= 2
+                if window < 32:
+                    return []
+        options = {"window": window, "max_windows": self.max_windows}
+        heads = [(e.layer, e.head) for e in sorted(self.evidence, key=lambda e: -e.induction) if e.induction >= ROLE]
+        heads = heads or [(e.layer, e.head) for e in sorted(self.evidence, key=lambda e: -e.induction)[:1]]
+        without = in_context(self.lm, self.corpus, heads, **options) if heads else None
+        others = [p for p in _of_layers(self.lm, {a for a, _ in heads}) if p not in heads][: len(heads)]
+        control = in_context(self.lm, self.corpus, others, **options) if others else None
+        made = in_context_section(whole, without, self.passport)
+        return [_with(made, findings.in_context_findings(whole, without, control))]
+
+    def stream(self) -> list[Section]:
+        """The residual stream as a channel."""
+        lm, basis = self.lm, self.basis
+        memory = memory_management(lm, basis, corpus=self.corpus, verify=True)
+        made = stream_section(self.circuits, virtual_weights(lm, basis), subspaces(lm, basis), memory, self.passport)
+        return [_with(made, findings.stream_findings(memory))]
+
+    def _example(self) -> Tensor:
+        """The first stretch of text, twice, up to its last token but one: (1, pos)."""
+        half = min(_HALF, ((self.lm.n_ctx or 64) - 2) // 2)
+        for segment in windows_of(self.corpus, 2 * half).segments(self.lm):
+            tokens = segment.tokens[segment.lead :]
+            if len(tokens) >= half:
+                once = tokens[:half].long()
+                return torch.cat([once, once])[None, :-1].to(self.lm.device)
+        raise InvalidInput("the corpus", why=f"it holds no text of {half} tokens")
+
+
+def _of_layers(lm: Decoder, layers: set[int]) -> list[tuple[int, int]]:
+    return [(layer, head) for layer in sorted(layers) for head in range(lm.n_heads)]
+
+
+def _frequent_source(heads: Circuits, head: int, corpus: Any) -> int:
+    """The source of this head's best skip-trigrams that is most frequent in the corpus."""
+    sources = list(dict.fromkeys(t.source for t in heads.skip_trigrams(0, head, 50)))
+    counts = torch.zeros(heads.lm.d_vocab, dtype=torch.long)
+    for segment in windows_of(corpus).segments(heads.lm):
+        counts += torch.bincount(segment.tokens.long(), minlength=heads.lm.d_vocab)
+    return max(sources, key=lambda s: int(counts[s]))
+
+
+def _with(section: Section, found: tuple[Finding, ...]) -> Section:
+    return Section(section.title, section.text, section.exhibits, section.figures, (*section.findings, *found))
