@@ -1,0 +1,37 @@
+"""Numbers of the paper, as printed. Shares are shares here, not percent; None where no confirmed number is at hand."""
+
+from __future__ import annotations
+
+COVERAGE = {
+    "sub-updates": {"gpt2": 0.367, "wikilm": 0.551},
+    "random vectors": {"gpt2": 0.16, "wikilm": 0.227},
+    "updates": {"gpt2": 0.118, "wikilm": 0.197},
+}
+"""Tab. 2: share of the top 30 tokens in a concept."""
+COVERAGE_WITH_STOP_WORDS = {
+    "sub-updates": {"gpt2": 0.37, "wikilm": 0.551},
+    "updates": {"gpt2": 0.46, "wikilm": 0.394},
+}
+"""Tab. 2, rows "+ stopwords"."""
+EVENTS = {"saturation": {"gpt2": 1579, "wikilm": 1184}, "elimination": {"gpt2": 1996, "wikilm": 1909}}
+"""Sec. 5.1: events in 2,000 examples."""
+SATURATION_MAX = {"gpt2": 8.5, "wikilm": 1.2}
+"""Tab. 4: mean over saturation events of the largest score among the 10 dominant sub-updates."""
+SATURATION = {
+    "wikilm": (6.70, 5.25, 13.74, 3.13, 1.02, 1.07, 1.86, 2.60, 2.96, 3.78, 4.74, 7.45, 10.79, 9.88, 9.81, 15.22),
+    "gpt2": (
+        *(2.21, 0.77, 1.06, 0.74, 0.85, 0.83, 0.83, 0.72, 0.93, 0.99, 1.16, 1.32, 1.24, 1.62, 2.37, 2.72, 2.99, 3.80),
+        *(4.15, 5.21, 5.67, 9.31, 14.52, 34.15),
+    ),
+}
+"""Tab. 9 and 10: percent of 10,000 examples by layer (WikiLM 16 layers, GPT2 medium 24, whose row sums to 100.16)."""
+CONTRIBUTION = 0.05
+"""Fig. 6: the top 10 of 4,096 typically make up about 5 % of the sum."""
+EXTREME_SHARE = {"gpt2": 0.017, "wikilm": 0.011}
+"""Sec. 5.2: share of value vectors that the extreme clusters cover."""
+EXTREME_THRESHOLD = {"gpt2": 10.0, "wikilm": 5.0}
+
+
+def for_model(n_layers: int) -> str | None:
+    """Which of the paper's two models a model's depth matches, for tables by layer."""
+    return {16: "wikilm", 24: "gpt2"}.get(n_layers)
