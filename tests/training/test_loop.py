@@ -13,7 +13,7 @@ from unembed.errors import CheckpointFault
 from unembed.training.export import as_transformers
 from unembed.training.loop import Run, split_into_rows
 from unembed.training.muon import Muon, orthogonalised
-from unembed.training.networks import Shape, build, causal_attention
+from unembed.training.networks import Shape, build, causal_attention, loss, spread_of
 from unembed.training.recipes import RECIPES, Phase, Recipe
 from unembed.training.windows import EncodedCorpus, Windows, repeated
 
@@ -71,6 +71,46 @@ def test_positions_seen_for_the_first_time_begin_near_those_known(corpus, tmp_pa
     assert torch.equal(after[:64], before[:64])
     torch.testing.assert_close(after[64:256], before[64:256] + before[32:64].mean(0))
     assert torch.equal(after[256:], before[256:])
+
+
+def test_the_spread_of_k_equal_lengths_is_the_root_of_k_whatever_their_scale():
+    lengths = torch.zeros(2, 10)
+    lengths[0, :9] = 3.0
+    lengths[1, 4] = 700.0
+    assert spread_of(lengths).item() == pytest.approx((3 + 1) / 2, rel=1e-4)
+
+
+def test_sparsity_adds_the_mean_spread_over_layers():
+    torch.manual_seed(0)
+    network = build(RECIPE.shape)
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    ids = torch.randint(0, 50, (2, 21))
+    seen = []
+    for block in network.blocks:
+        block.w_out.register_forward_pre_hook(lambda module, args: seen.append((args[0], module.weight)))
+    entropy, objective = loss(network, ids, 0.5)
+    spreads = []
+    for coefficients, weight in seen:
+        lengths = coefficients.double() * weight.double().norm(dim=0)
+        spreads.append((lengths.sum(-1) / lengths.norm(dim=-1)).mean().item())
+    assert (objective - entropy).item() == pytest.approx(0.5 * sum(spreads) / 2, rel=1e-3)
+    logits = network(ids[:, :-1]).flatten(0, 1)
+    exact = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten()).item()
+    assert entropy.item() == pytest.approx(exact, rel=2e-2)  # autocast to bfloat16
+    assert torch.equal(*loss(network, ids))
+
+
+def test_training_with_sparsity_spreads_over_fewer_memories(corpus, tmp_path):
+    spread = []
+    for sparsity in (0.0, 0.5):
+        recipe = replace(RECIPE, phases=(Phase(40, 64, 1, sparsity=sparsity),))
+        run = Run(recipe, corpus, tmp_path / str(sparsity), compiled=False)
+        run.train()
+        spread.append([])
+        with torch.no_grad():
+            run.network(torch.from_numpy(corpus.tokens[:128].astype("int64"))[None], spread[-1])
+    assert sum(spread[1]) < 0.8 * sum(spread[0])
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(corpus, tmp_path):

@@ -88,14 +88,17 @@ class Run:
         for optimiser, peak in ((self.muon, self.recipe.muon_lr), (self.adam, self.recipe.adam_lr)):
             for group in optimiser.param_groups:
                 group["lr"] = peak * factor
+        for group in self.muon.param_groups:
+            group["weight_decay"] = phase.weight_decay
         batch = repeated(self.windows.next(), phase.repeated_windows, phase.periods, [self.recipe.seed, self.step])
         rows = split_into_rows(batch, phase.context)
         parts = rows.split(max(1, MICRO_BATCH // phase.context))
         nats = 0.0
         for part in parts:
-            share = self._loss(self.network, part) * (len(part) / len(rows))
-            share.backward()
-            nats += share.item()
+            share = len(part) / len(rows)
+            entropy, objective = self._loss(self.network, part, phase.sparsity)
+            (objective * share).backward()
+            nats += entropy.item() * share
         nn.utils.clip_grad_norm_([p for group in self.adam.param_groups for p in group["params"]], 1.0)
         self.muon.step()
         self.adam.step()
@@ -151,6 +154,6 @@ def _optimisers(network: nn.Module, recipe: Recipe) -> tuple[Muon, torch.optim.A
     hidden = [p for name, p in named.items() if p.ndim == 2 and name not in (*tables, "wpe.weight")]
     is_hidden = {id(p) for p in hidden}
     rest = [p for name, p in named.items() if id(p) not in is_hidden and name not in tables]
-    muon = Muon(hidden, weight_decay=recipe.weight_decay)
+    muon = Muon(hidden)
     groups = [{"params": [named[name] for name in tables if name in named]}, {"params": rest}]
     return muon, torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98), eps=1e-10, weight_decay=0.0)

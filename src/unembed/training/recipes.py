@@ -22,7 +22,9 @@ class Phase:
     lr: tuple[float, float] = (1.0, 1.0)  # shares of the peak at its first step and at its end
     repeated_windows: int = 0  # windows of the batch made to repeat themselves
     periods: tuple[int, int] = (32, 256)  # shortest and longest repetition in them
-    rise: int = 0  # updates over which the rate rises from zero once more: the optimisers began anew here
+    rise: int = 0  # updates over which the rate rises from zero once more, where optimisers begin anew
+    weight_decay: float = 0.05  # on hidden matrices, per unit of learning rate; none on embeddings, norms, biases
+    sparsity: float = 0.0  # what a unit of the memories' spread costs, in nats
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,6 @@ class Recipe:
     muon_lr: float = 0.02
     adam_lr: float = 0.003
     warmup: int = 60
-    weight_decay: float = 0.05  # on hidden matrices, per unit of learning rate; none on embeddings, norms, biases
     seed: int = 0
     history: str = ""  # what phases cannot say, for the model card
     limits: str = ""  # of this model, for the model card
