@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from unembed.index import build as building
 from unembed.index import manifest as manifests
 from unembed.language_model import LanguageModel, load
 
-_OPTIONS = {"top": 5, "top_tokens": 6}
+_OPTIONS: dict[str, Any] = {"top": 5, "top_tokens": 6}
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -61,7 +61,7 @@ def test_statistics_are_those_of_all_counted_coefficients(built: Index, gated_in
         np.testing.assert_allclose(column["largest"], x.max(axis=1), rtol=1e-4, atol=1e-6)
         active = (x > 0).sum(axis=1) if index is built else (x != 0).sum(axis=1)
         np.testing.assert_array_equal(column["active"], active)
-        np.testing.assert_allclose(column["active_fraction"], active / x.shape[1], rtol=1e-9)
+        np.testing.assert_allclose(column["active_fraction"], active / x.shape[1], rtol=1e-6)
 
 
 def test_a_question_over_several_tables(built: Index) -> None:

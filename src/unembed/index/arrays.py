@@ -3,9 +3,9 @@
 | file | shape, dtype | what |
 |---|---|---|
 | `triggers/{pole}/coefficient.npy` | (keys, t) float32 | best first; infinite where a key has fewer than t |
-| `triggers/{pole}/position.npy` | (keys, t) int64 | place in the token stream; -1 where there is none |
+| `triggers/{pole}/position.npy` | (keys, t) int32 or int64 | place in the token stream; -1 where there is none |
 | `values/token.npy`, `values/score.npy` | (keys, k) int32, float32 | top tokens of every value, best first |
-| `values/by_token/entry.npy` | (keys * k) int32 | row * k + rank in `values/token.npy`, by token, best first |
+| `values/by_token/entry.npy` | (keys * k) int32 or int64 | row * k + rank in `values/token.npy`, by token, best first |
 | `values/by_token/start.npy` | (d_vocab + 1) int64 | where each token's group starts |
 | `tokens/token.npy` | (stream) int32 | the corpus on its axis: every counted token once |
 | `tokens/start.npy` | (segments + 1) int64 | where on it the counted tokens of each segment start |
@@ -15,8 +15,8 @@
 | `tokens/origin.npy` | (segments) int64 | where its document starts |
 | `tokens/after.npy` | (segments) int32 | the token after its last one; -1 where there is none |
 
-`keys` runs over all layers, layer by layer. A pole is `positive` (largest coefficients) or `negative` (lowest, kept for
-gated layers).
+Where two types are named, the smaller one is used while it suffices. `keys` runs over all layers, layer by layer. A
+pole is `positive` (largest coefficients) or `negative` (lowest, kept for gated layers).
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from jaxtyping import Float, Int
 
 from unembed.errors import IndexFault
 
-POLES = ("positive", "negative")
-
 
 def write_array(path: Path, array: np.ndarray) -> None:
     """Write a `.npy` file, little-endian and in C order, whatever its name ends in."""
@@ -39,7 +37,7 @@ def write_array(path: Path, array: np.ndarray) -> None:
 
 
 def map_array(folder: Path, name: str, *, shape: tuple[int | None, ...], dtype: Any) -> np.ndarray:
-    """A read-only memory map of an array, its header checked.
+    """A read-only memory map of an array, its header checked; `dtype` may be several, any of which will do.
 
     Raises:
         IndexFault: the file is missing, cut short or not of this shape.
@@ -52,13 +50,19 @@ def map_array(folder: Path, name: str, *, shape: tuple[int | None, ...], dtype: 
             f"cannot read {path}", why=" ".join(str(error).split()), instead="Run the build again: it repairs the index"
         ) from error
     fits = array.ndim == len(shape) and all(n is None or n == m for n, m in zip(shape, array.shape, strict=True))
-    if not fits or array.dtype != np.dtype(dtype):
+    dtypes = [np.dtype(one) for one in (dtype if isinstance(dtype, tuple) else (dtype,))]
+    if not fits or array.dtype not in dtypes:
         raise IndexFault(
             f"{path} holds {array.dtype} {array.shape}",
-            why=f"{np.dtype(dtype)} {tuple('any' if n is None else n for n in shape)} was expected",
+            why=f"{' or '.join(map(str, dtypes))} {tuple('any' if n is None else n for n in shape)} was expected",
             instead="Run the build again: it repairs the index",
         )
     return array
+
+
+def smallest(positions: Int[np.ndarray, "..."], n: int) -> Int[np.ndarray, "..."]:
+    """Numbers below n as int32 where that suffices."""
+    return positions.astype(np.int32 if n <= np.iinfo(np.int32).max else np.int64, copy=False)
 
 
 def by_token(
@@ -72,5 +76,5 @@ def by_token(
         Entries (row * k + rank) grouped by token, and where each token's group starts, d_vocab + 1 numbers.
     """
     flat = ids.reshape(-1)
-    order = np.lexsort((-scores.reshape(-1), flat)).astype(np.int64 if flat.size > 2**31 - 1 else np.int32)
+    order = smallest(np.lexsort((-scores.reshape(-1), flat)), flat.size)
     return order, np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=d_vocab))]).astype(np.int64)

@@ -2,8 +2,8 @@
 
 | part | made from | made again alone |
 |---|---|---|
-| `vocabulary`, `documents` | tokenizer, corpus | yes |
-| `tokens` | corpus | yes |
+| `vocabulary` | tokenizer | yes |
+| `tokens` (and documents) | corpus | yes |
 | `triggers` (and statistics) | the sweep, which saves itself | yes, by a sweep |
 | `values` | the weights | yes |
 | `tables`, `search` | the arrays | yes |
@@ -15,68 +15,30 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from unembed.corpus import Corpus
-from unembed.errors import IndexFault, InvalidInput, Unsupported
 from unembed.index import tables
-from unembed.index.arrays import by_token, map_array, write_array
-from unembed.index.fingerprint import weights_fingerprint
-from unembed.index.lock import NAME as LOCK_NAME
+from unembed.index.arrays import by_token, map_array, smallest, write_array
 from unembed.index.lock import build_lock
 from unembed.index.manifest import NAME as MANIFEST_NAME
-from unembed.index.manifest import FileEntry, Manifest, fault, read_manifest, write_file, write_manifest
+from unembed.index.manifest import FileEntry, Manifest, write_file, write_manifest
 from unembed.index.passages import Passages
+from unembed.index.plan import Settings, check_place, planned, resumable
 from unembed.index.stream_files import open_stream, write_stream
 from unembed.index.text_search import write_search
 from unembed.memories.values import value_readings, written_values
 from unembed.models.decoder import Decoder
-from unembed.results import Passport
 from unembed.sweeps import ActiveFraction, ActiveShare, MeanVariance, Moments, TopTriggers, Triggers, sweep
 
 CHECKPOINT = ".sweep"
-Poles = Literal["auto", "positive", "both"]
-By = Literal["product", "gate"]
 Progress = Callable[[str, int, int | None], None]
 """Called with the part being made, what of it is done, and how much there is (None when not known)."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What an index is asked to hold.
-
-    Attributes:
-        top: triggers for each key and pole.
-        top_tokens: tokens for each value.
-        poles: "positive", "both", or "auto": both in gated layers.
-        by: in gated layers, order by the coefficient ("product") or by the gate alone.
-        min_prefix: least tokens of text in a trigger.
-        skip_first: leave out the first column of every segment.
-        per_document: at most so many triggers of a key from one document.
-        distinct: of equal prefixes, one.
-        tokens_per_batch: of the sweep.
-        engine: of the sweep; changes nothing in the result.
-    """
-
-    top: int = 25
-    top_tokens: int = 30
-    poles: Poles = "auto"
-    by: By = "product"
-    min_prefix: int = 0
-    skip_first: bool = False
-    per_document: int | None = None
-    distinct: bool = False
-    tokens_per_batch: int = 2048
-    engine: str = "local"
-
-    def identity(self) -> dict[str, Any]:
-        """What changes the content; a build with another identity is another index."""
-        return {name: value for name, value in vars(self).items() if name not in ("engine", "tokens_per_batch")}
 
 
 def build(
@@ -96,89 +58,16 @@ def build(
         Unsupported: the model has no memories.
         UnembedError: the disk is full; the same call goes on afterwards.
     """
-    wanted = _plan(lm, corpus, settings)
-    _check_place(folder)
+    wanted = planned(lm, corpus, settings)
+    check_place(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with build_lock(folder):
         if (folder / MANIFEST_NAME).exists():
-            manifest = _resumable(folder, wanted, resume)
+            manifest = resumable(folder, wanted, resume)
         else:
             manifest = wanted
             write_manifest(folder, manifest)
         return _Builder(lm, corpus, folder, settings, progress).finish(manifest)
-
-
-def _plan(lm: Decoder, corpus: Corpus, settings: Settings) -> Manifest:
-    if not lm.d_mlp:
-        lm.feed_forward(0)
-        raise Unsupported(f"an index of {lm.name}", why="it has no memories")
-    if settings.top < 1 or settings.top_tokens < 1:
-        raise InvalidInput("an index of nothing", why="top and top_tokens must be at least 1")
-    passport = Passport(
-        lm.name, lm.revision, str(lm.dtype).removeprefix("torch."), corpus.fingerprint, basis="raw",
-        notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation},
-    )  # fmt: skip
-    layers = tuple(int(lm.weights.W_out[n].shape[0]) for n in range(lm.n_layers))
-    return Manifest(passport, weights_fingerprint(lm), layers, settings.identity() | {"cut": corpus_cut(corpus)})
-
-
-def corpus_cut(corpus: Corpus) -> dict[str, Any]:
-    """How a corpus was cut, without where it lay: part of what an index is of."""
-    return {name: value for name, value in corpus.describe().items() if name not in ("name", "files", "fingerprint")}
-
-
-def _check_place(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"cannot build in {folder}", why="it is a file", instead="Give the name of a folder")
-    if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
-        return
-    if others := sorted(p.name for p in folder.iterdir() if not p.name.startswith((LOCK_NAME, f".{MANIFEST_NAME}"))):
-        raise InvalidInput(
-            f"cannot build in {folder}",
-            why=f"it holds other files ({others[0]}) and no index",
-            instead="Give a new or empty folder",
-        )
-
-
-def _resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
-    """The manifest there, its sound files only.
-
-    Raises:
-        IndexFault: it is of something else, or resuming was not wanted.
-    """
-    there = read_manifest(folder)
-    if not resume:
-        raise IndexFault(
-            f"{folder} holds an index already ({there.state})",
-            why="resume is off, and nothing is overwritten",
-            instead="Give another folder, or remove this one",
-        )
-    for what, old, new in (
-        ("model", there.weights, wanted.weights),
-        ("dtype", there.passport.dtype, wanted.passport.dtype),
-        ("corpus", there.passport.corpus, wanted.passport.corpus),
-        *((name, there.settings.get(name), value) for name, value in wanted.settings.items()),
-    ):
-        if old != new:
-            shown = (there.passport.model, wanted.passport.model) if what == "model" else (old, new)
-            raise IndexFault(
-                f"{folder} holds an index of another {what}",
-                why=f"{_short(shown[0])} there, {_short(shown[1])} now",
-                instead="Give another folder, or remove this one",
-            )
-    sound = tuple(entry for entry in there.files if fault(folder, entry) is None)
-    if sound == there.files:
-        return there
-    damaged = {entry.part for entry in there.files if entry not in sound}
-    # A part with one damaged file is made again whole; what is derived from it is the same bytes, and stays.
-    repaired = replace(there, state="building", files=tuple(e for e in sound if e.part not in damaged))
-    write_manifest(folder, repaired)
-    return repaired
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class _Builder:
@@ -221,16 +110,16 @@ class _Builder:
         return self._write(name, part, lambda path: write_array(path, array))
 
     @property
+    def _n_tokens(self) -> int:
+        return len(open_stream(self._folder, []).token)
+
+    @property
     def _passages(self) -> Passages:
         return open_stream(self._folder, tables.read_column(self._folder / "tables/vocabulary.parquet", "token"))
 
     def _vocabulary(self) -> list[FileEntry]:
         strings = self._lm.token_strings(torch.arange(self._lm.d_vocab))
-        names = [document.name for document in self._corpus.documents()]
-        return [
-            self._write("tables/vocabulary.parquet", "vocabulary", lambda p: tables.write_vocabulary(p, strings)),
-            self._write("tables/documents.parquet", "vocabulary", lambda p: tables.write_documents(p, names)),
-        ]
+        return [self._write("tables/vocabulary.parquet", "vocabulary", lambda p: tables.write_vocabulary(p, strings))]
 
     def _tokens(self) -> list[FileEntry]:
         every = 1 << 14
@@ -242,7 +131,15 @@ class _Builder:
                 shown = done
                 self._progress("tokens", done, None)
 
-        return write_stream(self._folder, self._corpus.segments(self._lm), report)
+        files = write_stream(self._folder, self._corpus.segments(self._lm), report)
+        names = [document.name for document in self._corpus.documents()]
+        stream = open_stream(self._folder, [])
+        documents = self._write(
+            "tables/documents.parquet",
+            "tokens",
+            lambda p: tables.write_documents(p, names, stream.document, stream.origin),
+        )
+        return [*files, documents]
 
     def _triggers(self) -> list[FileEntry]:
         s = self._settings
@@ -267,7 +164,8 @@ class _Builder:
         entries = []
         for pole, (coefficient, position) in poles_of(found).items():
             entries.append(self._array(f"triggers/{pole}/coefficient.npy", "triggers", coefficient))
-            entries.append(self._array(f"triggers/{pole}/position.npy", "triggers", position))
+            places = smallest(position, self._n_tokens)
+            entries.append(self._array(f"triggers/{pole}/position.npy", "triggers", places))
         columns = self._statistics(moments, active)
         entries.append(
             self._write(
@@ -280,12 +178,12 @@ class _Builder:
         lm = self._lm
         norms = torch.cat([written_values(lm, n).detach().float().norm(dim=-1).cpu() for n in range(lm.n_layers)])
         return {
-            "mean": torch.cat(moments.mean).numpy(),
-            "variance": torch.cat(moments.variance).numpy(),
+            "mean": torch.cat(moments.mean).float().numpy(),
+            "variance": torch.cat(moments.variance).float().numpy(),
             "least": torch.cat(moments.least).float().numpy(),
             "largest": torch.cat(moments.largest).float().numpy(),
             "active": torch.cat(active.active).numpy(),
-            "active_fraction": torch.cat([active.share(n) for n in active.layers]).numpy(),
+            "active_fraction": torch.cat([active.share(n) for n in active.layers]).float().numpy(),
             "value_norm": norms.numpy(),
         }
 
@@ -374,7 +272,7 @@ def open_poles(folder: Path, keys: int, top: int) -> dict[str, tuple[np.ndarray,
     return {
         pole: (
             map_array(folder, f"triggers/{pole}/coefficient.npy", shape=(keys, top), dtype=np.float32),
-            map_array(folder, f"triggers/{pole}/position.npy", shape=(keys, top), dtype=np.int64),
+            map_array(folder, f"triggers/{pole}/position.npy", shape=(keys, top), dtype=(np.int32, np.int64)),
         )
         for pole in ("positive", "negative")
         if pole == "positive" or (folder / "triggers" / pole).is_dir()

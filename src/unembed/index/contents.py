@@ -95,9 +95,8 @@ class Contents:
     @cached_property
     def _by_token(self) -> tuple[np.ndarray, np.ndarray]:
         n = self.readings[0].size
-        dtype = np.int32 if n < 2**31 else np.int64
         return (
-            map_array(self.path, "values/by_token/entry.npy", shape=(n,), dtype=dtype),
+            map_array(self.path, "values/by_token/entry.npy", shape=(n,), dtype=(np.int32, np.int64)),
             map_array(self.path, "values/by_token/start.npy", shape=(None,), dtype=np.int64),
         )
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from unembed.corpus import Corpus
-from unembed.index.build import Settings
+from unembed.index.plan import Settings
 from unembed.memories.values import value_readings
 from unembed.models.decoder import Decoder
 from unembed.sweeps import ActiveFraction, MeanVariance, TopTriggers, sweep
 
 _SAMPLE, _SWEPT = 100_000, 15_000
 """Characters that are cut, and that are run."""
-# Bytes measured on real text: each trigger is 12 in arrays and about 8 in Parquet, each value token 12 and about 5.
-_TRIGGER, _VALUE_TOKEN, _TOKEN, _SEGMENT, _SEARCHED = 20, 17, 4, 36, 2.5
+# Bytes: a trigger is 8 in arrays and about 8 in Parquet, a value token 12 and about 5; the rest as on WikiText.
+_TRIGGER, _VALUE_TOKEN, _TOKEN, _SEGMENT, _SEARCHED = 16, 17, 4, 36, 4
 
 
 @dataclass(frozen=True)

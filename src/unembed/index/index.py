@@ -22,6 +22,7 @@ from unembed.index.fingerprint import weights_fingerprint
 from unembed.index.labels import COLUMNS as LABEL_COLUMNS
 from unembed.index.labels import Labels
 from unembed.index.manifest import Manifest, fault, read_manifest
+from unembed.index.plan import By, Poles, Settings
 from unembed.index.sql import Sql
 from unembed.index.vectors import Vectors
 from unembed.models.decoder import Decoder
@@ -55,8 +56,8 @@ class Index(Contents):
         resume: bool = True,
         *,
         top_tokens: int = 30,
-        poles: building.Poles = "auto",
-        by: building.By = "product",
+        poles: Poles = "auto",
+        by: By = "product",
         min_prefix: int = 0,
         skip_first: bool = False,
         per_document: int | None = None,
@@ -90,7 +91,7 @@ class Index(Contents):
             Unsupported: the model has no memories.
             UnembedError: the disk is full; run the same call again when there is room.
         """
-        settings = building.Settings(
+        settings = Settings(
             top, top_tokens, poles, by, min_prefix, skip_first, per_document, distinct, tokens_per_batch, engine
         )
         folder = Path(path)
@@ -104,8 +105,8 @@ class Index(Contents):
         top: int = 25,
         *,
         top_tokens: int = 30,
-        poles: building.Poles = "auto",
-        by: building.By = "product",
+        poles: Poles = "auto",
+        by: By = "product",
         tokens_per_batch: int = 2048,
     ) -> Estimate:
         """What a build with these settings will cost: tokens, seconds, bytes. Runs the model on a small sample.
@@ -114,7 +115,7 @@ class Index(Contents):
             CorpusUnreadable: the corpus is empty or cannot be read.
             Unsupported: the model has no memories.
         """
-        settings = building.Settings(top, top_tokens, poles, by, tokens_per_batch=tokens_per_batch)
+        settings = Settings(top, top_tokens, poles, by, tokens_per_batch=tokens_per_batch)
         return estimate(lm, open_corpus(corpus), settings)
 
     @classmethod

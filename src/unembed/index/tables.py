@@ -6,11 +6,12 @@
 | `values` | a top token of a value | layer, index, rank, token_id, score |
 | `statistics` | a key | layer, index, and one column for each statistic |
 | `vocabulary` | a token | token_id, token |
-| `documents` | a document | document, name |
+| `documents` | a document | document, name, start |
 
 `statistics` are of the coefficients over the corpus: mean, variance, least, largest, active (positions where it is
 above 0; in gated layers, other than 0), active_fraction, and the length of the value, value_norm.
-`triggers` has token_id and next_token_id; stream_position is the place on the corpus axis, as in the arrays.
+`triggers` has token_id and next_token_id; `documents.start` plus `triggers.position` is the place on the corpus axis,
+as in the arrays.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ def _trigger_rows(
     joined = {name: column[order][joined["at"][order] >= 0] for name, column in joined.items()}
     at, key = joined["at"], joined["key"]
     segment = passages.segment(at)
+    whole = pa.int32() if len(passages.token) <= np.iinfo(np.int32).max else pa.int64()
     following = passages.next_tokens(at)
     names = pa.array(list(poles))
     return pa.table(
@@ -88,10 +90,9 @@ def _trigger_rows(
             "coefficient": pa.array(joined["coefficient"], pa.float32()),
             "document": pa.array(np.asarray(passages.document)[segment], pa.int32()),
             "sentence": pa.array(np.asarray(passages.sentence)[segment], pa.int32()),
-            "position": pa.array(at - np.asarray(passages.origin)[segment], pa.int64()),
+            "position": pa.array(at - np.asarray(passages.origin)[segment], whole),
             "token_id": pa.array(np.asarray(passages.token)[at], pa.int32()),
             "next_token_id": pa.array(following, pa.int32(), mask=following < 0),
-            "stream_position": pa.array(at, pa.int64()),
         }
     )
 
@@ -131,10 +132,20 @@ def write_vocabulary(path: Path, strings: Sequence[str]) -> None:
     _write(path, iter([pa.table({"token_id": ids, "token": pa.array(texts, pa.string())})]))
 
 
-def write_documents(path: Path, names: Sequence[str]) -> None:
-    """The documents' names, in order of their numbers."""
+def write_documents(path: Path, names: Sequence[str], document: Any, origin: Any) -> None:
+    """The documents' names, in order of their numbers, and where on the corpus axis each starts.
+
+    Args:
+        path: where to.
+        names: of all documents.
+        document: the document of each segment.
+        origin: where the document of each segment starts.
+    """
     numbers = pa.array(np.arange(len(names), dtype=np.int32))
-    _write(path, iter([pa.table({"document": numbers, "name": pa.array(list(names), pa.string())})]))
+    start = np.full(len(names), -1, dtype=np.int64)
+    start[np.asarray(document)] = np.asarray(origin)
+    starts = pa.array(start, mask=start < 0)
+    _write(path, iter([pa.table({"document": numbers, "name": pa.array(list(names), pa.string()), "start": starts})]))
 
 
 def read_column(path: Path, name: str) -> list[Any]:
@@ -148,7 +159,14 @@ def _chunks(n: int, step: int) -> Iterator[slice]:
 
 def _write(path: Path, parts: Iterator[pa.Table]) -> None:
     first = next(parts)
-    with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
+    # Numbers here are dense or nearly random: packed into as few bits as they span, floats byte by byte.
+    packed = {field.name: "DELTA_BINARY_PACKED" for field in first.schema if pa.types.is_integer(field.type)}
+    split = {field.name: "BYTE_STREAM_SPLIT" for field in first.schema if pa.types.is_floating(field.type)}
+    words: Any = [field.name for field in first.schema if field.name not in packed | split]
+    encodings: Any = packed | split
+    with pq.ParquetWriter(
+        path, first.schema, compression="zstd", compression_level=9, use_dictionary=words, column_encoding=encodings
+    ) as writer:
         writer.write_table(first)
         for part in parts:
             writer.write_table(part)

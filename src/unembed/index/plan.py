@@ -1,0 +1,136 @@
+"""What an index is asked to hold, and whether a folder may become it: new, begun, complete, or something else's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from unembed.corpus import Corpus
+from unembed.errors import IndexFault, InvalidInput, Unsupported
+from unembed.index.fingerprint import weights_fingerprint
+from unembed.index.lock import NAME as LOCK_NAME
+from unembed.index.manifest import NAME as MANIFEST_NAME
+from unembed.index.manifest import Manifest, fault, read_manifest, write_manifest
+from unembed.models.decoder import Decoder
+from unembed.results import Passport
+
+Poles = Literal["auto", "positive", "both"]
+By = Literal["product", "gate"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an index is asked to hold.
+
+    Attributes:
+        top: triggers for each key and pole.
+        top_tokens: tokens for each value.
+        poles: "positive", "both", or "auto": both in gated layers.
+        by: in gated layers, order by the coefficient ("product") or by the gate alone.
+        min_prefix: least tokens of text in a trigger.
+        skip_first: leave out the first column of every segment.
+        per_document: at most so many triggers of a key from one document.
+        distinct: of equal prefixes, one.
+        tokens_per_batch: of the sweep.
+        engine: of the sweep; changes nothing in the result.
+    """
+
+    top: int = 25
+    top_tokens: int = 30
+    poles: Poles = "auto"
+    by: By = "product"
+    min_prefix: int = 0
+    skip_first: bool = False
+    per_document: int | None = None
+    distinct: bool = False
+    tokens_per_batch: int = 2048
+    engine: str = "local"
+
+    def identity(self) -> dict[str, Any]:
+        """What changes the content; a build with another identity is another index."""
+        return {name: value for name, value in vars(self).items() if name not in ("engine", "tokens_per_batch")}
+
+
+def planned(lm: Decoder, corpus: Corpus, settings: Settings) -> Manifest:
+    """The manifest of an index of which nothing is made yet.
+
+    Raises:
+        Unsupported: the model has no memories.
+        InvalidInput: a setting makes no sense.
+    """
+    if not lm.d_mlp:
+        lm.feed_forward(0)
+        raise Unsupported(f"an index of {lm.name}", why="it has no memories")
+    if settings.top < 1 or settings.top_tokens < 1:
+        raise InvalidInput("an index of nothing", why="top and top_tokens must be at least 1")
+    passport = Passport(
+        lm.name, lm.revision, str(lm.dtype).removeprefix("torch."), corpus.fingerprint, basis="raw",
+        notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation},
+    )  # fmt: skip
+    layers = tuple(int(lm.weights.W_out[n].shape[0]) for n in range(lm.n_layers))
+    return Manifest(passport, weights_fingerprint(lm), layers, settings.identity() | {"cut": corpus_cut(corpus)})
+
+
+def corpus_cut(corpus: Corpus) -> dict[str, Any]:
+    """How a corpus was cut, without where it lay: part of what an index is of."""
+    return {name: value for name, value in corpus.describe().items() if name not in ("name", "files", "fingerprint")}
+
+
+def check_place(folder: Path) -> None:
+    """Check that an index may be built in a folder.
+
+    Raises:
+        InvalidInput: it holds other files, or is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"cannot build in {folder}", why="it is a file", instead="Give the name of a folder")
+    if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
+        return
+    if others := sorted(p.name for p in folder.iterdir() if not p.name.startswith((LOCK_NAME, f".{MANIFEST_NAME}"))):
+        raise InvalidInput(
+            f"cannot build in {folder}",
+            why=f"it holds other files ({others[0]}) and no index",
+            instead="Give a new or empty folder",
+        )
+
+
+def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
+    """The manifest there, its sound files only.
+
+    Raises:
+        IndexFault: it is of something else, or resuming was not wanted.
+    """
+    there = read_manifest(folder)
+    if not resume:
+        raise IndexFault(
+            f"{folder} holds an index already ({there.state})",
+            why="resume is off, and nothing is overwritten",
+            instead="Give another folder, or remove this one",
+        )
+    for what, old, new in (
+        ("model", there.weights, wanted.weights),
+        ("dtype", there.passport.dtype, wanted.passport.dtype),
+        ("corpus", there.passport.corpus, wanted.passport.corpus),
+        *((name, there.settings.get(name), value) for name, value in wanted.settings.items()),
+    ):
+        if old != new:
+            shown = (there.passport.model, wanted.passport.model) if what == "model" else (old, new)
+            raise IndexFault(
+                f"{folder} holds an index of another {what}",
+                why=f"{_short(shown[0])} there, {_short(shown[1])} now",
+                instead="Give another folder, or remove this one",
+            )
+    sound = tuple(entry for entry in there.files if fault(folder, entry) is None)
+    if sound == there.files:
+        return there
+    damaged = {entry.part for entry in there.files if entry not in sound}
+    # A part with one damaged file is made again whole; what is derived from it is the same bytes, and stays.
+    repaired = replace(there, state="building", files=tuple(e for e in sound if e.part not in damaged))
+    write_manifest(folder, repaired)
+    return repaired
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
