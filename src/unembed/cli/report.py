@@ -18,7 +18,7 @@ def report(
     corpus: Annotated[
         str | None,
         typer.Option(
-            "--corpus", "-c", help="Text file or folder; default: the shipped WikiText sample.", show_default=False
+            "--corpus", "-c", help="Text file or folder, or `shipped` for the WikiText sample.", show_default=False
         ),
     ] = None,
     index: Annotated[

@@ -9,11 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.reports.parts import Report
 from unembed.reports.rendering import prepared, write
 from unembed.reports.work import Work
+
+
+SHIPPED = "shipped"
+"""The corpus that comes with the package, by name."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def report(
     Args:
         name: "geva2021", "geva2022" or "elhage2021".
         lm: the model.
-        corpus: the text to measure on; a path, a corpus, or what the study says.
+        corpus: the text to measure on: a path, a corpus, "shipped" for the WikiText sample, or what the study says.
         out: folder for `report.html`, `report.json`, `tables/` and `figures/`.
         seed: of every random choice.
         progress: called with what is being done, how much is done, and how much there is.
@@ -83,6 +88,8 @@ def report(
         Unsupported: the model lacks what the study asks for.
     """
     study = find(name)
+    if corpus == SHIPPED:
+        corpus = open_corpus(None)
     folder = prepared(out)
     key = {
         "study": name,

@@ -99,7 +99,7 @@ def active_section(m: Measurements) -> Section:
                 "Their number drops towards layer 10 of 16, where semantic patterns begin to prevail.",
                 f"It is highest in layer {int(np.argmax(average))} ({percent(high)}) and lowest in layer {least} "
                 f"({percent(low)}).",
-                bool(0 < least < n_layers - 1 and average[0] > average[least]) if n_layers > 2 else None,
+                bool(0.4 <= least / (n_layers - 1) <= 0.8) if n_layers > 2 else None,
                 "Sec. 5.1, Fig. 7",
             ),
         ),

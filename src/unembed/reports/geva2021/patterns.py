@@ -35,7 +35,7 @@ SEEN = 32
 REFERENCE = 2000
 """Random prefixes that say how common a pattern is."""
 
-Prefix = Int[np.ndarray, " pos"]
+Prefix = Int[np.ndarray, " _"]
 Feature = tuple[str, tuple[int, ...]]
 
 

@@ -73,34 +73,34 @@ class Text:
         """Columns of each segment."""
         return np.diff(self.offsets)
 
-    def place(self, positions: Int[np.ndarray, "*n"]) -> tuple[Int[np.ndarray, "*n"], Int[np.ndarray, "*n"]]:
+    def place(self, positions: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
         """The segment of each place on the axis, and its column there."""
         segment = np.searchsorted(self.starts + self.skips, positions, side="right") - 1
         return segment, positions - self.starts[segment]
 
     def prefix(self, position: int) -> Int[np.ndarray, " pos"]:
         """All tokens that the model has read at a place, special tokens in front included."""
-        segment, column = self.place(np.array(position))
+        segment, column = (int(found[0]) for found in self.place(np.array([position])))
         begin = int(self.offsets[segment])
-        return self.tokens[begin : begin + int(column) + 1]
+        return self.tokens[begin : begin + column + 1]
 
     def lead(self, position: int) -> int:
         """Special tokens in front of the prefix."""
-        return int(self.leads[self.place(np.array(position))[0]])
+        return int(self.leads[self.place(np.array([position]))[0][0]])
 
-    def following(self, positions: Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
+    def following(self, positions: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The token after each place; -1 where the text ends, or for places below 0."""
         segment, column = self.place(np.maximum(positions, 0))
         last = column + 1 >= self.lengths[segment]
         at = np.minimum(self.offsets[segment] + column + 1, len(self.tokens) - 1)
         return np.where(positions < 0, -1, np.where(last, self.after[segment], self.tokens[at]))
 
-    def token(self, positions: Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
+    def token(self, positions: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The last token of each prefix; -1 for places below 0."""
         segment, column = self.place(np.maximum(positions, 0))
         return np.where(positions < 0, -1, self.tokens[self.offsets[segment] + column])
 
-    def prefix_lengths(self, positions: Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
+    def prefix_lengths(self, positions: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Tokens of text in each prefix."""
         segment, column = self.place(positions)
         return column + 1 - self.leads[segment]

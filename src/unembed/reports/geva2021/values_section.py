@@ -138,7 +138,7 @@ def values_section(m: Measurements) -> Section:
             Finding(
                 "Of the 100 most predictive values 97 lie in the upper layers (11 to 16).",
                 f"{ranged(in_upper)} lie in layers from {upper} on, where {percent(even)} would by chance.",
-                bool(in_upper.low > even),
+                bool(in_upper.value >= 0.75 and in_upper.low > even),
                 "Sec. 4.2",
             ),
             Finding(

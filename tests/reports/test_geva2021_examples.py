@@ -1,0 +1,143 @@
+"""Layers' predictions and active memories against loops in float64: one prefix at a time, each run on its own."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.sweeps.recorder import lettered, texts
+from unembed.corpus import open_corpus
+from unembed.language_model import LanguageModel
+from unembed.reports.geva2021.examples import Examples
+from unembed.reports.geva2021.refinement_section import CLASSES, breakdown
+from unembed.reports.geva2021.text import Text
+from unembed.sweeps import sweep
+
+FAMILIES = ("opt", "gpt2", "llama", "gptj")
+FRACTION = 0.3
+
+
+def distribution(lm: LanguageModel, x: Tensor, basis: str) -> Tensor:
+    """Probabilities of every token, by the model's own modules or by the matrix alone."""
+    if basis == "raw":
+        return (x @ lm.weights.W_U).softmax(-1)
+    norm = lm.structure.final_norm
+    return lm.hf.get_output_embeddings()(x if norm is None else norm.module(x)).softmax(-1)  # type: ignore[misc]
+
+
+@torch.no_grad()
+def brute(lm: LanguageModel, prefix: list[int], basis: str) -> dict[str, list[Any]]:
+    """Every number of one prefix, layer by layer, from a run of that prefix alone."""
+    run = lm.run(torch.tensor([prefix]), ("coefficients", "mlp_out", "resid_post"))
+    final = int(distribution(lm, run["resid_post"][-1, 0, -1], basis).argmax())
+    found: dict[str, list[Any]] = {}
+    for layer in range(lm.n_layers):
+        y, o = run["mlp_out"][layer, 0, -1], run["resid_post"][layer, 0, -1]
+        r, m, values = o - y, run["coefficients"][layer, 0, -1], lm.weights.W_out[layer]
+        p, update, output = distribution(lm, r, basis), None, None
+        update = int(distribution(lm, y, basis).argmax())
+        output = int(distribution(lm, o, basis).argmax())
+        tops = [int(distribution(lm, v, basis).argmax()) for v in values]
+        pushes = [int(distribution(lm, v if c > 0 else -v, basis).argmax()) for v, c in zip(values, m, strict=True)]
+        sizes = sorted((abs(float(c)) * float(v.norm()) for v, c in zip(values, m, strict=True)), reverse=True)
+        carrying, carried = 0, 0.0
+        while carried < 0.9 * sum(sizes):
+            carried, carrying = carried + sizes[carrying], carrying + 1
+        largest, n = float(m.abs().max()), len(m)
+        agreeing = sum(c != 0 and t == update for c, t in zip(m.tolist(), pushes, strict=True))
+        row = {
+            "residual": int(p.argmax()),
+            "update": update,
+            "output": output,
+            "probability": float(p[final]),
+            "above_zero": sum(c > 0 for c in m.tolist()) / n,
+            "above_fraction": sum(abs(c) >= FRACTION * largest and c != 0 for c in m.tolist()) / n,
+            "carrying": carrying / n,
+            "any_value": update in tops,
+            "any_active": agreeing > 0,
+            "any_output": any(c != 0 and t == output for c, t in zip(m.tolist(), pushes, strict=True)),
+            "agreeing": agreeing,
+        }
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
+    return found
+
+
+@cache
+def swept(family: str, basis: str, tokens: int = 200) -> tuple[LanguageModel, Text, np.ndarray, dict[str, np.ndarray]]:
+    """A sweep with some examples in it."""
+    lm = lettered(family, torch.float64)
+    corpus = open_corpus(texts(8))
+    text = Text.of_corpus(corpus, lm)
+    places = text.drawn(12, "prefixes", 3, "letters")
+    (found,) = sweep(lm, corpus, [Examples(places.tolist(), basis, FRACTION)], tokens_per_batch=tokens)
+    return lm, text, places, found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("basis", ["final", "raw"])
+def test_every_number_is_that_of_the_prefix_run_alone(family: str, basis: str) -> None:
+    lm, text, places, found = swept(family, basis)
+    assert found["done"].all()
+    for i, place in enumerate(places.tolist()):
+        expected = brute(lm, text.prefix(place).tolist(), basis)
+        for name, values in expected.items():
+            got = found[name][:, i]
+            if got.dtype.kind == "f":
+                np.testing.assert_allclose(got, values, rtol=1e-5, atol=1e-7, err_msg=f"{name} of example {i}")
+            else:
+                assert got.tolist() == values, f"{name} of example {i}"
+
+
+def test_relu_and_signed_activations_both_occur() -> None:
+    assert (swept("opt", "final")[3]["above_zero"] < 1).all()
+    llama = lettered("llama", torch.float64)
+    assert float(llama.run("the cat", "coefficients")["coefficients"].min()) < 0
+
+
+def test_any_split_and_any_batch_size_give_the_same() -> None:
+    lm, text, places, whole = swept("gpt2", "final")
+    corpus = open_corpus(texts(8))
+    halves = []
+    for part in (places[:5], places[5:]):
+        reducer = Examples(places.tolist(), "final", FRACTION)
+        reducer.start(lm)
+        seen = Examples(part.tolist(), "final", FRACTION)
+        (found,) = sweep(lm, corpus, [seen], tokens_per_batch=77)
+        at = np.isin(places, part)
+        for name in reducer._found:
+            reducer._found[name][:, at] = found[name]
+        reducer._done = at
+        halves.append(reducer)
+    halves[0].merge(halves[1])
+    again = Examples(places.tolist(), "final", FRACTION)
+    again.start(lm)
+    again.load_state(halves[0].state())
+    for name, values in again.result().items():
+        np.testing.assert_allclose(values, whole[name], rtol=1e-5, atol=1e-7, err_msg=name)
+    assert text.n_segments > 5
+
+
+def test_the_breakdown_has_exactly_one_class_for_every_case() -> None:
+    r, y, o = np.array([(r, y, o) for r in range(3) for y in range(3) for o in range(3)]).T
+    found = breakdown(r, y, o)
+    assert list(found) == list(CLASSES)
+    assert (sum(v.astype(int) for v in found.values()) == 1).all()
+    for kind, case in {
+        "residual": (1, 2, 1),
+        "ffn": (1, 2, 2),
+        "agreement": (1, 1, 1),
+        "composition": (0, 1, 2),
+        "joint": (1, 1, 2),
+    }.items():
+        at = (r == case[0]) & (y == case[1]) & (o == case[2])
+        assert found[kind][at].all()
+
+
+def test_settings_name_the_places() -> None:
+    assert Examples([1, 2]).settings() != Examples([1, 3]).settings()

@@ -1,0 +1,160 @@
+"""The whole study on tiny models: what it leaves, that it goes on after a stop, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import unembed
+from tests.conftest import tiny
+from tests.sweeps.recorder import lettered, texts
+from unembed.cli.main import app
+from unembed.corpus import open_corpus
+from unembed.errors import IndexFault, InvalidInput, UnembedError, Unsupported
+from unembed.index import Index
+from unembed.reports import Report, reopen, work
+from unembed.reports.geva2021 import measuring
+from unembed.reports.page import page
+
+SMALL: dict[str, Any] = dict(
+    examples=30, top=6, shown=6, pattern_keys=2, perturbed_keys=2, predictive=10, compositions=5, tokens_per_batch=300
+)
+
+
+def study(out: Path, family: str = "opt", **options: Any) -> Report:
+    return unembed.report("geva2021", lettered(family), open_corpus(texts(12)), out, **{**SMALL, **options})
+
+
+def test_every_figure_of_the_paper_has_its_table_and_findings(tmp_path: Path) -> None:
+    report = study(tmp_path / "r")
+    figures = [f.name for s in report.sections for f in s.figures]
+    for number in range(2, 12):
+        assert [name for name in figures if name.startswith(f"fig{number}_")], number
+    assert len(report.findings) == 22
+    for name in ("patterns", "perturbation", "agreement", "active", "zero_agreement", "residual", "breakdown"):
+        assert [row["layer"] for row in report[name].rows()] == [0, 1]
+    for row in report["breakdown"].rows():
+        assert sum(row[k] for k in ("residual", "agreement", "composition", "ffn", "joint")) == pytest.approx(1)
+    for row in report["patterns"].rows():
+        assert sum(row[k] for k in ("shallow", "both", "semantic", "none")) == pytest.approx(1)
+    assert len(report["predictive_values"]) == 10
+    assert not (tmp_path / "r" / work.STAGES).exists()
+    assert page(reopen(tmp_path / "r")) == (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+
+
+def test_numbers_in_the_tables_are_those_measured(tmp_path: Path) -> None:
+    lm, corpus = lettered("gpt2"), open_corpus(texts(12))
+    from unembed.reports.geva2021 import told
+    from unembed.reports.geva2021.options import Options
+
+    (tmp_path / "w").mkdir()
+    m = measuring.measured(lm, corpus, work.Work(tmp_path / "w", {}, 4), Options.of(SMALL))
+    report, e = told(m), m.examples
+    final = e["output"][-1]
+    for layer, row in enumerate(report["residual"].rows()):
+        assert row["match"] == pytest.approx((e["residual"][layer] == final).mean())
+        assert row["probability_q50"] == pytest.approx(np.median(e["probability"][layer]), rel=1e-6)
+        later = [(e["residual"][k] == final) for k in range(layer, lm.n_layers)]
+        assert row["settled"] == pytest.approx(np.logical_and.reduce(later).mean())
+        assert row["match_low"] <= row["match"] <= row["match_high"] and row["match_n"] == 30
+    for layer, row in enumerate(report["zero_agreement"].rows()):
+        assert row["differs_from_all"] == pytest.approx(1 - e["any_value"][layer].mean())
+        assert row["differs_from_active"] == pytest.approx(1 - e["any_active"][layer].mean())
+    for layer, row in enumerate(report["active"].rows()):
+        assert row["carrying"] == pytest.approx(float(e["carrying"][layer].astype(float).mean()), rel=1e-6)
+    a = m.agreement
+    for layer, row in enumerate(report["agreement"].rows()):
+        known = a.target[a.layer(layer)] >= 0
+        assert row["agreement"] == pytest.approx(a.agrees[a.layer(layer)].sum() / known.sum())
+    means = [np.nanmean([np.nanmean(c[:, 1]) for c in m.changes[m.perturbed[:, 0] == n]]) for n in range(lm.n_layers)]
+    assert [row["last"] for row in report["perturbation"].rows()] == pytest.approx(means, rel=1e-5)
+
+
+def test_a_stopped_study_goes_on_with_the_stage_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = study(tmp_path / "whole")
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring.perturbation, "changes", stop)
+        with pytest.raises(KeyboardInterrupt):
+            study(tmp_path / "stopped")
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring, "sweep", stop)  # the sweep must not be needed again
+        again = study(tmp_path / "stopped")
+        with pytest.raises(KeyboardInterrupt):
+            study(tmp_path / "stopped", seed=1)  # other numbers: nothing to go on from
+    assert page(again) == page(whole)
+
+
+def test_an_index_gives_the_same_report_as_its_corpus(tmp_path: Path) -> None:
+    lm, corpus = lettered("opt"), open_corpus(texts(12))
+    Index.build(lm, corpus, tmp_path / "index", top=6, min_prefix=1, tokens_per_batch=300)
+    by_index = unembed.report("geva2021", lm, None, tmp_path / "a", index=str(tmp_path / "index"), **SMALL)
+    by_corpus = unembed.report("geva2021", lm, corpus, tmp_path / "b", **SMALL)
+    for name in ("agreement", "breakdown", "patterns", "perturbation", "predictive_values"):
+        for ours, theirs in zip(by_index[name].rows(), by_corpus[name].rows(), strict=True):
+            for column, value in ours.items():
+                if isinstance(value, float):
+                    assert value == pytest.approx(theirs[column], rel=1e-4, abs=1e-6, nan_ok=True), (name, column)
+                else:
+                    assert value == theirs[column], (name, column)
+    with pytest.raises(IndexFault):
+        unembed.report("geva2021", lettered("gpt2"), None, tmp_path / "c", index=str(tmp_path / "index"), **SMALL)
+
+
+def test_the_released_codes_choices_are_options_and_say_so(tmp_path: Path) -> None:
+    report = study(tmp_path / "r", draw="sentences", triggers="sentences", target="last", values_basis="final")
+    assert report.passport.notes["target"] == "last" and "target last" in page(report)
+    chosen = {row["option"]: row["here"] for row in report["settings"].rows()}
+    assert chosen["draw"] == "sentences" and chosen["triggers"] == "sentences"
+
+
+def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path: Path) -> None:
+    lm = lettered("opt")
+    cases: list[tuple[Any, Any, dict[str, Any], type[UnembedError], str]] = [
+        (lm, None, {}, InvalidInput, r"neither a corpus nor an index: .* --corpus shipped"),
+        (lm, texts(2), {"examples": 10**6}, InvalidInput, r"it has \d+ prefixes of text"),
+        (lm, texts(2), {"exampels": 3}, InvalidInput, "option 'exampels': geva2021 has index, examples"),
+        (lm, texts(2), {"examples": "many"}, InvalidInput, "must be of type int"),
+        (lm, texts(2), {"examples": 0}, InvalidInput, "at least 1"),
+        (lm, texts(2), {"draw": "dice"}, InvalidInput, "none of 'prefixes', 'sentences'"),
+        (lm, texts(2), {"fraction": 2.0}, InvalidInput, "out of range"),
+        (lettered("mixtral"), texts(2), {}, Unsupported, "mixture of experts"),
+        (tiny("gpt2"), texts(2), {}, InvalidInput, "without a tokenizer"),
+        (lm, None, {"index": str(tmp_path / "none")}, IndexFault, "none"),
+    ]
+    for model, corpus, options, kind, message in cases:
+        with pytest.raises(kind, match=message) as caught:
+            unembed.report("geva2021", model, corpus, tmp_path / "r", **options)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InvalidInput, match="no such study.*geva2021"):
+        unembed.report("geva1821", lm, texts(2), tmp_path / "r")
+
+
+def test_the_command_draws_again_without_a_model_and_refuses_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = study(tmp_path / "r")
+    (tmp_path / "r" / "report.html").unlink()
+    monkeypatch.setattr(unembed, "load", lambda *_: pytest.fail("no model may be opened"))
+    monkeypatch.setenv("COLUMNS", "100")
+    ran = CliRunner().invoke(app, ["report", "geva2021", "--out", str(tmp_path / "r"), "--render"])
+    assert ran.exit_code == 0, ran.output
+    assert "of 22 published findings hold here" in ran.stdout and "wrote" in ran.stderr
+    assert (tmp_path / "r" / "report.html").read_text(encoding="utf-8") == page(made)
+    as_json = CliRunner().invoke(app, ["report", "geva2021", "-o", str(tmp_path / "r"), "--render", "--json"])
+    assert json.loads(as_json.stdout)["schema"] == "unembed.report/1"
+    for arguments, status, message in (
+        (["report", "geva2021", "-o", str(tmp_path / "none"), "--render"], 1, "no report in"),
+        (["report", "nobody1999", "-o", str(tmp_path / "r")], 1, "there is no such study"),
+        (["report", "geva2021", "--option", "examples"], 2, "is not NAME=VALUE"),
+    ):
+        refused = CliRunner().invoke(app, arguments)
+        assert refused.exit_code == status and message in refused.stderr
