@@ -1,7 +1,7 @@
 """The t largest values of every key in a stream of activations, exactly, at about the cost of reading them once.
 
-What a batch must beat is each key's t-th value so far. Maxima over blocks of columns tell which (block, key) cells hold
-anything at all; only those are looked into, and what survives waits until enough has gathered for a merge to pay. After
+What a batch must beat is each key's t-th value so far. Maxima over eight columns each, and over eight of those, tell
+which cells hold anything at all; only those are looked into, and what survives waits until a merge pays. After
 N positions a batch of T leaves about t T / N survivors a key, so the merging vanishes and one read remains.
 """
 
@@ -15,10 +15,9 @@ from torch import Tensor
 
 from unembed.errors import NotFinite
 from unembed.sweeps.columns import Columns
+from unembed.sweeps.maxima import maxima, members, under
+from unembed.sweeps.ordering import EMPTY, limited, nth_largest, ordered
 
-EMPTY = torch.iinfo(torch.int64).max
-"""Position of a slot that holds nothing; its value is -inf."""
-BLOCK = 16
 CELLS = 1 << 15
 """Cells looked into at once."""
 WAITING_SHARE = 0.07
@@ -49,6 +48,7 @@ class TopLists:
         self._n_waiting = 0
         self._offered = 0
         self._filling = True
+        self._last: tuple[Tensor, Tensor, Tensor, int] | None = None
         self._least = torch.nextafter(torch.zeros((), dtype=dtype), torch.ones((), dtype=dtype)).item()
 
     def offer(self, x: Float[Tensor, "column key"], sign: int, columns: Columns) -> None:
@@ -57,16 +57,21 @@ class TopLists:
         Raises:
             NotFinite: an activation is NaN or infinite.
         """
-        maxima = block_maxima(x, sign)
+        fine = maxima(x, sign)
+        coarse = maxima(fine, 1)
+        if not bool(torch.isfinite(coarse.sum())) and not bool(torch.isfinite(coarse).all()):
+            raise NotFinite(
+                "coefficients", why="they hold NaN or infinity", instead="Check the weights, or load in float32"
+            )
         threshold = self._threshold(columns.first)
         in_group = None
         if self._filling and columns.within is not None:
             in_group = self._bounds_in_groups(x, sign, columns)
         elif self._filling:
             threshold = torch.maximum(threshold, self._bound(x, sign, columns))
-        block, key = (maxima >= threshold).nonzero(as_tuple=True)
+        row, key = (coarse >= threshold).nonzero(as_tuple=True)
         for at in range(0, len(key), CELLS):
-            cells = block[at : at + CELLS], key[at : at + CELLS]
+            cells = under(row[at : at + CELLS], key[at : at + CELLS], fine, threshold, 1)
             self._look(x, sign, columns, cells, threshold, in_group)
         self._offered += columns.n
         if self._filling or self._n_waiting > WAITING_SHARE * self.values.numel():
@@ -74,16 +79,21 @@ class TopLists:
 
     def _threshold(self, first: int) -> Float[Tensor, " key"]:
         """The least value that may enter: the t-th, or just above it where no earlier place can come any more."""
-        last = self.values[:, -1]
-        above = torch.nextafter(last, torch.full_like(last, torch.inf))
-        return torch.where(self.positions[:, -1] < first, above, last).clamp_min(self._least)
+        if self._last is None:
+            last = self.values[:, -1].clamp_min(self._least)
+            above = torch.nextafter(last, torch.full_like(last, torch.inf))
+            above = torch.where(self.positions[:, -1] == EMPTY, last, above)
+            places = self.positions[:, -1].masked_fill(self.positions[:, -1] == EMPTY, -1)
+            self._last = last, above, places, int(places.max())
+        last, above, places, latest = self._last
+        return above if latest < first else torch.where(places < first, above, last)
 
     def _bound(self, x: Tensor, sign: int, columns: Columns) -> Float[Tensor, " key"]:
         """While lists are not full: the value that t allowed columns of this batch reach."""
         allowed = x[columns.allowed]
         if len(allowed) < self.top:
             return self.values.new_full((x.shape[1],), -torch.inf)
-        return _nth(allowed, self.top, sign).to(self.values.dtype)
+        return nth_largest(allowed, self.top, sign).to(self.values.dtype)
 
     def _bounds_in_groups(self, x: Tensor, sign: int, columns: Columns) -> Float[Tensor, "column key"]:
         """While lists are not full: what a column must reach to be among the best of its own group, seen so far."""
@@ -93,7 +103,7 @@ class TopLists:
             held = self.values.masked_fill(self.groups != group, -torch.inf)
             bound = held.topk(min(self.per_group, self.top), dim=1).values[:, -1]
             if len(places) >= self.per_group:
-                bound = torch.maximum(bound, _nth(x[places], self.per_group, sign).to(bound))
+                bound = torch.maximum(bound, nth_largest(x[places], self.per_group, sign).to(bound))
             bounds[places] = bound
         return bounds
 
@@ -106,11 +116,9 @@ class TopLists:
         threshold: Tensor,
         in_group: Tensor | None,
     ) -> None:
-        """Look into cells (block, key) and let wait what survives."""
-        block, key = cells
-        column = block[:, None] * BLOCK + torch.arange(BLOCK, device=x.device)
-        inside = column < len(x)
-        column = column.clamp_max(len(x) - 1)
+        """Look into cells (row of the finer maxima, key) and let wait what survives."""
+        row, key = cells
+        column, inside = members(row, len(x))
         values = x[column, key[:, None]] * sign
         enters = (values >= threshold[key][:, None]) & inside & columns.allowed[column]
         if in_group is not None:
@@ -162,6 +170,7 @@ class TopLists:
         if self.groups is not None:
             self.groups = state["groups"].to(self.groups).clone()
         self._waiting, self._n_waiting, self._offered = [], 0, int(state["offered"])
+        self._last = None
         self._set_filling()
 
     def _set_filling(self) -> None:
@@ -181,6 +190,7 @@ class TopLists:
             positions = torch.cat([w[2] for w in self._waiting])
             groups = None if self.groups is None else torch.cat([w[3] for w in self._waiting if w[3] is not None])
             self._merge(keys, values, positions, groups)
+            self._last = None
         self._waiting, self._n_waiting = [], 0
         if self._filling:
             self._set_filling()
@@ -208,65 +218,3 @@ class TopLists:
             assert g is not None and self.groups is not None
             self.groups[touched] = g[:, : self.top]
         self.values[touched], self.positions[touched] = v[:, : self.top], p[:, : self.top]
-
-
-def _nth(x: Float[Tensor, "column key"], n: int, sign: int) -> Float[Tensor, " key"]:
-    """The n-th largest of `sign * x` over columns."""
-    if n == 1:
-        return x.amax(dim=0) if sign > 0 else -x.amin(dim=0)
-    return sign * x.T.contiguous().topk(n, dim=1, largest=sign > 0, sorted=True).values[:, -1]
-
-
-def ordered(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Rows by falling value, equal values by rising position."""
-    v, order = v.sort(dim=1, descending=True)
-    p = p.gather(1, order)
-    g = None if g is None else g.gather(1, order)
-    wrong = ((v[:, 1:] == v[:, :-1]) & (p[:, 1:] < p[:, :-1])).any(dim=1).nonzero()[:, 0]
-    if len(wrong):  # equal values happen where prefixes are equal; few rows, so the second sort is only for them
-        by_position = p[wrong].argsort(dim=1, stable=True)
-        by_value = v[wrong].gather(1, by_position).argsort(dim=1, descending=True, stable=True)
-        order = by_position.gather(1, by_value)
-        v[wrong], p[wrong] = v[wrong].gather(1, order), p[wrong].gather(1, order)
-        if g is not None:
-            g[wrong] = g[wrong].gather(1, order)
-    return v, p, g
-
-
-def limited(v: Tensor, p: Tensor, g: Tensor, at_most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ordered rows without what is worse than `at_most` others of its own group."""
-    v, p, g = v.clone(), p.clone(), g.clone()
-    width = v.shape[1]
-    earlier = torch.ones(width, width, dtype=torch.bool, device=v.device).tril(-1)
-    rows = max(1, (1 << 24) // (width * width))
-    for at in range(0, len(v), rows):
-        part = slice(at, at + rows)
-        better = ((g[part, :, None] == g[part, None, :]) & earlier).sum(dim=2)
-        out = better >= at_most
-        v[part].masked_fill_(out, -torch.inf)
-        p[part].masked_fill_(out, EMPTY)
-        g[part].masked_fill_(out, -1)
-    v, order = v.sort(dim=1, descending=True, stable=True)
-    return v, p.gather(1, order), g.gather(1, order)
-
-
-def block_maxima(x: Float[Tensor, "column key"], sign: int) -> Float[Tensor, "block key"]:
-    """The largest of `sign * x` over blocks of `BLOCK` columns, the last block maybe shorter.
-
-    Raises:
-        NotFinite: an activation is NaN or infinite.
-    """
-    n, keys = x.shape
-    whole = n - n % BLOCK
-    parts = []
-    if whole:
-        blocks = x[:whole].view(whole // BLOCK, BLOCK, keys)
-        parts.append(blocks.amax(dim=1) if sign > 0 else blocks.amin(dim=1))
-    if whole < n:
-        parts.append((x[whole:].amax(dim=0) if sign > 0 else x[whole:].amin(dim=0))[None])
-    maxima = torch.cat(parts) if len(parts) > 1 else parts[0]
-    if not bool(torch.isfinite(maxima.sum())) and not bool(torch.isfinite(maxima).all()):
-        raise NotFinite(
-            "coefficients", why="they hold NaN or infinity", instead="Check the weights, or load in float32"
-        )
-    return maxima if sign > 0 else -maxima

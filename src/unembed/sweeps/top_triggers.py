@@ -16,8 +16,9 @@ from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.sweeps.columns import Columns
+from unembed.sweeps.ordering import EMPTY
 from unembed.sweeps.reducer import Need, Reducer
-from unembed.sweeps.top_lists import EMPTY, TopLists
+from unembed.sweeps.top_lists import TopLists
 from unembed.sweeps.triggers import Triggers
 
 
