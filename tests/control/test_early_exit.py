@@ -344,6 +344,18 @@ def test_evaluation_and_table_6_count_by_hand(deep, found):
     assert sum(r["share"] for r in shares.rows()) == pytest.approx(100)
 
 
+def test_the_dial_runs_from_never_to_always(deep, found):
+    rule = early_exit.fit(deep, found, "margin")
+    rows = list(rule.dial(found[:80], 10).rows())
+    assert len(rows) <= 10 and rows[0]["saved_layers"] == 0 and rows[0]["disagreement"] == 0
+    assert rows[-1]["saved_layers"] == 4
+    for row in rows:
+        left = rule.at(row["threshold"]).exits(found[:80])
+        assert row["saved_layers"] == pytest.approx(float((4 - left).mean()))
+    saved = [row["saved_layers"] for row in rows]
+    assert saved == sorted(saved)
+
+
 def test_compare_times_both_and_judges_the_text(wren):
     rule = ExitRule(wren, Confidence("margin"), np.full(5, 0.1), "")
     row = next(iter(early_exit.compare(rule, ["The old king", "Once"], max_new_tokens=6).rows()))

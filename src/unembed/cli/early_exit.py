@@ -91,6 +91,7 @@ def evaluate(
     rule: _Rule,
     corpus: _Corpus = None,
     examples: _Examples = 1000,
+    dial: Annotated[bool, typer.Option("--dial", help="All thresholds, from careful to fast.")] = False,
     model: options.Model = "wren",
     revision: options.Revision = None,
     offline: options.Offline = False,
@@ -109,7 +110,9 @@ def evaluate(
     from unembed.cli.output import deliver_table
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
-    table = early_exit.load(rule, lm).evaluate(corpus, examples, seed=1 if seed is None else seed)
+    found = early_exit.examples(lm, corpus, examples, seed=1 if seed is None else seed, progress=_progress)
+    fitted = early_exit.load(rule, lm)
+    table = fitted.dial(found) if dial else fitted.evaluate(found)
     deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
 
 

@@ -23,8 +23,11 @@ _Scorer = Annotated[
 @app.command("select")
 def select(
     method: Annotated[
-        Literal["scorer", "greedy"],
-        typer.Option(help="scorer: random values whose top tokens it scores low; greedy: within a perplexity budget."),
+        Literal["scorer", "greedy", "paper"],
+        typer.Option(
+            help="scorer: random values whose top tokens it scores low; greedy: within a perplexity budget; "
+            "paper: the ten of gpt2-medium."
+        ),
     ] = "scorer",
     scorer: _Scorer = "linear",
     comments: Annotated[
@@ -65,8 +68,9 @@ def select(
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     if judge is not None:
         chosen = toxicity.by_scorer(lm, judge, values, below=below, lowest=lowest, seed=seed or 0, to=coefficient)
+    elif labelled is None:
+        chosen = toxicity.papers_own(lm, coefficient)
     else:
-        assert labelled is not None
         texts, labels = labelled
         order = random.Random(seed or 0).sample(range(len(texts)), len(texts))
         kinds = ["\n".join(texts[i] for i in order if labels[i] == kind) for kind in (1, 0)]

@@ -117,6 +117,25 @@ class ExitRule:
         title = f"Early exit of {self.lm.name}"
         return Table(title, columns, passport(self.lm, corpus=found.corpus, seed=seed, **{"fitted": notes}))
 
+    def dial(self, found: Examples, steps: int = 20) -> Table:
+        """From careful to fast: for thresholds from never to always, the disagreement and the layers saved.
+
+        Args:
+            found: examples that the rule was not fitted to.
+            steps: rows, at most.
+        """
+        scores = self.score.scores(found)
+        thresholds = calibration.candidates(scores, steps - 2)
+        rows = [measured(found, calibration.exits(scores, np.full(scores.shape[1], t))) for t in thresholds]
+        columns = {
+            "threshold": [float(t) for t in thresholds],
+            "disagreement": [100 - row["accuracy"] for row in rows],
+            "saved_layers": [row["saved_layers"] for row in rows],
+            "share_saved": [row["share_saved"] for row in rows],
+        }
+        title = f"{self.method}: from careful to fast"
+        return Table(title, columns, passport(self.lm, corpus=found.corpus, examples=len(found)))
+
     def generate(self, prompt: str, **options: Any) -> Any:
         """Text that skips layers; see `unembed.control.early_exit.generation.generate`."""
         from unembed.control.early_exit.generation import generate

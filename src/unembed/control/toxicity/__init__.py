@@ -17,7 +17,15 @@ from unembed.control.toxicity.evaluation import (
 from unembed.control.toxicity.fit_linear import comments
 from unembed.control.toxicity.prompts import Prompt, read_prompts
 from unembed.control.toxicity.scorers import Classifier, Lexicon, Linear, Scorer, StoredScores, open_scorer
-from unembed.control.toxicity.selection import PAPER_VALUES, Selection, by_scorer, greedy, manual, value_scores
+from unembed.control.toxicity.selection import (
+    PAPER_VALUES,
+    Selection,
+    by_scorer,
+    greedy,
+    manual,
+    papers_own,
+    value_scores,
+)
 
 __all__ = [
     "PAPER_VALUES",
@@ -38,6 +46,7 @@ __all__ = [
     "greedy",
     "manual",
     "open_scorer",
+    "papers_own",
     "plain",
     "published_table",
     "read_prompts",

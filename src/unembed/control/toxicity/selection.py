@@ -49,6 +49,22 @@ def manual(lm: Decoder, memories: Sequence[tuple[int, int]], to: float = ON) -> 
     return Selection(tuple(set_coefficient(*m, to) for m in chosen), _table(lm, chosen, {}, "Values picked by hand"))
 
 
+def papers_own(lm: Decoder, to: float = ON) -> Selection:
+    """The ten values of Table 8, for gpt2-medium.
+
+    Raises:
+        InvalidInput: the model is of another shape, where these numbers mean nothing.
+    """
+    shape = (lm.n_layers, lm.d_model, lm.d_mlp)
+    if shape != (24, 1024, 4096):
+        raise InvalidInput(
+            f"the paper's ten values in {lm.name}",
+            why="they were picked in gpt2-medium",
+            instead="Open gpt2-medium, or choose values by a scorer or greedily",
+        )
+    return manual(lm, PAPER_VALUES, to)
+
+
 def value_scores(
     lm: Decoder, scorer: Scorer, k: int = 30, *, layers: Sequence[int] | None = None
 ) -> Float[Tensor, "layer d_mlp"]:
