@@ -16,6 +16,7 @@ from torch import Tensor
 from unembed.errors import InvalidInput, OutOfRange, SumNotProved
 from unembed.lens import final_scale, logit_direction
 from unembed.models.decoder import Decoder
+from unembed.results.shown import Shown
 from unembed.stream.edits import Edit
 from unembed.stream.run import Run, Tokens, run
 from unembed.stream.writers import Branch, attention_branch, memory_branch, tolerance
@@ -35,7 +36,7 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Account:
+class Account(Shown):
     """The logit of a token, or the difference of two, as a sum. Columns of equal length, one entry a writer."""
 
     token: int

@@ -18,6 +18,7 @@ from unembed.memories.sub_updates import Dominant, dominant, token_scores
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.results import Passport
+from unembed.results.shown import Shown
 from unembed.stream.edits import Edit
 from unembed.stream.run import Run, Tokens, prepare, run
 
@@ -77,7 +78,7 @@ class SubUpdate:
         return self.top_tokens if self.coefficient >= 0 else self.bottom_tokens
 
 
-class Trace:
+class Trace(Shown):
     """A prompt under the model, with edits if there are any. Everything is computed once, when first asked."""
 
     def __init__(self, lm: Decoder, tokens: Tokens, edits: Sequence[Edit] = ()) -> None:

@@ -11,13 +11,14 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import unembed
 from unembed.server.app import create
 from unembed.server.running import listening
 from unembed.server.session import Session
 
+expect.set_options(timeout=30_000)  # the machine that runs the tests may be busy
 TOKEN = "a-token-for-tests"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LINES = [

@@ -96,7 +96,11 @@ export async function stream(path, body, on, { channel = path, what = "" } = {})
         else on(item);
       }
     }
-    if (!ended) throw new Problem({ code: "cut", message: "the server stopped in the middle", fix: "Start it again with unembed serve" }, 0);
+    if (!ended) throw new Error("cut");
+  } catch (error) {
+    if (error instanceof Problem) throw error;
+    if (error.name === "AbortError") throw new Problem({ code: "superseded", message: "replaced" }, 409);
+    throw new Problem({ code: "cut", message: "the server stopped in the middle", fix: "Start it again with unembed serve, then reload" }, 0);
   } finally {
     end();
   }

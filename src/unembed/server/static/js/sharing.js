@@ -8,7 +8,7 @@ const python = (text) => JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) =>
 const call = (e) => {
   const where = e.positions === "all" ? "" : `, positions=${Array.isArray(e.positions) ? `[${e.positions.join(", ")}]` : '"last"'}`;
   const name = e.target === "head" ? "scale_head" : { set: "set_coefficient", scale: "scale_coefficient", add: "add_to_coefficient" }[e.action];
-  return `unembed.${name}(${e.layer}, ${e.index}, ${e.value}${where})`;
+  return `unembed.${name}(${e.layer}, ${e.index}, ${Number.isInteger(e.value) ? `${e.value}.0` : e.value}${where})`;
 };
 
 /** The state as a Python program. */
@@ -96,21 +96,17 @@ export function shareMenu(anchor, page, shown) {
 }
 
 async function styles() {
-  return (await fetch(document.querySelector("link[rel=stylesheet]").href)).text();
+  const sheets = [...document.querySelectorAll("link[rel=stylesheet]")].map(async (link) => (await fetch(link.href)).text());
+  return (await Promise.all(sheets)).join("\n");
 }
 
 /** What is on the screen as a page of its own: no script, no request. */
 async function savePage(name, page) {
   const copy = document.getElementById("main").cloneNode(true);
   for (const el of copy.querySelectorAll("button, input, textarea, select")) if (el.tagName === "TEXTAREA" || el.tagName === "INPUT") el.replaceWith(h("p", { class: "tok" }, el.value || ""));
-  const doc = document.implementation.createHTMLDocument(`${name} · unembed`);
-  doc.head.append(h("meta", { charset: "utf-8" }));
-  const style = document.createElement("style");
-  style.textContent = await styles();
-  doc.head.append(style);
-  doc.body.append(copy, h("p", { class: "faint" }, `${page.mark()} · ${asCommand(page)}`));
-  doc.body.style.display = "block";
-  save(`${name}.html`, `<!doctype html>${doc.documentElement.outerHTML}`, "text/html");
+  const escape = (text) => h("p", { text }).innerHTML;
+  const head = `<meta charset="utf-8"><title>${escape(name)} · unembed</title><style>${await styles()}\nbody { display: block; padding: 20px; }</style>`;
+  save(`${name}.html`, `<!doctype html><html lang="en" class="unembed"><head>${head}</head><body>${copy.outerHTML}<p class="faint">${escape(`${page.mark()} · ${asCommand(page)}`)}</p></body></html>`, "text/html");
 }
 
 async function chart() {

@@ -1,0 +1,9 @@
+"""Results in notebooks: a real table first, the explorer's own drawing in its place where scripts run, and widgets.
+
+No network, no require.js: script, style and data are part of the output.
+"""
+
+from unembed.notebook.drawing import html_of
+from unembed.notebook.widgets import widget_of
+
+__all__ = ["html_of", "widget_of"]

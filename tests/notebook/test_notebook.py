@@ -1,0 +1,86 @@
+"""Results in notebooks: tables that can be read without a script, a script that works, widgets."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import unembed
+from unembed.notebook import islands
+from unembed.notebook.drawing import html_of
+
+PROMPT = "The first </script> of the year is"
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return unembed.load().trace(PROMPT)
+
+
+def test_a_trace_is_a_table_first(trace):
+    page = trace._repr_html_()
+    table = page[: page.index("<style>")]
+    assert table.count("<tr>") == 1 + trace.lm.n_layers
+    first = trace.readings().tokens[-1][-1][0].strip()
+    assert first in table and "http" not in table
+    assert "https://" not in page and "http://www.w3.org/2000/svg" in page
+
+
+def test_no_text_ends_the_script(trace):
+    page = trace._repr_html_()
+    assert page.count("</script>") == 2
+    data = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert json.loads(data[1])["tokens"] == [
+        {"position": i, "id": int(trace.tokens[i]), "token": t} for i, t in enumerate(trace.token_strings)
+    ]
+
+
+def test_an_account_shows_its_sum(trace):
+    account = trace.account(" the")
+    page = account._repr_html_()
+    assert f"sum {account.total:.5g}" in page
+    assert page[: page.index("<style>")].count("<tr>") == 1 + len(account)
+
+
+def test_what_is_too_large_stays_a_table(trace, monkeypatch):
+    monkeypatch.setattr("unembed.notebook.drawing.LARGEST", 10)
+    page = html_of(trace)
+    assert "<table>" in page and "<script" not in page and "unembed serve" in page
+
+
+def test_a_widget_holds_the_data_and_the_selection(trace):
+    pytest.importorskip("anywidget")
+    widget = trace.widget()
+    assert widget.data["schema"] == "unembed.emergence/1" and widget.selection == {}
+    widget.selection = {"layer": 2, "position": 3}
+    assert "export default" in widget._esm and not re.search(r"^import ", widget._esm, re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_script_is_valid_and_marks_tokens_as_python_does(tmp_path):
+    from unembed.results import visible
+
+    texts = [
+        " the",
+        "\n\t\x7f\x00",
+        "\u200b\u202e\ufeff",
+        "·⏎⟨",
+        "\u0301a",
+        "e\u0301",
+        "שלום",
+        "🙂\ufe0f",
+        "\u2800\u3164",
+        "a\u00a0b",
+        "",
+    ]
+    file = tmp_path / "islands.mjs"
+    file.write_text(
+        islands.script() + f"console.log(JSON.stringify({json.dumps(texts)}.map(islands.tokens.visible)));\n"
+    )
+    found = subprocess.run(["node", file], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert json.loads(found) == [visible(text) for text in texts]
