@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_the_spread_of_k_equal_lengths_is_the_root_of_k_whatever_their_scale():
 
 def test_sparsity_adds_the_mean_spread_over_layers():
     torch.manual_seed(0)
-    network = build(RECIPE.shape)
+    network: Any = build(RECIPE.shape)
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     ids = torch.randint(0, 50, (2, 21))
