@@ -130,6 +130,9 @@ def test_composition_does_not_depend_on_how_heads_are_chunked(monkeypatch: pytes
     monkeypatch.setattr(pairs, "_HEADS", 1)
     monkeypatch.setattr(pairs, "_BYTES", 1 << 15)
     torch.testing.assert_close(pairs.composition(lm, "k"), whole, rtol=1e-5, atol=1e-7)
+    together = pairs.compositions(lm)
+    torch.testing.assert_close(together["k"], whole, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(together["q"], pairs.composition(lm, "q"), rtol=1e-5, atol=1e-7)
 
 
 def test_the_baseline_is_what_random_circuits_have() -> None:

@@ -167,6 +167,11 @@ class Circuits:
         found = _composition.composition(self.lm, mode, basis)
         return torch.where(found > 0, found - self.random_composition(seed), found) if baseline else found
 
+    def compositions(self, basis: str = "raw") -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
+        """Q-, K- and V-composition together, by mode; what the writers need is computed once."""
+        check_basis(basis)
+        return _composition.compositions(self.lm, _composition.MODES, basis)
+
     def random_composition(self, seed: int = 0) -> float:
         """The composition that independent Gaussian circuits of these shapes have on average, measured."""
         if seed not in self._baselines:

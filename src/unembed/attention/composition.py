@@ -20,10 +20,12 @@ from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 
 MODES = ("q", "k", "v")
-_BYTES = 128 << 20
+_BYTES = 32 << 20
 """Room for the Gram rows of one side."""
 _HEADS = 256
-"""Heads on either side at once: enough for full speed, and few enough for models of 8B parameters."""
+"""Heads on either side at once (in each mode): enough for full speed, few enough for models of 8B parameters."""
+_TOGETHER = 48
+"""Readers compared in one product."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,29 +43,43 @@ class Gram:
 
     def norms(self) -> Float[Tensor, " head"]:
         """||outer @ inner'||_F of each head: the root of the Gram matrix's trace."""
-        return (self.outer.double() * self.weighted.double()).sum(dim=(1, 2)).clamp_min(0).sqrt()
+        return (self.outer * self.weighted).sum(dim=(1, 2), dtype=torch.float64).clamp_min(0).sqrt()
 
-    def rows(self, start: int, stop: int) -> Float[Tensor, "head row column"]:
-        """Rows start to stop of every Gram matrix, from column `start` on."""
-        return self.weighted[:, start:stop] @ self.outer[:, start:].mT
+    def block(self, rows: slice, columns: slice) -> Float[Tensor, "head entry"]:
+        """A block of every Gram matrix, as one row a head."""
+        return (self.weighted[:, rows] @ self.outer[:, columns].mT).flatten(1)
 
 
-def inner_products(a: Gram, b: Gram) -> Float[Tensor, "head_a head_b"]:
-    """<G_a, G_b> of every pair, float64; each symmetric matrix is read above its diagonal only.
+def inner_products(
+    a: Gram, others: Sequence[Gram], earlier: Sequence[tuple[int, int]] | None = None
+) -> list[Float[Tensor, "head_a head_b"]]:
+    """<G_a, G_b> of every pair, float64, for each of some other sides; read on and above the diagonal only.
+
+    Args:
+        a: Gram matrices of one side.
+        others: of other sides, as many heads each.
+        earlier: (b, a) stretches to be compared: from the head of b on where the last stretch ended up to this one,
+            the heads of a before this one. All pairs when None.
 
     Memory: the rows of one block, at most `_BYTES` a side.
     """
-    d_model = a.outer.shape[1]
-    most = max(len(a.outer), len(b.outer))
-    step = int(min(64, max(1, _BYTES // (most * d_model * a.outer.element_size()))))
-    total = torch.zeros(len(a.outer), len(b.outer), dtype=torch.float64, device=a.outer.device)
+    n_a, d_model = a.outer.shape[:2]
+    n_b = len(others[0].outer)
+    step = int(min(64, max(1, _BYTES // (max(n_a, n_b) * d_model * a.outer.element_size()))))
+    totals = [torch.zeros(n_a, n_b, dtype=torch.float64, device=a.outer.device) for _ in others]
     for start in range(0, d_model, step):
-        stop = min(start + step, d_model)
-        rows_a, rows_b = a.rows(start, stop), b.rows(start, stop)
+        rows, right = slice(start, start + step), slice(start + step, d_model)
         # What lies right of the square on the diagonal stands for its mirror image too.
-        rows_a[:, :, stop - start :] *= 2
-        total += rows_a.flatten(1) @ rows_b.flatten(1).mT
-    return total
+        for columns, times in ((rows, 1), (right, 2)):
+            if columns.start >= d_model:
+                continue
+            of_a = a.block(rows, columns)
+            for total, b in zip(totals, others, strict=True):
+                of_b, done = b.block(rows, columns), 0
+                for upto, before in earlier or [(n_b, n_a)]:
+                    total[:before, done:upto] += (of_a[:before] @ of_b[done:upto].mT) * times
+                    done = upto
+    return totals
 
 
 def writers(lm: Decoder, layers: Sequence[int], basis: str) -> Gram:
@@ -89,12 +105,14 @@ def _stacked(matrices: list[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def composition(lm: Decoder, mode: str, basis: str = "raw") -> Float[Tensor, "layer head layer_reading head_reading"]:
+def compositions(
+    lm: Decoder, modes: Sequence[str] = MODES, basis: str = "raw"
+) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
     """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every writer a and every reader b of a later layer; 0 elsewhere.
 
     Args:
         lm: the model.
-        mode: "q" (W_b = W_QK), "k" (W_QK') or "v" (W_OV) of the reader.
+        modes: "q" (W_b = W_QK), "k" (W_QK') or "v" (W_OV) of the reader; several together share the writers' work.
         basis: "raw" or "folded".
 
     Memory: factors of at most `_HEADS` heads a side, and a block of Gram rows.
@@ -102,24 +120,45 @@ def composition(lm: Decoder, mode: str, basis: str = "raw") -> Float[Tensor, "la
     Raises:
         InvalidInput: no such mode.
     """
-    if mode not in MODES:
-        raise InvalidInput(f"composition {mode!r}", why=f"it is none of {', '.join(MODES)}")
+    for mode in modes:
+        if mode not in MODES:
+            raise InvalidInput(f"composition {mode!r}", why=f"it is none of {', '.join(MODES)}")
     n, heads = lm.n_layers, lm.n_heads
-    out = torch.zeros(n, heads, n, heads, dtype=torch.float64)
+    out = {mode: torch.zeros(n, heads, n, heads, dtype=torch.float64) for mode in modes}
     at_once = max(1, _HEADS // heads)
     for first in range(1, n, at_once):
         reading_layers = range(first, min(first + at_once, n))
-        b = readers(lm, reading_layers, mode, basis)
-        b_norms = b.norms()
         for start in range(0, reading_layers[-1], at_once):
             writing_layers = range(start, min(start + at_once, reading_layers[-1]))
             a = writers(lm, writing_layers, basis)
-            squares = inner_products(a, b).clamp_min(0)
-            ratio = squares.sqrt() / (a.norms()[:, None] * b_norms).clamp_min(torch.finfo(torch.float64).tiny)
-            block = ratio.view(len(writing_layers), heads, len(reading_layers), heads).cpu()
-            out[writing_layers.start : writing_layers.stop, :, reading_layers.start : reading_layers.stop] = block
+            sides = [readers(lm, reading_layers, mode, basis) for mode in modes]
+            squares = inner_products(a, sides, _earlier(reading_layers, writing_layers, heads))
+            for mode, b, square in zip(modes, sides, squares, strict=True):
+                norms = a.norms()[:, None] * b.norms()
+                ratio = square.clamp_min(0).sqrt() / norms.clamp_min(torch.finfo(torch.float64).tiny)
+                block = ratio.view(len(writing_layers), heads, len(reading_layers), heads).cpu()
+                out[mode][start : writing_layers.stop, :, first : reading_layers.stop] = block
     layers = torch.arange(n)
-    return out * (layers[:, None] < layers)[:, None, :, None]
+    return {mode: found * (layers[:, None] < layers)[:, None, :, None] for mode, found in out.items()}
+
+
+def _earlier(reading: range, writing: range, heads: int) -> list[tuple[int, int]]:
+    """For stretches of readers, up to which writer they have to be compared: about half of all pairs are in order.
+
+    A stretch holds some layers together, because thin products are slow.
+    """
+    together = max(1, _TOGETHER // heads)
+    stretches = []
+    for i in range(0, len(reading), together):
+        last = min(i + together, len(reading)) - 1
+        stretches.append(((last + 1) * heads, max(0, min(reading[last], writing.stop) - writing.start) * heads))
+    return stretches
+
+
+@torch.no_grad()
+def composition(lm: Decoder, mode: str, basis: str = "raw") -> Float[Tensor, "layer head layer_reading head_reading"]:
+    """One mode of `compositions`."""
+    return compositions(lm, (mode,), basis)[mode]
 
 
 @torch.no_grad()
@@ -132,5 +171,5 @@ def random_baseline(lm: Decoder, n_heads: int = 64, seed: int = 0) -> float:
     n = max(2, min(n_heads, _HEADS))
     a_out, a_in, b_out, b_in = (torch.randn(n, lm.d_model, lm.d_head, generator=generator) for _ in range(4))
     a, b = Gram.of(a_out, a_in), Gram.of(b_out, b_in)
-    ratio = inner_products(a, b).clamp_min(0).sqrt() / (a.norms()[:, None] * b.norms())
+    ratio = inner_products(a, [b])[0].clamp_min(0).sqrt() / (a.norms()[:, None] * b.norms())
     return float(ratio.mean())
