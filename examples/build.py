@@ -1,0 +1,178 @@
+"""Write and run the notebooks of this folder: `python examples/build.py` (needs nbformat, nbclient and ipykernel).
+
+The cells stand here as text, so that changes to them can be read; the notebooks hold what the cells printed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+HERE = Path(__file__).parent
+
+SETUP = """
+import torch
+from IPython.display import SVG
+import unembed
+from unembed.reports.figures import draw
+from unembed.reports.parts import Figure
+from unembed.results import Table
+
+def picture(title, kind, passport, across, up, **columns):
+    table = Table(title, columns, passport)
+    labels = {"x_label": across, "y_label": up}
+    names = tuple(name for name in columns if name != "x")
+    return SVG(draw(Figure("p", title, kind, "p", "x", y=names, **labels), table, standalone=True))
+"""
+
+PREDICTION = [
+    """# A prediction taken apart
+Why does a model say what it says? We open `wren`, the small model that ships with the package, and follow one prediction from tokens
+to layers, from layers to memories and heads, and then change it.""",
+    SETUP,
+    """
+lm = unembed.load()
+prompt = "Once upon a time there was a little"
+trace = lm.trace(prompt)
+answer = lm.token_strings(trace.prediction[-1:])[0]
+print(repr(answer))
+trace
+""",
+    """## Where does the answer come from?
+The stream is read after every layer as if it were the last. The answer's place among all 8,192 tokens says when it took the lead.""",
+    """
+ranks = trace.ranks_of(answer)[:, -1]
+for event in trace.events(position=-1):
+    print(event)
+picture("Place of the answer, by layer", "line", trace.passport, "layer", "place",
+        x=list(range(lm.n_layers)), place=[int(rank) + 1 for rank in ranks])
+""",
+    """## Which writers wrote it?
+The logit is a sum over everything that wrote to the stream. The account checks itself against the model's own logit.""",
+    """
+account = trace.account(answer, by="component")
+print(f"sum {account.total:.4f}, model {account.logit:.4f}, relative error {account.error:.1e}")
+picture("Share of each component in the answer's logit", "bar", trace.passport, "writer", "logit",
+        x=[row.label for row in account.rows], share=[float(row.share) for row in account.rows])
+""",
+    """
+for row in trace.account(answer, by="memory").top(8):
+    print(f"{row.label:24} {row.share:+.3f}")
+""",
+    """## What do the memories say?
+A memory's value, read through the unembedding, is a list of tokens that it moves together. These wrote most in the last layer.""",
+    """
+for update in trace.sub_updates(layer=lm.n_layers - 1, top=6, token=answer):
+    print(f"{update.index:5} m = {update.coefficient:6.2f}   share {update.share:5.1%}   {update.promoted[:8]}")
+""",
+    """## Change it
+An account says what each writer added, not what would happen without it. For that, take it out and run again: the head that gave the answer
+most, then the memory that did.""",
+    """
+head = max((row for row in trace.account(answer, by="head").rows if row.label.startswith("head")), key=lambda row: row.share)
+memory = max((row for row in trace.account(answer, by="memory").rows if row.label.startswith("memory")), key=lambda row: row.share)
+token = lm.encode(answer)[0, -1]
+before = float(trace.logits()[token])
+for what, edit, row in (("head", unembed.scale_head(head.layer, head.index, by=0.0), head),
+                        ("memory", unembed.set_coefficient(memory.layer, memory.index, to=0.0), memory)):
+    after = float(lm.trace(prompt, edits=[edit]).logits()[token])
+    print(f"{what} {row.layer}.{row.index}: its share is {row.share:+.3f}; without it the logit moves by {after - before:+.3f}")
+""",
+    """The two numbers differ where later layers react to what was taken out, and where the norm's scale changes. Both are true; they answer
+different questions.""",
+    """
+for text in lm.generate(prompt, max_new_tokens=12, seed=1) + lm.generate(
+        prompt, edits=[unembed.scale_head(head.layer, head.index, by=0.0)], max_new_tokens=12, seed=1):
+    print(text)
+""",
+]
+
+CIRCUIT = [
+    """# A circuit in a two-layer model
+`attn-2l` has two layers of attention and nothing else, so that its logits are sums of paths through heads. We look for its induction head, the
+head that finds an earlier occurrence of the present token and copies what followed, first by behaviour and then in the weights alone.""",
+    SETUP,
+    """
+lm = unembed.load("attn-2l")
+circuits = unembed.circuits(lm)
+scores = circuits.head_scores(seed=0)
+induction = divmod(int(scores.induction.argmax()), lm.n_heads)
+previous = divmod(int(scores.previous_token[0].argmax()), lm.n_heads)
+print("induction head", induction, f"{scores.induction[induction]:.2f};", "previous-token head", previous,
+      f"{scores.previous_token[previous]:.2f}")
+passport = lm.trace("The cat").passport
+picture("Induction score of every head, on random tokens that repeat", "bar", passport, "head", "attention",
+        x=[f"{l}.{h}" for l in range(lm.n_layers) for h in range(lm.n_heads)],
+        score=[float(s) for s in scores.induction.flatten()])
+""",
+    """## How does it know where to look?
+To find what *followed* the earlier occurrence, the keys of the second layer must hold the token *before* each position. That is what a
+previous-token head in the first layer writes. In the weights this shows as K-composition, compared with random matrices of the same shapes.""",
+    """
+k = circuits.composition("k", baseline=True)[0, :, induction[0], induction[1]]
+picture(f"K-composition of head {induction[0]}.{induction[1]} with each head of layer 0, above chance", "bar", passport,
+        "head of layer 0", "composition", x=[str(h) for h in range(lm.n_heads)], composition=[float(c) for c in k])
+""",
+    """
+print("strongest:", int(k.argmax()), "previous-token head:", previous[1])
+copying = circuits.copying_scores()
+print(f"copying score of the induction head: {copying[induction]:.2f} (1: every eigenvalue of W_E W_OV W_U is positive)")
+""",
+    """## See it at work
+A made-up name comes twice. At its second occurrence, where does the head look, and what does the model say?""",
+    """
+prompt = "Mrs. Dorrington went to the market. When she came home, Mrs. Dor"
+run = lm.run(prompt, capture=("pattern",))
+pattern = run["pattern"][induction[0]][0, induction[1], -1]
+tokens = lm.token_strings(run.tokens[0])
+for place in pattern.topk(3).indices.tolist():
+    print(f"{pattern[place]:.2f} on {tokens[place]!r}, after {tokens[place - 1]!r}")
+print("prediction:", lm.token_strings(lm.trace(prompt).prediction[-1:]))
+""",
+    """## The logits as a sum of paths
+Nothing is left out at order 2, so the sum is exact.""",
+    """
+expansion = circuits.expand(prompt, order=2)
+print(f"{len(expansion.labels)} paths, exact: {expansion.exact}, error {expansion.error:.1e}")
+norms = expansion.vectors.norm(dim=1)
+for term in norms.topk(8).indices.tolist():
+    print(f"{expansion.labels[term]:28} {norms[term]:.2f}")
+""",
+    """## Take it away
+If the head does what we think, random text that repeats becomes as surprising the second time as the first.""",
+    """
+generator = torch.Generator().manual_seed(0)
+once = torch.randint(300, lm.d_vocab, (8, 48), generator=generator)
+twice = torch.cat([once, once], dim=1)
+
+def loss(edits=()):
+    logits = lm.run(twice, edits=edits).logits
+    nats = torch.nn.functional.cross_entropy(logits[:, :-1].mT, twice[:, 1:], reduction="none").mean(dim=0)
+    return nats
+
+whole, without = loss(), loss([unembed.scale_head(*induction, by=0.0)])
+print(f"second half: {whole[48:].mean():.2f} nats a token, without the head {without[48:].mean():.2f}; first half {whole[:47].mean():.2f}")
+picture("Loss by position; the text repeats from 48 on", "line", passport, "position", "nats",
+        x=list(range(len(whole))), whole=whole.tolist(), without_the_head=without.tolist())
+""",
+]
+
+
+def notebook(cells: list[str]) -> nbformat.NotebookNode:
+    """Prose and code told apart by how a cell begins: code begins with a line break."""
+    made = nbformat.v4.new_notebook()
+    for number, text in enumerate(cells):
+        new = nbformat.v4.new_code_cell if text.startswith("\n") else nbformat.v4.new_markdown_cell
+        made.cells.append(new(text.strip(), id=f"cell-{number}"))
+    made.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return made
+
+
+if __name__ == "__main__":
+    for name, cells in (("take_a_prediction_apart", PREDICTION), ("a_circuit_in_attn_2l", CIRCUIT)):
+        made = notebook(cells)
+        NotebookClient(made, timeout=300).execute()
+        nbformat.write(made, HERE / f"{name}.ipynb")
+        print(HERE / f"{name}.ipynb")
