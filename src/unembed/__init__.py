@@ -33,6 +33,7 @@ _HOMES: dict[str, str] = {
     "Index": "unembed.index.index",
     "event_sample": "unembed.memories.event_sample",
     "sub_update_effects": "unembed.memories.effects",
+    "annotation": "unembed.concepts",
     "value_concepts": "unembed.concepts.of_values",
     "UnembedError": "unembed.errors",
     "open_corpus": "unembed.corpus.corpus",
@@ -44,6 +45,7 @@ __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
     from unembed.attention.circuits import circuits as circuits
+    from unembed.concepts import annotation as annotation
     from unembed.concepts.of_values import value_concepts as value_concepts
     from unembed.control import early_exit as early_exit
     from unembed.control import steering as steering

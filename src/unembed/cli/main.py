@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from unembed import __version__
 from unembed.cli import (
+    annotate,
     circuits,
     clusters,
     concepts,
@@ -114,6 +115,7 @@ app.command("doctor")(doctor.doctor)
 app.command("serve")(serve.serve)
 app.command("steer")(steer.steer)
 app.command("report")(report.report)
+app.add_typer(annotate.app)
 app.add_typer(index.app)
 app.add_typer(circuits.app)
 app.add_typer(toxicity.app, name="toxicity")

@@ -1,0 +1,105 @@
+"""`unembed annotate`: concepts named by people, as files, and how far annotators agree."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unembed.cli import options
+
+app = typer.Typer(
+    name="annotate",
+    help="Have people name the concepts in values, and compare annotators with each other and with the program.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files that were filled in.", show_default=False)]
+
+
+@app.command("export")
+def export(
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="The JSON file to write.", show_default=False)],
+    memories: Annotated[
+        list[str] | None, typer.Option("--memory", metavar="L.I", help="A memory to annotate; repeatable.")
+    ] = None,
+    per_layer: Annotated[int, typer.Option(min=1, help="Memories drawn from each layer.")] = 10,
+    top: Annotated[int, typer.Option("--top", "-k", min=4, help="Top tokens of each value.")] = 30,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: options.Seed = None,
+) -> None:
+    """Write the top tokens of values, with definitions and instructions, for a person to fill in patterns."""
+    named = [options.memory(text, "--memory") for text in memories or []]
+    options.check_writable(out)
+    import unembed
+    from unembed.cli.opening import opened
+    from unembed.results import visible
+
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    found = unembed.value_concepts(lm, named or None, per_layer=per_layer, seed=seed or 0, top=top, embedding=False)
+    path = unembed.annotation.export(found, out)
+    print(f"wrote {len(found.labels)} vectors to {visible(str(path), prose=True)}", file=sys.stderr)
+
+
+@app.command("import")
+def import_files(
+    files: Files,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write every pattern as Parquet.", show_default=False)
+    ] = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+) -> None:
+    """Check filled-in files against the instructions, and show what each annotator found."""
+    options.check_output(None, json=as_json, csv=csv, plain=plain)
+    if out is not None:
+        options.check_writable(out)
+    import unembed
+    from unembed.cli.output import deliver_table
+
+    read = [unembed.annotation.load(path) for path in files]
+    if out is not None:
+        unembed.annotation.patterns_table(read).to_parquet(out)
+    deliver_table(unembed.annotation.summary(read), as_json=as_json, csv=csv, plain=plain, html=None)
+
+
+@app.command("agreement")
+def agreement(
+    files: Files,
+    automatic: Annotated[
+        bool, typer.Option("--automatic", help="Compare with the program's own concepts; opens the model.")
+    ] = False,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+) -> None:
+    """Kappa of annotators, token by token: Cohen's for each two, Fleiss' for all of three or more."""
+    options.check_output(None, json=as_json, csv=csv, plain=plain)
+    import unembed
+    from unembed.cli.output import deliver_table
+
+    read: list[Any] = [unembed.annotation.load(path) for path in files]
+    passport = None
+    if automatic:
+        from unembed.cli.opening import opened
+
+        lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
+        memories = [options.memory(vector, "vector") for vector in read[0].vectors]
+        found = unembed.value_concepts(lm, memories, top=max(read[0].n_tokens), embedding=False)
+        read.append(unembed.annotation.automatic(found))
+        passport = found.passport
+    table = unembed.annotation.agreement(read, passport)
+    deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=None)
