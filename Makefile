@@ -42,7 +42,7 @@ $(READY): src/unembed/models/shipped/wren/model.safetensors src/unembed/corpus/s
 	@touch $@
 
 run: $(VENV)/.installed $(READY)  ## install, index the embedded model, then trace a prompt on it
-	@UNEMBED_CACHE=.cache/unembed $(BIN)/unembed trace "$(PROMPT)"
+	@UNEMBED_CACHE=.cache/unembed $(BIN)/unembed trace "$(PROMPT)" --hide-unlearned
 
 # One thread each: two workers that both spread over all cores crawl.
 test: $(VENV)/.installed-dev  ## all tests
