@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -216,3 +219,25 @@ def test_what_cannot_be_indexed(lm: LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="at least 1"):
         Index.build(lm, corpus_of(), tmp_path / "c", top=0)
     assert not list(tmp_path.iterdir())
+
+
+def test_killed_at_any_moment_and_resumed_the_bytes_are_the_same(
+    built: Index, lm: LanguageModel, tmp_path: Path
+) -> None:
+    folder, kills = tmp_path / "index", 0
+    for delay in (0.02, 0.05, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3):
+        # A fork is warm: it is killed while it builds, not while it imports.
+        builder = multiprocessing.get_context("fork").Process(
+            target=Index.build, args=(lm, corpus_of(), folder), kwargs=_OPTIONS
+        )
+        builder.start()
+        time.sleep(delay)
+        if builder.is_alive():
+            builder.kill()
+        builder.join()
+        kills += builder.exitcode == -signal.SIGKILL
+        if (folder / "manifest.json").exists() and json.loads((folder / "manifest.json").read_text())["files"]:
+            assert all(fault is None for fault in Index.open(folder, partial=True).verify().columns["fault"])
+    assert kills >= 3
+    Index.build(lm, corpus_of(), folder, **_OPTIONS)
+    assert contents(folder) == contents(built.path)

@@ -13,7 +13,7 @@ from unembed.cli.bars import PROMOTES, Scale, signed
 from unembed.cli.output import deliver_table, show
 from unembed.results import visible, visible_rich
 
-_MARK = "bold reverse"
+_MARK = "bold"
 
 
 def deliver(content: dict[str, Any], as_json: bool, draw: Callable[[], None]) -> None:
@@ -80,16 +80,16 @@ def passage(prefix: str, token: str, room: int, *, plain: bool) -> Any:
     from rich.cells import cell_len
     from rich.text import Text
 
-    marked = _short(token, max(4, room // 2), "" if plain else _MARK)
-    if plain:
-        marked = Text("[").append_text(marked).append("]")
-    left = room - cell_len(marked.plain) - 1
+    # Brackets too: where there is no colour, something must still say which token it is.
+    marked = Text("[", style="dim").append_text(_short(token, max(4, room // 2), "" if plain else _MARK))
+    marked.append("]", style="dim")
+    left = room - cell_len(marked.plain)
     # Cut before marking what is invisible: only what is shown is looked at, however long the prefix.
     text = visible(prefix[-4 * max(left, 1) :].replace("\n", " "), prose=True)
     cut = len(prefix) > 4 * left
     while cell_len(text) > left - cut:
         text, cut = text[1:], True
-    return Text("…" if cut else "", style="dim").append(text, style="").append(" " if text else "").append_text(marked)
+    return Text("…" if cut else "", style="dim").append(text, style="").append_text(marked)
 
 
 def _short(token: str, cells: int, style: str = "") -> Any:

@@ -59,23 +59,27 @@ def search(held: Contents, text: str, top: int, pole: str, context: int | None) 
     coefficient, position = held.pole(pole)
     passages = held.passages
     segments = text_search.segments_matching(held.path / "search.sqlite", match)
-    best = np.where(position[:, :1] >= 0, coefficient[:, :1], 1.0)
-    strength = np.where(position >= 0, coefficient / best, 0.0)
-    kept: list[int] = []
     flat = np.asarray(position).reshape(-1)
-    for some in text_search.candidates(flat, strength.reshape(-1), np.asarray(passages.start), segments):
+    chosen = text_search.inside(flat, np.asarray(passages.start), segments)
+    rows, ranks = np.divmod(chosen, position.shape[1])
+    strength = coefficient[rows, ranks] / coefficient[rows, 0]
+    order = np.argsort(-strength, kind="stable")
+    kept: list[int] = []
+    for some in text_search.some_at_a_time(order):
         # Many keys share a trigger: each text is looked at once.
-        at, which = np.unique(flat[some], return_inverse=True)
+        at, which = np.unique(flat[chosen[some]], return_inverse=True)
         matching = np.zeros(len(at), dtype=bool)
         matching[text_search.prefixes_matching([passages.text_to(int(p)) for p in at], match)] = True
         kept += some[matching[which]].tolist()
         if len(kept) >= top:
             break
-    rows, ranks = np.divmod(np.asarray(kept[:top], dtype=np.int64), position.shape[1])
+    kept = kept[:top]
+    strength = strength[kept]
+    rows, ranks = rows[kept], ranks[kept]
     columns: dict[str, Any] = held.memories(rows) | {
         "rank": ranks.tolist(),
         "coefficient": coefficient[rows, ranks].tolist(),
-        "strength": strength[rows, ranks].tolist(),
+        "strength": strength.tolist(),
     }
     return held.table(f"Triggers with {shortened(text)!r}", columns | _places(held, position[rows, ranks], context))
 

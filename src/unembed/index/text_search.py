@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from unembed.errors import IndexFault, InvalidInput
 
@@ -87,16 +87,17 @@ def prefixes_matching(texts: Sequence[str], match: str) -> list[int]:
         connection.close()
 
 
-def candidates(
-    positions: Int[np.ndarray, " trigger"],
-    strength: Float[np.ndarray, " trigger"],
-    start: Int[np.ndarray, " starts"],
-    segments: Int[np.ndarray, " found"],
-) -> Iterator[Int[np.ndarray, " some"]]:
-    """Numbers of the triggers inside the segments, strongest first, some at a time."""
-    inside = np.zeros(len(start), dtype=bool)
-    inside[segments] = True
-    chosen = np.flatnonzero(positions >= 0)
-    chosen = chosen[inside[np.searchsorted(start, positions[chosen], side="right") - 1]]
-    chosen = chosen[np.argsort(-strength[chosen], kind="stable")]
-    return (chosen[i : i + _AT_ONCE] for i in range(0, len(chosen), _AT_ONCE))
+def inside(
+    positions: Int[np.ndarray, " trigger"], start: Int[np.ndarray, " starts"], segments: Int[np.ndarray, " found"]
+) -> Int[np.ndarray, " chosen"]:
+    """Numbers of the triggers that lie in the segments (in order); searched among these alone, which are few."""
+    begin, end = start[segments].astype(positions.dtype), start[segments + 1]
+    if not len(begin):
+        return np.zeros(0, dtype=np.int64)
+    at = np.searchsorted(begin, positions, side="right") - 1
+    return np.flatnonzero((at >= 0) & (positions < end[at]))
+
+
+def some_at_a_time(numbers: Int[np.ndarray, " chosen"]) -> Iterator[Int[np.ndarray, " some"]]:
+    """Slices short enough to read the texts of."""
+    return (numbers[i : i + _AT_ONCE] for i in range(0, len(numbers), _AT_ONCE))
