@@ -109,9 +109,9 @@ def test_triggers_of_the_released_code_come_from_each_sentence_once_and_never_it
 
 @pytest.mark.parametrize("family", ["opt", "llama"])
 def test_shortened_triggers_change_as_the_model_says(family: str) -> None:
-    lm, _, text, triggers = made(family, bos=family == "llama")
-    keys = triggers.sampled(3, 1, 0, "perturbation")
-    assert len(keys) == 3 * lm.n_layers and keys == triggers.sampled(3, 1, 0, "perturbation")
+    lm, _, text, triggers = made(family, top=3, bos=family == "llama", n=4)
+    keys = triggers.sampled(2, 1, 0, "perturbation")
+    assert len(keys) == 2 * lm.n_layers and keys == triggers.sampled(2, 1, 0, "perturbation")
     found = perturbation.changes(lm, text, triggers, keys, seed=5, tokens_per_batch=90)
     checked = 0
     for k, (layer, index) in enumerate(keys):
@@ -132,7 +132,7 @@ def test_shortened_triggers_change_as_the_model_says(family: str) -> None:
             np.testing.assert_allclose(found[k, t, :2], [each[0], each[-1]], rtol=1e-4, atol=1e-5)
             assert np.isclose(each, found[k, t, 2], rtol=1e-4, atol=1e-5).any()
             checked += 1
-    assert checked > 10
+    assert checked > 5
     if family == "opt":
         assert np.nanmin(found) >= -1
 
@@ -211,7 +211,7 @@ def test_what_random_prefixes_share_as_often_is_no_pattern() -> None:
     assert patterns.Finder.of(random_prefixes(500), None, ()).patterns(prefixes[:2]) == []
 
 
-WORDS = " dog cat horse lion tiger wolf table quickly seven of the and run green stone idea".split(" ")
+WORDS = ["dog", "cat", "horse", "lion", "tiger", "wolf", "table", "quickly", "seven", "of", "the", "run", "green"]
 
 
 def test_a_meaning_needs_several_words_that_share_it() -> None:

@@ -134,7 +134,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(kind, match=message) as caught:
             unembed.report("geva2021", model, corpus, tmp_path / "r", **options)
         assert "\n" not in str(caught.value)
-    with pytest.raises(InvalidInput, match="no such study.*geva2021"):
+    with pytest.raises(InvalidInput, match=r"no such study.*geva2021"):
         unembed.report("geva1821", lm, texts(2), tmp_path / "r")
 
 

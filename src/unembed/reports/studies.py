@@ -16,7 +16,6 @@ from unembed.reports.parts import Report
 from unembed.reports.rendering import prepared, write
 from unembed.reports.work import Work
 
-
 SHIPPED = "shipped"
 """The corpus that comes with the package, by name."""
 

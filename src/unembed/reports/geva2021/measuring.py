@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,17 @@ def check(lm: Decoder) -> None:
     _ = lm.vocabulary
 
 
+def settled(lm: Decoder, options: Options) -> Options:
+    """The options with bases that this model has.
+
+    An adaptive softmax has no single matrix E whose scores compare over the whole vocabulary; there "raw" becomes
+    "final", its own log-probabilities, as in the released code (WikiLM has no last norm that this could bring in).
+    """
+    if hasattr(lm.structure.head, "band_scores"):
+        return replace(options, basis="final", values_basis="final")
+    return options
+
+
 def measured(lm: Decoder, corpus: Any, work: Work, options: Options) -> Measurements:
     """Run the study.
 
@@ -81,6 +92,7 @@ def measured(lm: Decoder, corpus: Any, work: Work, options: Options) -> Measurem
         Unsupported: the model has no memories.
     """
     check(lm)
+    options = settled(lm, options)
     index = None if options.index is None else Index.open(options.index, lm)
     if index is None and corpus is None:
         raise InvalidInput(

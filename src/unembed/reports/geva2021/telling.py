@@ -44,7 +44,13 @@ class Beside:
     rows: list[tuple[str, str, Measured, float | None, str]] = field(default_factory=list)
 
     def add(
-        self, quantity: str, measured: Measured, published: int | float | None = None, source: str = "", *, unit: str = "%"
+        self,
+        quantity: str,
+        measured: Measured,
+        published: int | float | None = None,
+        source: str = "",
+        *,
+        unit: str = "%",
     ) -> None:
         """One number; shares are shown in percent."""
         if unit == "%":
