@@ -9,12 +9,13 @@ from typing import Any
 from unembed.corpus.corpus import Corpus, open_corpus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.sweeps import local
+from unembed.sweeps import local, ray_engine
 from unembed.sweeps.local import Every
 from unembed.sweeps.progress import Report
+from unembed.sweeps.ray_engine import Ray
 from unembed.sweeps.reducer import Reducer
 
-ENGINES = ("local",)
+ENGINES = ("local", "ray")
 
 
 def sweep(
@@ -22,7 +23,7 @@ def sweep(
     corpus: Corpus | str | Path | Sequence[str] | None,
     reducers: Sequence[Reducer] | Reducer,
     *,
-    engine: str = "local",
+    engine: str | Ray = "local",
     checkpoint: str | Path | None = None,
     every: Every | None = None,
     tokens_per_batch: int = 2048,
@@ -38,7 +39,7 @@ def sweep(
         lm: the model.
         corpus: what `open_corpus` opens, or takes.
         reducers: running statistics; their results come back in this order.
-        engine: "local".
+        engine: "local", this process; "ray", or a `Ray` with settings: workers on a Ray cluster.
         checkpoint: a file that the sweep saves itself to and resumes from.
         every: how often it saves itself; every five minutes unless told.
         tokens_per_batch: columns times rows of a batch.
@@ -48,10 +49,11 @@ def sweep(
         Each reducer's result.
 
     Raises:
+        ExtraMissing: Ray was asked for and is not installed.
         CheckpointFault: the checkpoint is damaged, of another sweep, or cannot be written.
         CorpusUnreadable: the corpus is empty, or cannot be read or decoded.
     """
-    if engine not in ENGINES:
+    if not isinstance(engine, Ray) and engine not in ENGINES:
         raise InvalidInput(f"engine={engine!r}", why=f"it is none of {', '.join(ENGINES)}")
     if tokens_per_batch < 1:
         raise InvalidInput(f"tokens_per_batch={tokens_per_batch}", why="it must be at least 1")
@@ -59,4 +61,8 @@ def sweep(
     if not todo:
         raise InvalidInput("reducers", why="there is none", instead="Give at least one, such as TopTriggers()")
     file = None if checkpoint is None else Path(checkpoint).expanduser()
-    return local.run(lm, open_corpus(corpus), todo, file, every or Every(), tokens_per_batch, progress)
+    opened, every = open_corpus(corpus), every or Every()
+    if engine == "local":
+        return local.run(lm, opened, todo, file, every, tokens_per_batch, progress)
+    settings = engine if isinstance(engine, Ray) else Ray()
+    return ray_engine.run(lm, opened, todo, settings, file, every, tokens_per_batch, progress)
