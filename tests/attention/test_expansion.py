@@ -113,6 +113,16 @@ def test_term_importance_equals_the_definition_on_one_window(tmp_path) -> None:
     torch.testing.assert_close(found.reductions_per_term[1], found.reductions[1] / 64)
 
 
+def test_term_importance_of_tokens_given() -> None:
+    lm = tiny("gpt2", torch.float64)
+    tokens = torch.randint(3, 97, (5, 12), generator=torch.Generator().manual_seed(0))
+    found = unembed.circuits(lm).term_importance(tokens)
+    logits = lm.run(tokens).logits[:, :-1]
+    expected = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    assert found.loss == pytest.approx(float(expected)) and found.n_tokens == 55
+    assert found.error is not None and found.error < 1e-6, "all orders of a two-layer model, FFN outputs given"
+
+
 def test_in_the_made_model_the_virtual_weights_are_where_they_were_put() -> None:
     circuits = unembed.circuits(induction_model())
     tokens = torch.tensor([[3, 7, 11, 2, 3, 7]])

@@ -94,6 +94,7 @@ def test_intervals_narrow_with_more_sequences_and_seeds_repeat() -> None:
 
 def test_bad_questions_say_what_is_wrong() -> None:
     circuits = unembed.circuits(tiny("gpt2"))
+    assert circuits.head_scores(n_sequences=2).length == 32, "the context holds no more"
     with pytest.raises(InvalidInput, match="at most 32"):
         circuits.head_scores(length=33)
     with pytest.raises(InvalidInput, match="second half"):

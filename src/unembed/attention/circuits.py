@@ -179,7 +179,7 @@ class Circuits:
         return self._baselines[seed]
 
     def head_scores(
-        self, seed: int = 0, *, n_sequences: int = 50, length: int = 64, tokens: Tensor | None = None
+        self, seed: int = 0, *, n_sequences: int = 50, length: int | None = None, tokens: Tensor | None = None
     ) -> HeadScores:
         """What each head does on random tokens repeated twice; see `head_scores.head_scores`."""
         return head_scores(self.lm, n_sequences, length, seed, tokens)

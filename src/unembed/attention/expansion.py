@@ -10,6 +10,7 @@ Source: Elhage et al. 2021, "Path expansion", "How do virtual attention heads ma
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb
 from typing import Any
@@ -22,7 +23,7 @@ from unembed.attention.frozen import FrozenRun, frozen_run, orders
 from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput, OutOfMemory, OutOfRange
 from unembed.models.decoder import Decoder
-from unembed.stream.run import Tokens
+from unembed.stream.run import Tokens, prepare
 
 Path = tuple[tuple[int, int], ...]
 _MOST = 2 << 30
@@ -244,7 +245,7 @@ def term_importance(
 
     Args:
         lm: the model.
-        corpus: anything `unembed.open_corpus` takes; held-out text.
+        corpus: anything `unembed.open_corpus` takes, or tokens (row, pos); held-out text.
         order: the highest order; as many as there are layers (every path), or 3 in deep models.
         max_tokens: where to stop reading.
         window: tokens of context; the model's own, at most 256.
@@ -253,19 +254,13 @@ def term_importance(
     Memory: order + layers + 1 streams of a batch, its patterns and its logits for one order.
     """
     highest = min(lm.n_layers, 3 if lm.n_layers > 4 else lm.n_layers) if order is None else min(order, lm.n_layers)
-    text = windows_of(corpus, window or min(lm.n_ctx or 256, 256))
     losses = torch.zeros(highest + 1, dtype=torch.float64)
     by_layer = torch.zeros(lm.n_layers, dtype=torch.float64)
     own, count = 0.0, 0
-    for batch in text.batches(lm, tokens=tokens_per_batch):
-        keep = batch.counted & (batch.next_tokens >= 0)
-        rows = batch.mask.bool().all(dim=1) & keep.any(
-            dim=1
-        )  # rows without padding only: windows are full but the last
-        if not bool(rows.any()):
-            continue
-        frozen = frozen_run(lm, batch.tokens[rows])
-        target, keep = batch.next_tokens[rows].to(lm.device).long(), keep[rows].to(lm.device)
+    source, rows = _rows(lm, corpus, window, tokens_per_batch)
+    for tokens, target, keep in rows:
+        frozen = frozen_run(lm, tokens)
+        target, keep = target.to(lm.device).long(), keep.to(lm.device)
         alone, state = _order_one_by_layer(frozen), orders(frozen, highest)
         for k in range(highest + 1):
             losses[k] += _loss(frozen, state[: k + 1].sum(dim=0), target, keep)
@@ -280,7 +275,31 @@ def term_importance(
     loss = own / count
     n_terms = tuple(comb(lm.n_layers, k) * lm.n_heads**k for k in range(highest + 1))
     error = abs(float(losses[-1]) / count - loss) if highest == lm.n_layers else None
-    return TermImportance(losses / count, by_layer / count, n_terms, loss, count, error, text.fingerprint)
+    return TermImportance(losses / count, by_layer / count, n_terms, loss, count, error, source)
+
+
+def _rows(
+    lm: Decoder, corpus: Any, window: int | None, tokens_per_batch: int
+) -> tuple[str, Iterator[tuple[Tensor, Tensor, Tensor]]]:
+    """Where the text comes from, and its rows without padding: tokens, the token after each, and what to count."""
+    if isinstance(corpus, Tensor):
+        ids, _ = prepare(lm, corpus)
+        after = torch.cat([ids[:, 1:], ids[:, :1]], dim=1)
+        keep = torch.ones_like(ids, dtype=torch.bool)
+        keep[:, -1] = False
+        at_once = max(1, tokens_per_batch // ids.shape[1])
+        parts = (t.split(at_once) for t in (ids, after, keep))
+        return f"{ids.shape[0]} x {ids.shape[1]} tokens given", zip(*parts, strict=True)
+    text = windows_of(corpus, window or min(lm.n_ctx or 256, 256))
+
+    def full() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for batch in text.batches(lm, tokens=tokens_per_batch):
+            keep = batch.counted & (batch.next_tokens >= 0)
+            chosen = batch.mask.bool().all(dim=1) & keep.any(dim=1)
+            if bool(chosen.any()):
+                yield batch.tokens[chosen], batch.next_tokens[chosen], keep[chosen]
+
+    return text.fingerprint, full()
 
 
 def _order_one_by_layer(frozen: FrozenRun) -> list[Float[Tensor, "batch pos d_model"]]:

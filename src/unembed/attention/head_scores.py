@@ -70,7 +70,7 @@ class HeadScores:
 
 
 def repeated_tokens(
-    lm: Decoder, n_sequences: int = 50, length: int = 64, seed: int = 0
+    lm: Decoder, n_sequences: int = 50, length: int | None = None, seed: int = 0
 ) -> tuple[Int[Tensor, "sequence pos"], int]:
     """Random tokens repeated twice, with the tokens that the tokenizer puts in front of every text.
 
@@ -79,9 +79,11 @@ def repeated_tokens(
     Raises:
         InvalidInput: too short to repeat, or longer than the context.
     """
+    front = _front(lm)
+    if length is None:
+        length = 64 if lm.n_ctx is None else min(64, (lm.n_ctx - len(front)) // 2)
     if n_sequences < 1 or length < 2:
         raise InvalidInput(f"{n_sequences} sequences of 2 x {length} tokens", why="there is nothing to repeat")
-    front = _front(lm)
     if lm.n_ctx is not None and len(front) + 2 * length > lm.n_ctx:
         raise InvalidInput(
             f"sequences of 2 x {length} tokens",
@@ -106,14 +108,14 @@ def _front(lm: Decoder) -> Int[Tensor, " special"]:
 
 @torch.no_grad()
 def head_scores(
-    lm: Decoder, n_sequences: int = 50, length: int = 64, seed: int = 0, tokens: Tensor | None = None
+    lm: Decoder, n_sequences: int = 50, length: int | None = None, seed: int = 0, tokens: Tensor | None = None
 ) -> HeadScores:
     """Scores of every head on random tokens repeated twice.
 
     Args:
         lm: the model.
         n_sequences: how many sequences.
-        length: tokens before the repetition.
+        length: tokens before the repetition; 64, or what the context holds, when None.
         seed: of the tokens.
         tokens: sequences (sequence, 2 * length) of one's own, each half the same.
 
@@ -125,6 +127,7 @@ def head_scores(
     front = 0
     if tokens is None:
         tokens, front = repeated_tokens(lm, n_sequences, length, seed)
+        length = (tokens.shape[1] - front) // 2
     else:
         tokens, _ = prepare(lm, tokens)
         length = tokens.shape[1] // 2

@@ -87,7 +87,7 @@ def evidence(
     seed: int = 0,
     *,
     n_sequences: int = 50,
-    length: int = 64,
+    length: int | None = None,
     scores: HeadScores | None = None,
 ) -> list[Evidence]:
     """Every head above the first layer, the likeliest by its weights first.
@@ -97,7 +97,7 @@ def evidence(
         basis: "raw" or "folded".
         seed: of the repeated tokens and the random circuits.
         n_sequences: of repeated tokens.
-        length: before the repetition, shortened to the context.
+        length: before the repetition; 64, or what the context holds, when None.
         scores: head scores already measured.
 
     Raises:
@@ -110,7 +110,6 @@ def evidence(
         )
     copying = circuits.copying_scores(basis)
     reads = circuits.composition("k", baseline=True, basis=basis, seed=seed)
-    length = length if lm.n_ctx is None else min(length, lm.n_ctx // 2 - 1)
     scores = scores or circuits.head_scores(seed, n_sequences=n_sequences, length=length)
     product = circuits.product("qk", basis)
     found = []
