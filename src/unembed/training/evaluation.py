@@ -23,9 +23,9 @@ def bits_per_byte(model: PreTrainedModel, tokens: np.ndarray, n_bytes: int, *, c
     half = context // 2
     nats, done = 0.0, 0
     for start in range(0, max(1, len(ids) - 1 - half), half):
-        losses = _losses(model, ids[None, start : start + context + 1])[0]
-        nats += losses[done - start :].sum().item()
-        done = start + len(losses)
+        stop = min(start + context, len(ids) - 1)
+        nats += _losses(model, ids[None, start : stop + 1], stop - done).sum().item()
+        done = stop
     return nats / math.log(2) / n_bytes
 
 
@@ -62,6 +62,8 @@ def repetition_gain(
     return (losses[:, : period - 1].mean() - losses[:, period:].mean()).item()
 
 
-def _losses(model: PreTrainedModel, ids: Tensor) -> Float[Tensor, "row pos"]:
-    logits = model(ids[:, :-1]).logits.float()
-    return torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+def _losses(model: PreTrainedModel, ids: Tensor, last: int | None = None) -> Float[Tensor, "row pos"]:
+    """Of every token but the first, or of the `last` ones: logits of the others are never made."""
+    last = ids.shape[1] - 1 if last is None else last
+    logits = model(ids[:, :-1], logits_to_keep=last).logits.float()
+    return torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, -last:], reduction="none")
