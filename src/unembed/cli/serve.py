@@ -39,5 +39,5 @@ def serve(
     if index is not None:
         import unembed
 
-        found = getattr(unembed, "Index").open(index)  # noqa: B009
+        found = unembed.Index.open(index, lm)
     serving(lm, found, index_name=None if index is None else index.name, host=host, port=port, browser=browser)

@@ -1,0 +1,34 @@
+"""Every screen in both themes under axe, WCAG 2.2 A and AA."""
+
+from __future__ import annotations
+
+import pytest
+
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+
+SCREENS = {
+    "trace": ("#/trace", "Sum "),
+    "layer": ("#/layer?L=3", "Sum "),
+    "memory": ("#/memory?m=3.5", "blue positive"),
+    "intervene": ("#/intervene?iv=M3.5:set:20@all", "baseline"),
+    "heads": ("#/heads?h=2.3", "Raises"),
+    "search": ("#/search?q=year", "memories"),
+    "label": ("#/label", "Who are you?"),
+    "labs": ("#/labs", "Values found"),
+}
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("screen", list(SCREENS))
+def test_no_violation(opened, screen, theme):
+    where, ready = SCREENS[screen]
+    page = opened(where, theme=theme)
+    page.locator("#main").get_by_text(ready).first.wait_for()
+    page.wait_for_function(
+        "!document.querySelector('#main .waiting') || !document.querySelector('#main').matches('.waiting')"
+    )
+    page.wait_for_timeout(500)
+    # The script is given to the browser's own world, so that the page's policy stays as it is.
+    found = axe.Axe().run(page, options=RULES).response["violations"]
+    assert not found, [(v["id"], [(n["target"], n["failureSummary"][:200]) for n in v["nodes"][:3]]) for v in found]
