@@ -52,7 +52,7 @@ def test_steer_finds_sets_saves_and_loads(folder, tmp_path):
     [
         (("steer", "The"), 2, "nothing to steer with"),
         (("steer", "The", "--promote", "qqzzqq"), 1, "no form of it is a single token"),
-        (("steer", "The", "--set", "1.3=3e38", "--cost-tokens", 0), 1, "overflow"),
+        (("steer", "The", "--set", "1.3=3e38", "--cost-tokens", 0), 1, "hold NaN or infinity under these edits"),
         (("steer", "The", "--edits", "/no/such.json"), 1, "cannot read edits"),
         (("toxicity", "evaluate", "--prompts", "/no/such.jsonl"), 1, "cannot read prompts"),
         (("toxicity", "select", "--scorer", "/no/such/model", "--offline"), 1, "the scorer /no/such/model"),

@@ -133,6 +133,9 @@ def edit_coefficients(m: Tensor, edits: Sequence[Edit], rows: Rows) -> Tensor:
     """The coefficients (batch, pos, d_mlp) after the edits; the model's own tensor is left alone."""
     m = m.clone()
     for edit in edits:
+        if edit.positions == "all" and rows.real is None:  # every cell: no mask to make, which a generation feels
+            m[..., edit.index] = edit.applied(m[..., edit.index])
+            continue
         where = rows.mask(edit.positions, (m.shape[0], m.shape[1]), m.device)
         m[..., edit.index] = torch.where(where, edit.applied(m[..., edit.index]), m[..., edit.index])
     return m

@@ -49,6 +49,8 @@ class Pass:
         self.rows = Rows(start=torch.full((self.shape[0], 1), seen) if seen else None)
         if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] >= seen + self.shape[1]:
             real = mask.bool()
+            if bool(real.all()):
+                return
             padding = (real.long().cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
             self.rows = Rows(real[:, seen : seen + self.shape[1]], seen - padding)
 

@@ -168,10 +168,10 @@ def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[T
 
 def greedy(
     lm: Decoder,
-    unwanted: Int[Tensor, "row pos"],
-    clean: Int[Tensor, "row pos"],
+    unwanted: Int[Tensor, "unwanted unwanted_pos"],
+    clean: Int[Tensor, "clean clean_pos"],
     *,
-    wanted: Int[Tensor, "row pos"] | None = None,
+    wanted: Int[Tensor, "wanted wanted_pos"] | None = None,
     n: int = 10,
     budget: float = 0.17,
     strengths: Sequence[float] = (ON, 2 * ON, 4 * ON),
