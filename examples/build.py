@@ -104,7 +104,7 @@ print("induction head", induction, f"{scores.induction[induction]:.2f};", "previ
       f"{scores.previous_token[previous]:.2f}")
 passport = lm.trace("The cat").passport
 picture("Induction score of every head, on random tokens that repeat", "bar", passport, "head", "attention",
-        x=[f"{l}.{h}" for l in range(lm.n_layers) for h in range(lm.n_heads)],
+        x=[f"{layer}.{h}" for layer in range(lm.n_layers) for h in range(lm.n_heads)],
         score=[float(s) for s in scores.induction.flatten()])
 """,
     """## How does it know where to look?

@@ -47,9 +47,9 @@ def explain(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     edits = options.edits(set_)
     from unembed.cli.opening import opened
-    from unembed.views.trace_gather import Asked, explain_view
     from unembed.cli.trace_output import deliver
     from unembed.cli.trace_terminal import draw_explanation
+    from unembed.views.trace_gather import Asked, explain_view
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     asked = Asked(prompt, position, 5, basis, hide_unlearned, edits, seed)
