@@ -1,7 +1,8 @@
 """Attention circuits at GPT-2 small's size, beside TransformerLens and beside the limits of the machine.
 
-    python benchmarks/circuits.py                       # against limits
+    python benchmarks/circuits.py                       # against limits, and our own times
     python benchmarks/circuits.py --peers PATH          # and TransformerLens, from a folder on the import path
+    python benchmarks/circuits.py heads --rounds 1      # one part
     python benchmarks/circuits.py --large               # composition of 8B-shaped heads: peak memory
 
 Random weights: no result here depends on what a model learned. Contestants for memory run in a process of their own.
@@ -116,36 +117,44 @@ def contest(name: str) -> None:
     print(json.dumps({"seconds": seconds, "gib": peak() - before, "numbers": numbers}))
 
 
-def against_peer(path: str) -> list[Claim]:
-    claims = []
-    for what, ours, theirs, target, limit in (
-        ("Q-, K- and V-composition of all pairs: time", "ours-composition", "peer-composition", 1 / 20, 1e-6),
-        ("copying scores of 144 heads: time, first call", "ours-copying", "peer-copying", 1 / 20, 1e-5),
-        ("copying scores, W_U W_E known", "ours-copying-again", "peer-copying", 1 / 80, 1e-5),
-    ):
-        a = alone(ours, path)
-        if ours != "ours-copying-again":
-            b = alone(theirs, path)
-        off = max(
-            float((torch.tensor(x) - torch.tensor(y)).abs().max())
-            for x, y in zip(a["numbers"], b["numbers"], strict=True)
-        )
-        note = f"{a['seconds']:.2f} s to {b['seconds']:.1f} s, largest difference {off:.0e} (allowed {limit:.0e})"
-        claims.append(Claim(f"{what}, to TransformerLens", a["seconds"] / b["seconds"], target, note))
-        if "composition" in what:
-            note = f"{a['gib']:.2f} GiB to {b['gib']:.2f} GiB"
-            claims.append(Claim("composition: memory, to TransformerLens", a["gib"] / b["gib"], 1 / 20, note))
-    return claims
+def off(a: dict, b: dict) -> float:
+    """The largest difference between two contestants' numbers."""
+    pairs = zip(a["numbers"], b["numbers"], strict=True)
+    return max(float((torch.tensor(x) - torch.tensor(y)).abs().max()) for x, y in pairs)
+
+
+def composition(path: str | None, rounds: int) -> None:
+    a = alone("ours-composition", path)
+    print(f"Q-, K- and V-composition of all pairs: {a['seconds']:.2f} s, {a['gib']:.2f} GiB")
+    if path:
+        b = alone("peer-composition", path)
+        note = f"{a['seconds']:.2f} s to {b['seconds']:.1f} s, largest difference {off(a, b):.0e} (allowed 1e-06)"
+        memory = f"{a['gib']:.2f} GiB to {b['gib']:.2f} GiB"
+        claims = [
+            Claim("time, to TransformerLens", a["seconds"] / b["seconds"], 1 / 20, note),
+            Claim("memory, to TransformerLens", a["gib"] / b["gib"], 1 / 20, memory),
+        ]
+        record("Composition scores of GPT-2 small's size", claims, how=HOW + " Q, K and V of all pairs of 144 heads.")
+
+
+def copying(path: str | None, rounds: int) -> None:
+    first, again = alone("ours-copying", path), alone("ours-copying-again", path)
+    print(f"copying scores of 144 heads: {first['seconds']:.2f} s, W_U W_E known {again['seconds']:.2f} s")
+    if path:
+        b = alone("peer-copying", path)
+        claims = []
+        for what, mine, target in (("first call", first, 1 / 20), ("W_U W_E known", again, 1 / 80)):
+            note = f"{mine['seconds']:.2f} s to {b['seconds']:.1f} s, difference {off(mine, b):.0e} (allowed 1e-05)"
+            claims.append(Claim(f"{what}, to TransformerLens", mine["seconds"] / b["seconds"], target, note))
+        record("Copying scores of GPT-2 small's size", claims, how=HOW + " 144 heads over the whole vocabulary.")
 
 
 @torch.no_grad()
-def against_limits() -> tuple[list[Claim], dict[str, list[float]]]:
+def entries(path: str | None, rounds: int) -> None:
     import unembed
     from unembed.attention.entries import COLUMNS, ROWS
 
-    lm = small()
-    circuits = unembed.circuits(lm)
-    full = circuits.ov_full(5, 3)
+    full = unembed.circuits(small()).ov_full(5, 3)
     left, right = full.left, full.right
 
     def blocks():
@@ -154,25 +163,31 @@ def against_limits() -> tuple[list[Claim], dict[str, list[float]]]:
             for columns in right.split(COLUMNS, dim=1):
                 torch.mm(some, columns, out=out[: len(some), : columns.shape[1]])
 
+    seconds = interleaved({"one multiplication by blocks": blocks, "exact top 100": lambda: full.top(100)}, rounds)
+    claim = Claim("to one multiplication by blocks", ratio(seconds, *reversed(seconds)), 3)
+    record("Exact top 100 entries of a full OV matrix, 50,257 x 50,257", [claim], seconds, HOW)
+
+
+@torch.no_grad()
+def heads(path: str | None, rounds: int) -> None:
+    import unembed
+
+    lm = small()
+    circuits = unembed.circuits(lm)
     tokens = torch.randint(V, (50, 64), generator=torch.Generator().manual_seed(0)).repeat(1, 2)
 
-    def forward():
+    def passes():
         for some in tokens.split(16):
             lm.run(some, "pattern", logits=False)
 
-    variants = {
-        "one multiplication by blocks": blocks,
-        "exact top 100 of a full OV matrix": lambda: full.top(100),
-    }
-    seconds = interleaved(variants, rounds=3)
-    heads = {"passes with patterns": forward, "head scores": lambda: circuits.head_scores(tokens=tokens)}
-    seconds |= interleaved(heads, rounds=3)
-    top = ratio(seconds, "exact top 100 of a full OV matrix", "one multiplication by blocks")
-    scores = ratio(seconds, "head scores", "passes with patterns")
-    return [
-        Claim("exact top 100 of a full OV matrix (50,257 x 50,257), to one multiplication by blocks", top, 3),
-        Claim("head scores on 50 sequences of 2 x 64 tokens, to the passes with patterns", scores, 1.3),
-    ], seconds
+    variants = {"passes with patterns": passes, "head scores": lambda: circuits.head_scores(tokens=tokens)}
+    seconds = interleaved(variants, rounds)
+    claim = Claim("to the passes with patterns", ratio(seconds, *reversed(seconds)), 1.3)
+    record("Head scores on 50 sequences of 2 x 64 tokens, GPT-2 small's size", [claim], seconds, HOW)
+
+
+HOW = "One thread, CPU time, random weights."
+PARTS = {"composition": composition, "copying": copying, "entries": entries, "heads": heads}
 
 
 @torch.no_grad()
@@ -202,7 +217,9 @@ def large(layers: int = 3) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all when none")
     parser.add_argument("--peers", help="folder that holds TransformerLens and what it needs")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--contestant")
     parser.add_argument("--large", action="store_true")
     asked = parser.parse_args()
@@ -214,9 +231,8 @@ def main() -> None:
     elif asked.large:
         large()
     else:
-        claims, seconds = against_limits()
-        claims += against_peer(asked.peers) if asked.peers else []
-        record("Attention circuits of GPT-2 small's size", claims, seconds, "One thread, CPU time, random weights.")
+        for part in asked.parts or PARTS:
+            PARTS[part](asked.peers, asked.rounds)
 
 
 if __name__ == "__main__":

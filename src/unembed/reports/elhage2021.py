@@ -16,7 +16,7 @@ from unembed.attention.circuits import Circuits, circuits
 from unembed.attention.direct_path import direct_path
 from unembed.attention.geometry import memory_management, subspaces, virtual_weights
 from unembed.attention.head_scores import HeadScores
-from unembed.attention.induction import Evidence, in_context, look
+from unembed.attention.induction import Evidence, in_context, look, scores_on_text
 from unembed.attention.windows import windows_of
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
@@ -171,7 +171,8 @@ class _Study:
         """Induction heads by weights and by behaviour."""
         assert self.scores is not None
         self.evidence = self.circuits.induction(self.basis, self.work.seed, scores=self.scores)
-        made = induction_section(self.circuits, self.evidence, self.passport, 24)
+        on_text = scores_on_text(self.lm, self.corpus, max_windows=min(16, self.max_windows))
+        made = induction_section(self.circuits, self.evidence, self.passport, 24, on_text)
         return [_with(made, findings.induction_findings(self.evidence))]
 
     def one_position(self) -> list[Section]:

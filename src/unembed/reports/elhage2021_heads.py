@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unembed.attention.circuits import Circuits
 from unembed.attention.head_scores import KINDS, HeadScores
-from unembed.attention.induction import Evidence
+from unembed.attention.induction import Evidence, TextScores
 from unembed.attention.skip_trigrams import check_in_corpus
 from unembed.reports.parts import Exhibit, Figure, Section
 from unembed.results import Passport, Table
@@ -172,6 +172,7 @@ def skip_trigram_section(
     }
     for part in ("attention", "effect", "score"):
         columns[part] = [float(getattr(t, part)) for t in found]
+    seen = []
     if check:
         seen = check_in_corpus(lm, [(t.source, t.destination, t.output) for t in found], corpus)
         columns["times"] = [s.output_with_source for s in seen]
@@ -181,6 +182,13 @@ def skip_trigram_section(
         "Attention: score of the destination for the source, above its mean over sources. Effect: logit of the output "
         "where the source is attended to, above the mean over outputs. Score: their product."
     )
+    copies = [i for i, t in enumerate(found) if t.source == t.output]
+    if copies and check:
+        plausible = [i for i in copies if seen[i].output_with_source + seen[i].output_without_source > 0]
+        note += (
+            f" {len(copies)} of the {len(found)} triples copy the source, {len(plausible)} of these to a place where the "
+            "corpus has it follow the destination: primitive in-context learning."
+        )
     title = f"Skip-trigrams of head {layer}.{head}: source ... destination, then output"
     name = f"skip_trigrams_{layer}_{head}"
     percent = ("rate_with_source", "rate_without") if check else ()
@@ -218,7 +226,13 @@ def bug_section(circuits: Circuits, layer: int, head: int, source: int, passport
     return Section("Skip-trigram bugs", text, (Exhibit("skip_trigram_bugs", table),))
 
 
-def induction_section(circuits: Circuits, found: list[Evidence], passport: Passport, top: int | None = None) -> Section:
+def induction_section(
+    circuits: Circuits,
+    found: list[Evidence],
+    passport: Passport,
+    top: int | None = None,
+    on_text: TextScores | None = None,
+) -> Section:
     """Every head above the first layer: signs of induction in its weights beside what it does."""
     shown = found if top is None else found[:top]
     columns = {
@@ -236,6 +250,12 @@ def induction_section(circuits: Circuits, found: list[Evidence], passport: Passp
         "through that head match a token with the one before the source? Beside it what the head and its partner do "
         "on repeated random tokens.",
     )
+    if on_text is not None:
+        columns["on_text"] = [float(on_text.induction[e.layer, e.head]) for e in shown]
+        text += (
+            f"On text: attention to what followed earlier occurrences of the same token, over {on_text.n_positions:,} "
+            f"positions with one; attention spread evenly would give {on_text.by_chance:.1%}.",
+        )
     table = Table(f"Induction heads of {circuits.lm.name}", columns, passport)
     figures = (
         Figure(
@@ -243,7 +263,9 @@ def induction_section(circuits: Circuits, found: list[Evidence], passport: Passp
             x_label="by weights", y_label="attention to the token after the earlier occurrence",
         ),
     )  # fmt: skip
-    exhibit = Exhibit("induction", table, percent=("induction", "partner_previous_token"))
+    exhibit = Exhibit(
+        "induction", table, percent=("induction", "partner_previous_token", *(("on_text",) if on_text else ()))
+    )
     return Section("Induction", text, (exhibit,), figures)
 
 
