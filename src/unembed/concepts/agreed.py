@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from unembed.concepts.annotating import RULES
-from unembed.concepts.kappa import cohen_kappa, fleiss_kappa
+from unembed.concepts.agreement import cohen_kappa, fleiss_kappa
 
 Answers = dict[tuple[str, int, int], dict[str, dict[str, Any]]]
 _WHATS = {"key": "key", "value": "value", "random value": "value"}
@@ -72,10 +73,15 @@ def _kappas(question: str, said: Mapping[Any, Mapping[str, Any]]) -> Agreement:
     for a, b in combinations(people, 2):
         both = [by for by in shared.values() if a in by and b in by]
         if both:
-            pairs[f"{a} and {b}"] = cohen_kappa([by[a] for by in both], [by[b] for by in both])
+            pairs[f"{a} and {b}"] = _known(cohen_kappa([by[a] for by in both], [by[b] for by in both]))
     sizes = [len(by) for by in shared.values()]
     fleiss = None
     if sizes:
         most = max(set(sizes), key=lambda n: (sizes.count(n), n))
-        fleiss = fleiss_kappa([list(by.values()) for by in shared.values() if len(by) == most])
+        fleiss = _known(fleiss_kappa([list(by.values()) for by in shared.values() if len(by) == most]))
     return Agreement(question, len(shared), pairs, fleiss)
+
+
+def _known(kappa: float) -> float | None:
+    """None where all answers are one and the same, which has no kappa."""
+    return None if math.isnan(kappa) else kappa
