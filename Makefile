@@ -36,7 +36,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 # Where traces look first; a changed model or corpus makes another folder, and this stamp older than its files.
 READY := .cache/unembed/.ready
 
-$(READY): src/unembed/models/shipped/wren/model.safetensors src/unembed/corpus/shipped/wikitext/valid.txt | $(VENV)/.installed
+$(READY): src/unembed/models/shipped/wren/model.safetensors src/unembed/corpus/shipped/wikitext/valid.txt src/unembed/index/manifest.py | $(VENV)/.installed
 	@echo "Indexing what every memory of wren fires on (once; half a minute on two cores)" >&2
 	@UNEMBED_CACHE=.cache/unembed $(BIN)/unembed index build --detokenize >/dev/null
 	@touch $@

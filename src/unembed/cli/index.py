@@ -101,12 +101,13 @@ def build(
 ) -> None:
     """Build an index, go on with one that was begun, or repair one that was damaged.
 
-    Says first what it will cost. Stopped at any moment, the same command goes on where it was.
+    Says first what it will cost, unless it is complete already. Stopped at any moment, the same command goes on where
+    it was.
     """
     import sys
 
     import unembed
-    from unembed.cli.index_view import Report, deliver, in_words
+    from unembed.cli.index_view import Report, deliver, in_words, is_complete
     from unembed.cli.opening import opened
 
     read = unembed.open_corpus(
@@ -118,8 +119,9 @@ def build(
         from unembed.index.cached import cached_path
 
         out = cached_path(lm, read)
-    cost = unembed.Index.estimate(lm, read, top, top_tokens=top_tokens, poles=poles)
-    print(in_words(cost, lm.name), file=sys.stderr)
+    if dry_run or not is_complete(out):
+        cost = unembed.Index.estimate(lm, read, top, top_tokens=top_tokens, poles=poles)
+        print(in_words(cost, lm.name), file=sys.stderr)
     if dry_run:
         deliver({"schema": "unembed.index.estimate/1", **cost.to_dict()}, as_json, lambda: None)
         return

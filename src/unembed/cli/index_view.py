@@ -107,6 +107,17 @@ def in_words(cost: Any, model: str) -> str:
     )
 
 
+def is_complete(folder: Path) -> bool:
+    """Whether a complete index stands in a folder, sound or not."""
+    import unembed
+    from unembed.errors import IndexFault
+
+    try:
+        return unembed.Index.open(folder, partial=True).manifest.state == "complete"
+    except IndexFault:
+        return False
+
+
 def status_lines(state: dict[str, Any]) -> list[str]:
     """A status for people."""
     facts, passport = state["facts"], state["passport"]

@@ -1,7 +1,7 @@
 """Indexes that are kept ready: where they lie, and which of them is of a model.
 
-A ready index lies in a folder named after the weights and the corpus, so that a changed model or another corpus never
-uses it.
+A ready index lies in a folder named after the weights, the corpus and the layout, so that a changed model, another
+corpus or another version never uses it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from unembed.corpus import Corpus
 from unembed.errors import IndexFault
 from unembed.index.fingerprint import weights_fingerprint
 from unembed.index.index import Index
-from unembed.index.manifest import FileEntry, read_manifest
+from unembed.index.manifest import SCHEMA, FileEntry, read_manifest
 from unembed.models.decoder import Decoder
 
 VARIABLE = "UNEMBED_CACHE"
@@ -33,7 +33,7 @@ def cache_folders() -> list[Path]:
 
 def cached_path(lm: Decoder, corpus: Corpus) -> Path:
     """Where the ready index of a model and a corpus is built."""
-    return cache_folders()[0] / f"{weights_fingerprint(lm)[:16]}-{corpus.fingerprint}"
+    return cache_folders()[0] / f"{weights_fingerprint(lm)[:16]}-{corpus.fingerprint}-{SCHEMA}"
 
 
 def cached_index(lm: Decoder) -> Index | None:

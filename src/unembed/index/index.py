@@ -28,6 +28,7 @@ from unembed.index.vectors import Vectors
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
 from unembed.results import Table
+from unembed.sweeps import Ray
 
 
 class Index(Contents):
@@ -52,7 +53,7 @@ class Index(Contents):
         corpus: Corpus | str | Path | Sequence[str] | None,
         path: str | os.PathLike[str],
         top: int = 25,
-        engine: str = "local",
+        engine: str | Ray = "local",
         resume: bool = True,
         *,
         top_tokens: int = 30,
@@ -72,7 +73,7 @@ class Index(Contents):
             corpus: what `open_corpus` opens, or takes.
             path: a new or empty folder, or one where the same index was begun.
             top: triggers for each key and pole.
-            engine: of the sweep: "local" or "ray".
+            engine: of the sweep: "local", "ray", or a `Ray` with settings.
             resume: False to refuse a folder where an index is.
             top_tokens: tokens for each value.
             poles: "positive", "both", or "auto": both in gated layers, where coefficients are signed.

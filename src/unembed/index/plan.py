@@ -14,6 +14,7 @@ from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import Manifest, fault, read_manifest, write_manifest
 from unembed.models.decoder import Decoder
 from unembed.results import Passport
+from unembed.sweeps import Ray
 
 Poles = Literal["auto", "positive", "both"]
 By = Literal["product", "gate"]
@@ -45,7 +46,7 @@ class Settings:
     per_document: int | None = None
     distinct: bool = False
     tokens_per_batch: int = 2048
-    engine: str = "local"
+    engine: str | Ray = "local"
 
     def identity(self) -> dict[str, Any]:
         """What changes the content; a build with another identity is another index."""
