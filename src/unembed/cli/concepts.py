@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,4 +61,23 @@ def concepts(
         embedding=embedding,
     )
     table = found.table() if named or listed else found.by_layer()
+    if html is None and not as_json and not csv:
+        table = _for_terminal(table)
     deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+def _for_terminal(table: Any) -> Any:
+    """The columns that fit side by side, shares in percent; all others stand in --json, --csv and --html."""
+    from unembed.results import Table
+
+    given = table.columns
+    if "concept" in given:
+        columns = {name: given[name] for name in ("vector", "concept", "kind", "score", "tokens")}
+        columns["score"] = [f"{score:.1f}" for score in columns["score"]]
+    else:
+        columns = {"layer": given["layer"], "vectors": given["vectors"]}
+        named = {"in_a_concept": "concept", "semantic": "semantic", "syntactic": "syntax", "names": "names"}
+        named |= {"stopwords": "stop words", "embedding": "neighbours"}
+        columns |= {short: [f"{share:.1%}" for share in given[name]] for name, short in named.items()}
+        columns["concepts"] = [f"{number:.2f}" for number in given["concepts_per_vector"]]
+    return Table(table.title, columns, table.passport)
