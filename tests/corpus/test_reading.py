@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pytest
 
 from unembed.corpus import open_corpus
 from unembed.corpus.markup import articles, detokenized, is_heading, title
-from unembed.errors import CorpusUnreadable, InvalidInput
+from unembed.errors import CorpusUnreadable, ExtraMissing, InvalidInput
 
 
 def read(source, **options) -> list[tuple[str, str]]:
@@ -137,3 +139,35 @@ def test_fingerprint_tells_content_and_cut_apart(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Some text")
     assert len({same, open_corpus(tmp_path / "a.txt").fingerprint, *(c.fingerprint for c in others)}) == 7
     assert json.dumps(others[0].describe())
+
+
+class FakeRows(list[dict[str, Any]]):
+    """Rows as `datasets` streams them."""
+
+    info = None
+
+
+def test_data_sets_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(name: str, config: str | None, split: str, streaming: bool) -> FakeRows:
+        if name == "nobody/nothing":
+            raise FileNotFoundError("no such data set\nmore")
+        asked.append((name, config, split, streaming))
+        return FakeRows([{"text": "eins"}, {"text": " "}, {"text": "zwei"}])
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    assert read("datasets:a/b:c:test") == [("a/b:0", "eins"), ("a/b:2", "zwei")]
+    assert read("datasets:a/b:valid", max_documents=1) == [("a/b:0", "eins")]
+    assert read("datasets:a/b") == read("datasets:a/b:train")
+    assert asked[:3] == [("a/b", "c", "test", True), ("a/b", None, "valid", True), ("a/b", None, "train", True)]
+    assert open_corpus("datasets:a/b").fingerprint != open_corpus("datasets:a/b:test").fingerprint
+    with pytest.raises(CorpusUnreadable, match="row 0: it has no text under 'body', only text"):
+        read("datasets:a/b", column="body")
+    with pytest.raises(CorpusUnreadable, match="FileNotFoundError: no such data set"):
+        read("datasets:nobody/nothing")
+    with pytest.raises(CorpusUnreadable, match="no data set's name"):
+        open_corpus("datasets:a:b:c:d")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ExtraMissing, match=r"unembed\[data\]"):
+        read("datasets:a/b")

@@ -47,7 +47,7 @@ def test_histogram_is_numpys() -> None:
     lm = lettered("gpt2")
     edges = [-0.1, 0.0, 0.05, 0.3]
     found, (values, _) = sweep(lm, texts(15), [Histogram(edges), Everything()], tokens_per_batch=200)
-    all_edges = np.array([-np.inf, *np.float32(edges), np.inf])
+    all_edges = np.array([-np.inf, *edges, np.inf], dtype=np.float32)
     for key in range(0, lm.d_mlp, 17):
         expected = np.histogram(values[1][:, key].numpy(), all_edges)[0]
         assert found.counts[1][key].tolist() == expected.tolist()

@@ -67,6 +67,7 @@ def check(
                 continue
             v, p = brute(held, position, top, sign)
             got = (found.values, found.positions) if sign == 1 else (found.negative_values, found.negative_positions)
+            assert got[0] is not None and got[1] is not None
             assert torch.equal(got[0][layer].double(), v) and torch.equal(got[1][layer], p), (layer, pole)
     assert found.tokens_seen == int(allowed.sum())
     return found

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from unembed.corpus.batches import bucketed
+from unembed.corpus.hub import PREFIX, HubData
 from unembed.corpus.markup import detokenized
 from unembed.corpus.readers import SHIPPED, Reading, documents_of, paths_of
 from unembed.corpus.segmenting import sentence_segments, window_segments
@@ -30,6 +31,7 @@ class Corpus:
     overlap: int | None = None
     detokenize: bool = False
     max_documents: int | None = None
+    hub: HubData | None = None
 
     def documents(self) -> Iterator[Document]:
         """Every document in order; documents without text are left out.
@@ -50,6 +52,8 @@ class Corpus:
         for number, text in enumerate(self.texts):
             if text.strip():
                 yield f"text {number}", text, (number + 1) / len(self.texts)
+        if self.hub is not None:
+            yield from (found for found in self.hub.documents() if found[1].strip())
         sizes = [path.stat().st_size for path in self.files] if self.files else []
         whole, before = max(sum(sizes), 1), 0
         for path, size in zip(self.files, sizes, strict=True):
@@ -84,6 +88,8 @@ class Corpus:
         digest = hashlib.sha256()
         cut = (self.segmentation, self.window, self.overlap, self.detokenize, self.max_documents, self.reading)
         digest.update(repr(cut).encode())
+        if self.hub is not None:
+            digest.update(self.hub.mark())
         for text in self.texts:
             digest.update(b"text" + len(text).to_bytes(8, "big") + text.encode(errors="surrogatepass"))
         for path in self.files:
@@ -127,7 +133,8 @@ def open_corpus(
 
     Args:
         source: None for the shipped WikiText-103 validation text; a file (.txt, .jsonl, .parquet, else plain text), a
-            folder, a pattern such as "data/*.jsonl"; or texts in memory, each a document. A `Corpus` passes through.
+            folder, a pattern such as "data/*.jsonl"; "datasets:NAME:CONFIG:SPLIT" for a data set of the Hugging Face
+            hub, streamed; or texts in memory, each a document. A `Corpus` passes through.
         segmentation: "sentences", each read on its own, as in Geva et al. 2021, section 3; or "windows", documents in
             overlapping stretches.
         window: longest segment in tokens; the model's context, at most 1,024, when None.
@@ -161,7 +168,9 @@ def open_corpus(
     rest = (reading, segmentation, window, overlap, detokenize, max_documents)
     if source is None:
         return Corpus("wikitext-103 validation", (Path(str(SHIPPED)),), (), *rest)
-    if isinstance(source, (str, Path)):
+    if isinstance(source, str) and source.startswith(PREFIX):
+        return Corpus(source, (), (), *rest, HubData.parse(source, column))
+    if isinstance(source, str | Path):
         return Corpus(str(source), tuple(paths_of(source)), (), *rest)
     texts = tuple(source) if isinstance(source, Iterable) else ()
     if not all(isinstance(text, str) for text in texts):

@@ -1,0 +1,93 @@
+"""Data sets of the Hugging Face hub, streamed row by row through the `datasets` library."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from unembed.errors import CorpusUnreadable, ExtraMissing
+
+PREFIX = "datasets:"
+_ROWS_IN_MARK = 64
+
+
+@dataclass(frozen=True)
+class HubData:
+    """One split of a data set: what `datasets:NAME[:CONFIG][:SPLIT]` names.
+
+    Attributes:
+        name: of the data set on the hub, or a folder that `datasets` understands.
+        config: its configuration, None for the only one.
+        split: such as "train".
+        column: that holds the text.
+    """
+
+    name: str
+    config: str | None
+    split: str
+    column: str
+
+    @classmethod
+    def parse(cls, source: str, column: str) -> HubData:
+        """The parts of a name with the prefix; the split is "train" unless told.
+
+        Raises:
+            CorpusUnreadable: it has no name, or too many parts.
+        """
+        name, *rest = source.removeprefix(PREFIX).split(":")
+        if not name or len(rest) > 2:
+            raise CorpusUnreadable(
+                f"corpus {source!r}", why="it is no data set's name", instead=f"Write {PREFIX}NAME:CONFIG:SPLIT"
+            )
+        config = rest[0] if len(rest) == 2 else None
+        return cls(name, config or None, (rest[-1] if rest else "") or "train", column)
+
+    @cached_property
+    def _rows(self) -> Any:
+        try:
+            import datasets  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ExtraMissing(
+                f"data set {self.name}", why="datasets is not installed", instead="pip install 'unembed[data]'"
+            ) from error
+        try:
+            return datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
+        except Exception as error:  # the library raises errors of many libraries
+            why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
+            raise CorpusUnreadable(
+                f"data set {self.name}", why=why, instead="Check its name, configuration and split, and the network"
+            ) from error
+
+    @property
+    def _n_rows(self) -> int | None:
+        splits = getattr(getattr(self._rows, "info", None), "splits", None)
+        return splits[self.split].num_examples if splits and self.split in splits else None
+
+    def documents(self) -> Iterator[tuple[str, str, float]]:
+        """Name, text and the share read after it (0 throughout where the number of rows is not known).
+
+        Raises:
+            CorpusUnreadable: there is no such data set or column.
+            ExtraMissing: `datasets` is not installed.
+        """
+        n = self._n_rows
+        for number, row in enumerate(self._rows):
+            text = row.get(self.column)
+            if not isinstance(text, str):
+                raise CorpusUnreadable(
+                    f"data set {self.name}, row {number}",
+                    why=f"it has no text under {self.column!r}, only {', '.join(row)}",
+                    instead="Name the column with column=",
+                )
+            yield f"{self.name}:{number}", text, (number + 1) / n if n else 0.0
+
+    def mark(self) -> bytes:
+        """What tells it from others: its names, the number of rows and the first 64 texts."""
+        digest = hashlib.sha256(repr((self.name, self.config, self.split, self.column, self._n_rows)).encode())
+        for _, text, _ in islice(self.documents(), _ROWS_IN_MARK):
+            digest.update(text.encode(errors="surrogatepass") + b"\0")
+        return digest.digest()

@@ -1,0 +1,112 @@
+"""Ray's engine gives the local engine's result, also when a node dies mid-way. Two nodes simulated on this machine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sweeps.recorder import lettered, texts
+from tests.sweeps.test_checkpoint import same
+from unembed.corpus import open_corpus
+from unembed.corpus.segments import Batch
+from unembed.errors import ExtraMissing, InvalidInput, NotFinite
+from unembed.sweeps import ActiveFraction, Every, Ray, TopTriggers, ray_engine, sweep
+
+ray = pytest.importorskip("ray")
+from ray.cluster_utils import Cluster  # noqa: E402
+
+
+class Paused(ActiveFraction):
+    """Active shares that leave a sign of every batch and take their time."""
+
+    def __init__(self, folder: str, pause: float, fails: bool = False) -> None:
+        super().__init__()
+        self.folder, self.pause, self.fails = folder, pause, fails
+
+    def update(self, batch: Batch) -> None:
+        super().update(batch)
+        node = ray.get_runtime_context().get_node_id()
+        (Path(self.folder) / f"{batch.number}.{node}.{time.monotonic_ns()}").touch()
+        if self.fails:
+            raise NotFinite(f"batch {batch.number}")
+        time.sleep(self.pause)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80_000_000})
+    nodes.add_node(num_cpus=1, object_store_memory=80_000_000)
+    ray_engine.imported()
+    ray.init(address=nodes.address, include_dashboard=False, log_to_driver=False)
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+CORPUS = texts(25)
+N_BATCHES = sum(1 for _ in open_corpus(CORPUS).batches(lettered("gpt2"), 150))
+
+
+def swept(folder: Path, pause: float, **options: Any) -> list[Any]:
+    todo = [TopTriggers(6), Paused(str(folder), pause)]
+    return sweep(lettered("gpt2"), open_corpus(CORPUS), todo, tokens_per_batch=150, **options)
+
+
+def expected() -> list[Any]:
+    return sweep(lettered("gpt2"), open_corpus(CORPUS), [TopTriggers(6), ActiveFraction()], tokens_per_batch=150)
+
+
+def signs(folder: Path) -> list[tuple[int, str]]:
+    return [(int(name[0]), name[1]) for name in (p.name.split(".") for p in folder.iterdir())]
+
+
+def test_an_error_of_a_reducer_is_told_as_it_is(cluster, tmp_path: Path) -> None:
+    with pytest.raises(NotFinite, match="batch"):
+        sweep(lettered("gpt2"), ["abc"], [Paused(str(tmp_path), 0, fails=True)], engine=Ray(workers=1))
+
+
+def test_a_node_killed_mid_way_changes_nothing(cluster, tmp_path: Path) -> None:
+    (tmp_path / "signs").mkdir()
+    other = cluster.list_all_nodes()[-1]
+    head = ray.get_runtime_context().get_node_id()
+
+    def kill() -> None:
+        while not any(node != head for _, node in signs(tmp_path / "signs")):
+            time.sleep(0.02)
+        cluster.remove_node(other, allow_graceful=False)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    found = swept(
+        tmp_path / "signs",
+        0.2,
+        engine=Ray(workers=2, batches_per_shard=3),
+        checkpoint=tmp_path / "sweep.pt",
+        every=Every(batches=3),
+    )
+    killer.join()
+    done = signs(tmp_path / "signs")
+    assert len({node for _, node in done}) == 2 and {number for number, _ in done} == set(range(N_BATCHES))
+    assert all(same(a, b) for a, b in zip(found, expected(), strict=True))
+    # The finished checkpoint answers without any worker.
+    again = swept(tmp_path / "signs", 0.2, engine=Ray(workers=2, batches_per_shard=3), checkpoint=tmp_path / "sweep.pt")
+    assert all(same(a, b) for a, b in zip(again, found, strict=True))
+
+
+def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ExtraMissing, match=r"unembed\[ray\]"):
+        sweep(lettered("gpt2"), ["abc"], [TopTriggers(5)], engine="ray")
+
+
+def test_settings_that_make_no_sense() -> None:
+    bad: list[dict[str, Any]] = [{"workers": 0}, {"cpus": 0}, {"batches_per_shard": 0}, {"gpus": -1.0}]
+    for options in bad:
+        with pytest.raises(InvalidInput):
+            Ray(**options)
