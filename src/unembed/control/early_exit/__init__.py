@@ -7,8 +7,8 @@ Owns the examples, the rules, their thresholds, the generation that skips layers
 """
 
 from unembed.control.early_exit.baselines import PAPER_SWEEP
-from unembed.control.early_exit.examples import Examples, examples, saturation_table
-from unembed.control.early_exit.exit_rule import METHODS, ExitRule, fit, load
+from unembed.control.early_exit.examples import Examples, examples, saturation_table, seen
+from unembed.control.early_exit.exit_rule import METHODS, ExitRule, fit, load, untrained
 from unembed.control.early_exit.generation import Generated, compare, generate, leaving
 from unembed.control.early_exit.study import table_6
 
@@ -25,5 +25,7 @@ __all__ = [
     "leaving",
     "load",
     "saturation_table",
+    "seen",
     "table_6",
+    "untrained",
 ]

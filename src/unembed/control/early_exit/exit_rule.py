@@ -89,6 +89,36 @@ class ExitRule:
         said = f"at most {disagreement:g} disagreement, promised on {len(found)} examples"
         return replace(self.at(threshold), calibrated=said, facts={**self.facts, "disagreement": disagreement})
 
+    def promising_in_generation(
+        self, prompts: Sequence[str], found: Examples, disagreement: float, *, steps: int = 10, max_new_tokens: int = 40
+    ) -> ExitRule:
+        """The same score with a threshold that holds for text which the exits themselves have written.
+
+        Args:
+            prompts: texts like those to be continued; at least 1 / disagreement of them.
+            found: examples, whose scores give the thresholds to try.
+            disagreement: largest expected share of new tokens that the full model would not have chosen.
+            steps: thresholds to try.
+            max_new_tokens: length of the continuations.
+
+        Raises:
+            InvalidInput: too few prompts to promise anything.
+        """
+        from unembed.control.early_exit.generation import promised_in_generation
+
+        if not 0 < disagreement < 1 or len(prompts) + 1 < 1 / disagreement:
+            raise InvalidInput(
+                f"a disagreement of {disagreement:g} promised on {len(prompts)} prompts",
+                why="a promise needs at least 1 / disagreement of them",
+                instead="Give more prompts, or allow more",
+            )
+        thresholds = calibration.candidates(self.score.scores(found), steps)[1:]
+        threshold = promised_in_generation(
+            self, prompts, disagreement, thresholds.tolist(), max_new_tokens=max_new_tokens
+        )
+        said = f"at most {disagreement:g} disagreement, promised on {len(prompts)} generations"
+        return replace(self.at(threshold), calibrated=said, facts={**self.facts, "disagreement": disagreement})
+
     def exits(self, found: Examples) -> Int[np.ndarray, " example"]:
         """The layer each example leaves after."""
         return calibration.exits(self.score.scores(found), self.thresholds)
@@ -159,6 +189,21 @@ class ExitRule:
         state = {f"state_{name}": array for name, array in self.score.state().items()}
         np.savez_compressed(buffer, about=np.array(json.dumps(about)), thresholds=self.thresholds, **state)
         return write_whole(path, buffer.getvalue())
+
+
+def untrained(lm: Decoder, method: str = "margin") -> ExitRule:
+    """A rule by confidence alone, which needs no training: it never leaves until a threshold is chosen with `at`.
+
+    Args:
+        lm: the model.
+        method: "margin", "entropy" or "agreement".
+
+    Raises:
+        InvalidInput: the method needs training.
+    """
+    if method not in CONFIDENCES:
+        raise InvalidInput(f"method {method!r} untrained", why=f"only {', '.join(CONFIDENCES)} are", instead="Use fit")
+    return ExitRule(lm, Confidence(method), np.full(lm.n_layers - 1, np.inf), "never leaves")
 
 
 def _kind(method: str) -> str:

@@ -1,9 +1,9 @@
-"""Laboratories: values found by words; what the other laboratories need."""
+"""Laboratories: values found by words, what suppression does and costs, where a prompt could leave early."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,32 +24,107 @@ class WordsAsked(BaseModel):
     by: float = Field(0.0, ge=-1e6, le=1e6, allow_inf_nan=False)
 
 
-_LABS = [
-    {
-        "name": "toxicity",
-        "title": "Toxicity suppression",
-        "here": False,
-        "why": "this screen is not built yet; the library's part is `unembed.toxicity`",
-        "fix": "Until then: find values under Steer by words, put them into the edits, and compare both texts.",
-    },
-    {
-        "name": "early-exit",
-        "title": "Early exit",
-        "here": False,
-        "why": "this screen is not built yet; the library's part is `unembed.early_exit`",
-        "fix": "Until then: Trace marks with ◆ where each position's prediction settles.",
-    },
-]
+class SuppressAsked(a.PromptAsked):
+    """A prompt to continue with and without edits, and what is measured of both."""
+
+    samples: int = Field(4, ge=1, le=16)
+    max_new_tokens: int = Field(20, ge=1, le=60)
+    seed: int = Field(0, ge=0, le=a.LARGEST)
+    cost_tokens: int = Field(1024, ge=64, le=8192)
+
+
+class ExitAsked(BaseModel):
+    """A prompt, and how careful the exit is."""
+
+    model_config = ConfigDict(extra="forbid")
+    prompt: str = Field(min_length=1, max_length=4000)
+    method: Literal["margin", "entropy", "agreement"] = "margin"
+    threshold: float | None = Field(default=None, allow_inf_nan=False, description="none: never leave")
+
+
+_LONGEST = 96
+"""Positions of a prompt that the early-exit laboratory looks at."""
 
 
 def router(session: Session) -> APIRouter:
     """The routes, over what is open."""
     routes = APIRouter(tags=["labs"])
 
-    @routes.get("/labs")
-    async def labs() -> dict[str, Any]:
-        """Which laboratories there are, and why one is not here."""
-        return {"labs": _LABS}
+    @routes.post("/labs/suppress")
+    async def suppress(request: Request, asked: SuppressAsked, client: a.Client = "") -> Response:
+        """Sampled continuations with and without the edits, each scored, and what the edits cost in perplexity."""
+        edits = [e.edit() for e in asked.edits]
+
+        def work() -> dict[str, Any]:
+            from unembed import steering, toxicity
+
+            found = steering.steer(
+                session.lm,
+                asked.prompt,
+                edits,
+                max_new_tokens=asked.max_new_tokens,
+                seed=asked.seed,
+                samples=asked.samples,
+                cost_text=steering.default_text(),
+                cost_tokens=asked.cost_tokens,
+            )
+            scorer = toxicity.open_scorer("linear")
+            sides = {
+                name: [
+                    {"text": text, "score": score}
+                    for text, score in zip(texts, scorer.score(list(texts))["toxicity"], strict=True)
+                ]
+                for name, texts in (("plain", found.plain), ("edited", found.edited))
+            }
+            return {
+                "prompt": asked.prompt,
+                "scorer": scorer.name,
+                **sides,
+                "perplexity_plain": found.perplexity_plain,
+                "perplexity_edited": found.perplexity_edited,
+                "cost_tokens": asked.cost_tokens,
+            }
+
+        key = f"suppress {asked.model_dump_json()}"
+        body = await session.body(key, work, what="sampling", client=client, channel="suppress", on="long")
+        return tagged(request, body)
+
+    @routes.post("/labs/early-exit")
+    async def early_exit(request: Request, asked: ExitAsked, client: a.Client = "") -> Response:
+        """Where each position of a prompt would leave the model, whether it says the same, and the trade-off curve."""
+
+        def work() -> dict[str, Any]:
+            import numpy as np
+
+            from unembed import early_exit
+
+            lm = session.lm
+            lm.feed_forward(0)
+            ids = lm.encode(asked.prompt)[0][:_LONGEST]
+            found = early_exit.seen(lm, [ids[: i + 1] for i in range(len(ids))])
+            rule = early_exit.untrained(lm, asked.method)
+            if asked.threshold is not None:
+                rule = rule.at(asked.threshold)
+            exits = rule.exits(found)
+            said = found.top[np.arange(len(found)), exits]
+            final = found.top[:, -1]
+            return {
+                "method": asked.method,
+                "threshold": asked.threshold,
+                "tokens": lm.token_strings(ids),
+                "exits": exits.tolist(),
+                "saturation": found.saturation.tolist(),
+                "said": lm.token_strings(said),
+                "final": lm.token_strings(final),
+                "agrees": (said == final).tolist(),
+                "n_layers": lm.n_layers,
+                "dial": rule.dial(found, 24).to_dict(),
+                "measured": next(rule.evaluate(found).rows()),
+            }
+
+        key = f"early-exit {asked.model_dump_json()}"
+        body = await session.body(key, work, what="finding exits", client=client, channel="early-exit")
+        return tagged(request, body)
 
     @routes.post("/labs/promoters")
     async def promoters(request: Request, asked: WordsAsked, client: a.Client = "") -> Response:

@@ -1,5 +1,5 @@
 /** Laboratories: steering by words, toxicity, early exit. A pane says plainly what is not there. */
-import { button, fill, h, num, percent, segmented } from "../dom.js";
+import { button, fill, h, num, segmented } from "../dom.js";
 import { go, setEdits, state } from "../state.js";
 import { about, failure, prompt } from "../parts.js";
 import { token } from "../islands/tokens.js";
@@ -35,12 +35,9 @@ export function render(root, page) {
   }
 
   async function lab(which) {
-    fill(host, h("p", { class: "faint" }, "Looking …"));
+    if (!model.can.memories) return fill(host, h("p", { class: "note" }, "This laboratory works on memories, and this model has none."));
     try {
-      const found = await api.get("/labs", {}, { fresh: true });
-      const one = found.labs.find((x) => x.name === which);
-      if (!one.here) return fill(host, h("div", { class: "note stack" }, h("p", {}, h("b", {}, one.title), ": ", one.why), h("p", { class: "soft" }, one.fix)));
-      const module = await import(`./labs-${which}.js`);
+      const module = await (which === "early-exit" ? import("./labs-early-exit.js") : import("./labs-toxicity.js"));
       module.render(host, page);
     } catch (error) {
       failure(host, error, () => lab(which));
@@ -49,8 +46,7 @@ export function render(root, page) {
 
   return {
     update(now, before) {
-      if (before.screen !== now.screen || now.path[0] !== before.path[0]) draw();
+      if (before.screen !== now.screen || now.path[0] !== before.path[0] || now.p !== before.p || now.iv !== before.iv || now.off !== before.off) draw();
     },
   };
 }
-void percent;

@@ -1,0 +1,49 @@
+"""Laboratories return what the library measures."""
+
+from __future__ import annotations
+
+import pytest
+
+import unembed
+
+PROMPT = "The first month of the year is"
+
+
+def test_values_found_by_words_and_their_edits(client, wren):
+    found = client.post("/api/v1/labs/promoters", json={"promote": "year", "suppress": "the", "values": 2}).json()
+    from unembed import steering
+
+    up, down = steering.promoting(wren, ["year"], 2), steering.promoting(wren, ["the"], 2)
+    assert [(r["layer"], r["index"], r["word"]) for r in found["rows"]] == [
+        (p.layer, p.index, p.word) for p in [*up, *down]
+    ]
+    assert [unembed.Edit.from_dict(e) for e in found["edits"]] == steering.chosen_edits(up, down)
+
+
+def test_never_leaving_is_the_full_model(client, wren):
+    found = client.post("/api/v1/labs/early-exit", json={"prompt": PROMPT}).json()
+    assert found["exits"] == [wren.n_layers - 1] * len(found["tokens"]) and all(found["agrees"])
+    assert found["final"] == wren.token_strings(wren.trace(PROMPT).prediction)
+    settled = {e.position: e.layer for e in wren.trace(PROMPT).events() if e.kind == "saturation"}
+    assert found["saturation"] == [settled[p] for p in range(len(found["tokens"]))]
+
+
+@pytest.mark.parametrize("method", ["margin", "entropy", "agreement"])
+def test_a_threshold_of_the_curve_gives_the_curves_numbers(client, method):
+    dial = client.post("/api/v1/labs/early-exit", json={"prompt": PROMPT, "method": method}).json()["dial"]["rows"]
+    assert dial[0]["disagreement"] == 0 and dial[0]["saved_layers"] == 0
+    row = dial[len(dial) // 2]
+    asked = {"prompt": PROMPT, "method": method, "threshold": row["threshold"]}
+    found = client.post("/api/v1/labs/early-exit", json=asked).json()
+    saved = [found["n_layers"] - 1 - e for e in found["exits"]]
+    assert sum(saved) / len(saved) == pytest.approx(row["saved_layers"])
+    assert 100 * (1 - sum(found["agrees"]) / len(saved)) == pytest.approx(row["disagreement"])
+
+
+def test_suppression_shows_the_price_beside_the_benefit(client):
+    same = {"action": "scale", "layer": 3, "index": 5, "value": 1.0}
+    asked = {"prompt": PROMPT, "edits": [same], "samples": 2, "max_new_tokens": 5, "cost_tokens": 128}
+    found = client.post("/api/v1/labs/suppress", json=asked).json()
+    assert found["plain"] == found["edited"] and len(found["plain"]) == 2
+    assert found["perplexity_plain"] == pytest.approx(found["perplexity_edited"], rel=1e-6)
+    assert client.post("/api/v1/labs/suppress", json={**asked, "edits": []}).status_code == 422
