@@ -1,0 +1,254 @@
+"""The explorer on wren: how long an interaction takes, in Chromium and in the server; what it weighs; what it holds.
+
+    python benchmarks/explorer.py [--samples 50]
+
+Wall times run from the input event to the next painted frame and feel everything else that the machine does; the load
+average stands beside them. The server's own CPU time for each request does not. Needs playwright and chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import gzip
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+from measure import Claim, record
+
+STATIC = Path(__file__).parents[1] / "src/unembed/server/static"
+WORDS = "the first month of the year is a book on the table and she said that it was not there".split()
+
+
+def p95(values: list[float]) -> float:
+    """The 95th percentile, in milliseconds."""
+    return 1000 * sorted(values)[max(0, round(0.95 * len(values)) - 1)]
+
+
+def prompt(n: int, k: int) -> str:
+    """About n tokens, another text for each k."""
+    return " ".join(WORDS[(i * (k + 1) + k // 7) % len(WORDS)] for i in range(n - 1)) + f" {k}"
+
+
+def cpu(pid: int) -> float:
+    """Seconds of CPU a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident(pid: int) -> float:
+    """MiB of memory a process holds."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+
+
+class Server:
+    """`unembed serve` in a process of its own."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "unembed", "serve", "--no-browser", "--port", "0"]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        assert self.process.stdout is not None
+        link = re.search(r"(http://\S+/)\?token=(\S+)", self.process.stdout.readline())
+        assert link is not None
+        self.address, self.token, self.pid = link[1], link[2], self.process.pid
+
+    def client(self, name: str = "bench") -> httpx.Client:
+        """One that knows the token."""
+        headers = {"authorization": f"Bearer {self.token}", "x-client": name}
+        return httpx.Client(base_url=f"{self.address}api/v1", headers=headers, timeout=120)
+
+    def timed(self, samples: int, ask) -> tuple[list[float], float]:
+        """Wall seconds of each request, and milliseconds of the server's CPU for one."""
+        ask(-1)
+        start, walls = cpu(self.pid), []
+        for k in range(samples):
+            begun = time.perf_counter()
+            ask(k)
+            walls.append(time.perf_counter() - begun)
+        return walls, 1000 * (cpu(self.pid) - start) / samples
+
+
+def weight() -> tuple[int, int]:
+    """Bytes of all scripts and style sheets, compressed one by one and plain."""
+    files = [*STATIC.rglob("*.js"), *STATIC.rglob("*.css")]
+    return sum(len(gzip.compress(f.read_bytes(), 6)) for f in files), sum(f.stat().st_size for f in files)
+
+
+def requests(server: Server, samples: int) -> list[Claim]:
+    """The server alone."""
+    claims = []
+    with server.client() as client:
+
+        def trace(k: int) -> str:
+            return client.post("/traces", json={"prompt": prompt(32, k)}).raise_for_status().json()["id"]
+
+        key = trace(-2)
+        asked = {
+            "trace of 32 tokens": (trace, 100),
+            "a position, all layers": (lambda k: client.get(f"/traces/{key}?position={k % 30}&memories=5&top=10"), 100),
+            "a layer": (lambda k: client.get(f"/traces/{key}/layers/{k % 6}?position={k % 30}&memories=20"), 100),
+            "a memory card": (lambda k: client.get(f"/memories/{k % 6}/{k + 50}?top=24"), 100),
+            "the next token under an edit": (lambda k: client.post("/next", json=edited(k)), 100),
+            "search by a word": (
+                lambda k: client.get("/memories/search", params={"q": f"-{WORDS[k % 18]} layer:{k}"}),
+                100,
+            ),
+        }
+        for what, (ask, target) in asked.items():
+            walls, own = server.timed(samples, ask)
+            claims.append(Claim(f"server CPU, {what} (ms)", own, target, f"wall p95 {p95(walls):.0f} ms"))
+        firsts = []
+        for k in range(min(samples, 20)):
+            begun = time.perf_counter()
+            with client.stream("POST", "/compare", json={**edited(k), "max_new_tokens": 4}) as lines:
+                next(lines.iter_lines())
+                firsts.append(time.perf_counter() - begun)
+        claims.append(Claim("first streamed token, wall p95 (ms)", p95(firsts), 150))
+        with client.stream("POST", "/traces", json={"prompt": prompt(32, 3)}) as answer:
+            raw = b"".join(answer.iter_raw())
+        claims.append(Claim("a trace of 32 tokens over the wire (kB)", len(raw) / 1000, 60))
+    return claims
+
+
+def edited(k: int) -> dict:
+    """A prompt with an edit that no other k has."""
+    return {
+        "prompt": "The first month of the year is",
+        "edits": [{"action": "set", "layer": 3, "index": k % 1000, "value": 3.0 + k}],
+    }
+
+
+def growth(server: Server, n: int = 200) -> list[Claim]:
+    """The server's memory over many traces, after as many as its caches hold."""
+    with server.client() as client:
+        for k in range(60):
+            client.post("/traces", json={"prompt": prompt(32, 1000 + k)}).raise_for_status()
+        before = resident(server.pid)
+        for k in range(n):
+            client.post("/traces", json={"prompt": prompt(32, 2000 + k)}).raise_for_status()
+        after = resident(server.pid)
+    return [Claim(f"server memory grown over {n} traces (MiB)", after - before, 24, f"from {before:.0f} MiB")]
+
+
+def crowd(server: Server, clients: int = 8, each: int = 12) -> list[Claim]:
+    """Clients at once, each with its own prompts; every answer must be that of its question."""
+
+    def one(number: int) -> int:
+        wrong = 0
+        with server.client(f"crowd{number}") as client:
+            for k in range(each):
+                text = prompt(12 + number, 5000 + 100 * number + k)
+                answer = client.post("/traces", json={"prompt": text})
+                wrong += answer.status_code != 200 or answer.json()["prompt"] != text
+                wrong += "".join(t["token"] for t in answer.json().get("tokens", [])) != text
+        return wrong
+
+    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+        wrong = sum(pool.map(one, range(clients)))
+    return [Claim(f"errors and mixed-up answers, {clients} clients at once, {clients * each} traces", wrong, 0)]
+
+
+def in_browser(server: Server, samples: int) -> list[Claim]:
+    """From the input event to the next painted frame, in Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        return []
+    framed = (
+        "async (act) => { const from = performance.now(); act(); "
+        "await new Promise((done) => requestAnimationFrame(() => setTimeout(done))); return performance.now() - from; }"
+    )
+    claims = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        page = context.new_page()
+        page.goto(f"{server.address}?token={server.token}")
+        ready = "() => document.querySelectorAll('.cell').length && document.querySelector('.bars')"
+        page.wait_for_function(ready)
+        paints = []
+        for _ in range(min(samples, 12)):
+            page.reload()
+            page.wait_for_function("() => document.querySelectorAll('.cell').length")
+            paints.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"))
+            page.wait_for_function(ready)
+        claims.append(Claim("first contentful paint, p95 (ms)", p95([p / 1000 for p in paints]), 500))
+        page.goto(f"{server.address}#/trace?p={prompt(32, 1).replace(' ', '%20')}")
+        page.reload()
+        page.wait_for_function(
+            "() => document.querySelectorAll('.grid-token').length > 8 && document.querySelector('.bars')"
+        )
+        press = "(key) => document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}))"
+        page.evaluate("document.querySelector('.grid').focus()")
+        acts = {
+            "moving the selection": ("ArrowUp", "ArrowDown"),
+            "changing the metric": ("m", "m"),
+        }
+        for what, keys in acts.items():
+            times = [
+                page.evaluate(f"(key) => ({framed})(() => ({press})(key))", keys[k % 2]) / 1000 for k in range(samples)
+            ]
+            claims.append(Claim(f"{what}, p95 (ms)", p95(times), 50, f"median {1000 * statistics.median(times):.0f}"))
+        page.goto(f"{server.address}#/layer?L=3&p={prompt(32, 1).replace(' ', '%20')}")
+        page.reload()
+        page.wait_for_selector(".sub-update")
+        click = "(i) => document.querySelectorAll('.segmented[aria-label=Order] button')[i].click()"
+        times = [page.evaluate(f"(i) => ({framed})(() => ({click})(i))", k % 3) / 1000 for k in range(samples)]
+        claims.append(
+            Claim("sorting sub-updates, p95 (ms)", p95(times), 50, f"median {1000 * statistics.median(times):.0f}")
+        )
+        page.goto(f"{server.address}#/trace")
+        page.wait_for_selector(".grid")
+        heap = context.new_cdp_session(page)
+        sizes = []
+        for k in range(200):
+            page.evaluate(
+                "(text) => { location.hash = '#/trace?p=' + encodeURIComponent(text); dispatchEvent(new PopStateEvent('popstate')); }",
+                prompt(16, 9000 + k),
+            )
+            page.wait_for_timeout(30)
+            if k in (99, 199):
+                page.wait_for_timeout(1500)
+                heap.send("HeapProfiler.collectGarbage")
+                sizes.append(heap.send("Runtime.getHeapUsage")["usedSize"] / 2**20)
+        claims.append(Claim("browser heap after 200 traces (MiB)", sizes[1], 150, f"after 100: {sizes[0]:.0f}"))
+        browser.close()
+    return claims
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--samples", type=int, default=50)
+    samples = parser.parse_args().samples
+    small, plain = weight()
+    claims = [Claim("scripts and style sheets, gzip (kB)", small / 1000, 60, f"{plain / 1000:.0f} kB plain")]
+    server = Server()
+    try:
+        for part in (requests(server, samples), growth(server), crowd(server), in_browser(server, samples)):
+            claims += part
+            for claim in part:
+                print(claim, flush=True)
+    finally:
+        server.process.terminate()
+    load = ", ".join(f"{x:.0f}" for x in os.getloadavg())
+    record(
+        "The explorer on wren",
+        claims,
+        how=f"{samples} samples each. Load average during the run: {load} on {os.cpu_count()} cores.",
+    )
+
+
+if __name__ == "__main__":
+    main()
