@@ -105,33 +105,29 @@ def exit_() -> None:
     held = early_exit.examples(lm, None, 800, seed=99)
     lines = [line.strip() for line in steering.default_text().splitlines() if len(line) > 200]
     prompts = [" ".join(line.split()[:24]) for line in lines[:6]]
-    rows: list[dict[str, Any]] = []
     claims = []
-    for method, options in (
-        ("sub_updates", {"clusters": 200}),
-        ("sub_updates", {"clusters": 200, "disagreement": 0.1}),
-        ("margin", {"disagreement": 0.1}),
-    ):
-        rule = early_exit.fit(lm, found, method, **options)
+    rules = [
+        early_exit.fit(lm, found, "sub_updates"),
+        early_exit.fit(lm, found, "both", sweep=(1e-2,)),
+        early_exit.fit(lm, found, "margin", disagreement=0.1),
+    ]
+    own = early_exit.fit(lm, found, "both", sweep=(1e-2,))
+    calibrating = [" ".join(line.split()[:24]) for line in lines[6:26]]
+    rules.append(own.promising_in_generation(calibrating, found, 0.15, steps=6, max_new_tokens=20))
+    for rule in rules:
         row = next(iter(early_exit.compare(rule, prompts, max_new_tokens=40, clock=time.process_time).rows()))
         other = next(iter(rule.evaluate(held).rows()))
-        rows.append({**row, "held_out_agreement": other["accuracy"], "held_out_layers": other["share_saved"]})
-        if row["layers_saved"]:
-            share = row["time_per_layers_saved"]
-            claims.append(
-                Claim(
-                    f"{method}, {rule.calibrated}: layers saved per time saved",
-                    1 / share if share > 0 else np.inf,
-                    1 / 0.6,
-                    f"{row['layers_saved']:.1f} % of layers, {row['time_saved']:.1f} % of time, "
-                    f"agreement {row['agreement']:.1f} %, held-out {other['accuracy']:.1f} %, "
-                    f"perplexity {row['perplexity_full']:.2f} to {row['perplexity_early']:.2f}",
-                )
+        share = row["of_skipped_blocks_time"]
+        claims.append(
+            Claim(
+                f"{rule.method}, {rule.calibrated}: 0.6 of the skipped blocks' time over what was saved",
+                0.0 if share is None else 0.6 / share if share > 0 else np.inf,
+                1.0,
+                f"{row['layers_saved']:.1f} % of layers, {row['time_saved']:.1f} % of time, "
+                f"agreement {row['agreement']:.1f} %, held-out {other['accuracy']:.1f} %, "
+                f"perplexity {row['perplexity_full']:.2f} to {row['perplexity_early']:.2f}",
             )
-        else:
-            claims.append(
-                Claim(f"{method}, {rule.calibrated}", 0.0, None, f"never leaves; held-out {other['accuracy']:.1f} %")
-            )
+        )
     record(
         "Leaving early on wren",
         claims,
@@ -176,8 +172,8 @@ def _cell(value: Any) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def suppression(folder: str, prompts: str, words: str, comments: str, limit: int = 150) -> None:
-    """The ten values against both baselines, on a model that has read talk pages."""
+def suppression(folder: str, prompts: str, words: str, comments: str, limit: int = 150, reverse: bool = False) -> None:
+    """Ten values against both baselines, on a model that has read talk pages; `reverse`: negative coefficients too."""
     lm = unembed.load(folder)
     lm.name = "wren fine-tuned on the Jigsaw comments"
     asked = toxicity.read_prompts(prompts, challenging_only=True, limit=limit)
@@ -187,14 +183,21 @@ def suppression(folder: str, prompts: str, words: str, comments: str, limit: int
     unwanted, wanted = (steering.windows(lm, text, window=128, max_tokens=512) for text in kinds)
     clean = steering.windows(lm, steering.default_text(), window=128, max_tokens=512)
     judge = toxicity.Linear()
-    chosen = toxicity.greedy(lm, unwanted, clean, wanted=wanted, n=10, budget=0.17, tried=4)
+    strengths = (-3.0, -6.0, -12.0, 3.0, 6.0) if reverse else (3.0, 6.0, 12.0)
+    chosen = toxicity.greedy(lm, unwanted, clean, wanted=wanted, n=10, budget=0.17, tried=4, strengths=strengths)
     arms = [
         toxicity.plain(),
-        toxicity.with_values("ten values, greedy, 17 % budget", chosen.edits),
-        toxicity.with_values("values picked by a scorer", toxicity.by_scorer(lm, judge, 10).edits),
-        toxicity.with_word_filter(lm, toxicity.read_words(words)),
-        toxicity.with_self_debiasing(lm),
+        toxicity.with_values(f"{len(chosen.edits)} values, greedy, 17 % budget", chosen.edits),
     ]
+    arms += (
+        []
+        if reverse
+        else [
+            toxicity.with_values("values picked by a scorer", toxicity.by_scorer(lm, judge, 10).edits),
+            toxicity.with_word_filter(lm, toxicity.read_words(words)),
+            toxicity.with_self_debiasing(lm),
+        ]
+    )
     done = toxicity.evaluate(
         lm, asked, arms, judge, cache="/tmp/unembed-toxicity", clean_text=steering.default_text(), clean_tokens=4096
     )
@@ -205,14 +208,15 @@ def suppression(folder: str, prompts: str, words: str, comments: str, limit: int
         toxicity.Lexicon(toxicity.read_words(words), "the list of banned words"),
         cache="/tmp/unembed-toxicity",
     )
-    into_results("Toxic continuations suppressed", [done.table, lexicon.table, chosen.table])
+    title = "Toxic continuations suppressed" + (", values reversed too" if reverse else "")
+    into_results(title, [done.table, lexicon.table, chosen.table])
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     wanted = sys.argv[1:] or ["edits", "decision", "exit", "table6"]
     if wanted[0] == "toxicity":
-        suppression(*wanted[1:5], *(int(n) for n in wanted[5:6]))
+        suppression(*wanted[1:5], *(int(n) for n in wanted[5:6]), reverse="reverse" in wanted)
     else:
         jobs = {"edits": edits, "decision": decision, "exit": exit_, "table6": table6}
         for name in wanted:

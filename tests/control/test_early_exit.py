@@ -17,6 +17,7 @@ from unembed.control.early_exit import calibration
 from unembed.control.early_exit.baselines import Classifier, Confidence
 from unembed.control.early_exit.examples import Examples, confidence, joined, seen
 from unembed.control.early_exit.exit_rule import ExitRule, fingerprint
+from unembed.control.early_exit.generation import promised_in_generation
 from unembed.control.early_exit.rule import SubUpdates, value_clusters
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.sub_updates import dominant
@@ -354,6 +355,28 @@ def test_the_dial_runs_from_never_to_always(deep, found):
         assert row["saved_layers"] == pytest.approx(float((4 - left).mean()))
     saved = [row["saved_layers"] for row in rows]
     assert saved == sorted(saved)
+
+
+def test_a_promise_in_generation_is_risk_control_over_prompts(wren):
+    rule = ExitRule(wren, Confidence("margin"), np.full(5, 2.0), "")
+    prompts = ["The old king", "Once upon a time", "In the year"]
+    thresholds, level = [0.9, 0.5, 0.0], 0.6
+    losses = {}
+    for threshold in thresholds:
+        for prompt in prompts:
+            ids = wren.encode(rule.at(threshold).generate(prompt, max_new_tokens=6, min_new_tokens=6).text)
+            start = wren.encode(prompt).shape[1]
+            chosen = wren.run(ids).logits[0, start - 1 : -1].argmax(-1)
+            losses[threshold, prompt] = 1 - float((chosen == ids[0, start:]).float().mean())
+    good = float("inf")
+    for k, threshold in enumerate(thresholds):
+        worst = [max(losses[t, p] for t in thresholds[: k + 1]) for p in prompts]
+        if (sum(worst) + 1) / 4 > level:
+            break
+        good = threshold
+    assert promised_in_generation(rule, prompts, level, thresholds, max_new_tokens=6) == good
+    with pytest.raises(InvalidInput, match="more prompts"):
+        rule.promising_in_generation(prompts, early_exit.examples(wren, TEXTS, 3), 0.1)
 
 
 def test_compare_times_both_and_judges_the_text(wren):

@@ -37,8 +37,13 @@ def select(
     values: Annotated[int, typer.Option("--values", "-n", min=1, help="How many values.")] = 10,
     below: Annotated[float, typer.Option(help="For scorer: the threshold.")] = 0.1,
     lowest: Annotated[bool, typer.Option("--lowest", help="For scorer: the least toxic, not random ones.")] = False,
-    coefficient: Annotated[float, typer.Option(help="For scorer: the coefficient.")] = 3.0,
+    coefficient: Annotated[
+        float, typer.Option(help="The coefficient; greedy also tries twice and four times it.")
+    ] = 3.0,
     budget: Annotated[float, typer.Option(min=0.0, help="For greedy: largest growth of perplexity.")] = 0.17,
+    reverse: Annotated[
+        bool, typer.Option("--reverse", help="For greedy: negative coefficients too, which push a value's tokens down.")
+    ] = False,
     tokens: Annotated[int, typer.Option(min=256, help="For greedy: tokens of each kind of text.")] = 2048,
     save: Annotated[Path | None, typer.Option(help="Save the edits to this file.", show_default=False)] = None,
     model: options.Model = "wren",
@@ -77,7 +82,10 @@ def select(
         unwanted, wanted = (steering.windows(lm, text, window=128, max_tokens=tokens) for text in kinds)
         clean = steering.windows(lm, steering.default_text(), window=128, max_tokens=tokens)
         show: Callable[[int, int], None] = lambda done, total: _progress("value", done, total)  # noqa: E731
-        chosen = toxicity.greedy(lm, unwanted, clean, wanted=wanted, n=values, budget=budget, progress=show)
+        strengths = tuple(sign * times * coefficient for sign in ((1, -1) if reverse else (1,)) for times in (1, 2, 4))
+        chosen = toxicity.greedy(
+            lm, unwanted, clean, wanted=wanted, n=values, budget=budget, strengths=strengths, progress=show
+        )
     if save is not None:
         steering.save_edits(chosen.edits, save, model=lm.name)
     deliver_table(chosen.table, as_json=as_json, csv=csv, plain=plain, html=html)

@@ -141,9 +141,13 @@ class Confidence:
 
     def score(self, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> float:
         """The score of the token under way."""
-        top, margin, entropy = confidence(readout(lm, seen["resid_post"]))
-        if self.name != "agreement":
-            return float(margin) if self.name == "margin" else -float(entropy)
+        logits = readout(lm, seen["resid_post"])
+        if self.name == "margin":
+            best = (logits.topk(2).values.float() - logits.float().logsumexp(-1)).exp()
+            return float(best[0] - best[1])
+        if self.name == "entropy":
+            return -float(confidence(logits)[2])
+        top = logits.argmax()
         last, run = self._last if layer else (-1, 0)
         run = run + 1 if layer and int(top) == last else 0
         self._last = (int(top), run)

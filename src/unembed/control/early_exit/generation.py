@@ -10,7 +10,7 @@ Schuster et al. 2022, section 3).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -188,24 +188,33 @@ def generate(
 
 @torch.no_grad()
 def compare(
-    rule: ExitRule, prompts: list[str], *, max_new_tokens: int = 40, clock: Callable[[], float] = time.perf_counter
+    rule: ExitRule, prompts: Sequence[str], *, max_new_tokens: int = 40, clock: Callable[[], float] = time.perf_counter
 ) -> Table:
     """Greedy generation with the exit beside full generation: time, layers, and what became of the text.
 
+    Args:
+        rule: the exit.
+        prompts: texts to continue, each both ways, one after the other.
+        max_new_tokens: tokens to add, exactly.
+        clock: what tells the time.
+
     Returns:
-        One row: seconds of either (each prompt generated both ways, one after the other), the share of wall time and of
-        layers saved, agreement (share of new tokens that the full model would have chosen after the same text), and the
-        perplexity of either continuation under the full model.
+        One row: seconds of either, the share of time and of layers saved, how much of the skipped blocks' own time was
+        saved (decisions and the cache's filling taken off), agreement (share of new tokens that the full model would
+        have chosen after the same text), and the perplexity of either continuation under the full model.
     """
     lm = rule.lm
-    full_seconds = early_seconds = 0.0
+    full_seconds = early_seconds = block_seconds = 0.0
+    blocks = 0
     saved: list[int] = []
     agreed: list[bool] = []
     nats = {"full": [0.0, 0], "early": [0.0, 0]}
     for prompt in prompts:
-        began = clock()
-        (full,) = full_generate(lm, prompt, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens)
-        full_seconds += clock() - began
+        with _timed(lm, clock) as spent:
+            began = clock()
+            (full,) = full_generate(lm, prompt, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens)
+            full_seconds += clock() - began
+        block_seconds, blocks = block_seconds + sum(spent), blocks + len(spent)
         began = clock()
         early = generate(rule, prompt, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens)
         early_seconds += clock() - began
@@ -213,14 +222,13 @@ def compare(
         start = lm.encode(prompt).shape[1]
         for name, text in (("full", full), ("early", early.text)):
             ids = lm.encode(text)[:, : lm.n_ctx]
-            logits = lm.hf(ids, use_cache=False).logits[0, start - 1 : -1].float()
-            if name == "early":
-                agreed += (logits.argmax(-1) == ids[0, start:]).tolist()
-            loss = torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum")
-            nats[name][0] += float(loss)
+            right, loss = _judged(lm, ids, start)
+            agreed += right if name == "early" else []
+            nats[name][0] += loss
             nats[name][1] += ids.shape[1] - start
     share_layers = sum(saved) / max(len(saved), 1) / lm.n_layers
     share_time = 1 - early_seconds / full_seconds
+    skipped_seconds = sum(saved) * block_seconds / max(blocks, 1)
     columns = {
         "method": [rule.method],
         "calibrated": [rule.calibrated],
@@ -230,11 +238,84 @@ def compare(
         "time_saved": [100 * share_time],
         "layers_saved": [100 * share_layers],
         "time_per_layers_saved": [share_time / share_layers if share_layers else None],
+        "of_skipped_blocks_time": [(full_seconds - early_seconds) / skipped_seconds if skipped_seconds else None],
         "agreement": [100 * sum(agreed) / max(len(agreed), 1)],
         "perplexity_full": [_perplexity(*nats["full"])],
         "perplexity_early": [_perplexity(*nats["early"])],
     }
     return Table(f"Generation with early exit of {lm.name}", columns, passport(lm, max_new_tokens=max_new_tokens))
+
+
+def _judged(lm: Decoder, ids: Tensor, start: int) -> tuple[list[bool], float]:
+    """From column `start` on: whether the full model would have chosen each token, and their surprise in nats."""
+    logits = lm.hf(ids, use_cache=False).logits[0, start - 1 : -1].float()
+    loss = torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum")
+    return (logits.argmax(-1) == ids[0, start:]).tolist(), float(loss)
+
+
+@contextmanager
+def _timed(lm: Decoder, clock: Callable[[], float]) -> Iterator[list[float]]:
+    """While inside, the seconds of every block of every pass of one token."""
+    spent: list[float] = []
+
+    def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            began = clock()
+            out = real(*args, **kwargs)
+            if (args[0] if args else kwargs["hidden_states"]).shape[1] == 1:
+                spent.append(clock() - began)
+            return out
+
+        return forward
+
+    with ExitStack() as stack:
+        for block in lm.structure.blocks:
+            block.module.forward = wrapped(block.module.forward)  # type: ignore[method-assign]
+            stack.callback(block.module.__dict__.pop, "forward")
+        yield spent
+
+
+@torch.no_grad()
+def promised_in_generation(
+    rule: ExitRule,
+    prompts: Sequence[str],
+    disagreement: float,
+    thresholds: Sequence[float],
+    *,
+    max_new_tokens: int = 40,
+) -> float:
+    """The lowest threshold whose generations are promised to disagree with the full model in at most this share.
+
+    A promise on prefixes of text says nothing about text that the exits themselves have written. Here each prompt is
+    generated under each threshold, from careful to fast, and its loss is the share of its new tokens that the full
+    model would not have chosen after the same text; conformal risk control then runs over prompts.
+
+    Args:
+        rule: the score; its own thresholds do not matter.
+        prompts: texts like those to be continued; at least 1 / disagreement of them.
+        disagreement: largest expected share.
+        thresholds: to try; they are taken from the highest down.
+        max_new_tokens: length of the continuations.
+
+    Returns:
+        A threshold; infinity (never leave) where not even the most careful keeps the promise.
+
+    Source: Angelopoulos et al. 2022, Theorem 1.
+    """
+    lm = rule.lm
+    worst = [0.0] * len(prompts)
+    chosen = float("inf")
+    for threshold in sorted(thresholds, reverse=True):
+        careful = rule.at(threshold)
+        for i, prompt in enumerate(prompts):
+            text = generate(careful, prompt, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens).text
+            ids = lm.encode(text)[:, : lm.n_ctx]
+            right, _ = _judged(lm, ids, lm.encode(prompt).shape[1])
+            worst[i] = max(worst[i], 1 - sum(right) / max(len(right), 1))
+        if (sum(worst) + 1) / (len(prompts) + 1) > disagreement:
+            break
+        chosen = float(threshold)
+    return chosen
 
 
 def _perplexity(nats: float, n: int | float) -> float:

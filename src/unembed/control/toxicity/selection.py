@@ -191,7 +191,7 @@ def greedy(
         wanted: windows of the same kind as `unwanted` without the fault, so that the kind itself is not the target.
         n: how many values at most.
         budget: largest growth of the clean text's perplexity; 0.17 is what the paper's ten cost (21.7 to 25.3).
-        strengths: coefficients to try.
+        strengths: coefficients to try; a negative one makes a value push its tokens down, which the paper did not do.
         tried: candidates measured at each step, beside the first-order ranking.
         progress: called with steps done and steps in all.
 
@@ -202,21 +202,18 @@ def greedy(
     curve = [_row(0, None, base, base)]
     edits: list[Edit] = []
     ranked = _ranked(lm, unwanted, clean, wanted, strengths, tried * n)
-    for step in range(1, n + 1):
+    while len(edits) < n and ranked:
+        step = len(edits) + 1
         allowed = math.log1p(budget) * step / n
-        free = [e for e in ranked if all((e.layer, e.index) != (o.layer, o.index) for o in edits)][:tried]
-        best: tuple[float, Edit, dict[str, float]] | None = None
-        now = _gain(curve[-1])
-        for edit in free:
+        best: tuple[float, Edit, dict] | None = None
+        for edit in ranked[:tried]:
             found = {name: _nats(lm, rows, [*edits, edit]) for name, rows in _named(unwanted, clean, wanted)}
             row = _row(step, edit, found, base)
-            if row["price_nats"] <= allowed and _gain(row) > max(now, best[0] if best else now):
+            if row["price_nats"] <= allowed and _gain(row) > max(_gain(curve[-1]), best[0] if best else -math.inf):
                 best = (_gain(row), edit, row)
         if best is None:
-            # Nothing helps within the share: drop what was tried and go on down the ranking.
-            ranked = [e for e in ranked if e not in free]
-            if not ranked:
-                break
+            # Nothing among these helps within the share: go on down the ranking.
+            ranked = ranked[tried:]
             continue
         edits.append(best[1])
         curve.append(best[2])
