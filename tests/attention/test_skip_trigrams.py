@@ -8,7 +8,8 @@ import torch
 
 import unembed
 from tests.conftest import tiny
-from unembed.attention.skip_trigrams import check_in_corpus
+from unembed.attention.skip_trigrams import check_in_corpus, frequent_tokens
+from unembed.errors import InvalidInput
 
 
 def dense(name: str, layer: int, head: int, offset: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,6 +51,26 @@ def test_the_corpus_says_how_often_a_triple_holds() -> None:
     (never,) = check_in_corpus(lm, [(bay, keep, mind)], texts)
     assert math.isnan(never.rate_with)
     assert check_in_corpus(lm, [], texts) == []
+
+
+def test_only_among_some_tokens() -> None:
+    lm = tiny("gpt2", torch.float64)
+    ids = torch.tensor([3, 8, 20, 41, 77])
+    raw_qk = lm.weights.W_E[ids] @ unembed.circuits(lm).qk(0, 1).dense() @ lm.weights.W_E[ids].T
+    raw_ov = lm.weights.W_E[ids] @ unembed.circuits(lm).ov(0, 1).dense() @ lm.weights.W_U[:, ids]
+    qk = (raw_qk - raw_qk.mean(1, keepdim=True)) * unembed.circuits(lm).scales[0]
+    ov = raw_ov - raw_ov.mean(1, keepdim=True)
+    score = qk.T.clamp_min(0)[:, :, None] * ov.clamp_min(0)[:, None, :]
+    found = unembed.circuits(lm).skip_trigrams(0, 1, top=4, among=ids)
+    torch.testing.assert_close(
+        torch.tensor([t.score for t in found]).double(), score.flatten().topk(4).values, rtol=1e-6, atol=1e-6
+    )
+    assert {t.source for t in found} <= set(ids.tolist())
+    with pytest.raises(InvalidInput, match="left out"):
+        unembed.circuits(lm).skip_trigrams(0, 1, source=9, among=ids)
+    counted = unembed.load("attn-2l")
+    the = counted.single_token(" the")
+    assert frequent_tokens(counted, ["I saw the cat and the dog"], 2).tolist() == [the]
 
 
 def test_bugs_are_raised_pairs_that_never_occur_though_both_halves_do() -> None:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.attention import composition as _composition
@@ -216,16 +216,19 @@ class Circuits:
         offset: int = 1,
         source: str | int | None = None,
         hide_unlearned: bool = True,
+        among: Int[Tensor, " token"] | None = None,
     ) -> list[SkipTrigram]:
         """The "source ... destination -> output" triples that a head raises most; see `skip_trigrams`."""
         token = None if source is None else self.lm.single_token(source)
         return skip_trigrams(
-            self, layer, head, top, basis=basis, offset=offset, source=token, hide_unlearned=hide_unlearned
+            self, layer, head, top, basis=basis, offset=offset, source=token, hide_unlearned=hide_unlearned, among=among
         )
 
-    def skip_trigram_bugs(self, layer: int, head: int, source: str | int, corpus: Any = None, k: int = 20) -> Bugs:
+    def skip_trigram_bugs(
+        self, layer: int, head: int, source: str | int, corpus: Any = None, k: int = 20, **options: Any
+    ) -> Bugs:
         """The pairs that a head raises by mistake after a source; see `skip_trigrams.bugs`."""
-        return bugs(self, layer, head, self.lm.single_token(source), corpus, k=k)
+        return bugs(self, layer, head, self.lm.single_token(source), corpus, k=k, **options)
 
     def expand(self, tokens: Tokens, order: int = 2, position: int = -1) -> Expansion:
         """The logits of a prompt at one position as a sum over paths through heads; see `expansion.expand`."""

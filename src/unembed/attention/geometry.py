@@ -214,7 +214,8 @@ def memory_management(
         every = torch.cat(list(cosines.values()))
         owners = [(n, i) for n, c in cosines.items() for i in range(len(c))]
         for at in every.topk(min(top, len(every)), largest=False).indices.tolist():
-            listed.append(Eraser(*owners[at], float(every[at])))
+            layer, index = owners[at]
+            listed.append(Eraser(layer, index, float(every[at])))
     if verify and listed:
         listed = _verified(lm, listed, corpus, max_tokens)
     counts = tuple(int((cosines[n] < threshold).sum()) if n in cosines else 0 for n in range(lm.n_layers))

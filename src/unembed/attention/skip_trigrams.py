@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unembed.attention.low_rank import LowRank
 from unembed.attention.windows import windows_of
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -50,11 +51,22 @@ class Centred:
     """(source, output): the logit above the source's mean over outputs."""
 
 
-def centred(circuits: Circuits, layer: int, head: int, basis: str, offset: int, hide_unlearned: bool) -> Centred:
+def centred(
+    circuits: Circuits,
+    layer: int,
+    head: int,
+    basis: str,
+    offset: int,
+    hide_unlearned: bool,
+    among: Int[Tensor, " token"] | None = None,
+) -> Centred:
     """Both circuits of a head, each above the mean that softmax does not see. Memory: d_vocab * d_head, four times."""
     lm = circuits.lm
     learned = (~lm.unlearned).nonzero()[:, 0] if hide_unlearned else torch.arange(lm.d_vocab)
-    ids = (learned if len(learned) else torch.arange(lm.d_vocab)).to(lm.weights.W_E.device)
+    ids = (learned if len(learned) else torch.arange(lm.d_vocab)) if among is None else among
+    if not len(ids):
+        raise InvalidInput("skip-trigrams among no tokens", why="none is left to choose from")
+    ids = ids.to(lm.weights.W_E.device)
     qk = circuits.qk_full(layer, head, offset, basis, destinations=ids, sources=ids)
     ov = circuits.ov_full(layer, head, basis, sources=ids, outputs=ids)
     scale = circuits.scales[lm.layer(layer)]
@@ -73,6 +85,7 @@ def skip_trigrams(
     offset: int = 1,
     source: int | None = None,
     hide_unlearned: bool = True,
+    among: Int[Tensor, " token"] | None = None,
 ) -> list[SkipTrigram]:
     """The triples with the largest product of attention and effect, exact over all sources, destinations and outputs.
 
@@ -85,11 +98,12 @@ def skip_trigrams(
         offset: how far the source lies back, for rotary positions.
         source: only this source token.
         hide_unlearned: leave out tokens that the model never learned.
+        among: only these tokens; means are over them. The largest entries of all are often of rare tokens.
 
     Time: one pass of blocks over either circuit. The best triples come from the `top` sources whose best product is
     largest, and there from the `top` best destinations and outputs, so nothing else is looked at.
     """
-    both = centred(circuits, layer, head, basis, offset, hide_unlearned)
+    both = centred(circuits, layer, head, basis, offset, hide_unlearned, among)
     n = len(both.ids)
     if source is None:
         attention = torch.empty(n, dtype=both.qk.left.dtype, device=both.ids.device)
@@ -100,7 +114,7 @@ def skip_trigrams(
             effect[some] = both.ov.rows(some).amax(dim=1)
         best = (attention.clamp_min(0) * effect.clamp_min(0)).topk(min(top, n)).indices
     else:
-        best = (both.ids == circuits.lm.single_token(source)).nonzero()[:, 0]
+        best = _at(both, circuits, source)
     k = min(top, n)
     attentions, destinations = both.qk.columns(best).topk(k, dim=0)  # (k, source)
     effects, outputs = both.ov.rows(best).topk(k, dim=1)  # (source, k)
@@ -111,9 +125,30 @@ def skip_trigrams(
         s, rest = divmod(place, k * k)
         d, o = divmod(rest, k)
         if value > 0:
-            triple = (int(both.ids[i]) for i in (best[s], destinations[d, s], outputs[s, o]))
-            found.append(SkipTrigram(*triple, float(attentions[d, s]), float(effects[s, o]), value))
+            source_id, destination, output = (int(both.ids[i]) for i in (best[s], destinations[d, s], outputs[s, o]))
+            attended, moved = float(attentions[d, s]), float(effects[s, o])
+            found.append(SkipTrigram(source_id, destination, output, attended, moved, value))
     return found
+
+
+def _at(both: Centred, circuits: Circuits, source: int) -> Int[Tensor, " one"]:
+    """Where a source stands among the tokens kept."""
+    found = (both.ids == circuits.lm.single_token(source)).nonzero()[:, 0]
+    if not len(found):
+        raise InvalidInput(
+            f"source {circuits.lm.token_strings([source])[0]!r}",
+            why="it is left out: the model never learned it, or it is too rare",
+            instead="Choose another, or hide nothing",
+        )
+    return found
+
+
+def frequent_tokens(lm: Decoder, corpus: Any = None, min_count: int = 30) -> Int[Tensor, " token"]:
+    """The tokens that occur at least so often in a corpus."""
+    counts = torch.zeros(lm.d_vocab, dtype=torch.long)
+    for segment in windows_of(corpus, overlap=0).segments(lm):
+        counts += torch.bincount(segment.tokens.long(), minlength=lm.d_vocab)
+    return (counts >= min_count).nonzero()[:, 0]
 
 
 @dataclass(frozen=True)
@@ -224,10 +259,11 @@ def bugs(
     k: int = 20,
     basis: str = "raw",
     offset: int = 1,
+    among: Int[Tensor, " token"] | None = None,
 ) -> Bugs:
     """The crossed pairs of one source: raised by the head, absent from the corpus, though both halves occur."""
-    both = centred(circuits, layer, head, basis, offset, hide_unlearned=True)
-    at = int((both.ids == circuits.lm.single_token(source)).nonzero()[0])
+    both = centred(circuits, layer, head, basis, offset, hide_unlearned=True, among=among)
+    at = int(_at(both, circuits, source)[0])
     k = min(k, len(both.ids))
     attention, d = both.qk.columns(at)[:, 0].topk(k)
     effect, o = both.ov.rows(at)[0].topk(k)

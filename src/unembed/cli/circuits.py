@@ -138,6 +138,9 @@ def skip_trigrams(
     head: HeadOfLayer,
     source: Annotated[str | None, typer.Option(help="Only this source token.", show_default=False)] = None,
     check: Annotated[bool, typer.Option("--check", help="Count the triples in the corpus.")] = False,
+    min_count: Annotated[
+        int, typer.Option("--min-count", min=0, help="Only tokens that occur so often in the corpus; 0: all.")
+    ] = 0,
     corpus: Corpus = None,
     basis: Basis = "raw",
     top: Top = 30,
@@ -157,9 +160,13 @@ def skip_trigrams(
     from unembed.reports import elhage2021_heads as sections
 
     passport = sections.passport_of(circuits, basis, corpus=(corpus or "wikitext sample") if check else None)
-    made = [
-        sections.skip_trigram_section(circuits, layer, head, top, basis, passport, corpus, check=check, source=source)
-    ]
+    among = None
+    if min_count > 0:
+        from unembed.attention.skip_trigrams import frequent_tokens
+
+        among = frequent_tokens(circuits.lm, corpus, min_count)
+    asked = {"check": check, "source": source, "among": among}
+    made = [sections.skip_trigram_section(circuits, layer, head, top, basis, passport, corpus, **asked)]
     title = f"Skip-trigrams of head {layer}.{head} of {circuits.lm.name}"
     _deliver(circuits, title, made, passport, as_json=as_json, csv=csv, plain=plain, html=html)
 

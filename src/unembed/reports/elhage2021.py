@@ -17,6 +17,7 @@ from unembed.attention.direct_path import direct_path
 from unembed.attention.geometry import memory_management, subspaces, virtual_weights
 from unembed.attention.head_scores import HeadScores
 from unembed.attention.induction import Evidence, in_context, look, scores_on_text
+from unembed.attention.skip_trigrams import frequent_tokens
 from unembed.attention.windows import windows_of
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
@@ -139,13 +140,21 @@ class _Study:
         """Skip-trigrams of the first layer's strongest copying heads, in the corpus, and their bugs."""
         scores = self.circuits.copying_scores(self.basis)[0]
         heads = [int(h) for h in scores.argsort(descending=True)[:2]]
+        # The largest entries of all are of rare tokens, which a corpus of this size cannot speak about.
+        among = frequent_tokens(self.lm, self.corpus)
+        if len(among) < 50:
+            among = frequent_tokens(self.lm, self.corpus, 1)
         made = [
-            skip_trigram_section(self.circuits, 0, h, 25, self.basis, self.passport, self.corpus, check=True)
+            skip_trigram_section(
+                self.circuits, 0, h, 25, self.basis, self.passport, self.corpus, check=True, among=among
+            )
             for h in heads
         ]
         made[0] = _with(made[0], findings.skip_trigram_findings(made))
-        frequent = _frequent_source(self.circuits, heads[0], self.corpus)
-        bugs = bug_section(self.circuits, 0, heads[0], frequent, self.passport, self.corpus)
+        best = self.circuits.skip_trigrams(0, heads[0], 1, basis=self.basis, among=among)
+        if not best:
+            return made
+        bugs = bug_section(self.circuits, 0, heads[0], best[0].source, self.passport, self.corpus, among)
         return [*made, _with(bugs, findings.bug_findings(bugs))]
 
     def expansion(self) -> list[Section]:
@@ -253,15 +262,6 @@ class _Study:
 
 def _of_layers(lm: Decoder, layers: set[int]) -> list[tuple[int, int]]:
     return [(layer, head) for layer in sorted(layers) for head in range(lm.n_heads)]
-
-
-def _frequent_source(heads: Circuits, head: int, corpus: Any) -> int:
-    """The source of this head's best skip-trigrams that is most frequent in the corpus."""
-    sources = list(dict.fromkeys(t.source for t in heads.skip_trigrams(0, head, 50)))
-    counts = torch.zeros(heads.lm.d_vocab, dtype=torch.long)
-    for segment in windows_of(corpus).segments(heads.lm):
-        counts += torch.bincount(segment.tokens.long(), minlength=heads.lm.d_vocab)
-    return max(sources, key=lambda s: int(counts[s]))
 
 
 def _with(section: Section, found: tuple[Finding, ...]) -> Section:

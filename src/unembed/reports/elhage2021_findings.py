@@ -120,14 +120,21 @@ def composition_findings(circuits: Circuits, scores: HeadScores, basis: str, see
     reader = divmod(best % (layers * heads), heads)
     previous = float(scores.previous_token[writer])
     most = scores.top("previous_token", 1)[0]
-    peaks = ", ".join(f"{m.upper()} {float(t.max()):+.3f}" for m, t in tops.items())
+    peaks = {mode: float(t.max()) for mode, t in tops.items()}
     return (
         Finding(
-            "Only K-composition is large in the two-layer model, almost all of it with one previous-token head.",
-            f"The strongest pairs above random: {peaks}. The strongest K-composition is of {writer[0]}.{writer[1]} "
-            f"(attends to the previous token with {previous:.0%}) with {reader[0]}.{reader[1]}; the head that attends "
-            f"there most is {most[0]}.{most[1]} ({most[2]:.0%}).",
+            "The K-composition that stands out is with a previous-token head.",
+            f"The strongest K-composition ({peaks['k']:+.3f} above random) is of {writer[0]}.{writer[1]} (attends to "
+            f"the previous token with {previous:.0%}) with {reader[0]}.{reader[1]}; the head that attends there most is "
+            f"{most[0]}.{most[1]} ({most[2]:.0%}).",
             previous >= ROLE,
+            "Two-layer models: composition",
+        ),
+        Finding(
+            "Q- and V-composition are small in the two-layer model.",
+            f"The strongest pairs above random: Q {peaks['q']:+.3f}, K {peaks['k']:+.3f}, V {peaks['v']:+.3f}. Small "
+            "here means less than half of K.",
+            max(peaks["q"], peaks["v"]) < peaks["k"] / 2,
             "Two-layer models: composition",
         ),
     )

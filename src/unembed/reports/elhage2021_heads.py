@@ -162,10 +162,11 @@ def skip_trigram_section(
     *,
     check: bool = False,
     source: str | None = None,
+    among: Tensor | None = None,
 ) -> Section:
     """The triples that a head raises most; with `check`, how they stand in a corpus."""
     lm = circuits.lm
-    found = circuits.skip_trigrams(layer, head, top, basis=basis, source=source)
+    found = circuits.skip_trigrams(layer, head, top, basis=basis, source=source, among=among)
     columns: dict[str, list[Any]] = {
         f"{part}_token": lm.token_strings(torch.tensor([getattr(t, part) for t in found], dtype=torch.long))
         for part in ("source", "destination", "output")
@@ -186,8 +187,8 @@ def skip_trigram_section(
     if copies and check:
         plausible = [i for i in copies if seen[i].output_with_source + seen[i].output_without_source > 0]
         note += (
-            f" {len(copies)} of the {len(found)} triples copy the source, {len(plausible)} of these to a place where the "
-            "corpus has it follow the destination: primitive in-context learning."
+            f" {len(copies)} of the {len(found)} triples copy the source, {len(plausible)} of these to a place where "
+            "the corpus has it follow the destination: primitive in-context learning."
         )
     title = f"Skip-trigrams of head {layer}.{head}: source ... destination, then output"
     name = f"skip_trigrams_{layer}_{head}"
@@ -203,10 +204,18 @@ def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def bug_section(circuits: Circuits, layer: int, head: int, source: int, passport: Passport, corpus: Any) -> Section:
+def bug_section(
+    circuits: Circuits,
+    layer: int,
+    head: int,
+    source: int,
+    passport: Passport,
+    corpus: Any,
+    among: Tensor | None = None,
+) -> Section:
     """Pairs that a head raises after a source although they never occur: both halves do, in other pairs."""
     lm = circuits.lm
-    found = circuits.skip_trigram_bugs(layer, head, source, corpus)
+    found = circuits.skip_trigram_bugs(layer, head, source, corpus, among=among)
     pairs = found.pairs[:20]
     (name,) = lm.token_strings(torch.tensor([source]))
     columns = {
