@@ -19,6 +19,10 @@ from unembed.errors import IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index
 from unembed.reports import Report, reopen, work
 from unembed.reports.geva2021 import measuring
+from unembed.reports.geva2021.patterns import Finder
+from unembed.reports.geva2021.people import compared, rule_labels
+from unembed.reports.geva2021.text import Text
+from unembed.reports.geva2021.triggers import KeyTriggers
 from unembed.reports.page import page
 
 SMALL: dict[str, Any] = dict(
@@ -107,6 +111,29 @@ def test_an_index_gives_the_same_report_as_its_corpus(tmp_path: Path) -> None:
                     assert value == theirs[column], (name, column)
     with pytest.raises(IndexFault):
         unembed.report("geva2021", lettered("gpt2"), None, tmp_path / "c", index=str(tmp_path / "index"), **SMALL)
+
+
+def test_labels_of_an_index_say_how_far_the_rules_agree_with_people(tmp_path: Path) -> None:
+    lm, corpus = lettered("opt"), open_corpus(texts(12))
+    index = Index.build(lm, corpus, tmp_path / "index", top=6, min_prefix=1, tokens_per_batch=300)
+    text, triggers = Text.of_index(index, lm), KeyTriggers.of_index(index, 6)
+    finder = Finder.of([text.prefix(p) for p in text.all_prefixes()[::9].tolist()], None, ())
+    keys = [(0, i) for i in range(12)]
+    ours = rule_labels(finder, text, triggers, keys)
+    assert {row["notes"]["pattern"] for row in ours} == {None, "shallow"}  # both answers, else there is no kappa
+    for n, (layer, i) in enumerate(keys):
+        for row in (row for row in ours if (row["layer"], row["index"]) == (layer, i)):
+            twin, other = row["notes"], {"pattern": None, "members": []}
+            index.add_label(layer, i, row["label"], author="twin", kind="key", notes=twin)
+            index.add_label(layer, i, row["label"], author="halfway", kind="key", notes=twin if n % 2 else other)
+    found = compared(index.labels().rows(), finder, text, triggers)
+    kappas = {(q, p): k for q, p, k in zip(found["question"], found["pair"], found["kappa"], strict=True)}
+    assert kappas["is there a pattern", "rules and twin"] == 1.0
+    assert kappas["does this token or prefix belong to one", "rules and twin"] == 1.0
+    assert kappas["is there a pattern", "halfway and rules"] < 1.0
+    report = unembed.report("geva2021", lm, None, tmp_path / "r", index=str(tmp_path / "index"), **SMALL)
+    assert "rules and twin" in {row["annotators_text"] for row in report["people"].rows()}
+    assert len(compared([], finder, text, triggers)["pair"]) == 0
 
 
 def test_the_released_codes_choices_are_options_and_say_so(tmp_path: Path) -> None:

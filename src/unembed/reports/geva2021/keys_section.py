@@ -91,6 +91,7 @@ def patterns_section(m: Measurements) -> Section:
             beside.exhibit(passport, "The same rules on sets of random prefixes say what they find where nothing is."),
             Exhibit("patterns", Table("Patterns by layer", table, passport), percent=("covered", *_KINDS)),
             _examples(m),
+            *_people(m),
         ),
         (
             Figure(
@@ -126,6 +127,20 @@ def _examples(m: Measurements) -> Exhibit:
     }
     table = Table("Sampled keys, their patterns and first triggers", columns_, passport_of(m))
     return Exhibit("pattern_examples", table, "Counts of prefixes in parentheses.", folded=True)
+
+
+def _people(m: Measurements) -> list[Exhibit]:
+    """Agreement of the rules with people, where an index with labels was given."""
+    if not len(m.people.get("pair", ())):
+        return []
+    columns_ = {
+        "question_text": m.people["question"].tolist(),
+        "annotators_text": m.people["pair"].tolist(),
+        "items": [int(n) for n in m.people["items"]],
+        "cohens_kappa": [float(k) for k in m.people["kappa"]],
+    }
+    note = "On the keys that people labelled in this index; “rules” are those of this report, on the same prefixes."
+    return [Exhibit("people", Table("Agreement of rules and people", columns_, passport_of(m)), note)]
 
 
 def perturbation_section(m: Measurements) -> Section:

@@ -13,7 +13,7 @@ from unembed.corpus.batches import bucketed
 from unembed.errors import InvalidInput
 from unembed.index import Index
 from unembed.models.decoder import Decoder
-from unembed.reports.geva2021 import patterns, perturbation, values
+from unembed.reports.geva2021 import patterns, people, perturbation, values
 from unembed.reports.geva2021.examples import Examples
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.text import Text
@@ -42,6 +42,7 @@ class Measurements:
         changes: (key, trigger, kind) relative changes of the perturbed keys.
         perturbed: these keys, (key, 2): layer and index.
         patterns: shares and numbers for the keys looked at, and for sets of random prefixes.
+        people: how far the rules agree with the labels of the index; empty without an index.
         seed: of all draws.
     """
 
@@ -57,6 +58,7 @@ class Measurements:
     changes: np.ndarray
     perturbed: np.ndarray
     patterns: Arrays
+    people: Arrays
     seed: int
 
 
@@ -131,6 +133,7 @@ def measured(lm: Decoder, corpus: Any, work: Work, options: Options) -> Measurem
         changed,
         keys,
         _patterns(lm, text, triggers, work, options),
+        {} if index is None else _people(index, lm, text, triggers, work, options),
         work.seed,
     )
 
@@ -219,12 +222,10 @@ def _patterns(lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, option
 
     def compute() -> Arrays:
         work.progress("looking for patterns", 0, 1)
-        classes = model_classes(lm, options.semantic == "both")
-        kinds = ("semantic", "names", *(("embedding",) if options.semantic == "both" else ()))
         random = np.random.default_rng([work.seed, 2])
         everything = text.all_prefixes()
-        drawn = random.choice(everything, min(patterns.REFERENCE, len(everything)), replace=False)
-        finder = patterns.Finder.of([_body(text, p) for p in drawn.tolist()], classes, kinds)
+        finder = _finder(lm, text, work.seed, options)
+        classes = finder.classes
         keys = triggers.sampled(options.pattern_keys, patterns.FEWEST, work.seed, "patterns")
         sets = [(key, triggers.positions[triggers.row(*key)][: options.shown]) for key in keys]
         # As many sets of random prefixes: what the rules find where there is nothing to find.
@@ -255,6 +256,22 @@ _COLUMNS = (
     *("layer", "index", "prefixes", "n_shallow", "n_semantic"),
     *("shallow", "both", "semantic", "none", "described"),
 )
+
+
+def _finder(lm: Decoder, text: Text, seed: int, options: Options) -> patterns.Finder:
+    """The rules, with random prefixes of the corpus to say what is common."""
+    kinds = ("semantic", "names", *(("embedding",) if options.semantic == "both" else ()))
+    everything = text.all_prefixes()
+    random = np.random.default_rng([seed, 3])
+    drawn = random.choice(everything, min(patterns.REFERENCE, len(everything)), replace=False)
+    classes = model_classes(lm, options.semantic == "both")
+    return patterns.Finder.of([_body(text, p) for p in drawn.tolist()], classes, kinds)
+
+
+def _people(index: Index, lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
+    """Agreement of the rules with the labels that people left in the index."""
+    rows = [row for row in index.labels().rows() if row["kind"] == "key"]
+    return people.compared(rows, _finder(lm, text, work.seed, options), text, triggers) if rows else {}
 
 
 def _body(text: Text, position: int) -> np.ndarray:

@@ -69,7 +69,7 @@ class Beside:
             "here_high": [float(m.high) for m in measured],
             "here_n": [int(m.n) for m in measured],
             "here_published": list(published),
-            "source": list(sources),
+            "source_text": list(sources),
         }
         return Exhibit(self.name, Table(self.title, table, passport), note)
 
