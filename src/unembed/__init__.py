@@ -35,6 +35,7 @@ _HOMES: dict[str, str] = {
     "sub_update_effects": "unembed.memories.effects",
     "annotation": "unembed.concepts",
     "value_concepts": "unembed.concepts.of_values",
+    "train": "unembed.training.by_name",
     "UnembedError": "unembed.errors",
     "open_corpus": "unembed.corpus.corpus",
     "sweep": "unembed.sweeps.sweep",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from unembed.stream.edits import scale_head as scale_head
     from unembed.stream.edits import set_coefficient as set_coefficient
     from unembed.sweeps.sweep import sweep as sweep
+    from unembed.training.by_name import train as train
 else:
 
     def __getattr__(name: str) -> Any:

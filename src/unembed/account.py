@@ -183,6 +183,9 @@ def account(
     logit = logit - seen.logits[0, column, other] if other is not None else logit
     if lm.structure.logit_softcap is not None:
         columns.add("soft cap", logit - _uncapped(lm, last, target, other, u, linear))
+    elif hasattr(lm.structure.head, "band_scores"):
+        # An adaptive softmax gives log-probabilities: the token's score in its band less what normalises the bands.
+        columns.add("band normalisers", logit - _uncapped(lm, last, target, other, u, linear))
     return _closed(lm, columns, target, other, position, by, float(logit))
 
 

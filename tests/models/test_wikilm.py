@@ -270,3 +270,15 @@ def test_the_tokenizer_is_saved_and_opened_again(tmp_path: Path):
     again = AutoTokenizer.from_pretrained(tmp_path)
     assert again("b a")["input_ids"] == [2, 5, 4]
     assert again.pad_token_id == 1 and again.eos_token == "</s>"
+
+
+@pytest.mark.parametrize("by", ["component", "head", "source", "memory"])
+def test_an_account_of_a_log_probability_names_what_normalises_the_bands(by: str) -> None:
+    lm = load(wikilm())
+    prompt = torch.tensor([[3, 5, 8, 13, 21]])
+    account = lm.trace(prompt).account(7, by=by)
+    assert account.error < 1e-4
+    assert account.logit == pytest.approx(float(lm.run(prompt).logits[0, -1, 7]), abs=1e-5)
+    score = lm.structure.head.band_scores(lm.run(prompt, capture=("resid_post",))["resid_post"][-1][0, -1])[7]
+    writers = sum(row.share for row in account.rows if row.label != "band normalisers")
+    assert writers == pytest.approx(float(score), abs=1e-4)

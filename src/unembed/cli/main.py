@@ -24,6 +24,7 @@ from unembed.cli import (
     steer,
     toxicity,
     trace,
+    train,
     value,
 )
 from unembed.errors import OutOfMemory, UnembedError
@@ -111,6 +112,7 @@ app.command("value")(value.value)
 app.command("clusters")(clusters.clusters)
 app.command("concepts")(concepts.concepts)
 app.command("models")(models.models)
+app.command("train")(train.train)
 app.command("doctor")(doctor.doctor)
 app.command("serve")(serve.serve)
 app.command("steer")(steer.steer)

@@ -1,0 +1,44 @@
+"""`unembed train`: a shipped model made again, or a small WikiLM made."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unembed.cli import options
+
+Name = Annotated[str, typer.Argument(help="wren, attn-1l, attn-2l, or wikilm-mini.", show_default=False)]
+
+
+def train(
+    name: Name,
+    corpus: Annotated[
+        str | None,
+        typer.Option(help="Folder of *.jsonl.xz; wikilm-mini also takes a text file, or the shipped sample if none."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for checkpoints, curve and model.")] = Path("models"),
+    until: Annotated[int | None, typer.Option(min=1, help="Stop after this many updates.", show_default=False)] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads for torch.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights and batches; default: the recipe's.")] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Compile the loss: needs a C++ compiler, twice as fast.")
+    ] = True,
+    as_json: options.Json = False,
+) -> None:
+    """Train a model and leave a folder that `--model` opens; stopped and started again, wren and attn-* go on."""
+    import unembed
+
+    def show(row: dict[str, Any]) -> None:
+        print(" ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr, flush=True)
+
+    folder = unembed.train(
+        name, corpus=corpus, out=out, until=until, threads=threads, seed=seed, compiled=compiled, progress=show
+    )
+    if as_json:
+        print(json.dumps({"schema": "unembed.train/1", "model": name, "folder": str(folder)}))
+    else:
+        print(folder)

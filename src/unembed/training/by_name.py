@@ -1,0 +1,67 @@
+"""`unembed.train`: one name, one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unembed.errors import InvalidInput
+from unembed.training import making, wikilm_mini
+from unembed.training.recipes import RECIPES
+
+WIKILM_MINI = "wikilm-mini"
+
+
+def train(
+    name: str,
+    *,
+    corpus: str | Path | None,
+    out: str | Path,
+    until: int | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    compiled: bool = True,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> Path:
+    """Train a shipped model again, or a small WikiLM, and return the folder that `unembed.load` opens.
+
+    Args:
+        name: wren, attn-1l, attn-2l, or wikilm-mini.
+        corpus: a folder of `*.jsonl.xz`; for wikilm-mini also a text file, or None for the shipped sample.
+        out: where checkpoints, curve and model go.
+        until: stop after this many updates; wren and attn-* go on from there when called again.
+        threads: how many threads torch may use.
+        seed: of weights and batches; the recipe's if not given.
+        compiled: whether wren and attn-* go through `torch.compile`.
+        progress: called with rows of the loss curve.
+
+    Raises:
+        InvalidInput: there is no such model, or no corpus is named for one that needs it.
+        CorpusUnreadable: the corpus holds no text that can be read.
+        CheckpointFault: a checkpoint in `out` is damaged or of another recipe.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if name == WIKILM_MINI:
+        mini = wikilm_mini.Mini()
+        mini = replace(mini, seed=mini.seed if seed is None else seed, steps=mini.steps if until is None else until)
+        lines = wikilm_mini.lines_of(None if corpus is None else str(corpus))
+        return wikilm_mini.train(lines, Path(out) / name, mini, progress)
+    if name not in RECIPES:
+        raise InvalidInput(
+            f"model {name!r}",
+            why="no recipe bears that name",
+            instead=f"Take one of {', '.join([*RECIPES, WIKILM_MINI])}",
+        )
+    if corpus is None:
+        raise InvalidInput(
+            f"training {name}",
+            why="no corpus is named, and the shipped sample is too small for it",
+            instead="Give a folder of xz-compressed JSON lines with a `text` in each",
+        )
+    recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)
+    return making.train(name, corpus=corpus, out=out, until=until, compiled=compiled, recipe=recipe, progress=progress)
