@@ -218,14 +218,14 @@ def large(layers: int = 3) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all when none")
-    parser.add_argument("--peers", help="folder that holds TransformerLens and what it needs")
+    parser.add_argument("--peers", help="folders that hold TransformerLens 3 and what it needs, with colons between")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--contestant")
     parser.add_argument("--large", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.peers:
-        sys.path.append(asked.peers)
+        sys.path += asked.peers.split(":")
     if asked.contestant:
         contest(asked.contestant)
     elif asked.large:

@@ -125,8 +125,8 @@ def composition_findings(circuits: Circuits, scores: HeadScores, basis: str, see
         Finding(
             "The K-composition that stands out is with a previous-token head.",
             f"The strongest K-composition ({peaks['k']:+.3f} above random) is of {writer[0]}.{writer[1]} (attends to "
-            f"the previous token with {previous:.0%}) with {reader[0]}.{reader[1]}; the head that attends there most is "
-            f"{most[0]}.{most[1]} ({most[2]:.0%}).",
+            f"the previous token with {previous:.0%}) with {reader[0]}.{reader[1]}; the head that attends there most "
+            f"is {most[0]}.{most[1]} ({most[2]:.0%}).",
             previous >= ROLE,
             "Two-layer models: composition",
         ),
