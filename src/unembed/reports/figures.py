@@ -74,7 +74,7 @@ def _beside(columns: Columns, name: str) -> tuple[list[Any] | None, list[Any] | 
 
 
 def _legend(canvas: Canvas, figure: Figure, columns: Columns, *, always: bool = False) -> None:
-    names, kinds = _names(figure), [f"f{i % SERIES}" for i in range(len(figure.y))]
+    names, kinds = _names(figure), [_fill(i, name) for i, name in enumerate(figure.y)]
     if len(names) > 1 or always:
         canvas.legend(names, kinds)
 
@@ -137,6 +137,11 @@ def _bars(canvas: Canvas, figure: Figure, columns: Columns) -> None:
                 canvas.rule(left - 2, y(published[i]), left + width + 2, y(published[i]), "middle dash")
 
 
+def _fill(number: int, name: str) -> str:
+    """The colour of a series; what is left over ("none") has none of its own."""
+    return "rest" if name == "none" else f"f{number % SERIES}"
+
+
 def _stacks(canvas: Canvas, figure: Figure, columns: Columns) -> None:
     _legend(canvas, figure, columns, always=True)
     n = len(columns[figure.x])
@@ -152,7 +157,7 @@ def _stacks(canvas: Canvas, figure: Figure, columns: Columns) -> None:
                 continue
             top, foot = y(below + value), y(below)
             said = _hover(figure, columns, name, i, label)
-            canvas.box(x(i) - width / 2, top, width, foot - top - 0.6, f"f{s % SERIES}", said, "fill-opacity:.88")
+            canvas.box(x(i) - width / 2, top, width, foot - top - 0.6, _fill(s, name), said, "fill-opacity:.88")
             below += value
 
 

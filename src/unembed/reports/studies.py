@@ -11,6 +11,7 @@ from typing import Any
 
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
+from unembed.index.fingerprint import weights_fingerprint
 from unembed.models.decoder import Decoder
 from unembed.reports.parts import Report
 from unembed.reports.rendering import prepared, write
@@ -87,13 +88,14 @@ def report(
         Unsupported: the model lacks what the study asks for.
     """
     study = find(name)
-    if corpus == SHIPPED:
-        corpus = open_corpus(None)
+    if corpus is not None:
+        # Opened here, so that what a stopped run left is known by the text's own fingerprint, not by its path.
+        corpus = open_corpus(None if isinstance(corpus, str) and corpus == SHIPPED else corpus)
     folder = prepared(out)
     key = {
         "study": name,
         "model": lm.name,
-        "revision": lm.revision,
+        "weights": weights_fingerprint(lm),
         "dtype": str(lm.dtype),
         "corpus": getattr(corpus, "fingerprint", None) or str(corpus),
         "seed": seed,

@@ -28,6 +28,7 @@ svg.figure { --s0: #2f6fde; --s1: #c2570c; --s2: #0b7a4b; --s3: #8a4fd0; --s4: #
 .figure .axis { stroke: var(--fig-line); stroke-width: 1; } .figure .zero { stroke: var(--fig-soft); opacity: .6; }
 .figure .line { fill: none; stroke-width: 2; stroke-linejoin: round; } .figure .dash { stroke-dasharray: 5 4; }
 .figure .band { opacity: .16; stroke: none; } .figure .whisker { stroke-width: 1.4; opacity: .7; fill: none; }
+.figure .rest { fill: var(--fig-line); }
 .figure .middle { stroke: var(--fig-ink); stroke-width: 2.2; }
 """
 for _i in range(SERIES):
