@@ -7,6 +7,9 @@ from itertools import islice
 
 from unembed.corpus.segments import Batch, Segment
 
+LEAST_SHARE = 0.25
+PADDING = 0.02
+
 
 def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[Batch]:
     """Segments in batches of at most `tokens` columns times rows.
@@ -26,13 +29,21 @@ def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[B
 
 
 def _cut(segments: list[Segment], tokens: int) -> Iterator[list[Segment]]:
-    """Runs of segments whose longest times their number is at most `tokens`."""
+    """Runs of segments whose longest times their number is at most `tokens`.
+
+    A run ends early, at a quarter of that, where the next segment would make more than a fiftieth of it padding: on
+    WikiText's sentences 0.4 % is padding then, for a sixth more batches.
+    """
     rows: list[Segment] = []
+    real = 0
     for segment in segments:
-        if rows and (len(rows) + 1) * len(segment) > tokens:
+        places = (len(rows) + 1) * len(segment)
+        padded = real >= LEAST_SHARE * tokens and real + len(segment) < (1 - PADDING) * places
+        if rows and (places > tokens or padded):
             yield rows
-            rows = []
+            rows, real = [], 0
         rows.append(segment)
+        real += len(segment)
     yield rows
 
 

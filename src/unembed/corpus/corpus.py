@@ -72,7 +72,7 @@ class Corpus:
             return sentence_segments(self.documents(), encoder, self.window, self.overlap)
         return window_segments(self.documents(), encoder, self.window, self.overlap)
 
-    def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 64) -> Iterator[Batch]:
+    def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 256) -> Iterator[Batch]:
         """Batches of about `tokens` tokens, of segments of about one length, the same in every run.
 
         Args:
