@@ -31,7 +31,7 @@ SIXTY = """\
 
 {n} values drawn evenly from the upper half of the layers (seed 0), each with the 20 tokens that score highest under the
 unembedding alone; tokens that occur less than 100 times in the training text are left out, a leading space shows as ·.
-A theme is written where a person named one at once: **{n_themed} of {n}**.
+A theme is written where one was evident at first sight: **{n_themed} of {n}**.
 
 {values}
 Beside them as many random vectors of the same lengths:
@@ -70,9 +70,7 @@ def opening(name: str, recipe: Recipe, n_tokens: int) -> str:
 matrices, Adam (peak {recipe.adam_lr:g}) for the rest. The phases as they were walked:
 
 {table}
-
-{recipe.history}
-
+{f"{chr(10)}{recipe.history}{chr(10)}" if recipe.history else ""}
 ## Data
 
 88 MB of text, one document in 80 held back by a hash of its id (measured on below, never trained on). One pass is 23.5

@@ -51,7 +51,7 @@ def as_cell(pieces: Sequence[str]) -> str:
 
 
 def values_table(rows: Sequence[tuple[str, Sequence[str], str]]) -> str:
-    """A Markdown table of vectors, their top pieces, and the theme a person saw, if any."""
+    """A Markdown table of vectors, their top pieces, and the theme a reader saw, if any."""
     lines = ["| vector | top 20 | theme |", "| --- | --- | --- |"]
     lines += [f"| {name} | {as_cell(pieces)} | {theme} |" for name, pieces, theme in rows]
     return "\n".join(lines) + "\n"

@@ -35,7 +35,7 @@ def publish(name: str, *, out: Path, to: Path, recipe: Recipe | None = None, the
         out: the folder that `train` wrote into.
         to: the folder that ships.
         recipe: sizes and phases other than those of the shipped model.
-        themes: a JSON object from "layer.index" to the word that a person gave this value.
+        themes: a JSON object from "layer.index" to the word that a reader gave this value.
     """
     recipe = recipe or RECIPES[name]
     run = Run(recipe, encoding.load(out / "text" / "train.npz"), out / name, compiled=False)
@@ -95,7 +95,7 @@ def n_gram_bits(
 
 
 def sixty(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path, named: dict[str, str]) -> str:
-    """The sixty values with the themes that a person named, and sixty random vectors."""
+    """The sixty values with the themes that a reader named, and sixty random vectors."""
     counts = torch.tensor(json.loads((folder / "token_counts.json").read_text()))
     unembedding = model.get_output_embeddings().weight.detach()  # type: ignore[union-attr]
     drawn = cards.sixty_values(model)
@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", choices=list(RECIPES))
     parser.add_argument("--out", type=Path, default=Path("models"), help="the folder that training wrote into")
     parser.add_argument("--to", type=Path, required=True, help="the folder to write")
-    parser.add_argument("--themes", type=Path, help="JSON: the word a person gave each value, by layer.index")
+    parser.add_argument("--themes", type=Path, help="JSON: the word a reader gave each value, by layer.index")
     given = parser.parse_args(arguments)
     print(publish(given.name, out=given.out, to=given.to, themes=given.themes))
     return 0
