@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from unembed.corpus import Corpus
+from unembed.corpus import Corpus, Segment
+from unembed.corpus.batches import bucketed
 from unembed.index.plan import Settings
 from unembed.memories.values import value_readings
 from unembed.models.decoder import Decoder
-from unembed.sweeps import ActiveFraction, MeanVariance, TopTriggers, sweep
+from unembed.sweeps import ActiveFraction, MeanVariance, Reducer, TopTriggers
+from unembed.sweeps.passing import feeding
 
-_SAMPLE, _SWEPT = 100_000, 15_000
-"""Characters that are cut, and that are run."""
+_SAMPLE, _SWEPT = 20_000, 3_000
+"""Tokens that are cut, and that are run."""
 # Bytes: a trigger is 8 in arrays and about 8 in Parquet, a value token 12 and about 5; the rest as on WikiText.
 _TRIGGER, _VALUE_TOKEN, _TOKEN, _SEGMENT, _SEARCHED = 16, 17, 4, 36, 4
 
@@ -54,50 +56,51 @@ def estimate(lm: Decoder, corpus: Corpus, settings: Settings) -> Estimate:
         Unsupported: the model has no memories.
     """
     lm.feed_forward(0)
-    sample, is_exact = _beginning(corpus, _SAMPLE)
-    began = time.perf_counter()
-    lengths = [(len(segment) - segment.skip) for segment in sample.segments(lm)]
-    tokens = max(1, sum(lengths))
-    cutting = (time.perf_counter() - began) / tokens
-    scale = 1.0 if is_exact else max(1.0, _size(corpus) / _size(sample))
-    swept, _ = _beginning(sample, _SWEPT)
-    seen = max(1, sum(len(segment) - segment.skip for segment in swept.segments(lm)))
+    sample: list[Segment] = []
+    tokens, is_exact, began = 0, True, time.perf_counter()
+    for segment in corpus.segments(lm):
+        if tokens >= _SAMPLE:
+            is_exact = False
+            break
+        sample.append(segment)
+        tokens += len(segment) - segment.skip
+    cutting = (time.perf_counter() - began) / max(1, tokens)
+    scale = 1.0 if is_exact else _times(corpus, sample[-1])
     reducers = [TopTriggers(settings.top, poles=settings.poles, by=settings.by), MeanVariance(), ActiveFraction()]
-    began = time.perf_counter()
-    sweep(lm, swept, reducers, tokens_per_batch=settings.tokens_per_batch)
-    a_token = (time.perf_counter() - began) / seen
+    a_token = _run(lm, sample, reducers, settings.tokens_per_batch)
     began = time.perf_counter()
     value_readings(lm, settings.top_tokens, layers=[0])
     a_layer = time.perf_counter() - began
     keys = sum(int(lm.weights.W_out[n].shape[0]) for n in range(lm.n_layers))
     both = settings.poles == "both" or (settings.poles == "auto" and lm.feed_forward(0).is_gated)
     slots = keys * settings.top * (2 if both else 1)
-    all_tokens, segments = round(tokens * scale), round(len(lengths) * scale)
+    all_tokens, segments = round(tokens * scale), round(len(sample) * scale)
     size = slots * _TRIGGER + keys * settings.top_tokens * _VALUE_TOKEN + segments * _SEGMENT
-    size += all_tokens * _TOKEN + min(all_tokens, slots * tokens / max(1, len(lengths))) * _SEARCHED
+    size += all_tokens * _TOKEN + min(all_tokens, slots * tokens / max(1, len(sample))) * _SEARCHED
     seconds = all_tokens * (a_token + 2 * cutting) + a_layer * lm.n_layers + slots * 2e-6
     return Estimate(all_tokens, segments, keys, seconds, round(size), slots * 12, is_exact)
 
 
-def _beginning(corpus: Corpus, characters: int) -> tuple[Corpus, bool]:
-    """The first texts of a corpus, at most so long, as a corpus in memory; and whether that is all of it."""
-    texts: list[str] = []
-    room = characters
-    for document in corpus.documents():
-        if room <= 0:
-            return _of_texts(corpus, texts), False
-        texts.append(document.text[:room])
-        room -= len(document.text)
-    return _of_texts(corpus, texts), room >= 0
+def _times(corpus: Corpus, last: Segment) -> float:
+    """How many times the part up to a segment the whole corpus is."""
+    by_share = 1 / last.share if last.share > 0 else float("inf")
+    by_count = corpus.max_documents / (last.document + 1) if corpus.max_documents else float("inf")
+    found = min(by_share, by_count)
+    return max(1.0, found) if found < float("inf") else 1.0
 
 
-def _of_texts(corpus: Corpus, texts: list[str]) -> Corpus:
-    return replace(corpus, files=(), texts=tuple(texts), max_documents=None)
-
-
-def _size(corpus: Corpus) -> int:
-    """Bytes of text in a corpus: file sizes where files are text as they are, else counted."""
-    is_plain = all(Path(path).suffix == ".txt" for path in corpus.files)
-    if corpus.files and not corpus.texts and corpus.max_documents is None and is_plain:
-        return sum(path.stat().st_size for path in corpus.files)
-    return sum(len(document.text.encode("utf-8", "surrogatepass")) for document in corpus.documents())
+def _run(lm: Decoder, sample: Sequence[Segment], reducers: Sequence[Reducer], tokens_per_batch: int) -> float:
+    """Seconds a token that a sweep takes, over the first batches of a sample."""
+    swept, seen = [], 0
+    for segment in sample:
+        swept.append(segment)
+        seen += len(segment)
+        if seen >= _SWEPT:
+            break
+    for reducer in reducers:
+        reducer.start(lm)
+    began = time.perf_counter()
+    with feeding(lm, reducers) as feed:
+        for batch in bucketed(iter(swept), tokens_per_batch, 64):
+            feed(batch)
+    return (time.perf_counter() - began) / max(1, seen)

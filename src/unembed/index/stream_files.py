@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,8 @@ from unembed.index.manifest import FileEntry, write_file
 from unembed.index.passages import Passages
 
 PART = "tokens"
-_COLUMNS: dict[str, Any] = {
-    "start": np.int64,
-    "first": np.int64,
-    "origin": np.int64,
-    "document": np.int32,
-    "sentence": np.int32,
-    "after": np.int32,
-}
+_COLUMNS = {"start": "q", "first": "q", "origin": "q", "document": "i", "sentence": "i", "after": "i"}
+"""Columns of the segments, by type code: 64 and 32 bits."""
 
 
 def write_stream(
@@ -33,7 +28,7 @@ def write_stream(
     Raises:
         CorpusUnreadable: the corpus holds no token.
     """
-    columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
+    columns = {name: array(code) for name, code in _COLUMNS.items()}
 
     def write_tokens(path: Path) -> None:
         with path.open("wb") as handle:
@@ -59,9 +54,9 @@ def write_stream(
             assert handle.tell() == data, "NumPy leaves room for the first axis to grow"
 
     entries = [write_file(folder, "tokens/token.npy", PART, write_tokens)]
-    for name, dtype in _COLUMNS.items():
-        array = np.asarray(columns[name], dtype=dtype)
-        entries.append(write_file(folder, f"tokens/{name}.npy", PART, lambda path, a=array: write_array(path, a)))
+    for name, column in columns.items():
+        held = np.frombuffer(column, dtype=column.typecode)
+        entries.append(write_file(folder, f"tokens/{name}.npy", PART, lambda path, a=held: write_array(path, a)))
     return entries
 
 
@@ -75,8 +70,8 @@ def open_stream(folder: Path, strings: Any) -> Passages:
     start = map_array(folder, "tokens/start.npy", shape=(None,), dtype=np.int64)
     n = len(start) - 1
     rest = {
-        name: map_array(folder, f"tokens/{name}.npy", shape=(n,), dtype=dtype)
-        for name, dtype in _COLUMNS.items()
+        name: map_array(folder, f"tokens/{name}.npy", shape=(n,), dtype=np.dtype(code))
+        for name, code in _COLUMNS.items()
         if name != "start"
     }
     return Passages(token=token, start=start, strings=strings, **rest)

@@ -1,0 +1,43 @@
+"""What a build will cost is told from a sample, and comes near what it does cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.index.conftest import TEXTS, corpus_of
+from unembed.corpus import open_corpus
+from unembed.errors import CorpusUnreadable, Unsupported
+from unembed.index import Index
+from unembed.language_model import LanguageModel
+
+
+def test_a_small_corpus_is_counted_whole(lm: LanguageModel, gated: LanguageModel) -> None:
+    cost = Index.estimate(lm, corpus_of(), 5)
+    segments = list(corpus_of().segments(lm))
+    assert cost.is_exact
+    assert (cost.tokens, cost.segments) == (sum(map(len, segments)), len(segments))
+    assert cost.keys == 2 * lm.d_mlp
+    assert cost.memory == 2 * lm.d_mlp * 5 * 12
+    assert Index.estimate(gated, corpus_of(), 5).memory == 2 * gated.d_mlp * 5 * 12 * 2  # both poles
+
+
+def test_a_large_corpus_is_extrapolated(lm: LanguageModel, tmp_path: Path) -> None:
+    path = tmp_path / "large.txt"
+    path.write_text("\n\n".join(TEXTS * 300))
+    corpus = open_corpus(path, markup="plain")
+    cost = Index.estimate(lm, corpus, 25)
+    assert not cost.is_exact
+    assert cost.tokens == pytest.approx(sum(len(s) - s.skip for s in corpus.segments(lm)), rel=0.03)
+    built = Index.build(lm, corpus, tmp_path / "index")
+    assert cost.bytes == pytest.approx(built.status()["bytes"], rel=0.5)
+
+
+def test_what_cannot_be_estimated(lm: LanguageModel) -> None:
+    from tests.conftest import tiny
+
+    with pytest.raises(CorpusUnreadable):
+        Index.estimate(lm, [" "])
+    with pytest.raises(Unsupported):
+        Index.estimate(tiny("attention-only"), corpus_of())
