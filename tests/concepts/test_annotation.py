@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from unembed.concepts.agreement import cohen_kappa, fleiss_kappa
 from unembed.concepts.annotation import Pattern
 from unembed.concepts.judge import judged
 from unembed.errors import InvalidInput
+from unembed.results import Passport, Table
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min_size=2, max_size=40))
@@ -143,3 +145,36 @@ def test_files_that_are_no_annotations(found, tmp_path: Path):
     one = annotation.automatic(found)
     with pytest.raises(InvalidInput, match="two or more"):
         annotation.agreement([one])
+
+
+class Store:
+    """Labels in a list, with an index's two methods."""
+
+    def __init__(self) -> None:
+        self.kept: list[dict] = []
+
+    def add_label(self, layer, index, label, *, author, kind, notes):
+        names = ("layer", "index", "label", "author", "kind", "notes")
+        self.kept.append(dict(zip(names, (layer, index, label, author, kind, notes), strict=True)))
+        return len(self.kept)
+
+    def labels(self, layer=None, index=None):
+        names = ("layer", "index", "label", "author")
+        columns = {name: [row[name] for row in self.kept] for name in names}
+        return Table("labels", columns, Passport("m", None, "none"))
+
+
+def test_patterns_become_labels_once_and_an_empty_vector_says_so(found, tmp_path: Path):
+    pattern = {"description": "letters", "kind": "semantic", "tokens": [0, 1, 2, 3]}
+    read = [annotation.load(filled(found, tmp_path / "ann.json", [pattern], "Ann"))]
+    store = Store()
+    assert annotation.keep(read, store) == 2
+    assert annotation.keep(read, store) == 0
+    first, second = store.kept
+    assert (first["layer"], first["index"], first["label"], first["author"]) == (0, 1, "letters", "Ann")
+    assert first["notes"] == {"pattern": "semantic", "members": [0, 1, 2, 3]}
+    assert second["notes"] == {"pattern": None, "members": []}
+    odd = replace(read[0], vectors=("L0.1", "random 3"))
+    with pytest.raises(InvalidInput, match="random 3"):
+        annotation.keep([odd], store)
+    assert len(store.kept) == 2

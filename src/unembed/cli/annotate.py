@@ -54,6 +54,10 @@ def import_files(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write every pattern as Parquet.", show_default=False)
     ] = None,
+    index: Annotated[
+        Path | None,
+        typer.Option("--index", metavar="DIR", help="Append the patterns to this index's labels.", show_default=False),
+    ] = None,
     as_json: options.Json = False,
     csv: options.Csv = False,
     plain: options.Plain = False,
@@ -68,6 +72,9 @@ def import_files(
     read = [unembed.annotation.load(path) for path in files]
     if out is not None:
         unembed.annotation.patterns_table(read).to_parquet(out)
+    if index is not None:
+        new = unembed.annotation.keep(read, unembed.Index.open(index))
+        print(f"appended {new} labels", file=sys.stderr)
     deliver_table(unembed.annotation.summary(read), as_json=as_json, csv=csv, plain=plain, html=None)
 
 

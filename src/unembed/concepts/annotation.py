@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from unembed.concepts.agreement import cohen_kappa, fleiss_kappa
+from unembed.concepts.annotating import NONE
 from unembed.concepts.classes import FEWEST
 from unembed.concepts.of_values import VectorConcepts, model_classes
 from unembed.concepts.wordnet import wordnet
@@ -227,3 +229,46 @@ def summary(annotations: Sequence[Annotation]) -> Table:
     for name, kinds in {"in_a_pattern": KINDS[:3], **{kind: (kind,) for kind in KINDS}}.items():
         columns[name] = [sum(a.coverage(kinds)) / max(len(a.vectors), 1) for a in annotations]
     return Table("Annotations", columns, Passport("annotations", None, "none"))
+
+
+@runtime_checkable
+class LabelStore(Protocol):
+    """What an index offers for labels."""
+
+    def add_label(
+        self, layer: int, index: int, label: str, *, author: str, kind: str, notes: Mapping[str, Any] | None
+    ) -> int:
+        """Append a label; its number."""
+        ...
+
+    def labels(self, layer: int | None = None, index: int | None = None) -> Table:
+        """The labels that hold."""
+        ...
+
+
+def keep(annotations: Sequence[Annotation], store: LabelStore) -> int:
+    """Append every pattern to an index as a label of its value; how many were new.
+
+    A vector in which an annotator found nothing gets the label that says so. What the same person has said of the same
+    value in the same words is not said twice.
+
+    Raises:
+        InvalidInput: a vector is no memory; nothing is appended then.
+    """
+    rows = []
+    for annotation in annotations:
+        for vector, found in zip(annotation.vectors, annotation.patterns, strict=True):
+            place = _MEMORY.fullmatch(vector)
+            if place is None:
+                raise InvalidInput(f"vector {vector!r}", why="an index labels memories only, such as L3.17")
+            for p in found or (Pattern(NONE, "", ()),):
+                notes = {"pattern": p.kind or None, "members": list(p.tokens)}
+                rows.append((int(place[1]), int(place[2]), p.description, annotation.annotator, notes))
+    known = {(r["layer"], r["index"], r["label"], r["author"]) for r in store.labels().rows()}
+    fresh = [row for row in rows if row[:4] not in known]
+    for layer, index, label, author, notes in fresh:
+        store.add_label(layer, index, label, author=author, kind="value", notes=notes)
+    return len(fresh)
+
+
+_MEMORY = re.compile(r"L(\d+)\.(\d+)")
