@@ -95,7 +95,7 @@ def test_every_number_is_that_of_the_prefix_run_alone(family: str, basis: str) -
 
 
 def test_relu_and_signed_activations_both_occur() -> None:
-    assert (swept("opt", "final")[3]["above_zero"] < 1).all()
+    assert float(swept("opt", "final")[3]["above_zero"].max()) < 1
     llama = lettered("llama", torch.float64)
     assert float(llama.run("the cat", "coefficients")["coefficients"].min()) < 0
 
