@@ -18,7 +18,8 @@ from unembed.corpus import open_corpus
 from unembed.errors import IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index
 from unembed.reports import Report, reopen, work
-from unembed.reports.geva2021 import measuring
+from unembed.reports.geva2021 import measuring, told
+from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.patterns import Finder
 from unembed.reports.geva2021.people import compared, rule_labels
 from unembed.reports.geva2021.text import Text
@@ -53,9 +54,6 @@ def test_every_figure_of_the_paper_has_its_table_and_findings(tmp_path: Path) ->
 
 def test_numbers_in_the_tables_are_those_measured(tmp_path: Path) -> None:
     lm, corpus = lettered("gpt2"), open_corpus(texts(12))
-    from unembed.reports.geva2021 import told
-    from unembed.reports.geva2021.options import Options
-
     (tmp_path / "w").mkdir()
     m = measuring.measured(lm, corpus, work.Work(tmp_path / "w", {}, 4), Options.of(SMALL))
     report, e = told(m), m.examples
@@ -95,6 +93,19 @@ def test_a_stopped_study_goes_on_with_the_stage_it_was_in(tmp_path: Path, monkey
         with pytest.raises(KeyboardInterrupt):
             study(tmp_path / "stopped", seed=1)  # other numbers: nothing to go on from
     assert page(again) == page(whole)
+
+
+def test_triggers_and_examples_together_take_one_pass_of_the_text(tmp_path: Path) -> None:
+    lm, corpus = lettered("gpt2"), open_corpus(texts(12))
+    options = Options.of(SMALL)
+    places = Text.of_corpus(corpus, lm).drawn(30, "prefixes", 0, "letters")
+    passes: list[int] = []
+    hook = lm.structure.blocks[0].module.register_forward_pre_hook(lambda *_: passes.append(1))
+    try:
+        measuring._from_corpus(lm, corpus, places, work.Work(tmp_path, {}), options)
+    finally:
+        hook.remove()
+    assert len(passes) == sum(1 for _ in corpus.batches(lm, options.tokens_per_batch)) > 3
 
 
 def test_an_index_gives_the_same_report_as_its_corpus(tmp_path: Path) -> None:
@@ -154,6 +165,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path: Path) -> None:
         (lm, texts(2), {"draw": "dice"}, InvalidInput, "none of 'prefixes', 'sentences'"),
         (lm, texts(2), {"fraction": 2.0}, InvalidInput, "out of range"),
         (lettered("mixtral"), texts(2), {}, Unsupported, "mixture of experts"),
+        (lettered("attention-only"), texts(2), {}, Unsupported, "attention-only"),
         (tiny("gpt2"), texts(2), {}, InvalidInput, "without a tokenizer"),
         (lm, None, {"index": str(tmp_path / "none")}, IndexFault, "none"),
     ]
