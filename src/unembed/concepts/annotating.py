@@ -88,10 +88,10 @@ def queue(
     Raises:
         Unsupported: the model has no memories.
     """
-    found: list[tuple[What, int, int]] = []
-    found += [(what, n, i) for n, i in sample_memories(lm, per_layer, seed)]
+    found: list[tuple[What, int, int]] = [(what, n, i) for n, i in sample_memories(lm, per_layer, seed)]
     if what == "value":
-        found += [("random value", n, i) for n in range(lm.n_layers) for i in range(random_per_layer)]
+        random: What = "random value"
+        found.extend((random, n, i) for n in range(lm.n_layers) for i in range(random_per_layer))
     order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed + 1)).tolist()
     return [Item(number, *found[at]) for number, at in enumerate(order)]
 

@@ -77,7 +77,8 @@ def section_6(
     """
 
     def told(what: str) -> Callable[[int, int], None] | None:
-        return None if progress is None else lambda done, total: progress(what, done, total)
+        tell = progress
+        return None if tell is None else lambda done, total: tell(what, done, total)
 
     clusters = min(clusters, lm.n_layers * lm.d_mlp // 2)
     found = examples(lm, corpus, n, seed=seed, progress=told("examples"))

@@ -142,7 +142,8 @@ def examples(
 def joined(parts: Sequence[Examples]) -> Examples:
     """The examples of several parts, one after the other."""
     names = [f.name for f in fields(Examples) if f.name != "corpus"]
-    return Examples(**{name: torch.cat([getattr(p, name) for p in parts]) for name in names})
+    columns: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in names}
+    return Examples(**columns)
 
 
 @torch.no_grad()

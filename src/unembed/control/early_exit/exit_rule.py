@@ -36,8 +36,15 @@ SEED = 38
 class Score(Protocol):
     """What an exit asks after each layer; a token leaves where it is above the threshold."""
 
-    name: str
-    points: tuple[str, ...]
+    @property
+    def name(self) -> str:
+        """As `fit` takes it."""
+        ...
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """What it reads of a layer."""
+        ...
 
     def scores(self, found: Examples) -> np.ndarray:
         """(example, layer), without the last layer."""
@@ -145,7 +152,7 @@ class ExitRule:
         columns |= {name: [value] for name, value in row.items()}
         notes = {k: v for k, v in self.facts.items() if k != "seed"}
         title = f"Early exit of {self.lm.name}"
-        return Table(title, columns, passport(self.lm, corpus=found.corpus, seed=seed, **{"fitted": notes}))
+        return Table(title, columns, passport(self.lm, corpus=found.corpus, seed=seed, fitted=notes))
 
     def dial(self, found: Examples, steps: int = 20) -> Table:
         """From careful to fast: for thresholds from never to always, the disagreement and the layers saved.
