@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from unembed.errors import CheckpointFault
-from unembed.training.export import as_transformers
+from unembed.training.export import as_transformers, save
 from unembed.training.loop import Run, split_into_rows
 from unembed.training.muon import Muon, orthogonalised
 from unembed.training.networks import Shape, build, causal_attention, loss, spread_of
@@ -220,6 +221,20 @@ def test_the_exported_model_gives_the_logits_of_the_network(shape):
         torch.nn.init.normal_(parameter, std=0.4)
     ids = torch.randint(0, 50, (2, 20))
     torch.testing.assert_close(as_transformers(network)(ids).logits, network(ids), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [RECIPE.shape, TOY.shape], ids=["wren", "toy"])
+def test_positions_left_behind_change_nothing_before_them(shape, tmp_path):
+    torch.manual_seed(0)
+    network = build(shape)
+    whole, shorter = tmp_path / "whole", tmp_path / "shorter"
+    save(network, whole)
+    save(network, shorter, n_positions=24)
+    assert network.wpe.weight.shape[0] == 512
+    ids = torch.randint(0, 50, (2, 24))
+    opened = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval() for folder in (whole, shorter)]
+    assert opened[1].config.max_position_embeddings == 24
+    assert torch.equal(opened[0](ids).logits, opened[1](ids).logits)
 
 
 def test_every_recipe_trains_all_positions_it_ships():

@@ -62,7 +62,8 @@ def opening(name: str, recipe: Recipe, n_tokens: int) -> str:
     return f"""# {name}
 
 {kind}. {shape.n_layers} layer{"s" * (shape.n_layers > 1)}, d_model {shape.d_model}, {shape.n_heads} heads of \
-{shape.d_head}, {shape.context} positions, {shape.d_vocab} tokens; weights in half precision. English only.
+{shape.d_head}, {recipe.n_positions or shape.context} positions, {shape.d_vocab} tokens; weights in half precision. \
+English only.
 
 ## Training
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,9 +22,19 @@ def as_transformers(network: Wren | AttentionOnly) -> PreTrainedModel:
     return _gpt2(network) if isinstance(network, Wren) else _attention_only(network)
 
 
-def save(network: Wren | AttentionOnly, folder: Path) -> None:
-    """Write `config.json` and `model.safetensors` in float16, for `AutoModelForCausalLM.from_pretrained(folder)`."""
-    as_transformers(network).half().save_pretrained(folder)
+def save(network: Wren | AttentionOnly, folder: Path, *, n_positions: int | None = None) -> None:
+    """Write `config.json` and `model.safetensors` in float16, for `AutoModelForCausalLM.from_pretrained(folder)`.
+
+    With `n_positions` the positions after the first that many stay behind.
+    """
+    as_transformers(_cut(network, n_positions) if n_positions else network).half().save_pretrained(folder)
+
+
+def _cut(network: Wren | AttentionOnly, n_positions: int) -> Wren | AttentionOnly:
+    shorter = copy.deepcopy(network)
+    shorter.shape = dataclasses.replace(network.shape, context=n_positions)
+    shorter.wpe = torch.nn.Embedding.from_pretrained(network.wpe.weight.detach()[:n_positions])
+    return shorter
 
 
 def _gpt2(network: Wren) -> GPT2LMHeadModel:

@@ -67,7 +67,7 @@ def train(
     run = Run(recipe, text, out / name, compiled=compiled)
     run.train(until=until, progress=progress)
     folder = out / name / "model"
-    export.save(run.network, folder)
+    export.save(run.network, folder, n_positions=recipe.n_positions)
     shutil.copy(out / "token_counts.json", folder)
     shutil.copy(run.folder / "loss.jsonl", folder)
     return folder

@@ -39,7 +39,7 @@ def publish(name: str, *, out: Path, to: Path, recipe: Recipe | None = None, the
     """
     recipe = recipe or RECIPES[name]
     run = Run(recipe, encoding.load(out / "text" / "train.npz"), out / name, compiled=False)
-    export.save(run.network, to)
+    export.save(run.network, to, n_positions=recipe.n_positions)
     (to / "model.safetensors").chmod(0o644)
     shutil.copy(out / "token_counts.json", to)
     cards.thinned_curve(run.folder / "loss.jsonl", to / "loss.jsonl")
@@ -50,7 +50,9 @@ def publish(name: str, *, out: Path, to: Path, recipe: Recipe | None = None, the
         "WikiText-103 validation": wikitext(tokenizer),
     }
     numbers = {
-        title: bits_per_byte(model, text.tokens, int(text.n_bytes.sum()), context=recipe.shape.context)
+        title: bits_per_byte(
+            model, text.tokens, int(text.n_bytes.sum()), context=recipe.n_positions or recipe.shape.context
+        )
         for title, text in texts.items()
     }
     counted = (
