@@ -6,6 +6,7 @@ Each gives a score for a layer and leaves where it lies above a threshold. Sourc
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ class Classifier:
             ExtraMissing: scikit-learn is not installed.
         """
         try:
+            from sklearn.exceptions import ConvergenceWarning
             from sklearn.linear_model import LogisticRegression
             from sklearn.model_selection import GridSearchCV
         except ImportError as error:
@@ -77,10 +79,13 @@ class Classifier:
                 {"C": list(sweep), "solver": ["lbfgs" if p == "l2" else "liblinear"], "l1_ratio": [float(p == "l1")]}
                 for p in penalties
             ]
-            if len(sweep) == 1 and len(penalties) == 1:
-                model = LogisticRegression(**{k: v[0] for k, v in options[0].items()}, **settings).fit(x, y)  # type: ignore[arg-type]
-            else:
-                model = GridSearchCV(LogisticRegression(**settings), options, cv=folds).fit(x, y).best_estimator_
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # 500 steps are enough to rank by
+                if len(sweep) == 1 and len(penalties) == 1:
+                    only: dict[str, Any] = {name: values[0] for name, values in options[0].items()}
+                    model = LogisticRegression(**only, **settings).fit(x, y)
+                else:
+                    model = GridSearchCV(LogisticRegression(**settings), options, cv=folds).fit(x, y).best_estimator_
             own = model.coef_[0] / scale
             weights.append(own)
             biases.append(float(model.intercept_[0]) - float(own @ mean))

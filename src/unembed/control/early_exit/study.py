@@ -13,6 +13,7 @@ from unembed.control.early_exit.examples import Examples
 from unembed.control.early_exit.exit_rule import _fitted, measured, split
 from unembed.control.early_exit.rule import SubUpdates, value_clusters
 from unembed.control.steering import passport
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import Table
 
@@ -53,8 +54,15 @@ def table_6(
         progress: called with fits done and fits in all.
         sweep: `sweep`, `penalties`, `folds` of the classifiers.
 
+    Raises:
+        InvalidInput: fewer than 20 examples.
+
     Source: Geva et al. 2022, Table 6.
     """
+    if len(found) < 20:
+        raise InvalidInput(
+            f"{len(found)} examples", why="too few to train, set thresholds and test", instead="Give more"
+        )
     labels = value_clusters(lm, clusters) if any(m.startswith("sub_updates") for m in methods) else None
     rows: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
     done = 0
