@@ -281,4 +281,4 @@ def test_an_account_of_a_log_probability_names_what_normalises_the_bands(by: str
     assert account.logit == pytest.approx(float(lm.run(prompt).logits[0, -1, 7]), abs=1e-5)
     score = lm.structure.head.band_scores(lm.run(prompt, capture=("resid_post",))["resid_post"][-1][0, -1])[7]
     writers = sum(row.share for row in account.rows if row.label != "band normalisers")
-    assert writers == pytest.approx(float(score), abs=1e-4)
+    assert writers == pytest.approx(float(score.detach()), abs=1e-4)
