@@ -24,7 +24,8 @@ export function render(root, page) {
 
   async function ask() {
     try {
-      const threshold = steps.length && at > 0 ? steps[at].threshold : null;
+      // JSON has no infinity: the first row's threshold is never passed, the last one's always.
+      const threshold = steps.length && at > 0 ? (steps[at].threshold ?? -1e9) : null;
       const found = await api.post("/labs/early-exit", { prompt: prompt(), method, threshold }, { channel: "early-exit", keep: true });
       if (!steps.length) {
         steps = found.dial.rows;
