@@ -180,7 +180,7 @@ class Trace(Shown):
                 x,
                 top,
                 basis=basis,
-                scale=self.scale if basis == "frozen" else None,
+                scale=self.scale.expand(*x.shape[:-1], 1) if basis == "frozen" else None,
                 hidden=self.lm.unlearned if hide_unlearned else None,
             )
         flat = self.lm.token_strings(reading.ids)
@@ -202,7 +202,7 @@ class Trace(Shown):
         """The rank of a token at every layer and position; 0 is the top."""
         x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0]
         track = torch.full((*x.shape[:-1], 1), self.lm.single_token(token))
-        scale = self.scale if basis == "frozen" else None
+        scale = self.scale.expand(*x.shape[:-1], 1) if basis == "frozen" else None
         return read(self.lm, x, 1, basis=basis, scale=scale, track=track).tracked_ranks[..., 0]
 
     def prediction_ranks(self, point: str = "resid_post") -> Int[Tensor, "layer pos"]:

@@ -44,7 +44,20 @@ def test_the_wheel_holds_nothing_else_and_stays_small(wheel: Path) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     assert all(name.startswith("unembed/") for name in names)
     kinds = {Path(name).suffix for name in names}
-    assert kinds <= {".py", ".typed", ".safetensors", ".json", ".jsonl", ".txt", ".md", ".svg"}
+    assert kinds <= {
+        ".py",
+        ".typed",
+        ".safetensors",
+        ".json",
+        ".jsonl",
+        ".txt",
+        ".md",
+        ".svg",
+        ".npz",
+        ".css",
+        ".html",
+        ".js",
+    }
     assert wheel.stat().st_size < LIMIT_MB * 1e6
 
 
@@ -61,6 +74,7 @@ def test_the_wheel_names_its_requirements_and_command(wheel: Path) -> None:
             "torch",
             "transformers",
             "numpy",
+            "packaging",
             "safetensors",
             "pyarrow",
             "duckdb",
