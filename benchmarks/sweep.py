@@ -129,7 +129,11 @@ def main() -> None:
         seconds, state, seen = measured(lm(), windows, wren, before, chosen.rounds, tokens)
         claims = [
             Claim("sweep of the top 25 of all keys, to A1", ratio(seconds, "sweep", "A1 plain forward"), target),
-            Claim("A2, stopped at the last coefficients, to A1", ratio(seconds, "A2 stopped, nothing kept", "A1 plain forward"), None),
+            Claim(
+                "A2, stopped at the last coefficients, to A1",
+                ratio(seconds, "A2 stopped, nothing kept", "A1 plain forward"),
+                None,
+            ),
             Claim("sweep to A2", ratio(seconds, "sweep", "A2 stopped, nothing kept"), 1.03),
             Claim("memory of the state to keys x t x 12 bytes", state, 1.1),
         ]
