@@ -1,9 +1,10 @@
-"""Feed-forward layers build predictions by promoting concepts (Geva et al. 2022), sections 4 and 5 and the appendix.
+"""Feed-forward layers build predictions by promoting concepts (Geva et al. 2022), sections 4 to 6 and the appendix.
 
 Made for dense feed-forward layers with memories; gated, RMS-normed and sandwich-normed ones are covered, as each
 section says. Options: `examples` (2,000), `per_layer` (10 vectors for concepts), `clusters` (of all values; a tenth of
 them), `threshold` (of extreme sub-updates; else the outermost 0.5 %), `norm_values` (values of each layer for App. A.1;
-1,000), `basis` ("raw" or "frozen", of the scores).
+1,000), `basis` ("raw" or "frozen", of the scores), `exit_examples` (600, for section 6.2; 0: none), `prompts`
+and `words` (files for section 6.1: prompts to continue, banned words; without prompts it is left out).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from unembed.memories.examples import draw_examples
 from unembed.memories.linkage import Dendrogram
 from unembed.memories.norm_overlap import value_norm_overlap
 from unembed.models.decoder import Decoder
-from unembed.reports.geva2022 import appendix_section, concepts_section, events_section, layers_section
+from unembed.reports.geva2022 import appendix_section, concepts_section, control_section, events_section, layers_section
 from unembed.reports.parts import Report
 from unembed.reports.work import Work
 from unembed.results import Passport
@@ -38,6 +39,9 @@ DEFAULTS: Mapping[str, Any] = {
     "threshold": None,
     "norm_values": 1000,
     "basis": "raw",
+    "exit_examples": 600,
+    "prompts": None,
+    "words": None,
 }
 _STAGES = 5
 
@@ -83,6 +87,14 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
         concepts_section.section(concepts, passport),
         events_section.section(lm, sample, examples, basis, passport),
         layers_section.section(lm, sample, extreme, clusters, counts, passport),
+        *control_section.sections(
+            lm,
+            text,
+            work,
+            n=int(chosen["exit_examples"]),
+            prompts=chosen["prompts"],
+            words=chosen["words"],
+        ),
         appendix_section.norm_section(overlaps, passport),
         appendix_section.contribution_section(lm, sample, passport),
     )
