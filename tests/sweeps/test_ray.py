@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -16,6 +17,9 @@ from unembed.corpus.segments import Batch
 from unembed.errors import ExtraMissing, InvalidInput, NotFinite
 from unembed.sweeps import ActiveFraction, Every, Ray, TopTriggers, ray_engine, sweep
 
+# A busy machine needs longer to start Ray's processes than Ray waits by itself.
+os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
 
