@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from unembed.concepts.annotating import RULES
 from unembed.concepts.agreement import cohen_kappa, fleiss_kappa
+from unembed.concepts.annotating import RULES
 
 Answers = dict[tuple[str, int, int], dict[str, dict[str, Any]]]
 _WHATS = {"key": "key", "value": "value", "random value": "value"}
