@@ -7,14 +7,9 @@ import torch
 import unembed
 from tests.conftest import tiny
 from tests.families import build
-from unembed.attention.geometry import (
-    memory_management,
-    random_rotation,
-    rotate_stream,
-    sides,
-    subspaces,
-    virtual_weights,
-)
+from unembed.attention.erasing import memory_management
+from unembed.attention.geometry import sides, subspaces, virtual_weights
+from unembed.attention.rotation import random_rotation, rotate_stream
 from unembed.errors import InvalidInput
 
 PROMPT = torch.tensor([[5, 9, 31, 5, 77, 12]])

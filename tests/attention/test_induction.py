@@ -9,7 +9,8 @@ import unembed
 from tests.attention.made import induction_model
 from tests.conftest import tiny
 from unembed.attention.direct_path import Bigrams, average_ranks, direct_path
-from unembed.attention.induction import in_context, look, matching_through, scores_on_text
+from unembed.attention.in_context import in_context, scores_on_text
+from unembed.attention.induction import look, matching_through
 from unembed.errors import InvalidInput
 from unembed.stream.edits import scale_head
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from unembed.attention import composition as _composition
 from unembed.attention import copying as _copying
-from unembed.attention.expansion import Expansion, TermImportance, expand, term_importance
+from unembed.attention.expansion import Expansion, expand
 from unembed.attention.head_scores import HeadScores, head_scores
 from unembed.attention.heads import Head, VirtualHead
+from unembed.attention.importance import TermImportance, term_importance
 from unembed.attention.induction import Evidence, evidence
 from unembed.attention.low_rank import LowRank
 from unembed.attention.scores import ScoreTerms, score_terms
@@ -235,7 +236,7 @@ class Circuits:
         return expand(self.lm, tokens, order, position)
 
     def term_importance(self, corpus: Any = None, order: int | None = None, **options: Any) -> TermImportance:
-        """How much each order of path takes off the loss on text; see `expansion.term_importance`."""
+        """How much each order of path takes off the loss on text; see `importance.term_importance`."""
         return term_importance(self.lm, corpus, order, **options)
 
     def induction(self, basis: str = "raw", seed: int = 0, **options: Any) -> list[Evidence]:

@@ -254,7 +254,8 @@ def stream(
     """Show who reads whom through the residual stream, how many directions each part uses, and what erases."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = _opened(model, revision, offline, dtype, device, 0)
-    from unembed.attention.geometry import memory_management, subspaces, virtual_weights
+    from unembed.attention.erasing import memory_management
+    from unembed.attention.geometry import subspaces, virtual_weights
     from unembed.reports.elhage2021_heads import passport_of
     from unembed.reports.elhage2021_stream import stream_section
 

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from unembed.attention.circuits import Circuits, circuits
 from unembed.attention.direct_path import direct_path
-from unembed.attention.geometry import memory_management, subspaces, virtual_weights
+from unembed.attention.erasing import memory_management
+from unembed.attention.geometry import subspaces, virtual_weights
 from unembed.attention.head_scores import HeadScores
-from unembed.attention.induction import Evidence, in_context, look, scores_on_text
+from unembed.attention.in_context import in_context, scores_on_text
+from unembed.attention.induction import Evidence, look
 from unembed.attention.skip_trigrams import frequent_tokens
 from unembed.attention.windows import windows_of
 from unembed.corpus import open_corpus

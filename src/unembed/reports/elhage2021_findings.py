@@ -6,10 +6,12 @@ from torch import Tensor
 
 from unembed.attention.circuits import Circuits
 from unembed.attention.direct_path import DirectPath
-from unembed.attention.expansion import Expansion, TermImportance
-from unembed.attention.geometry import MemoryManagement
+from unembed.attention.erasing import MemoryManagement
+from unembed.attention.expansion import Expansion
 from unembed.attention.head_scores import HeadScores
-from unembed.attention.induction import Evidence, InContext
+from unembed.attention.importance import TermImportance
+from unembed.attention.in_context import InContext
+from unembed.attention.induction import Evidence
 from unembed.reports.elhage2021_heads import ROLE
 from unembed.reports.parts import Finding, Section
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from unembed.attention.circuits import Circuits
 from unembed.attention.head_scores import KINDS, HeadScores
-from unembed.attention.induction import Evidence, TextScores
+from unembed.attention.in_context import TextScores
+from unembed.attention.induction import Evidence
 from unembed.attention.skip_trigrams import check_in_corpus
 from unembed.reports.parts import Exhibit, Figure, Section
 from unembed.results import Passport, Table

@@ -9,9 +9,11 @@ import torch
 
 from unembed.attention.circuits import Circuits
 from unembed.attention.direct_path import DirectPath
-from unembed.attention.expansion import Expansion, TermImportance
-from unembed.attention.geometry import MemoryManagement, Subspaces, VirtualWeights
-from unembed.attention.induction import InContext
+from unembed.attention.erasing import MemoryManagement
+from unembed.attention.expansion import Expansion
+from unembed.attention.geometry import Subspaces, VirtualWeights
+from unembed.attention.importance import TermImportance
+from unembed.attention.in_context import InContext
 from unembed.reports.parts import Exhibit, Figure, Section
 from unembed.results import Passport, Table
 

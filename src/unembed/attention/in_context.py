@@ -1,0 +1,145 @@
+"""Learning in context on text: loss by position with and without some heads, and where heads look at repeated tokens.
+
+Source: Elhage et al. 2021, "Induction heads"; Olsson et al. 2022 for the in-context score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+
+from unembed.attention.windows import windows_of
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.stream.edits import scale_head
+from unembed.stream.run import run
+
+
+@dataclass(frozen=True, eq=False)
+class InContext:
+    """Loss by position, and how much lower it is late than early.
+
+    Attributes:
+        losses: nats a token at each position, mean over windows.
+        early, late: positions compared (means over a few positions around each).
+        n_windows: how many.
+        ablated: heads whose output was taken away.
+    """
+
+    losses: Float[Tensor, " pos"]
+    early: int
+    late: int
+    n_windows: int
+    ablated: tuple[tuple[int, int], ...]
+
+    @property
+    def score(self) -> float:
+        """Loss late minus loss early: negative where the model learns from its context."""
+        return self._around(self.late) - self._around(self.early)
+
+    def _around(self, position: int) -> float:
+        near = self.losses[max(position - 10, 0) : position + 11]
+        return float(near.mean())
+
+
+@torch.no_grad()
+def in_context(
+    lm: Decoder,
+    corpus: Any = None,
+    ablate: Sequence[tuple[int, int]] = (),
+    *,
+    early: int | None = None,
+    late: int | None = None,
+    window: int | None = None,
+    max_windows: int = 64,
+    tokens_per_batch: int = 2048,
+) -> InContext:
+    """Loss at each position of windows of text, with or without some heads.
+
+    Args:
+        lm: the model.
+        corpus: anything `unembed.open_corpus` takes; documents need to be at least as long as the window.
+        ablate: heads (layer, head) that write nothing.
+        early: position; a tenth of the window when None (50 of 512, as in Olsson et al. 2022).
+        late: position; near the window's end when None (500 of 512).
+        window: tokens; the model's context when None, at most 512.
+        max_windows: where to stop.
+        tokens_per_batch: tokens in a pass.
+
+    Raises:
+        InvalidInput: no document is as long as the window.
+    """
+    window = window or min(lm.n_ctx or 512, 512)
+    late = window - max(2, window // 40) - 1 if late is None else late
+    early = window // 10 if early is None else early
+    edits = [scale_head(layer, head, 0.0) for layer, head in ablate]
+    total, count = torch.zeros(window - 1, dtype=torch.float64), 0
+    # No overlap: every window starts without context, or early positions would not be early.
+    for batch in windows_of(corpus, window, overlap=0).batches(lm, tokens_per_batch):
+        rows = batch.tokens[batch.lengths == window][: max_windows - count]
+        if not len(rows):
+            continue
+        logits = run(lm, rows, edits=edits).logits[:, :-1]
+        target = rows[:, 1:].to(logits.device).long()
+        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2).float(), target, reduction="none")
+        total += losses.double().sum(dim=0).cpu()
+        count += len(rows)
+        if count >= max_windows:
+            break
+    if count == 0:
+        raise InvalidInput(
+            f"windows of {window} tokens", why="no document of the corpus is that long", instead="Use a shorter window"
+        )
+    return InContext(total / count, early, late, count, tuple((int(a), int(b)) for a, b in ablate))
+
+
+@dataclass(frozen=True, eq=False)
+class TextScores:
+    """Head scores on real text: attention from positions whose token stood earlier in the window.
+
+    Attributes:
+        induction: attention to the tokens after the earlier occurrences, summed over them (layer, head).
+        by_chance: what attention spread evenly over the earlier positions would give.
+        previous_token: attention to the position before, over all positions.
+        n_positions: positions with an earlier occurrence.
+    """
+
+    induction: Float[Tensor, "layer head"]
+    by_chance: float
+    previous_token: Float[Tensor, "layer head"]
+    n_positions: int
+
+
+@torch.no_grad()
+def scores_on_text(lm: Decoder, corpus: Any = None, *, window: int | None = None, max_windows: int = 16) -> TextScores:
+    """Where heads look on text when the token they stand at stood earlier: an induction head at what followed it.
+
+    Memory: the patterns of one window.
+    """
+    window = window or min(lm.n_ctx or 256, 256)
+    induction = torch.zeros(lm.n_layers, lm.n_heads, dtype=torch.float64)
+    previous = torch.zeros_like(induction)
+    chance, positions, windows = 0.0, 0, 0
+    for segment in windows_of(corpus, window, overlap=0).segments(lm):
+        if len(segment) < 8:
+            continue
+        tokens = segment.tokens
+        same = (tokens[:, None] == tokens).tril(-1)  # (dst, earlier occurrence)
+        after = torch.zeros_like(same)
+        after[:, 1:] = same[:, :-1]  # (dst, what followed it)
+        has = same.any(dim=1)
+        pattern = run(lm, tokens[None], "pattern", logits=False)["pattern"][:, 0].cpu()
+        induction += (pattern * after).sum(dim=-1)[:, :, has].double().sum(dim=-1)
+        previous += pattern.diagonal(-1, dim1=-2, dim2=-1).double().mean(dim=-1)
+        chance += float((after.sum(dim=1) / torch.arange(1, len(tokens) + 1))[has].sum())
+        positions += int(has.sum())
+        windows += 1
+        if windows >= max_windows:
+            break
+    if positions == 0:
+        raise InvalidInput("the corpus", why="no token of it occurs twice in a window")
+    return TextScores(induction / positions, chance / positions, previous / windows, positions)

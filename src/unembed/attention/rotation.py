@@ -1,0 +1,137 @@
+"""The stream has no privileged basis: turning every weight that touches it leaves the function as it was.
+
+Exact without norms, for RMSNorm once gains are folded, and for LayerNorm with rotations that keep the mean direction.
+
+Source: Elhage et al. 2021, "The residual stream as a communication channel".
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.models.norms import Norm
+
+
+def random_rotation(d_model: int, seed: int = 0, *, keep_mean: bool = False) -> Float[Tensor, "d_model d_model"]:
+    """A random orthogonal matrix, float64; with `keep_mean` one that leaves the all-ones direction where it is.
+
+    LayerNorm takes the mean over channels away, so only rotations that keep its direction leave it unchanged.
+    """
+    g = torch.Generator().manual_seed(seed)
+    if not keep_mean:
+        q, r = torch.linalg.qr(torch.randn(d_model, d_model, generator=g, dtype=torch.float64))
+        return q * r.diagonal().sign()
+    frame = torch.randn(d_model, d_model, generator=g, dtype=torch.float64)
+    frame[:, 0] = 1.0
+    basis, _ = torch.linalg.qr(frame)  # first column: the mean direction
+    inner = torch.eye(d_model, dtype=torch.float64)
+    inner[1:, 1:] = random_rotation(d_model - 1, seed + 1)
+    return basis @ inner @ basis.T
+
+
+@torch.no_grad()
+def rotate_stream(lm: Decoder, seed: int = 0) -> int:
+    """Turn every weight that touches the stream by one random rotation, in place; the model computes what it did.
+
+    Norm gains are first folded into what reads through them. For a model that is not needed afterwards: give a copy.
+
+    Returns:
+        How many matrices were turned.
+
+    Raises:
+        InvalidInput: the model has a norm on a branch's output, ties its unembedding to the embedding behind a gain,
+            or keeps part of its reading inside modules that are not understood; its stream has a privileged basis
+            then, or cannot be turned in place.
+    """
+    structure = lm.structure
+    norms = [b.attention.pre_norm for b in structure.blocks] + [
+        b.feed_forward.pre_norm for b in structure.blocks if b.feed_forward is not None
+    ]
+    _check_rotatable(lm)
+    centred = any(norm is not None and norm.centred for norm in [*norms, structure.final_norm])
+    R = random_rotation(lm.d_model, seed, keep_mean=centred)
+    weights, turned = lm.weights, 0
+
+    def reads(matrix: Tensor, norm: Norm | None) -> None:
+        """Rows of the matrix are stream channels: W becomes R' g W."""
+        nonlocal turned
+        gained = matrix.double() if norm is None else norm.gain.double()[:, None] * matrix.double()
+        matrix.copy_((R.T.to(matrix.device) @ gained).to(matrix.dtype))
+        turned += 1
+
+    def writes(matrix: Tensor | None) -> None:
+        """The last axis is the stream: W becomes W R."""
+        nonlocal turned
+        if matrix is not None:
+            matrix.copy_((matrix.double() @ R.to(matrix.device)).to(matrix.dtype))
+            turned += 1
+
+    def flat(matrix: Tensor) -> Tensor:
+        return matrix.transpose(0, 1).reshape(matrix.shape[1], -1)
+
+    tied = weights.W_U.data_ptr() == weights.W_E.data_ptr()
+    for n, block in enumerate(structure.blocks):
+        site, ffn = block.attention, block.feed_forward
+        for per_layer in (weights.W_Q, weights.W_K, weights.W_V):
+            matrix = per_layer[n]
+            whole = flat(matrix).clone()
+            reads(whole, site.pre_norm)
+            matrix.copy_(whole.view(matrix.shape[1], matrix.shape[0], -1).transpose(0, 1))
+        writes(weights.W_O[n])
+        writes(weights.b_O[n])
+        if ffn is not None:
+            gate = weights.W_gate[n]
+            for matrix in (weights.W_in[n], gate):
+                if matrix is not None:
+                    reads(matrix, ffn.pre_norm)
+            writes(weights.W_out[n])
+            writes(weights.b_out[n])
+    if not tied:
+        reads(weights.W_U, structure.final_norm)
+    writes(weights.W_E)
+    writes(None if structure.position_embedding is None else structure.position_embedding.weight)  # type: ignore[arg-type]
+    writes(None if structure.read_positions is None else structure.read_positions.weight)  # type: ignore[arg-type]
+    for norm in {id(n.module): n for n in [*norms, structure.final_norm] if n is not None}.values():
+        _level(norm, R)
+    return turned
+
+
+def _check_rotatable(lm: Decoder) -> None:
+    structure, weights = lm.structure, lm.weights
+    tied = weights.W_U.data_ptr() == weights.W_E.data_ptr()
+    why = None
+    if structure.embedding_scale is None:
+        why = "a norm or projections follow the embedding table"
+    elif any(b.attention.branch_norm is not None for b in structure.blocks):
+        why = "a norm's gain on a branch's output prefers the channels it has"
+    elif any(b.feed_forward is not None and not b.feed_forward.has_memories for b in structure.blocks):
+        why = "its FFN is a mixture of experts"
+    elif tied and structure.final_norm is not None and not _is_level(structure.final_norm):
+        why = "its unembedding is its embedding, and the final norm's gain cannot be folded into one of the two"
+    elif lm.n_heads != lm.n_kv_heads and structure.blocks[0].attention.layout.kind == "per_group":
+        why = "its queries are no view on the weights"
+    if why is not None:
+        raise InvalidInput(f"the stream of {lm.name} cannot be turned in place", why=why)
+
+
+def _is_level(norm: Norm) -> bool:
+    return bool(torch.allclose(norm.gain, torch.ones_like(norm.gain), atol=1e-6))
+
+
+def _level(norm: Norm, R: Tensor) -> None:
+    """Give a norm a gain of 1 and a bias that stands for what it was, behind the folded gain and the rotation."""
+    gain, module = norm.gain.double(), norm.module
+    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    if isinstance(bias, Tensor):
+        bias.copy_(((bias.double() / gain) @ R.to(bias.device)).to(bias.dtype))
+    if isinstance(weight, Tensor):
+        # Gemma's gain is 1 + weight: what is added to the weight is what the gain lacks.
+        offset = float((gain - weight.double()).mean())
+        weight.fill_(1.0 - round(offset))
+    norm.__dict__.pop("_answers", None)
+    for name in ("gain", "bias"):
+        norm.__dict__.pop(name, None)
