@@ -257,7 +257,8 @@ def main() -> None:
     claims = [Claim("scripts and style sheets, gzip (kB)", small / 1000, 60, f"{plain / 1000:.0f} kB plain")]
     server = Server()
     try:
-        for part in (requests(server, samples), growth(server), crowd(server), in_browser(server, samples)):
+        for measure in (requests, growth, crowd, in_browser):
+            part = measure(server, samples) if measure in (requests, in_browser) else measure(server)
             claims += part
             for claim in part:
                 print(claim, flush=True)
