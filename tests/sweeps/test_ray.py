@@ -24,6 +24,10 @@ ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
 
 
+# Pickling looks at every property of a model, deprecated ones too.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
 class Paused(ActiveFraction):
     """Active shares that leave a sign of every batch and take their time."""
 
