@@ -7,7 +7,7 @@ PEERS := .peers/transformer-lens-4.3.0
 PROMPT ?= Once upon a time there was a little
 
 .DEFAULT_GOAL := help
-.PHONY: toxic-model toxicity-scorer help run test lint bench docs models parity readme clean
+.PHONY: toxic-model toxicity-scorer browser help run test lint bench docs models parity readme clean
 
 help:  ## list what there is
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -45,8 +45,12 @@ run: $(VENV)/.installed $(READY)  ## install, index the embedded model, then tra
 	@UNEMBED_CACHE=.cache/unembed $(BIN)/unembed trace "$(PROMPT)" --hide-unlearned
 
 # One thread each: two workers that both spread over all cores crawl.
-test: $(VENV)/.installed-dev  ## all tests
-	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 $(ARGS)
+test: $(VENV)/.installed-dev  ## all tests but those in a browser
+	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --ignore tests/browser $(ARGS)
+
+browser: $(VENV)/.installed-dev  ## the explorer in headless Chromium (a `chromium` on the path)
+	@$(PIP) --editable '.[browser]'
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser $(ARGS)
 
 lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between rooms
 	@$(BIN)/ruff format --check .

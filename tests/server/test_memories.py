@@ -10,8 +10,8 @@ from unembed.views.search import understand
 
 
 def test_triggers_are_those_of_the_index(indexed, index):
-    found = indexed.get("/api/v1/memories/3/5/triggers?top=4&context=6").json()
-    assert found == index.triggers(3, 5, 4, context=6).to_dict()
+    found = indexed.get("/api/v1/memories/5/955/triggers?top=4&context=6").json()
+    assert found == index.triggers(5, 955, 4, context=6).to_dict()
     first = found["rows"][0]["coefficient"]
     assert first == max(row["coefficient"] for row in found["rows"])
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from unembed.cli.output import show, write_page
 from unembed.cli.trace_page import page
-from unembed.views.trace_view import TraceView
 from unembed.results import Passport, Table
+from unembed.views.trace_view import TraceView
 
 
 def deliver(
