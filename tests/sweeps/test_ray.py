@@ -23,7 +23,6 @@ os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-
 # Pickling looks at every property of a model, deprecated ones too.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
