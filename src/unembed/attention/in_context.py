@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput

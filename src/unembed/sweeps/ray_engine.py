@@ -143,7 +143,7 @@ def imported() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]  (an extra)
     except ImportError as error:
         raise ExtraMissing(
             "engine='ray'", why="ray is not installed", instead="pip install 'unembed[ray]', or use engine='local'"
