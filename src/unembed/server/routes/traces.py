@@ -63,16 +63,7 @@ def router(session: Session) -> APIRouter:
 
         def work() -> dict[str, Any]:
             asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
-            view, _ = trace_view(
-                session.lm,
-                asked,
-                layer=None,
-                memories=memories,
-                token=a.token_of(token),
-                point="resid_post",
-                tracing=session.tracing,
-            )
-            return {**view.to_dict(), "grid": None}
+            return _without_grid(session, asked, None, memories, token)
 
         return await answer(request, client, "position", key, "reading a position", work)
 
@@ -95,16 +86,7 @@ def router(session: Session) -> APIRouter:
 
         def work() -> dict[str, Any]:
             asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
-            view, _ = trace_view(
-                session.lm,
-                asked,
-                layer=layer,
-                memories=memories,
-                token=a.token_of(token),
-                point="resid_post",
-                tracing=session.tracing,
-            )
-            return {**view.to_dict(), "grid": None}
+            return _without_grid(session, asked, layer, memories, token)
 
         return await answer(request, client, "layer", key, "reading a layer", work)
 
@@ -161,3 +143,19 @@ def router(session: Session) -> APIRouter:
         return await answer(request, client, "ranks", f"ranks {trace_id} {token} {position}", "following tokens", work)
 
     return routes
+
+
+def _without_grid(
+    session: Session, asked: Asked, layer: int | None, memories: int, token: str | None
+) -> dict[str, Any]:
+    """A trace view as the page reads it: the grid over positions came with the trace itself."""
+    view, _ = trace_view(
+        session.lm,
+        asked,
+        layer=layer,
+        memories=memories,
+        token=a.token_of(token),
+        point="resid_post",
+        tracing=session.tracing,
+    )
+    return {**view.to_dict(), "grid": None}
