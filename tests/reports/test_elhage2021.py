@@ -1,13 +1,18 @@
 """The report on transformer circuits: runs on any model, and its numbers are those of the library."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import unembed
+from tests.reports.sample import sample
 from tests.sweeps.recorder import lettered, texts
 from unembed.errors import InvalidInput
 from unembed.models.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
-from unembed.reports import reopen
+from unembed.reports import elhage2021, reopen
+from unembed.reports.kept import kept_sections
+from unembed.reports.work import STAGES, Work
 
 TEXTS = ["The first month of the year is the month that comes before the second month of the year . " * 40] * 2
 
@@ -34,6 +39,45 @@ def test_the_report_on_the_two_layer_model(tmp_path) -> None:
     assert any("path" in f.published and f.agrees for f in report.findings), "the expansion is exact"
     again = reopen(tmp_path)
     assert again.findings == report.findings
+
+
+def test_a_stopped_study_goes_on_with_the_part_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = unembed.load("attn-2l")
+
+    def study(where: str) -> str:
+        unembed.report("elhage2021", lm, TEXTS, tmp_path / where, sequences=2, tokens=200, windows=1)
+        return (tmp_path / where / "report.html").read_text()
+
+    class Stopped(Exception):
+        pass
+
+    def stop(*_, **__) -> None:
+        raise Stopped
+
+    whole = study("whole")
+    # Before, between and after the parts that share head scores and evidence, each run goes one part further.
+    for late in ("heads_section", "expansion_section", "composition_section", "look", "in_context", "stream_section"):
+        with monkeypatch.context() as patch:
+            patch.setattr(elhage2021, late, stop)
+            with pytest.raises(Stopped):
+                study("stopped")
+        monkeypatch.setattr(elhage2021, "direct_path", stop)  # what was made before is not needed again
+    for early in ("importance_section", "composition_section", "induction_section"):
+        monkeypatch.setattr(elhage2021, early, stop)
+    assert study("stopped") == whole
+    assert not (tmp_path / "stopped" / STAGES).exists()
+    with pytest.raises(Stopped):
+        study("stopped")  # finished: nothing is left to go on from
+
+
+def test_kept_sections_are_the_sections(tmp_path: Path) -> None:
+    sections = sample().sections
+    work = Work(tmp_path, {"seed": 0})
+    for again in (kept_sections(work, "all of it", lambda: sections), kept_sections(work, "all of it", lambda: 1 / 0)):
+        for kept, made in zip(again, sections, strict=True):
+            assert kept.to_dict() == made.to_dict()
+            for a, b in zip(kept.exhibits, made.exhibits, strict=True):
+                assert list(a.table.rows()) == list(b.table.rows()) and a.table.passport == b.table.passport
 
 
 def test_models_with_norms_and_of_one_layer(tmp_path) -> None:

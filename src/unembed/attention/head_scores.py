@@ -49,6 +49,12 @@ class HeadScores:
     length: int
     seed: int | None
 
+    @classmethod
+    def of(cls, by_sequence: Float[Tensor, "kind sequence layer head"], length: int, seed: int | None) -> HeadScores:
+        """The means over sequences, kinds in the order of `KINDS`."""
+        means = dict(zip(KINDS, by_sequence.mean(dim=1), strict=True))
+        return cls(**means, by_sequence=by_sequence, length=length, seed=seed)
+
     def __getitem__(self, kind: str) -> Float[Tensor, "layer head"]:
         """The scores of a kind, by name."""
         if kind not in KINDS:
@@ -135,9 +141,7 @@ def head_scores(
             raise InvalidInput("tokens", why="the second half of a sequence is not its first half")
     readout, at_once = _centred_unembedding(lm), max(1, _TOKENS // tokens.shape[1])
     parts = [_scores_of(lm, some, front, length, readout) for some in tokens.split(at_once)]
-    by_sequence = torch.cat(parts, dim=1).cpu()
-    means = dict(zip(KINDS, by_sequence.mean(dim=1), strict=True))
-    return HeadScores(**means, by_sequence=by_sequence, length=length, seed=seed)
+    return HeadScores.of(torch.cat(parts, dim=1).cpu(), length, seed)
 
 
 class _Pass:

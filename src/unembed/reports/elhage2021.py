@@ -7,8 +7,11 @@ approximation elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,8 +45,9 @@ from unembed.reports.elhage2021_stream import (
     in_context_section,
     stream_section,
 )
+from unembed.reports.kept import kept_sections
 from unembed.reports.parts import Exhibit, Figure, Finding, Report, Section
-from unembed.reports.work import Work
+from unembed.reports.work import Arrays, Work
 from unembed.results import Passport, Table
 
 PAPER = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
@@ -74,7 +78,7 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
     parts = list(study.parts())
     for done, (name, make) in enumerate(parts):
         work.progress(name, done, len(parts))
-        sections += make()
+        sections += kept_sections(work, name, make)
     work.progress("done", len(parts), len(parts))
     kind = "attention only" if all(b.feed_forward is None for b in lm.structure.blocks) else "with FFNs"
     return Report(
@@ -89,7 +93,7 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
 
 
 class _Study:
-    """One model's run of all analyses; scores and evidence are computed once."""
+    """One model's run of all analyses, each kept as it is made; scores and evidence serve several."""
 
     def __init__(
         self, heads: Circuits, corpus: Any, work: Work, basis: str, passport: Passport, options: dict[str, Any]
@@ -100,8 +104,6 @@ class _Study:
         self.n_sequences = int(options.get("sequences", 50))
         self.max_tokens = int(options.get("tokens", 10_000))
         self.max_windows = int(options.get("windows", 32))
-        self.scores: HeadScores | None = None
-        self.evidence: list[Evidence] = []
 
     def parts(self) -> Iterator[tuple[str, Any]]:
         """What to do, in reading order."""
@@ -118,6 +120,33 @@ class _Study:
         yield "in-context learning", self.in_context
         yield "the stream", self.stream
 
+    @cached_property
+    def scores(self) -> HeadScores:
+        """Of every head on repeated random tokens."""
+
+        def compute() -> Arrays:
+            length = min(64, (self.lm.n_ctx or 256) // 2 - 2)
+            found = self.circuits.head_scores(self.work.seed, n_sequences=self.n_sequences, length=length)
+            return {"by_sequence": found.by_sequence.numpy(), "length": np.array(found.length)}
+
+        stored = self.work.stage("head scores", compute)
+        return HeadScores.of(torch.from_numpy(stored["by_sequence"]), int(stored["length"]), self.work.seed)
+
+    @cached_property
+    def evidence(self) -> list[Evidence]:
+        """Of induction, for every head above the first layer; none in a model of one layer."""
+        if self.lm.n_layers < 2:
+            return []
+        names = [f.name for f in fields(Evidence)]
+
+        def compute() -> Arrays:
+            found = self.circuits.induction(self.basis, self.work.seed, scores=self.scores)
+            return {name: np.array([getattr(e, name) for e in found]) for name in names}
+
+        stored = {name: array.tolist() for name, array in self.work.stage("evidence of induction", compute).items()}
+        stored["partner"] = [tuple(p) for p in stored["partner"]]
+        return [Evidence(**dict(zip(names, row, strict=True))) for row in zip(*(stored[n] for n in names), strict=True)]
+
     def zero_layers(self) -> list[Section]:
         """The direct path beside bigrams."""
         found = direct_path(self.lm, self.corpus)
@@ -126,8 +155,6 @@ class _Study:
 
     def heads(self) -> list[Section]:
         """Scores of every head on repeated random tokens."""
-        length = min(64, (self.lm.n_ctx or 256) // 2 - 2)
-        self.scores = self.circuits.head_scores(self.work.seed, n_sequences=self.n_sequences, length=length)
         return [heads_section(self.circuits, self.scores, self.basis, self.passport)]
 
     def copying(self) -> list[Section]:
@@ -174,14 +201,11 @@ class _Study:
 
     def composition(self) -> list[Section]:
         """Q-, K- and V-composition of all pairs."""
-        assert self.scores is not None
         made = composition_section(self.circuits, "qkv", 10, self.basis, self.work.seed, self.passport)
         return [_with(made, findings.composition_findings(self.circuits, self.scores, self.basis, self.work.seed))]
 
     def induction(self) -> list[Section]:
         """Induction heads by weights and by behaviour."""
-        assert self.scores is not None
-        self.evidence = self.circuits.induction(self.basis, self.work.seed, scores=self.scores)
         on_text = scores_on_text(self.lm, self.corpus, max_windows=min(16, self.max_windows))
         made = induction_section(self.circuits, self.evidence, self.passport, 24, on_text)
         return [_with(made, findings.induction_findings(self.evidence))]

@@ -117,6 +117,32 @@ class Section:
     figures: tuple[Figure, ...] = ()
     findings: tuple[Finding, ...] = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the tables' rows, as JSON can hold it."""
+        return {
+            "title": self.title,
+            "text": list(self.text),
+            "tables": [
+                {"name": e.name, "note": e.note, "percent": list(e.percent), "folded": e.folded} for e in self.exhibits
+            ],
+            "figures": [asdict(f) for f in self.figures],
+            "findings": [asdict(f) for f in self.findings],
+        }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any], tables: Mapping[str, Table]) -> Section:
+        """The section that `to_dict` wrote, with its tables."""
+        return cls(
+            stored["title"],
+            tuple(stored["text"]),
+            tuple(
+                Exhibit(e["name"], tables[e["name"]], e["note"], tuple(e["percent"]), e["folded"])
+                for e in stored["tables"]
+            ),
+            tuple(Figure(**{k: _tuple(v) for k, v in f.items()}) for f in stored["figures"]),
+            tuple(Finding(**f) for f in stored["findings"]),
+        )
+
 
 @dataclass(frozen=True)
 class Report:
@@ -184,37 +210,13 @@ class Report:
             "source": self.source,
             "passport": self.passport.to_dict(),
             "facts": dict(self.facts),
-            "sections": [
-                {
-                    "title": s.title,
-                    "text": list(s.text),
-                    "tables": [
-                        {"name": e.name, "note": e.note, "percent": list(e.percent), "folded": e.folded}
-                        for e in s.exhibits
-                    ],
-                    "figures": [asdict(f) for f in s.figures],
-                    "findings": [asdict(f) for f in s.findings],
-                }
-                for s in self.sections
-            ],
+            "sections": [s.to_dict() for s in self.sections],
         }
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any], tables: Mapping[str, Table]) -> Report:
         """The report that `to_dict` wrote, with its tables."""
-        sections = tuple(
-            Section(
-                s["title"],
-                tuple(s["text"]),
-                tuple(
-                    Exhibit(e["name"], tables[e["name"]], e["note"], tuple(e["percent"]), e["folded"])
-                    for e in s["tables"]
-                ),
-                tuple(Figure(**{k: _tuple(v) for k, v in f.items()}) for f in s["figures"]),
-                tuple(Finding(**f) for f in s["findings"]),
-            )
-            for s in stored["sections"]
-        )
+        sections = tuple(Section.from_dict(s, tables) for s in stored["sections"])
         passport = Passport.from_dict(stored["passport"])
         name, title, subtitle, source = (str(stored[k]) for k in ("name", "title", "subtitle", "source"))
         return cls(name, title, subtitle, source, passport, sections, stored["facts"])
