@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from unembed.corpus import open_corpus
-from unembed.corpus.markup import articles, detokenized, is_heading, title
+from unembed.corpus.markup import articles, detokenized, is_heading, title, tokenized
 from unembed.errors import CorpusUnreadable, ExtraMissing, InvalidInput
 
 
@@ -116,6 +117,19 @@ def test_wikitext_markup() -> None:
     assert "".join(text for _, text in articles(lines)) == "".join(lines[1:])
     raw = " a 0 @.@ 7 kg – 5 @,@ 000 well @-@ known ( 24 in ) , called \" red \" ; it 's <unk> do n't . "
     assert detokenized(raw) == "a 0.7 kg – 5,000 well-known (24 in), called \"red\"; it's <unk> don't."
+
+
+def test_tokenized_is_the_way_back_on_real_wikitext() -> None:
+    said = "He said: \"It isn't a well-known 3.5 kg (1,400 oz) lobster's claw... is it?\" U.S. Navy, $5. I left."
+    assert tokenized(said) == (
+        "He said : \" It isn 't a well @-@ known 3 @.@ 5 kg ( 1 @,@ 400 oz ) lobster 's claw ... is it ? \" "
+        "U.S. Navy , $ 5 . I left ."
+    )
+    lines = [line for d in open_corpus(None, max_documents=12).documents() for line in d.text.split("\n")]
+    paragraphs = [line.strip() for line in lines if line.strip() and not is_heading(line)]
+    words = sum(len(line.split()) for line in paragraphs)
+    lost = sum((Counter(line.split()) - Counter(tokenized(detokenized(line)).split())).total() for line in paragraphs)
+    assert words > 10_000 and lost < 0.002 * words
 
 
 def test_max_documents_and_detokenized() -> None:

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import unembed
-from unembed.errors import InvalidInput
+from unembed.errors import CheckpointFault, InvalidInput
 from unembed.models.wikilm import WikiLMForCausalLM
 from unembed.models.word_level import SPECIALS
-from unembed.training.wikilm_mini import Mini, lines_of, main, stream, train, vocabulary
+from unembed.training.wikilm_mini import Mini, Text, perplexity, stream, text_of, train, vocabulary
 
 LINES = [f"the cat number w{i % 30} sat on w{(7 * i) % 30} ." for i in range(120)]
+TEXT = Text(LINES, ["the cat number w3 sat on w9 ."])
 SMALL = Mini(
     words=32, cutoffs=(10, 20), d_model=32, d_mlp=48, n_layers=2, n_heads=2, context=16, rows=8, steps=120, lr=5e-3
 )
@@ -28,12 +29,14 @@ def test_words_are_counted_and_sorted_as_in_fairseqs_dictionaries() -> None:
     assert stream(["b c", "a"], words).tolist() == [2, 4, 3, 2, 5, 2]
 
 
-def test_it_learns_opens_as_any_model_and_is_the_same_when_made_again(tmp_path: Path) -> None:
+def test_it_learns_opens_as_any_model_and_X(tmp_path: Path) -> None:
     seen: list[dict] = []
-    folder = train(LINES, tmp_path / "a", SMALL, seen.append)
+    folder = train(TEXT, tmp_path / "a", SMALL, seen.append)
     curve = [json.loads(line) for line in (folder / "loss.jsonl").read_text().splitlines()]
-    assert curve == seen and curve[0]["step"] == 1 and curve[-1]["step"] == 120
+    held_back = curve.pop()
+    assert [*curve, held_back] == seen and curve[0]["step"] == 1 and curve[-1]["step"] == 120
     assert curve[-1]["loss"] < curve[0]["loss"] - 0.3
+    assert not (folder / "checkpoint.pt").exists()
     lm = unembed.load(str(folder))
     assert isinstance(lm.hf, WikiLMForCausalLM) and lm.d_vocab == 32 and lm.d_mlp == 48
     assert lm.token_strings(lm.encode("the cat")[0]) == ["</s>", "the", "cat"]
@@ -42,12 +45,27 @@ def test_it_learns_opens_as_any_model_and_is_the_same_when_made_again(tmp_path: 
         logits = lm.run(text[:16][None]).logits[0, :-1]
     surprise = -logits.gather(-1, text[1:16, None]).mean()
     assert float(surprise) == pytest.approx(curve[-1]["loss"], abs=1.0)
-    again = unembed.load(str(train(LINES, tmp_path / "b", SMALL)))
-    assert all(torch.equal(a, b) for a, b in zip(lm.hf.parameters(), again.hf.parameters(), strict=True))
+    ids = stream(TEXT.held_back, [lm.tokenizer.convert_ids_to_tokens(i) for i in range(32)])  # type: ignore[union-attr]
+    with torch.no_grad():
+        one_by_one = [lm.run(ids[:n][None]).logits[0, -1, ids[n]] for n in range(1, len(ids))]
+    assert held_back["held_back_perplexity"] == pytest.approx(
+        float(torch.stack(one_by_one).mean().neg().exp()), abs=0.01
+    )
+    assert perplexity(lm.hf, ids, 16) == pytest.approx(held_back["held_back_perplexity"], abs=0.01)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    whole = unembed.load(str(train(TEXT, tmp_path / "a", SMALL)))
+    train(TEXT, tmp_path / "b", SMALL, until=47)
+    assert (tmp_path / "b" / "checkpoint.pt").exists()
+    with pytest.raises(CheckpointFault, match="another text"):
+        train(Text(LINES[:60], []), tmp_path / "b", SMALL)
+    again = unembed.load(str(train(TEXT, tmp_path / "b", SMALL)))
+    assert all(torch.equal(a, b) for a, b in zip(whole.hf.parameters(), again.hf.parameters(), strict=True))
 
 
 def test_the_papers_study_runs_on_the_papers_kind_of_model(tmp_path: Path) -> None:
-    lm = unembed.load(str(train(LINES, tmp_path / "m", SMALL)))
+    lm = unembed.load(str(train(TEXT, tmp_path / "m", SMALL)))
     report = unembed.report(
         "geva2021",
         lm,
@@ -74,12 +92,19 @@ def test_the_papers_study_runs_on_the_papers_kind_of_model(tmp_path: Path) -> No
     assert np.isfinite(last["match"]) and last["match_n"] == 40
 
 
-def test_too_little_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_little_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="smaller cutoffs"):
-        train(["a b c"], tmp_path / "m", SMALL)
+        train(Text(["a b c"], []), tmp_path / "m", SMALL)
+    short = Text([" ".join(f"w{i}" for i in range(12))], [])
     with pytest.raises(InvalidInput, match="a row has 16"):
-        train([" ".join(f"w{i}" for i in range(12))], tmp_path / "m", Mini(words=20, cutoffs=(3, 5), context=16))
-    (tmp_path / "text.txt").write_text("one\n\ntwo three\n")
-    assert lines_of(str(tmp_path / "text.txt")) == ["one", "two three"]
-    assert main(["--corpus", str(tmp_path / "text.txt"), "--out", str(tmp_path / "m")]) == 1
-    assert "Give more text" in capsys.readouterr().err
+        train(short, tmp_path / "m", Mini(words=20, cutoffs=(3, 5), context=16))
+
+
+def test_running_text_is_read_as_wikitext_writes_it_and_some_is_held_back(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("A well-known cat.\n\n" + "two (three)\n" * 79)
+    text = text_of(str(tmp_path / "text.txt"))
+    assert text.lines[0] == "A well @-@ known cat ."
+    assert text.held_back == ["two ( three )"] and len(text.lines) == 79
+    shipped = text_of(None)
+    assert " = Homarus gammarus = " in shipped.lines and any(" @-@ " in line for line in shipped.lines)
+    assert len(shipped.held_back) == (len(shipped.lines) + len(shipped.held_back)) // 80

@@ -29,7 +29,7 @@ def train(
     ] = True,
     as_json: options.Json = False,
 ) -> None:
-    """Train a model and leave a folder that `--model` opens; stopped and started again, wren and attn-* go on."""
+    """Train a model and leave a folder that `--model` opens; stopped and started again, it goes on."""
     import unembed
 
     def show(row: dict[str, Any]) -> None:

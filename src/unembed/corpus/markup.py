@@ -59,3 +59,31 @@ def detokenized(text: str) -> str:
     for pattern, put in _JOINS:
         text = pattern.sub(put, text)
     return text
+
+
+_SPLITS = [
+    (re.compile(r"(?<=\d)([.,])(?=\d)"), r" @\1@ "),
+    (re.compile(r"(?<=[\w>])([-–])(?=[\w<])"), r" @\1@ "),
+    (re.compile(r"(?<![\w>])'(?=[\w<])|(?<=[\w>])'(?!\w)"), " ' "),
+    (re.compile(r"(?<=[\w>])('(?:s|re|ve|ll|d|m|t)\b)"), r" \1"),
+    (re.compile(r"(?<!@)([,;:?!%()\[\]{}\"“”…]|\.\.+)(?!@)"), r" \1 "),
+    # A full stop stays with an initial, a title, letters with stops inside, and before a small letter.
+    (
+        re.compile(
+            r"(?<![.@])(?<!\b[A-Z])(?<!\b(?:No|St|Dr|Mr|Co|Jr|Lt))(?<!\bMrs)(?<!\.[A-Z])\.(?! +[a-z])(?=[\W]|$)(?![.@])"
+        ),
+        " . ",
+    ),
+    (re.compile(r"(?<=[£$])(?=\d)"), " "),
+    (re.compile(r"[^\S\n]+"), " "),
+]
+
+
+def tokenized(text: str) -> str:
+    """Running text as WikiText writes it: spaces between words and signs, ` @-@ ` inside words, ` @.@ ` inside numbers.
+
+    The way back from `detokenized`, but for abbreviations that only a reader knows.
+    """
+    for pattern, put in _SPLITS:
+        text = pattern.sub(put, text)
+    return "\n".join(line.strip() for line in text.split("\n"))

@@ -33,7 +33,7 @@ def train(
         name: wren, attn-1l, attn-2l, or wikilm-mini.
         corpus: a folder of `*.jsonl.xz`; for wikilm-mini also a text file, or None for the shipped sample.
         out: where checkpoints, curve and model go.
-        until: stop after this many updates; wren and attn-* go on from there when called again.
+        until: stop after this many updates; called again, it goes on from there.
         threads: how many threads torch may use.
         seed: of weights and batches; the recipe's if not given.
         compiled: whether wren and attn-* go through `torch.compile`.
@@ -48,9 +48,9 @@ def train(
         torch.set_num_threads(threads)
     if name == WIKILM_MINI:
         mini = wikilm_mini.Mini()
-        mini = replace(mini, seed=mini.seed if seed is None else seed, steps=mini.steps if until is None else until)
-        lines = wikilm_mini.lines_of(None if corpus is None else str(corpus))
-        return wikilm_mini.train(lines, Path(out) / name, mini, progress)
+        mini = replace(mini, seed=mini.seed if seed is None else seed)
+        text = wikilm_mini.text_of(None if corpus is None else str(corpus))
+        return wikilm_mini.train(text, Path(out) / name, mini, progress, until)
     if name not in RECIPES:
         raise InvalidInput(
             f"model {name!r}",

@@ -1,18 +1,18 @@
 """A small WikiLM trained here: the papers' own kind of model, words for tokens, ReLU memories, an adaptive softmax.
 
-`python -m unembed.training.wikilm_mini --out FOLDER` reads the shipped WikiText sample (or `--corpus`, a text file or a
-folder of `*.jsonl.xz`), makes a vocabulary of its most frequent words, trains, and leaves a folder that `unembed.load`
-opens. As for the papers' model, a line ends in `</s>`, lines follow each other in one stream, case is kept.
+`unembed train wikilm-mini` reads the shipped WikiText sample (or `--corpus`, a text file or a folder of `*.jsonl.xz`),
+writes running text as WikiText does, makes a vocabulary of the most frequent words, trains, and leaves a folder that
+`unembed.load` opens. As for the papers' model, a line ends in `</s>`, lines follow each other in one stream, case is
+kept. Batch n depends on the seed and n alone, so a run that was killed goes on to the same weights.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,12 @@ import torch
 from torch import Tensor
 
 from unembed.corpus import open_corpus
-from unembed.errors import InvalidInput, UnembedError
+from unembed.corpus.markup import looks_like_wikitext, tokenized
+from unembed.errors import CheckpointFault, InvalidInput
 from unembed.models.wikilm import WikiLMConfig, WikiLMForCausalLM
 from unembed.models.word_level import END, SPECIALS, UNKNOWN, word_tokenizer
-from unembed.training.documents import documents
+from unembed.training import checkpoint
+from unembed.training.documents import HELD_BACK_ONE_IN, documents
 
 MOST_CHARACTERS = 60_000_000
 """Of a folder, so much text is read: more than any run here sees."""
@@ -87,33 +89,71 @@ def stream(lines: Iterable[str], words: list[str]) -> Tensor:
     return torch.tensor(out)
 
 
+@dataclass(frozen=True)
+class Text:
+    """Lines to learn from and lines kept for measurement, as WikiText writes them."""
+
+    lines: list[str]
+    held_back: list[str]
+
+
+def text_of(corpus: str | None) -> Text:
+    """The lines of a text file, of a folder of `*.jsonl.xz`, or of the shipped sample.
+
+    A folder's documents are held back by `documents.is_held_back`; of other text, one line in 80 is.
+    """
+    if corpus is not None and Path(corpus).is_dir():
+        lines, held_back, size = list[str](), list[str](), 0
+        for document in documents(Path(corpus)):
+            if size > MOST_CHARACTERS:
+                break
+            (held_back if document.is_held_back else lines).extend(_lines(tokenized(document.text)))
+            size += len(document.text)
+        return Text(lines, held_back)
+    texts = [document.text for document in open_corpus(corpus).documents()]
+    if not looks_like_wikitext(line for text in texts for line in text.splitlines()):
+        texts = [tokenized(text) for text in texts]
+    found = [line for text in texts for line in _lines(text)]
+    kept = range(HELD_BACK_ONE_IN - 1, len(found), HELD_BACK_ONE_IN)
+    return Text([line for n, line in enumerate(found) if n not in kept], [found[n] for n in kept])
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
 def train(
-    lines: list[str],
+    text: Text,
     out: Path,
     mini: Mini = Mini(),
     progress: Callable[[dict[str, Any]], None] | None = None,
+    until: int | None = None,
 ) -> Path:
-    """Train on lines of text and save a folder with weights, tokenizer, counts and the curve of the loss.
+    """Train and save a folder with weights, tokenizer, counts of words and the curve of the loss.
+
+    A `checkpoint.pt` in the folder is gone on with and is removed at the end.
 
     Args:
-        lines: text; a line is what `</s>` ends.
+        text: lines; a line is what `</s>` ends.
         out: folder to make.
         mini: sizes and training.
-        progress: called with step and loss, ten times in all.
+        progress: called with step and loss a hundred times in all, and at the end with the held-back lines' perplexity.
+        until: stop after this many updates; the model so far is saved and the checkpoint stays.
 
     Raises:
         InvalidInput: too little text for the vocabulary or for one row.
+        CheckpointFault: the checkpoint is damaged or of another text or other sizes.
     """
-    words, counts = vocabulary(lines, mini.words)
+    words, counts = vocabulary(text.lines, mini.words)
     if len(words) <= mini.cutoffs[-1]:
         raise InvalidInput(
             f"a vocabulary of {len(words):,} words",
             why=f"the text has no more, and the last band begins at {mini.cutoffs[-1]:,}",
             instead="Give more text, or smaller cutoffs",
         )
-    text = stream(lines, words)
-    if len(text) <= mini.context + 1:
-        raise InvalidInput(f"{len(text):,} words of text", why=f"a row has {mini.context}", instead="Give more text")
+    ids = stream(text.lines, words)
+    if len(ids) <= mini.context + 1:
+        raise InvalidInput(f"{len(ids):,} words of text", why=f"a row has {mini.context}", instead="Give more text")
     torch.manual_seed(mini.seed)
     model = WikiLMForCausalLM(
         WikiLMConfig(
@@ -126,86 +166,88 @@ def train(
             max_position_embeddings=mini.context,
         )
     )
-    curve = list(_updates(model, text, mini, progress))
     out.mkdir(parents=True, exist_ok=True)
+    last = mini.steps if until is None else min(until, mini.steps)
+    curve = _updates(model, ids, mini, out / "checkpoint.pt", last, progress)
+    if text.held_back:
+        curve.append({"held_back_perplexity": round(perplexity(model, stream(text.held_back, words), mini.context), 2)})
+        if progress is not None:
+            progress(curve[-1])
     model.eval().save_pretrained(out)
     word_tokenizer(words).save_pretrained(out)
     (out / "token_counts.json").write_text(json.dumps(counts), encoding="utf-8")
     (out / "loss.jsonl").write_text("".join(json.dumps(row) + "\n" for row in curve), encoding="utf-8")
+    if last == mini.steps:
+        (out / "checkpoint.pt").unlink(missing_ok=True)
     return out
 
 
+@torch.no_grad()
+def perplexity(model: WikiLMForCausalLM, ids: Tensor, context: int) -> float:
+    """Per word, line ends and `<unk>` counted as words, over windows of `context` that do not overlap."""
+    nats, n = 0.0, 0
+    for start in range(0, len(ids) - 1, context):
+        row = ids[start : start + context + 1]
+        log_p = model(row[None, :-1], use_cache=False).logits[0]
+        nats -= float(log_p.gather(-1, row[1:, None]).sum())
+        n += len(row) - 1
+    return math.exp(nats / max(n, 1))
+
+
 def _updates(
-    model: WikiLMForCausalLM, text: Tensor, mini: Mini, progress: Callable[[dict[str, Any]], None] | None
-) -> Iterator[dict[str, Any]]:
+    model: WikiLMForCausalLM,
+    ids: Tensor,
+    mini: Mini,
+    saved: Path,
+    last: int,
+    progress: Callable[[dict[str, Any]], None] | None,
+) -> list[dict[str, Any]]:
     """AdamW with a rise and a cosine; the loss is the mean surprise in nats, read off the adaptive softmax."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=mini.lr, betas=(0.9, 0.98), weight_decay=0.01)
-    rise = max(1, mini.steps // 10)
-    factor = torch.optim.lr_scheduler.SequentialLR(
-        optimiser,
-        [
-            torch.optim.lr_scheduler.LinearLR(optimiser, 1 / rise, total_iters=rise),
-            torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, mini.steps - rise)),
-        ],
-        [rise],
-    )
-    random = torch.Generator().manual_seed(mini.seed)
-    every = max(1, mini.steps // 10)
+    made_for = {"mini": json.dumps(asdict(mini)), "words": len(ids)}
+    step, curve = 0, list[dict[str, Any]]()
+    if saved.exists():
+        state = checkpoint.load(saved)
+        if state["made_for"] != made_for:
+            raise CheckpointFault(
+                f"checkpoint {saved}", why="it is of another text or other sizes", instead="Delete it to begin anew"
+            )
+        model.load_state_dict(state["model"])
+        optimiser.load_state_dict(state["optimiser"])
+        step, curve = state["step"], state["curve"]
+
+    def save() -> None:
+        state = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "step": step, "curve": curve}
+        checkpoint.save({**state, "made_for": made_for}, saved)
+
+    every = max(1, mini.steps // 100)
     model.train()
-    for step in range(mini.steps):
-        starts = torch.randint(len(text) - mini.context, (mini.rows,), generator=random)
-        rows = text[starts[:, None] + torch.arange(mini.context + 1)]
-        log_p = model(rows[:, :-1], use_cache=False).logits
-        loss = -log_p.gather(-1, rows[:, 1:, None]).mean()
+    while step < last:
+        loss = _loss(model, ids, mini, step)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimiser.param_groups:
+            group["lr"] = mini.lr * _share_of_peak(step / mini.steps)
         optimiser.step()
-        factor.step()
-        if (step + 1) % every == 0 or step == 0:
-            row = {"step": step + 1, "loss": round(float(loss.detach()), 4)}
+        step += 1
+        if step % every == 0 or step == 1:
+            curve.append({"step": step, "loss": round(float(loss.detach()), 4)})
             if progress is not None:
-                progress(row)
-            yield row
+                progress(curve[-1])
+            save()
+    save()
+    return curve
 
 
-def lines_of(corpus: str | None) -> list[str]:
-    """The lines of a text file, of a folder of `*.jsonl.xz`, or of the shipped sample."""
-    if corpus is not None and Path(corpus).is_dir():
-        found, size = [], 0
-        for document in documents(Path(corpus)):
-            if size > MOST_CHARACTERS:
-                break
-            if not document.is_held_back:
-                found += [line for line in document.text.splitlines() if line.strip()]
-                size += len(document.text)
-        return found
-    texts = (document.text for document in open_corpus(corpus).documents())
-    return [line for text in texts for line in text.splitlines() if line.strip()]
+def _loss(model: WikiLMForCausalLM, ids: Tensor, mini: Mini, step: int) -> Tensor:
+    random = torch.Generator().manual_seed(mini.seed * 1_000_003 + step)
+    starts = torch.randint(len(ids) - mini.context, (mini.rows,), generator=random)
+    rows = ids[starts[:, None] + torch.arange(mini.context + 1)]
+    log_p = model(rows[:, :-1], use_cache=False).logits
+    return -log_p.gather(-1, rows[:, 1:, None]).mean()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Train wikilm-mini."""
-    parser = argparse.ArgumentParser(prog="python -m unembed.training.wikilm_mini", description=main.__doc__)
-    parser.add_argument("--corpus", help="text file, or folder of *.jsonl.xz; default: the shipped WikiText sample")
-    parser.add_argument("--out", type=Path, default=Path("wikilm-mini"), help="folder for the model")
-    parser.add_argument("--steps", type=int, default=Mini.steps, help="updates")
-    parser.add_argument("--seed", type=int, default=Mini.seed, help="of weights and batches")
-    given = parser.parse_args(arguments)
-    try:
-        lines = lines_of(given.corpus)
-        folder = train(
-            lines,
-            given.out,
-            Mini(steps=given.steps, seed=given.seed),
-            lambda row: print(" ".join(f"{k} {v}" for k, v in row.items()), file=sys.stderr, flush=True),
-        )
-    except UnembedError as fault:
-        print(fault, file=sys.stderr)
-        return 1
-    print(folder)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _share_of_peak(done: float) -> float:
+    """The learning rate's: a rise over the first tenth, then down a cosine to zero."""
+    return (done + 1e-3) / 0.1 if done < 0.099 else 0.5 * (1 + math.cos(math.pi * (done - 0.1) / 0.9))
