@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import pickle
@@ -83,13 +84,15 @@ def save(path: Path, saved: Saved, who: Mapping[str, str]) -> None:
 
 
 def prepare(path: Path) -> None:
-    """Make the folder and see that it can be written, before hours are spent.
+    """See that the folder can be written, before hours are spent; remove what a killed sweep left half-written.
 
     Raises:
         CheckpointFault: it cannot.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            left.unlink(missing_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         beside.touch()
         beside.unlink()
@@ -98,8 +101,12 @@ def prepare(path: Path) -> None:
 
 
 def _unwritable(path: Path, error: Exception) -> CheckpointFault:
-    why = getattr(error, "strerror", None) or str(error).splitlines()[0]
-    return CheckpointFault(f"checkpoint {path}", why=f"it cannot be written: {why}", instead="Name another file")
+    # On a full disk torch reports where its archive broke off; the system's own words are in the error before.
+    before = error if isinstance(error, OSError) else error.__context__
+    why = getattr(before, "strerror", None) or "the disk may be full"
+    return CheckpointFault(
+        f"checkpoint {path}", why=f"it cannot be written: {why}", instead="Make room, or name another file"
+    )
 
 
 def load(path: Path, who: Mapping[str, str]) -> Saved | None:
