@@ -82,6 +82,7 @@ def test_a_second_build_changes_nothing(built: Index, lm: LanguageModel) -> None
 
 def test_a_half_built_index_answers_from_what_is_there_when_asked(copy: Path) -> None:
     stored = json.loads((copy / "manifest.json").read_text())
+    del stored["checksum"]
     stored["state"] = "building"
     stored["files"] = [entry for entry in stored["files"] if entry["part"] in ("vocabulary", "tokens", "values")]
     (copy / "manifest.json").write_text(json.dumps(stored))
@@ -197,6 +198,7 @@ def test_manifests_that_cannot_be_used(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(IndexFault, match=r"holds no manifest\.json"):
         Index.open(tmp_path)
     stored = json.loads((copy / "manifest.json").read_text())
+    del stored["checksum"]
     for change, match in (
         ({"schema": 99}, "schema 99"),
         ({"format": "other"}, "not an index's"),

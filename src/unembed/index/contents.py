@@ -12,7 +12,7 @@ from unembed.errors import IndexFault, InvalidInput, NotOneToken, OutOfRange
 from unembed.index import tables
 from unembed.index.arrays import map_array
 from unembed.index.build import open_poles
-from unembed.index.manifest import Manifest
+from unembed.index.manifest import Manifest, check
 from unembed.index.passages import Passages
 from unembed.index.stream_files import open_stream
 from unembed.results import Passport, Table
@@ -26,6 +26,7 @@ class Contents:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         """Keep the folder and what its manifest says."""
         self.path, self.manifest = path, manifest
+        self._checked: set[str] = set()
 
     @property
     def passport(self) -> Passport:
@@ -38,10 +39,10 @@ class Contents:
         return int(self.manifest.settings["top"])
 
     def need(self, part: str) -> None:
-        """Check that a part is there.
+        """Check that a part is there and, the first time, that its files are what was written.
 
         Raises:
-            IndexFault: its build has not come so far.
+            IndexFault: its build has not come so far, or a file is damaged.
         """
         if not self.manifest.has(part):
             raise IndexFault(
@@ -49,6 +50,11 @@ class Contents:
                 why="its build is not finished",
                 instead="Run the same build again",
             )
+        if part not in self._checked:
+            for entry in self.manifest.files:
+                if entry.part == part:
+                    check(self.path, entry)
+            self._checked.add(part)
 
     @cached_property
     def strings(self) -> list[str]:

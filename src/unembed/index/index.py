@@ -292,9 +292,12 @@ class Index(Contents):
 
     @cached_property
     def _sql(self) -> Sql:
-        named = {entry.path for entry in self.manifest.files}
         paths = {name: f"tables/{name}.parquet" for name in tables.NAMES}
-        return Sql(self.path, {name: path for name, path in paths.items() if path in named})
+        parts = {entry.path: entry.part for entry in self.manifest.files}
+        held = {name: path for name, path in paths.items() if path in parts}
+        for part in {parts[path] for path in held.values()}:
+            self.need(part)
+        return Sql(self.path, held)
 
     def status(self) -> dict[str, Any]:
         """What the index is of, how far its build has come, and bytes by part, as JSON can hold it."""

@@ -22,6 +22,8 @@ SCHEMA = 1
 NAME = "manifest.json"
 _FORMAT = "unembed.index"
 _CHUNK = 1 << 20
+_CHECKED = 1 << 28
+"""Bytes up to which a file is compared with its checksum when it is first read: a fifth of a second at the most."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,16 @@ class Manifest:
         body = {"format": _FORMAT, "schema": SCHEMA, "state": self.state, "passport": self.passport.to_dict()}
         body |= {"weights": self.weights, "layers": list(self.layers), "settings": dict(self.settings)}
         body |= {"facts": dict(self.facts), "files": [asdict(entry) for entry in self.files]}
-        return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return _text_of(body | {"checksum": _checksum_of(body)}) + "\n"
+
+
+def _text_of(body: Mapping[str, Any]) -> str:
+    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def _checksum_of(body: Mapping[str, Any]) -> str:
+    """SHA-256 of the manifest's own text, so that a changed number in it is not believed."""
+    return hashlib.sha256(_text_of(body).encode()).hexdigest()
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -89,6 +100,10 @@ def read_manifest(folder: Path) -> Manifest:
             f"index {folder} has schema {stored.get('schema')}",
             why=f"this version of unembed reads schema {SCHEMA}",
             instead="Build it again, or use the version of unembed that made it",
+        )
+    if (written := stored.pop("checksum", None)) is not None and written != _checksum_of(stored):
+        raise IndexFault(
+            f"{path} is damaged", why="its content is not what was written", instead="Build the index again elsewhere"
         )
     try:
         return Manifest(
@@ -134,6 +149,19 @@ def fault(folder: Path, entry: FileEntry) -> str | None:
         return "missing"
     except OSError as error:
         return error.strerror or str(error)
+
+
+def check(folder: Path, entry: FileEntry) -> None:
+    """Refuse a file that is not what was written; of files beyond 256 MiB only the size is compared.
+
+    Raises:
+        IndexFault: it is missing, cut short or changed.
+    """
+    path = folder / entry.path
+    if entry.size > _CHECKED and path.is_file() and path.stat().st_size == entry.size:
+        return  # `verify` reads these
+    if why := fault(folder, entry):
+        raise IndexFault(f"{path} is damaged", why=why, instead="Run the build again: it repairs the index")
 
 
 def write_file(folder: Path, name: str, part: str, write: Callable[[Path], None]) -> FileEntry:

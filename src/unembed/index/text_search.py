@@ -24,7 +24,11 @@ _TOKENIZE = "tokenize = 'unicode61 remove_diacritics 0'"
 
 
 def write_search(path: Path, segments: Iterable[tuple[int, str]]) -> None:
-    """The search file over segments (number, text)."""
+    """The search file over segments (number, text).
+
+    Raises:
+        OSError: the disk is full.
+    """
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode = OFF")
@@ -34,6 +38,8 @@ def write_search(path: Path, segments: Iterable[tuple[int, str]]) -> None:
         connection.executemany("INSERT INTO segments (rowid, text) VALUES (?, ?)", segments)
         connection.execute("INSERT INTO segments (segments) VALUES ('optimize')")
         connection.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        raise OSError(f"{error}, perhaps because the disk is full") from error
     finally:
         connection.close()
 
