@@ -118,3 +118,32 @@ def test_bad_questions_are_refused(tokens: torch.Tensor) -> None:
         tiny("attention-only").trace(tokens[0]).sub_updates(0)
     with pytest.raises(Unsupported, match="attention-only"):
         tiny("attention-only").trace(tokens[0]).events()
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_reading_by_layers_gives_what_reading_at_once_gives(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    at_once, by_layers = lm.trace(tokens[0]), lm.trace(tokens[0])
+    seen: list[int] = []
+    for layers, readings in by_layers.by_layers(vectors=1):
+        for point, found in readings.items():
+            whole = at_once.readings(point)
+            assert torch.equal(found.ids, whole.ids[layers.start : layers.stop])
+            ranks = at_once.prediction_ranks(point)[layers.start : layers.stop]
+            assert torch.equal(found.tracked_ranks[..., 0], ranks)
+        seen += layers
+    assert seen == list(range(lm.n_layers))
+    assert by_layers.events() == at_once.events()
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_the_spread_is_that_of_the_whole_distributions(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    trace = lm.trace(tokens[0])
+    entropy, divergence = trace.spread()
+    probabilities = trace.readings(top=lm.d_vocab)
+    p = torch.zeros(*probabilities.ids.shape, dtype=torch.float64)
+    p.scatter_(-1, probabilities.ids, probabilities.probabilities.double())
+    torch.testing.assert_close(entropy.double(), -(p * p.log()).sum(-1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(divergence.double(), (p * (p.log() - p[-1].log())).sum(-1), rtol=1e-3, atol=1e-5)
+    assert float(divergence[-1].max()) < 1e-5 < float(divergence[0].max())

@@ -11,7 +11,8 @@ Ranks count the tokens with a larger logit: 0 is the top.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -120,6 +121,11 @@ class Reading:
     def tracked_probabilities(self) -> Float[Tensor, "*pos tracked"]:
         """Probabilities of the tracked tokens."""
         return (self.tracked_logits - self.log_total[..., None]).exp()
+
+
+def joined(parts: Sequence[Reading]) -> Reading:
+    """Readings of layer after layer as one."""
+    return Reading(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Reading)))
 
 
 @torch.no_grad()

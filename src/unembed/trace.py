@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unembed.account import Account, account, points_needed, position_of
 from unembed.errors import InvalidInput
-from unembed.lens import Reading, final_scale, logits_of, read
+from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.memories.events import Event, events_of
 from unembed.memories.sub_updates import Dominant, dominant, token_scores
 from unembed.memories.values import Values
@@ -139,15 +139,66 @@ class Trace(Shown):
     @cached_property
     def _before_ffn(self) -> Reading:
         """Readings before each FFN, with the rank of the final prediction."""
-        x = self.run[self._before][:, 0]
-        return read(self.lm, x, _TOP, track=self._final.expand(x.shape[0], -1, -1))
+        return self._read_before(slice(None))
 
     @cached_property
     def _after(self) -> Reading:
         """Readings after each FFN, with the ranks of the final prediction and of what was first before it."""
-        x = self.run["resid_post"][:, 0]
-        track = torch.cat([self._final.expand(x.shape[0], -1, -1), self._before_ffn.ids[..., :1]], dim=-1)
-        return read(self.lm, x, _TOP, track=track)
+        return self._read_after(slice(None), self._before_ffn)
+
+    def _read_before(self, layers: slice) -> Reading:
+        x = self.run[self._before][layers, 0]
+        return read(self.lm, x, _TOP, track=self._final.expand(x.shape[0], -1, -1))
+
+    def _read_after(self, layers: slice, before: Reading) -> Reading:
+        x = self.run["resid_post"][layers, 0]
+        return read(
+            self.lm, x, _TOP, track=torch.cat([self._final.expand(x.shape[0], -1, -1), before.ids[..., :1]], -1)
+        )
+
+    def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, dict[str, Reading]]]:
+        """Read the stream from the bottom up, some layers at a time: what `readings` returns, as it comes.
+
+        Args:
+            vectors: read at most so many at once, but at least one layer.
+
+        Yields:
+            The layers, and for each point before and after their FFNs the readings of those layers, with the rank of
+            the final prediction as the first tracked one. When all have come, `readings` and `events` are ready.
+        """
+        n, step = self.lm.n_layers, max(1, vectors // max(1, len(self)))
+        found: list[tuple[Reading, Reading]] = []
+        for start in range(0, n, step):
+            layers = slice(start, min(n, start + step))
+            before = self._read_before(layers)
+            found.append((before, self._read_after(layers, before)))
+            points = {} if self._before == "resid_pre" else {self._before: before}
+            yield range(start, layers.stop), points | {"resid_post": found[-1][1]}
+        self._before_ffn, self._after = (joined([pair[i] for pair in found]) for i in (0, 1))
+
+    @torch.no_grad()
+    def spread(self, point: str = "resid_post") -> tuple[Float[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
+        """How undecided the stream's own prediction is, and how far it lies from the model's, in nats.
+
+        Returns:
+            The entropy of the prediction read at a point of every layer and position, and its Kullback-Leibler
+            divergence sum p log(p / q) from the model's final prediction q at that position.
+
+        Raises:
+            PointMissing: the model has no such point.
+
+        Memory: 3 * pos * d_vocab numbers.
+        """
+        final = self._last_logits.float().log_softmax(dim=-1)
+        x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0]
+        entropy, divergence = [], []
+        for layer in x:
+            log_p = logits_of(self.lm, layer).float().log_softmax(dim=-1)
+            p = log_p.exp()
+            entropy.append(-torch.linalg.vecdot(p, log_p))
+            # Rounding can bring the sum of the same numbers, taken twice, below zero.
+            divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
+        return torch.stack(entropy), torch.stack(divergence)
 
     def readings(
         self, point: str = "resid_post", top: int = _TOP, basis: str = "final", *, hide_unlearned: bool = False

@@ -24,7 +24,7 @@ RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 def test_no_violation(opened, screen, theme):
     where, ready = SCREENS[screen]
     page = opened(where, theme=theme)
-    page.locator("#main").get_by_text(ready).first.wait_for()
+    page.locator("#main").get_by_text(ready).filter(visible=True).first.wait_for()
     page.wait_for_function(
         "!document.querySelector('#main .waiting') || !document.querySelector('#main').matches('.waiting')"
     )

@@ -145,3 +145,27 @@ def test_status_and_models(client, wren):
     assert client.get("/api/v1/status").json()["model"] == "wren"
     model = client.get("/api/v1/models").json()["models"][0]
     assert model["n_layers"] == wren.n_layers and model["can"]["memories"] and not model["can"]["index"]
+
+
+def test_a_streamed_trace_comes_layer_by_layer_and_ends_whole(client, wren):
+    text = " ".join(["She put the book on the table ."] * 12)
+    answer = client.post("/api/v1/traces/stream", json={"prompt": text})
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    assert [line["kind"] for line in lines[-2:]] == ["trace", "done"]
+    parts, whole = lines[:-2], lines[-2]
+    assert [n for part in parts for n in part["layers"]] == list(range(wren.n_layers)) and len(parts) > 1
+    for stage in whole["stages"]:
+        rows = [row for part in parts for s in part["stages"] if s["point"] == stage["point"] for row in s["ids"]]
+        assert rows == stage["ids"]
+        assert {str(i) for row in rows[0] for i in row} <= parts[0]["texts"].keys()
+    assert whole["events"] and {k: v for k, v in whole.items() if k != "kind"} == post(client, text)
+    again = client.post("/api/v1/traces/stream", json={"prompt": text}).text.splitlines()
+    assert len(again) == 2 and json.loads(again[0]) == whole
+
+
+def test_entropy_and_divergence_of_every_cell(client, wren):
+    found = post(client)
+    got = client.get(f"/api/v1/traces/{found['id']}/spread").json()
+    entropy, divergence = wren.trace(PROMPT).spread("resid_mid")
+    close(got["resid_mid"], {"entropy": entropy.tolist(), "divergence": divergence.tolist()})
+    assert set(got) == {"resid_mid", "resid_post"} and max(got["resid_post"]["divergence"][-1]) < 1e-4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,14 +61,36 @@ class Emergence:
         return dataclasses.asdict(self)
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some layers of an emergence, from the bottom up, while the others are still being read."""
+
+    tokens: list[Token]
+    prediction: list[int]
+    layers: list[int]
+    stages: list[Stage]
+    """Of these layers only."""
+    texts: dict[int, str]
+    """The text of every token id of this part."""
+
+
+def emerging(lm: Any, trace: Any, prompt: str, top: int = 5) -> Iterator[Part | Emergence]:
+    """The grid of a trace as its layers are read, and the whole at the end; a short prompt is whole at once."""
+    prediction = trace.prediction.tolist()
+    for layers, readings in trace.by_layers():
+        if len(layers) == lm.n_layers:
+            continue
+        stages = [_stage_of(point, reading, top) for point, reading in readings.items()]
+        yield Part(_tokens(trace), prediction, list(layers), stages, _texts(lm, stages, prediction))
+    yield emergence(lm, trace, prompt, top)
+
+
 def emergence(lm: Any, trace: Any, prompt: str, top: int = 5) -> Emergence:
     """The grid of a trace: top tokens at both stages of every layer and position, and all events."""
     prediction = trace.prediction.tolist()
-    stages = [stage for point in STAGES if (stage := _stage(trace, point, top, prediction)) is not None]
+    stages = [stage for point in STAGES if (stage := _stage(trace, point, top)) is not None]
     events = _events(trace)
-    ids = {i for s in stages for layer in s.ids for cell in layer for i in cell}
-    ids |= {*prediction, *(e.token for e in events)}
-    texts = dict(zip(sorted(ids), lm.token_strings(sorted(ids)), strict=True))
+    texts = _texts(lm, stages, [*prediction, *(e.token for e in events)])
     return Emergence(
         schema=SCHEMA,
         passport=dataclasses.replace(trace.passport, basis="final").to_dict(),
@@ -74,12 +98,31 @@ def emergence(lm: Any, trace: Any, prompt: str, top: int = 5) -> Emergence:
         sizes=sizes_of(lm),
         prompt=prompt,
         edits=[edit_in_words(edit) for edit in trace.edits],
-        tokens=[Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)],
+        tokens=_tokens(trace),
         prediction=prediction,
         stages=stages,
         events=[_said(e, texts[e.token]) for e in events],
         texts=texts,
     )
+
+
+def spread(trace: Any) -> dict[str, dict[str, list[list[float]]]]:
+    """By point: the entropy of every cell's reading and its divergence from the final prediction, [layer][position]."""
+    found = {}
+    for point in STAGES:
+        with suppress(PointMissing):
+            entropy, divergence = trace.spread(point)
+            found[point] = {"entropy": entropy.tolist(), "divergence": divergence.tolist()}
+    return found
+
+
+def _tokens(trace: Any) -> list[Token]:
+    return [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)]
+
+
+def _texts(lm: Any, stages: list[Stage], more: list[int]) -> dict[int, str]:
+    ids = sorted({i for s in stages for layer in s.ids for cell in layer for i in cell} | set(more))
+    return dict(zip(ids, lm.token_strings(ids), strict=True))
 
 
 def _said(e: Any, text: str) -> EventSaid:
@@ -88,13 +131,18 @@ def _said(e: Any, text: str) -> EventSaid:
     return EventSaid(**dataclasses.asdict(plain), sentence=sentence)
 
 
-def _stage(trace: Any, point: str, top: int, prediction: list[int]) -> Stage | None:
+def _stage(trace: Any, point: str, top: int) -> Stage | None:
     try:
         found = trace.readings(point, max(top, 10))
     except PointMissing:
         return None  # parallel blocks and attention-only models have no stream between attention and FFN
     ranks = trace.prediction_ranks(point)
     return Stage(point, found.ids[..., :top].tolist(), found.probabilities[..., :top].tolist(), ranks.tolist())
+
+
+def _stage_of(point: str, reading: Any, top: int) -> Stage:
+    probabilities, ranks = reading.probabilities[..., :top], reading.tracked_ranks[..., 0]
+    return Stage(point, reading.ids[..., :top].tolist(), probabilities.tolist(), ranks.tolist())
 
 
 def _events(trace: Any) -> list[Any]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
 from unembed.server import asked as a
-from unembed.server.answers import tagged
+from unembed.server.answers import encoded, lines, tagged
 from unembed.server.session import MAX_PROMPT, Session
-from unembed.views.emergence import Emergence, emergence
+from unembed.views.emergence import Emergence, emergence, emerging, spread
 from unembed.views.trace_gather import Asked, explain_view, trace_view
 from unembed.views.trace_view import TraceView
 
@@ -44,6 +48,41 @@ def router(session: Session) -> APIRouter:
             return {"id": key, **view.to_dict()}
 
         return await answer(request, client, "trace", f"trace {key} {asked.top}", "tracing a prompt", work)
+
+    @routes.post("/traces/stream", response_class=StreamingResponse)
+    async def stream_trace(asked: a.TraceAsked, client: a.Client = "") -> StreamingResponse:
+        """The same as lines of JSON: layers as they are read, from the bottom up, then the whole (`kind` trace)."""
+        edits = [e.edit() for e in asked.edits]
+        key = session.remember(asked.prompt, edits)
+
+        def parts() -> Iterator[dict[str, Any]]:
+            for part in emerging(session.lm, session.tracing(asked.prompt, edits), asked.prompt, asked.top):
+                if isinstance(part, Emergence):
+                    whole = {"id": key, **part.to_dict()}
+                    session.cache.put(f"trace {key} {asked.top}", encoded(whole))
+                    yield {"kind": "trace", **whole}
+                else:
+                    yield {"kind": "layers", "id": key, **dataclasses.asdict(part)}
+
+        async def items() -> AsyncIterator[Any]:
+            known = session.cache.get(f"trace {key} {asked.top}")
+            if known is not None:
+                yield {"kind": "trace", **json.loads(known)}
+                return
+            async for part in session.worker.stream(parts, what="tracing a prompt", client=client, channel="trace"):
+                yield part
+
+        return lines(items())
+
+    @routes.get("/traces/{trace_id}/spread")
+    async def get_spread(request: Request, trace_id: a.TraceId, client: a.Client = "") -> Response:
+        """Entropy of the reading at every cell, and its divergence from the final prediction, in nats."""
+        prompt, edits = session.asked(trace_id)
+
+        def work() -> dict[str, Any]:
+            return spread(session.tracing(prompt, edits))
+
+        return await answer(request, client, "spread", f"spread {trace_id}", "measuring entropies", work)
 
     @routes.get("/traces/{trace_id}", responses={200: {"model": TraceView}})
     async def get_trace(
