@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel, load
-from unembed.models.wikilm import WikiLMConfig, WikiLMForCausalLM, update_scores
+from unembed.models.adaptive import update_scores
+from unembed.models.wikilm import WikiLMConfig, WikiLMForCausalLM
 from unembed.models.word_level import SPECIALS, word_tokenizer
 
 SIZES = dict(

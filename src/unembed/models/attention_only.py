@@ -13,17 +13,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache
 from transformers.generation.utils import GenerationMixin
 from transformers.masking_utils import create_causal_mask
-from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
+
+from unembed.models.causal import CausalReadout, beginning, eager_attention_forward
 
 
 class AttentionOnlyConfig(PretrainedConfig):
@@ -57,25 +58,6 @@ class AttentionOnlyConfig(PretrainedConfig):
         self.use_cache = use_cache
         unset = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False}
         super().__init__(**{**unset, **settings})
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: Float[Tensor, "batch head dst d_head"],
-    key: Float[Tensor, "batch head src d_head"],
-    value: Float[Tensor, "batch head src d_head"],
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Float[Tensor, "batch dst head d_head"], Float[Tensor, "batch head dst src"]]:
-    """Attention spelled out, which also gives the pattern; the mask is added to the scores."""
-    scores = query @ key.transpose(2, 3) * scaling
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    pattern = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
-    pattern = nn.functional.dropout(pattern, p=dropout, training=module.training)
-    return (pattern @ value).transpose(1, 2).contiguous(), pattern
 
 
 class AttentionOnlyAttention(nn.Module):
@@ -180,14 +162,9 @@ class AttentionOnlyModel(AttentionOnlyPreTrainedModel):
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """The stream after the last block; positions count from the cached length unless `position_ids` is given."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
-        stream = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        if position_ids is None:
-            n_past = past_key_values.get_seq_length() if past_key_values is not None else 0
-            position_ids = (torch.arange(stream.shape[1], device=stream.device) + n_past).unsqueeze(0)
+        stream, position_ids, past_key_values = beginning(
+            self, input_ids, inputs_embeds, position_ids, past_key_values, use_cache
+        )
         causal_mask = create_causal_mask(
             config=self.config,
             inputs_embeds=stream,
@@ -215,7 +192,7 @@ class AttentionOnlyModel(AttentionOnlyPreTrainedModel):
         self.embed_tokens = value
 
 
-class AttentionOnlyForCausalLM(AttentionOnlyPreTrainedModel, GenerationMixin):
+class AttentionOnlyForCausalLM(CausalReadout, AttentionOnlyPreTrainedModel, GenerationMixin):
     """An attention-only decoder with its own, untied unembedding."""
 
     def __init__(self, config: AttentionOnlyConfig) -> None:
@@ -225,50 +202,6 @@ class AttentionOnlyForCausalLM(AttentionOnlyPreTrainedModel, GenerationMixin):
         self.vocab_size = config.vocab_size
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
-        **kwargs: Any,
-    ) -> CausalLMOutputWithPast:
-        """Logits for every position, or for the last `logits_to_keep`."""
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept, :])
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
-
-    def get_output_embeddings(self) -> nn.Module:
-        """The unembedding."""
-        return self.lm_head
-
-    def set_output_embeddings(self, value: nn.Module) -> None:
-        """Replace the unembedding."""
-        self.lm_head = value
 
 
 AutoConfig.register(AttentionOnlyConfig.model_type, AttentionOnlyConfig, exist_ok=True)

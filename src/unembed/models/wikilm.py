@@ -1,16 +1,7 @@
 """WikiLM, the decoder of Geva et al. 2021 and 2022, as a transformers architecture.
 
 Baevski & Auli's language model: adaptive input, sinusoidal positions, pre-norm blocks with ReLU memories, no norm after
-the last block, and an adaptive softmax. Words are sorted by falling count and cut into bands; band b has narrow vectors
-e_w and one projection P_b that widens them.
-
-There is no single unembedding with one softmax. The head gives LOG-PROBABILITIES of all words, normalised over the
-first band with one class for each other band, and within each of these. Two readings of a stream vector h follow:
-
-- `band` (`AdaptiveSoftmax.band_scores`, and the columns of `AdaptiveSoftmax.W_U`): the linear score e_w . P_b^T h,
-  in the first band e_w . h. Exact for sub-updates, and comparable within a band only.
-- `adaptive` (`AdaptiveSoftmax.forward`): log p(w). Comparable everywhere, and not linear: what an update does to a
-  word is the difference of two log-probabilities. Scaling h can change its top word.
+the last block, and an adaptive softmax: `unembed.models.adaptive` has its ends and what they mean for readings.
 
 Importing this module registers the architecture with `AutoConfig` and `AutoModelForCausalLM`.
 
@@ -22,23 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache
 from transformers.generation.utils import GenerationMixin
 from transformers.masking_utils import create_causal_mask
-from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from unembed.errors import InvalidInput
-from unembed.models.attention_only import eager_attention_forward
+from unembed.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, Span
+from unembed.models.causal import CausalReadout, beginning, eager_attention_forward
 
 _FIRST_POSITION = 2
 """fairseq numbers positions from the padding id (1) plus one."""
@@ -113,178 +105,11 @@ class WikiLMConfig(PretrainedConfig):
         super().__init__(**{**unset, **settings})
 
     @property
-    def bands(self) -> list[tuple[int, int, int]]:
+    def bands(self) -> list[Span]:
         """For each band: its first word, the word after its last, and the width of its vectors."""
         bounds = [0, *self.cutoffs, self.vocab_size]
         widths = [self.hidden_size // self.adaptive_factor**b for b in range(len(bounds) - 1)]
         return list(zip(bounds, bounds[1:], widths, strict=False))
-
-
-class Band(nn.Module):
-    """The words of one band, and the projection that widens their vectors to the stream's width."""
-
-    def __init__(self, n_words: int, width: int, d_model: int) -> None:
-        """Random words and projection."""
-        super().__init__()
-        self.words = nn.Embedding(n_words, width)
-        self.projection = nn.Linear(width, d_model, bias=False)
-
-
-class AdaptiveEmbedding(nn.Module):
-    """Word ids to stream vectors: P_b e_w, the first band's projection included."""
-
-    def __init__(self, config: WikiLMConfig) -> None:
-        """One band after the other."""
-        super().__init__()
-        self.spans = config.bands
-        self.d_model = config.hidden_size
-        self.bands = nn.ModuleList(Band(end - start, width, config.hidden_size) for start, end, width in self.spans)
-
-    def band(self, number: int) -> Band:
-        """One band."""
-        band = self.bands[number]
-        assert isinstance(band, Band)
-        return band
-
-    def forward(self, ids: Int[Tensor, "*pos"]) -> Float[Tensor, "*pos d_model"]:
-        """The (unscaled) embedding of every id."""
-        reference = self.band(0).projection.weight
-        out = torch.zeros(*ids.shape, self.d_model, dtype=reference.dtype, device=ids.device)
-        for number, (start, end, _) in enumerate(self.spans):
-            chosen = (ids >= start) & (ids < end)
-            if bool(chosen.any()):
-                band = self.band(number)
-                out[chosen] = band.projection(band.words(ids[chosen] - start))
-        return out
-
-    @property
-    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
-        """The embedding of every word, a new tensor each time: d_vocab * d_model numbers."""
-        return torch.cat(
-            [b.words.weight @ b.projection.weight.T for b in map(self.band, range(len(self.spans)))]
-        ).detach()
-
-
-class AdaptiveSoftmax(nn.Module):
-    """Stream vectors to log-probabilities of all words; see the module's two readings.
-
-    The words are the embedding's own parameters, not copies: the embedding is kept by reference and is no submodule, so
-    that checkpoints hold each tensor once.
-    """
-
-    def __init__(self, config: WikiLMConfig, embedding: AdaptiveEmbedding) -> None:
-        """A score for each band but the first, and projections unless they are the embedding's."""
-        super().__init__()
-        self._shared = (embedding,)
-        self.spans = config.bands
-        self.class_proj = nn.Linear(config.hidden_size, len(self.spans) - 1, bias=False)
-        self.projections = nn.ModuleList(
-            nn.Linear(config.hidden_size, width, bias=False)
-            for _, _, width in (self.spans[1:] if not config.tie_adaptive_proj else [])
-        )
-
-    @property
-    def embedding(self) -> AdaptiveEmbedding:
-        """The embedding whose words are read."""
-        return self._shared[0]
-
-    def share(self, embedding: AdaptiveEmbedding) -> None:
-        """Read the words of another embedding."""
-        self._shared = (embedding,)
-
-    def _narrowing(self, band: int) -> Float[Tensor, "width d_model"]:
-        """P_b^T: from the stream to the vectors of a band other than the first."""
-        if len(self.projections):
-            own = self.projections[band - 1]
-            assert isinstance(own, nn.Linear)
-            return own.weight
-        return self.embedding.band(band).projection.weight.T
-
-    def _scores_in(self, band: int, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos word"]:
-        """Linear scores of a band's words."""
-        words = self.embedding.band(band).words.weight
-        return x @ words.T if band == 0 else (x @ self._narrowing(band).T) @ words.T
-
-    def band_scores(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_vocab"]:
-        """The `band` reading: linear scores, equal to x @ W_U without forming W_U."""
-        return torch.cat([self._scores_in(b, x) for b in range(len(self.spans))], dim=-1)
-
-    def _first(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos first"]:
-        """Log-probabilities of the first band's words, then of the other bands as classes."""
-        scores = torch.cat([self._scores_in(0, x), self.class_proj(x)], dim=-1)
-        return scores.log_softmax(dim=-1, dtype=_precise(scores))
-
-    def forward(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_vocab"]:
-        """The `adaptive` reading: log p of every word, in float32 or wider."""
-        first = self._first(x)
-        n_first = self.spans[0][1]
-        parts = [first[..., :n_first]]
-        for band in range(1, len(self.spans)):
-            scores = self._scores_in(band, x)
-            within = scores.log_softmax(dim=-1, dtype=_precise(scores))
-            parts.append(first[..., n_first + band - 1, None] + within)
-        return torch.cat(parts, dim=-1)
-
-    def log_probability(self, x: Float[Tensor, "*pos d_model"], word: int) -> Float[Tensor, "*pos"]:
-        """Log p of one word: only the first band and the word's own are computed."""
-        first = self._first(x)
-        band = self.band_of(word)
-        if band == 0:
-            return first[..., word]
-        scores = self._scores_in(band, x)
-        within = scores.log_softmax(dim=-1, dtype=_precise(scores))[..., word - self.spans[band][0]]
-        return first[..., self.spans[0][1] + band - 1] + within
-
-    def band_of(self, word: int) -> int:
-        """The band a word stands in."""
-        for band, (start, end, _) in enumerate(self.spans):
-            if start <= word < end:
-                return band
-        raise InvalidInput(f"word {word}", why=f"the vocabulary is 0 to {self.spans[-1][1] - 1}")
-
-    @property
-    def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
-        """The linear part of the readout, one column for each word: E_b = e P_b^T, transposed.
-
-        Scores against it are the `band` reading: exact for sub-updates, comparable within a band. A new tensor each
-        time (d_model * d_vocab numbers); for scores of vectors use `band_scores`.
-        """
-        blocks = [self.embedding.band(0).words.weight]
-        blocks += [self.embedding.band(b).words.weight @ self._narrowing(b) for b in range(1, len(self.spans))]
-        return torch.cat(blocks).detach().T
-
-
-def _precise(scores: Tensor) -> torch.dtype:
-    return torch.promote_types(scores.dtype, torch.float32)
-
-
-@torch.no_grad()
-def update_scores(
-    readout: AdaptiveSoftmax,
-    stream: Float[Tensor, " d_model"],
-    updates: Float[Tensor, "update d_model"],
-    word: int,
-    reading: Literal["band", "adaptive"] = "band",
-) -> Float[Tensor, " update"]:
-    """What updates to a stream vector do to one word.
-
-    Args:
-        readout: a WikiLM's head.
-        stream: the vector they are added to; only `adaptive` depends on it.
-        updates: sub-updates m_i v_i, or whole FFN updates.
-        word: the word.
-        reading: "band" for e_w . u, linear and exact for sums of updates; "adaptive" for log p(w | stream + u) minus
-            log p(w | stream), in nats.
-
-    Source: Geva et al. 2022, section 3.2. The paper's e_w has no single meaning for an adaptive softmax: these are two.
-    """
-    if reading == "adaptive":
-        return readout.log_probability(stream + updates, word) - readout.log_probability(stream, word)
-    if reading != "band":
-        raise InvalidInput(f"reading {reading!r}", why="a WikiLM has the readings 'band' and 'adaptive'")
-    band = readout.band_of(word)
-    e = readout.embedding.band(band).words.weight[word - readout.spans[band][0]]
-    return updates @ (e if band == 0 else e @ readout._narrowing(band))
 
 
 class SinusoidalPositions(nn.Module):
@@ -392,7 +217,7 @@ class WikiLMModel(WikiLMPreTrainedModel):
     def __init__(self, config: WikiLMConfig) -> None:
         """Random weights."""
         super().__init__(config)
-        self.embed_tokens = AdaptiveEmbedding(config)
+        self.embed_tokens = AdaptiveEmbedding(config.bands, config.hidden_size)
         self.embed_positions = SinusoidalPositions(config.hidden_size)
         self.layers = nn.ModuleList(WikiLMLayer(config, index) for index in range(config.num_hidden_layers))
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.final_norm else None
@@ -414,14 +239,9 @@ class WikiLMModel(WikiLMPreTrainedModel):
 
         `inputs_embeds` are what `embed_tokens` returns: not yet multiplied by sqrt(d_model).
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
-        embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        if position_ids is None:
-            n_past = past_key_values.get_seq_length() if past_key_values is not None else 0
-            position_ids = (torch.arange(embedded.shape[1], device=embedded.device) + n_past).unsqueeze(0)
+        embedded, position_ids, past_key_values = beginning(
+            self, input_ids, inputs_embeds, position_ids, past_key_values, use_cache
+        )
         stream = embedded * self.config.hidden_size**0.5 + self.embed_positions(position_ids, embedded)
         causal_mask = create_causal_mask(
             config=self.config,
@@ -445,7 +265,7 @@ class WikiLMModel(WikiLMPreTrainedModel):
         self.embed_tokens = value
 
 
-class WikiLMForCausalLM(WikiLMPreTrainedModel, GenerationMixin):
+class WikiLMForCausalLM(CausalReadout, WikiLMPreTrainedModel, GenerationMixin):
     """WikiLM with its adaptive softmax. Its logits are log-probabilities."""
 
     model: WikiLMModel
@@ -458,56 +278,8 @@ class WikiLMForCausalLM(WikiLMPreTrainedModel, GenerationMixin):
         embedding = self.model.embed_tokens
         assert isinstance(embedding, AdaptiveEmbedding)
         self.vocab_size = config.vocab_size
-        self.lm_head = AdaptiveSoftmax(config, embedding)
+        self.lm_head = AdaptiveSoftmax(embedding, tied=config.tie_adaptive_proj)
         self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
-        **kwargs: Any,
-    ) -> CausalLMOutputWithPast:
-        """Log-probabilities (as `logits`) for every position, or for the last `logits_to_keep`."""
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept, :])
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
-
-    def get_output_embeddings(self) -> nn.Module:
-        """The adaptive softmax: a module from stream vectors to log-probabilities."""
-        return self.lm_head
-
-    def set_output_embeddings(self, value: nn.Module) -> None:
-        """Replace the readout."""
-        if not isinstance(value, AdaptiveSoftmax):
-            raise InvalidInput(
-                f"a readout of type {type(value).__name__}", why="WikiLM reads words through an adaptive softmax"
-            )
-        self.lm_head = value
 
 
 AutoConfig.register(WikiLMConfig.model_type, WikiLMConfig, exist_ok=True)

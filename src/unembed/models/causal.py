@@ -1,0 +1,127 @@
+"""What every decoder written here does alike: how a forward pass begins, and how it ends in logits and a loss.
+
+transformers asks each architecture for both; only what stands between them differs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
+
+from unembed.errors import InvalidInput
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Float[Tensor, "batch head dst d_head"],
+    key: Float[Tensor, "batch head src d_head"],
+    value: Float[Tensor, "batch head src d_head"],
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Float[Tensor, "batch dst head d_head"], Float[Tensor, "batch head dst src"]]:
+    """Attention spelled out, which also gives the pattern; the mask is added to the scores."""
+    scores = query @ key.transpose(2, 3) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    pattern = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
+    pattern = nn.functional.dropout(pattern, p=dropout, training=module.training)
+    return (pattern @ value).transpose(1, 2).contiguous(), pattern
+
+
+def beginning(
+    model: Any,
+    input_ids: Int[Tensor, "batch pos"] | None,
+    inputs_embeds: Float[Tensor, "batch pos d_model"] | None,
+    position_ids: Int[Tensor, "#batch pos"] | None,
+    past_key_values: Cache | None,
+    use_cache: bool | None,
+) -> tuple[Float[Tensor, "batch pos d_model"], Int[Tensor, "#batch pos"], Cache | None]:
+    """The embedded tokens, their positions, and the cache that blocks write to.
+
+    Positions count from the cached length unless `position_ids` is given; a cache is made when one is asked for.
+
+    Raises:
+        ValueError: both or neither of ids and embeddings are given; the words are those of transformers.
+    """
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
+    embedded = model.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+    if use_cache and past_key_values is None:
+        past_key_values = DynamicCache(config=model.config)
+    if position_ids is None:
+        n_past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        position_ids = (torch.arange(embedded.shape[1], device=embedded.device) + n_past).unsqueeze(0)
+    return embedded, position_ids, past_key_values
+
+
+class CausalReadout:
+    """`self.model`, then `self.lm_head`: logits and a loss. It is named first among a class's bases, before Module.
+
+    transformers looks for `GenerationMixin` among a class's own bases, so each class names that itself.
+    """
+
+    model: Any
+    lm_head: nn.Module
+    config: Any
+    loss_function: Any
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """What `lm_head` says at every position, or at the last `logits_to_keep`."""
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept, :])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The readout: a module from stream vectors to logits."""
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        """Replace the readout; it must be of the same kind.
+
+        Raises:
+            InvalidInput: it is of another.
+        """
+        if not isinstance(value, type(self.lm_head)):
+            raise InvalidInput(
+                f"a readout of type {type(value).__name__}",
+                why=f"{type(self).__name__} reads the stream through {type(self.lm_head).__name__}",
+            )
+        self.lm_head = value
