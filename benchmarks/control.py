@@ -75,7 +75,7 @@ def decision() -> None:
         block, hidden = lm.structure.blocks[3].module, torch.randn(1, 1, 768)
         variants = {
             "layer": lambda: [block(hidden) for _ in range(50)],
-            "decision": lambda: [rule.score(lm, 0, kept) for _ in range(50)],
+            "decision": lambda: [rule.is_above(0.0, lm, 0, kept) for _ in range(50)],
         }
         seconds = interleaved(variants, rounds=7)
     record(

@@ -15,9 +15,9 @@ from tests.conftest import tiny
 from unembed import early_exit
 from unembed.control.early_exit import calibration
 from unembed.control.early_exit.baselines import Classifier, Confidence
+from unembed.control.early_exit.comparing import promised_in_generation
 from unembed.control.early_exit.examples import Examples, confidence, joined, seen
 from unembed.control.early_exit.exit_rule import ExitRule, fingerprint
-from unembed.control.early_exit.generation import promised_in_generation
 from unembed.control.early_exit.rule import SubUpdates, value_clusters
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.sub_updates import dominant
@@ -122,6 +122,11 @@ def test_the_rule_is_the_definition(similarity, seed):
     expected = leaves(train, saturation, test, labels, similarity)
     assert left.tolist() == expected
     assert len(set(expected)) > 1
+
+    # Asked about one token, the rule decides as its score does.
+    for n, layer in enumerate(rule._layers):
+        for keys in rule._keys(n, test[:, n]):
+            assert all(layer.is_above(t, keys) == (layer.score(keys) > t) for t in (-1.0, 0.0, 0.25, 1.0))
 
 
 def test_a_layer_where_nothing_settled_is_never_left():
@@ -235,8 +240,8 @@ def test_a_rule_asked_token_by_token_decides_as_over_examples(deep, found, metho
     assert len(layers) > 1 or method in ("representation", "update", "both", "sub_updates")
 
 
-def copied(lm, ids: torch.Tensor, left: list[int]) -> torch.Tensor:
-    """Logits of a full pass in which each position's stream stays as it is after the block it left at."""
+def copied(lm, ids: torch.Tensor, left: list[int]):
+    """A full pass in which each position's stream stays as it is after the block it left at."""
     handles = []
     for layer, block in enumerate(lm.structure.blocks):
         stay = torch.tensor([n < layer for n in left])
@@ -249,10 +254,91 @@ def copied(lm, ids: torch.Tensor, left: list[int]) -> torch.Tensor:
         handles.append(block.module.register_forward_hook(hook, with_kwargs=True))
     try:
         with torch.no_grad():
-            return lm.hf(ids, use_cache=False).logits
+            return lm.hf(ids, use_cache=True)
     finally:
         for handle in handles:
             handle.remove()
+
+
+def assert_same_cache(ours, theirs) -> None:
+    for mine, other in zip(ours.layers, theirs.layers, strict=True):
+        assert mine.get_seq_length() == other.get_seq_length()
+        assert torch.allclose(mine.keys, other.keys, atol=1e-4)
+        assert torch.allclose(mine.values, other.values, atol=1e-4)
+
+
+class Planned:
+    """Leaves after the layers it was told to, one for each token."""
+
+    name, points = "planned", ()
+
+    def __init__(self, layers):
+        self.layers, self.token = list(layers), 0
+
+    def is_above(self, threshold, lm, layer, seen):
+        if layer < self.layers[self.token]:
+            return False
+        self.token += 1
+        return True
+
+    def scores(self, found):
+        raise NotImplementedError
+
+    state = scores
+
+
+def test_keys_and_values_wait_until_a_token_needs_them(deep):
+    plan = [0, 0, 0, 3, 1, 0, 3, 0]
+    read = {n: [] for n in range(5)}
+    handles = [
+        block.module.attn.c_attn.register_forward_hook(lambda _m, args, _o, n=n: read[n].append(args[0].shape[1]))
+        for n, block in enumerate(deep.structure.blocks)
+    ]
+    rule = ExitRule(deep, Planned(plan), np.zeros(4), "")
+    with early_exit.leaving(rule) as exits:
+        out = deep.hf.generate(
+            torch.tensor([[5, 17, 60]]),
+            max_new_tokens=9,
+            min_new_tokens=9,
+            do_sample=False,
+            pad_token_id=0,
+            return_dict_in_generate=True,
+        )
+        taken = list(exits)
+        assert out.past_key_values.get_seq_length(4) == 4  # the prompt, and the first one to be skipped
+    for handle in handles:
+        handle.remove()
+    assert taken == plan
+    # Layer 0 is always computed. Layer 2: the prompt, the first skipped position at once, two that waited before the
+    # fourth token is computed, two before the seventh, and the last at the end. Layer 4 is never computed.
+    assert read[0] == [3] + [1] * 8
+    assert read[2] == [3, 1, 2, 1, 2, 1, 1]
+    assert read[4] == [3, 1, 7]
+    expected = copied(deep, out.sequences[:, :-1], [4] * 3 + taken)
+    assert_same_cache(out.past_key_values, expected.past_key_values)
+    assert out.sequences[0, 3:].tolist() == expected.logits[0, 2:].argmax(-1).tolist()
+
+
+def test_a_second_generation_does_not_touch_the_first_ones_cache(deep):
+    rule = ExitRule(deep, Planned([0, 0] * 2), np.zeros(4), "")
+    options = dict(max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0, return_dict_in_generate=True)
+    with early_exit.leaving(rule) as exits:
+        kept = [deep.hf.generate(torch.tensor([ids]), **options) for ids in ([5, 17, 60], [7, 7])]
+        assert exits == [0] * 4
+    for found in kept:
+        n = found.sequences.shape[1] - 3
+        expected = copied(deep, found.sequences[:, :-1], [4] * n + [0, 0])
+        assert_same_cache(found.past_key_values, expected.past_key_values)
+
+
+def test_a_cache_cut_between_tokens_is_refused(deep):
+    rule = ExitRule(deep, Planned([0] * 4), np.zeros(4), "")
+    with pytest.raises(Unsupported, match="cut"), torch.no_grad(), early_exit.leaving(rule):
+        cache = deep.hf(torch.tensor([[5, 17, 60]]), use_cache=True).past_key_values
+        for _ in range(2):
+            deep.hf(torch.tensor([[9]]), past_key_values=cache, use_cache=True)
+        cache.layers[0].crop(-1)
+        deep.hf(torch.tensor([[9]]), past_key_values=cache, use_cache=True)
 
 
 FAMILIES = ["gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "bloom", "falcon-7b", "llama", "mistral", "qwen3", "gemma2"]
@@ -282,8 +368,9 @@ def test_skipping_equals_a_full_pass_with_copied_states(name):
         taken = list(exits)
     assert len(taken) == 11
     last = lm.n_layers - 1
-    expected = copied(lm, out.sequences[:, :-1], [last] * 4 + taken)[0, 3:]
-    assert torch.allclose(torch.cat(out.logits), expected, atol=2e-4), name
+    expected = copied(lm, out.sequences[:, :-1], [last] * 4 + taken)
+    assert torch.allclose(torch.cat(out.logits), expected.logits[0, 3:], atol=2e-4), name
+    assert_same_cache(out.past_key_values, expected.past_key_values)
     assert "forward" not in lm.structure.blocks[0].module.__dict__
 
 

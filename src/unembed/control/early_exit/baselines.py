@@ -28,8 +28,6 @@ QUICK_SWEEP = (1e-3, 1e-2, 1e-1)
 class Classifier:
     """For each layer, the probability by logistic regression that the example settles exactly there."""
 
-    points = ("before", "update")
-
     def __init__(self, name: str, weights: Float[np.ndarray, "layer d"], biases: Float[np.ndarray, " layer"]) -> None:
         """Weights that work on unscaled features, one row for each layer but the last."""
         self.name, self._weights, self._biases = name, weights, biases
@@ -96,11 +94,16 @@ class Classifier:
         x = _features(found, self.name)[:, :-1].double().numpy()
         return _sigmoid(np.einsum("eld,ld->el", x, self._weights) + self._biases)
 
-    def score(self, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> float:
-        """The probability for the token under way."""
-        x = {"representation": seen["before"], "update": seen["update"]}.get(self.name)
-        x = seen["before"] + seen["update"] if x is None else x
-        return float(_sigmoid(x.double().cpu().numpy() @ self._weights[layer] + self._biases[layer]))
+    @property
+    def points(self) -> tuple[str, ...]:
+        """What it reads of a layer."""
+        return {"representation": ("before",), "update": ("update",)}.get(self.name, ("before", "update"))
+
+    def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
+        """Whether the probability for the token under way is above a threshold."""
+        parts = [seen[point].double() for point in self.points]
+        x = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        return bool(_sigmoid(x.cpu().numpy() @ self._weights[layer] + self._biases[layer]) > threshold)
 
     def state(self) -> dict[str, Any]:
         """Arrays to save."""
@@ -144,19 +147,19 @@ class Confidence:
             runs[:, layer] = torch.where(same, runs[:, layer - 1] + 1, 0)
         return runs[:, :-1].double().numpy()
 
-    def score(self, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> float:
-        """The score of the token under way."""
+    def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
+        """Whether the token under way scores above a threshold; all three need a product with the vocabulary."""
         logits = readout(lm, seen["resid_post"])
         if self.name == "margin":
             best = (logits.topk(2).values.float() - logits.float().logsumexp(-1)).exp()
-            return float(best[0] - best[1])
+            return float(best[0] - best[1]) > threshold
         if self.name == "entropy":
-            return -float(confidence(logits)[2])
-        top = logits.argmax()
+            return -float(confidence(logits)[2]) > threshold
+        top = int(logits.argmax())
         last, run = self._last if layer else (-1, 0)
-        run = run + 1 if layer and int(top) == last else 0
-        self._last = (int(top), run)
-        return float(run)
+        run = run + 1 if layer and top == last else 0
+        self._last = (top, run)
+        return run > threshold
 
     def state(self) -> dict[str, Any]:
         """Arrays to save."""

@@ -50,8 +50,8 @@ class Score(Protocol):
         """(example, layer), without the last layer."""
         ...
 
-    def score(self, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> float:
-        """For the token under way, from its own tensors."""
+    def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
+        """Whether the token under way scores above a threshold, from its own tensors; cheaper than the score."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class ExitRule:
         Raises:
             InvalidInput: too few prompts to promise anything.
         """
-        from unembed.control.early_exit.generation import promised_in_generation
+        from unembed.control.early_exit.comparing import promised_in_generation
 
         if not 0 < disagreement < 1 or len(prompts) + 1 < 1 / disagreement:
             raise InvalidInput(

@@ -50,6 +50,10 @@ class _Layer:
         by_key = np.argsort(flat, kind="stable")
         self.lists = examples[by_key].astype(np.int64)
         self.bounds = np.searchsorted(flat[by_key], np.arange(n_keys + 1))
+        # How often each key occurs among the examples of each group: all that the means need.
+        self.occurs = np.zeros((n_keys, len(self.starts)), dtype=np.int64)
+        group_of = np.repeat(np.arange(len(self.starts)), self.sizes)
+        np.add.at(self.occurs, (flat, group_of[examples]), 1)
 
     def score(self, keys: np.ndarray) -> float:
         """The smaller of the two leads that S has over the closest N_x; positive where the token leaves."""
@@ -62,6 +66,17 @@ class _Layer:
         largest = np.maximum.reduceat(counts, self.starts)
         mean = np.add.reduceat(counts, self.starts) / self.sizes
         return float(min(largest[0] - largest[1:].max(), mean[0] - mean[1:].max()))
+
+    def is_above(self, threshold: float, keys: np.ndarray) -> bool:
+        """Whether the score is above a threshold.
+
+        The lead by mean similarity bounds the score and needs no pass over the examples; most tokens fall there.
+        """
+        if self.has_own and len(self.starts) > 1:
+            mean = self.occurs[keys[keys >= 0]].sum(axis=0) / self.sizes
+            if mean[0] - mean[1:].max() <= threshold:
+                return False
+        return self.score(keys) > threshold
 
 
 class SubUpdates:
@@ -89,6 +104,7 @@ class SubUpdates:
             raise InvalidInput(f"similarity {similarity!r}", why="it is neither 'ordered' nor 'set'")
         self.labels, self.train, self.saturation, self.similarity = labels, train, saturation, similarity
         self._n_clusters = int(labels.max()) + 1
+        self._places = self._n_clusters * np.arange(train.shape[2])
         n_keys = self._n_clusters * (train.shape[2] if similarity == "ordered" else 1)
         self._layers = [_Layer(self._keys(n, train[:, n]), saturation, n_keys, n) for n in range(train.shape[1] - 1)]
         self._norms: dict[int, Tensor] = {}
@@ -105,7 +121,7 @@ class SubUpdates:
         """What is compared: (place, cluster) pairs, or each cluster once."""
         clusters = self.labels[layer][dominant]
         if self.similarity == "ordered":
-            return clusters + self._n_clusters * np.arange(clusters.shape[-1])
+            return clusters + self._places
         ordered = np.sort(clusters, axis=-1)
         repeated = np.zeros_like(ordered, dtype=bool)
         repeated[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
@@ -119,13 +135,13 @@ class SubUpdates:
             columns.append([layer.score(row) for row in keys])
         return np.array(columns, dtype=float).T
 
-    def score(self, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> float:
-        """The score of the token under way."""
+    def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
+        """Whether the token under way scores above a threshold."""
         m = seen["coefficients"]
         if layer not in self._norms:
             self._norms[layer] = contributions(torch.ones_like(m), lm.weights.W_out[layer])
         dominant = (m.abs() * self._norms[layer]).topk(min(DOMINANT, m.shape[-1])).indices
-        return self._layers[layer].score(self._keys(layer, dominant.cpu().numpy()))
+        return self._layers[layer].is_above(threshold, self._keys(layer, dominant.cpu().numpy()))
 
     def state(self) -> dict[str, Any]:
         """Arrays to save."""

@@ -1,0 +1,217 @@
+"""Forward passes that really leave: once a token may, the remaining blocks are not computed for it.
+
+A pass over several tokens (the prompt) is made in full. For a single token, after each block the rule is asked; where
+it says leave, the stream goes unchanged past the remaining blocks into the model's own last norm and readout.
+
+Policy for the cache: in a skipped block the stream that left passes the block's own norm and projections, and the key
+and value they give are stored for later tokens to attend to; queries, scores, output projection and FFN are not
+computed ("state copying", Elbayad et al. 2020; Schuster et al. 2022, section 3). Nobody reads a layer's cache until a
+later token gets that far, so keys and values wait until then and are made for all waiting positions in one product.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from unembed.control.early_exit.examples import before_point
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
+from unembed.stream.watch import Callback, watch
+
+if TYPE_CHECKING:
+    from unembed.control.early_exit.exit_rule import ExitRule
+
+
+@contextmanager
+def leaving(rule: ExitRule) -> Iterator[list[int]]:
+    """While inside, every forward pass of one new token by `lm.hf` leaves where the rule lets it.
+
+    Batches of one row only, with a KV cache, which is complete again at the end. Yields the list that receives each
+    token's last block computed.
+    """
+    lm = rule.lm
+    state = _Pass(rule)
+    taps: dict[tuple[str, int], Callback] = {}
+
+    def keep(name: str) -> Callback:
+        return lambda t: state.seen.__setitem__(name, t[0, -1])
+
+    for layer in range(lm.n_layers - 1):
+        for name in rule.score.points:
+            if name != "resid_post":
+                point = {"before": before_point(lm, layer), "update": "mlp_out"}.get(name, name)
+                taps[point, layer] = keep(name)
+    with watch(lm, taps), ExitStack() as stack:
+        for layer, block in enumerate(lm.structure.blocks):
+            skippable = _Block(block.module.forward, layer)
+            state.blocks.append(skippable)
+            block.module.forward = _forward(skippable, state)  # type: ignore[method-assign]
+            stack.callback(block.module.__dict__.pop, "forward")
+        yield state.exits
+        state.complete()
+
+
+class _Block:
+    """One block, and what it was given for the positions that skipped it and whose key and value are still to come."""
+
+    def __init__(self, real: Callable[..., Any], layer: int) -> None:
+        self.real, self.layer = real, layer
+        self.names = list(inspect.signature(real).parameters)
+        self.waiting: list[dict[str, Any]] = []
+        self.known_to_store = False
+
+    def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """All arguments by name; the first is the stream."""
+        return {**dict(zip(self.names, args, strict=False)), **kwargs} if args else kwargs
+
+    def fill(self, cache: Any, cache_name: str) -> None:
+        """Put the keys and values of all waiting positions into the cache."""
+        waiting, self.waiting = self.waiting, []
+        if not waiting:
+            return
+        given = {**waiting[-1], cache_name: cache}
+        if len(waiting) > 1:
+            for name in given:
+                if name == self.names[0] or name.startswith("position") or name == "cache_position":
+                    given[name] = _joined([one[name] for one in waiting])
+        update = cache.update
+
+        def store(*args: Any, **kwargs: Any) -> Any:
+            update(*args, **kwargs)
+            raise _Stored
+
+        cache.update = store
+        try:
+            self.real(**given)
+        except _Stored:
+            self.known_to_store = True
+            return
+        finally:
+            del cache.update
+        raise Unsupported(
+            f"leaving early in layer {self.layer}", why="its attention does not write to the cache it is given"
+        )
+
+
+class _Stored(Exception):
+    """Keys and values of the skipped positions are in the cache; nothing more of the block is needed."""
+
+
+def _joined(parts: list[Any]) -> Any:
+    """What several positions were given, as one pass over them is given it."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(parts, dim=min(1, parts[0].dim() - 1))
+    return type(parts[0])(_joined(list(p)) for p in zip(*parts, strict=True)) if parts[0] is not None else None
+
+
+class _Pass:
+    """The token under way, and the cache it belongs to."""
+
+    def __init__(self, rule: ExitRule) -> None:
+        self.rule = rule
+        self.lm: Decoder = rule.lm
+        self.thresholds = rule.thresholds.tolist()
+        self.blocks: list[_Block] = []
+        self.seen: dict[str, Tensor] = {}
+        self.left = False
+        self.is_prompt = True
+        self.returns_tuple = False
+        self.exits: list[int] = []
+        self.cache_name = ""
+        self._cache: Callable[[], Any] = lambda: None
+        self._length = 0
+        self._at_once: set[int] = set()
+
+    @property
+    def cache(self) -> Any:
+        """The cache, unless nobody holds it any more."""
+        return self._cache()
+
+    def begin(self, given: dict[str, Any], hidden: Tensor) -> None:
+        """A new forward pass reaches the first block."""
+        if hidden.shape[0] != 1:
+            raise Unsupported("leaving early with a batch", why="its tokens would leave at different layers")
+        name = next((k for k, v in given.items() if hasattr(v, "update") and hasattr(v, "get_seq_length")), None)
+        if name is None:
+            raise Unsupported(
+                "leaving early", why="the blocks are given no KV cache", instead="Generate with use_cache=True"
+            )
+        cache = given[name]
+        before = int(cache.get_seq_length())
+        if cache is not self.cache:
+            self.complete()
+            self.cache_name, self._cache = name, weakref.ref(cache)
+            self._at_once = _lengths_asked(cache, len(self.blocks))
+        elif before != self._length and any(block.waiting for block in self.blocks):
+            raise Unsupported("leaving early", why="the KV cache was cut between two tokens", instead="Do not cut it")
+        self._length = before + hidden.shape[1]
+        self.left = False
+        self.is_prompt = hidden.shape[1] > 1 or before == 0
+
+    def skip(self, block: _Block, given: dict[str, Any]) -> None:
+        """The token passes a block by. A block's first time is stored at once, which shows that it can be."""
+        # Without the cache, so that what waits does not keep a cache alive that nobody wants any more.
+        block.waiting.append({name: v for name, v in given.items() if name != self.cache_name})
+        if not block.known_to_store or block.layer in self._at_once:
+            block.fill(self.cache, self.cache_name)
+
+    def ask(self, layer: int, hidden: Tensor) -> None:
+        """After a block: may the token leave?"""
+        if self.is_prompt:
+            return
+        if layer == self.lm.n_layers - 1:
+            self.exits.append(layer)
+            return
+        if "resid_post" in self.rule.score.points:
+            self.seen["resid_post"] = hidden[0, -1]
+        if self.rule.score.is_above(self.thresholds[layer], self.lm, layer, self.seen):
+            self.left = True
+            self.exits.append(layer)
+
+    @torch.no_grad()
+    def complete(self) -> None:
+        """Store what still waits, if anyone still holds the cache."""
+        cache = self.cache
+        for block in self.blocks:
+            if cache is not None:
+                block.fill(cache, self.cache_name)
+            block.waiting.clear()
+
+
+def _lengths_asked(cache: Any, n_layers: int) -> set[int]:
+    """Layers that must not lag: masks are cut to the length of the first layer of each kind (full, sliding)."""
+    layers = getattr(cache, "layers", None)
+    if layers is None:
+        return set(range(n_layers))
+    first: dict[type, int] = {}
+    for i, layer in enumerate(layers):
+        first.setdefault(type(layer), i)
+    return set(first.values())
+
+
+def _forward(block: _Block, state: _Pass) -> Callable[..., Any]:
+    """The block's forward, which steps aside once the token has left."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        given = block.named(args, kwargs)
+        hidden = given[block.names[0]]
+        if block.layer == 0:
+            state.begin(given, hidden)
+        if state.left:
+            state.skip(block, given)
+            return (hidden, None) if state.returns_tuple else hidden
+        if block.waiting:
+            block.fill(state.cache, state.cache_name)
+        out = block.real(*args, **kwargs)
+        state.returns_tuple = isinstance(out, tuple)
+        state.ask(block.layer, out[0] if isinstance(out, tuple) else out)
+        return out
+
+    return forward
