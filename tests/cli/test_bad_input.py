@@ -39,6 +39,9 @@ BAD: dict[str, tuple[tuple[object, ...], str]] = {
     "several tokens": (("explain", PROMPT, "--token", " first month"), "is not one token"),
     "other is several tokens": (("explain", PROMPT, "-t", " is", "--against", " of the"), "is not one token"),
     "unknown dtype": (("trace", PROMPT, "--dtype", "int3"), "float32"),
+    "no device's name": (("trace", PROMPT, "--device", ":"), "Use cpu, or one that unembed doctor lists"),
+    "a device that is not here": (("trace", PROMPT, "--device", "cuda:97"), "device 'cuda:97'"),
+    "a device without numbers": (("trace", PROMPT, "--device", "meta"), "it holds no numbers"),
     "page in a missing folder": (("trace", PROMPT, "--html", "/nowhere/at/all.html"), "Create it first"),
 }
 

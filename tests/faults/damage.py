@@ -1,4 +1,4 @@
-"""Every file of an index with a byte changed, its end cut off, or gone: named by `verify`, never answered from, repaired."""
+"""Every file of an index with a bit changed, cut short, or gone: named by `verify`, never answered from, repaired."""
 
 from __future__ import annotations
 

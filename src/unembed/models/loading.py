@@ -67,6 +67,7 @@ def open_model(
             why="load() takes a name, a folder or a PreTrainedModel",
             instead="For a PEFT model, give model.merge_and_unload()",
         )
+    _check_device(device)  # before anything large is read
     name = str(model) if model is not None else DEFAULT_MODEL
     if name in SHIPPED:
         return _shipped(name, dtype, device)
@@ -88,6 +89,18 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:
     if dtype not in _DTYPES:
         raise InvalidInput(f"dtype {dtype!r}", why=f"it is none of {', '.join(_DTYPES)}")
     return _DTYPES[dtype]
+
+
+def _check_device(device: str | torch.device | None) -> None:
+    if device is None:
+        return
+    try:
+        is_real = torch.empty(1, device=device).device.type != "meta"
+        why = "it holds no numbers"
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was compiled with CUDA
+        is_real, why = False, str(error).splitlines()[0][:120]
+    if not is_real:
+        raise InvalidInput(f"device {str(device)!r}", why=why, instead="Use cpu, or one that unembed doctor lists")
 
 
 def _in_memory(hf: PreTrainedModel, tokenizer: Any, device: Any) -> Opened:
