@@ -25,26 +25,38 @@ class InContext:
     """Loss by position, and how much lower it is late than early.
 
     Attributes:
-        losses: nats a token at each position, mean over windows.
-        early, late: positions compared (means over a few positions around each).
-        n_windows: how many.
+        by_window: nats a token at each position of each window.
+        early, late: positions compared (means over ten positions on either side of each).
         ablated: heads whose output was taken away.
     """
 
-    losses: Float[Tensor, " pos"]
+    by_window: Float[Tensor, "window pos"]
     early: int
     late: int
-    n_windows: int
     ablated: tuple[tuple[int, int], ...]
+
+    @property
+    def n_windows(self) -> int:
+        """How many windows were read."""
+        return len(self.by_window)
+
+    @property
+    def losses(self) -> Float[Tensor, " pos"]:
+        """The mean over windows."""
+        return self.by_window.mean(dim=0)
+
+    @property
+    def differences(self) -> Float[Tensor, " window"]:
+        """Each window's loss late minus its loss early."""
+        return self._around(self.late) - self._around(self.early)
 
     @property
     def score(self) -> float:
         """Loss late minus loss early: negative where the model learns from its context."""
-        return self._around(self.late) - self._around(self.early)
+        return float(self.differences.mean())
 
-    def _around(self, position: int) -> float:
-        near = self.losses[max(position - 10, 0) : position + 11]
-        return float(near.mean())
+    def _around(self, position: int) -> Float[Tensor, " window"]:
+        return self.by_window[:, max(position - 10, 0) : position + 11].mean(dim=1)
 
 
 @torch.no_grad()
@@ -78,24 +90,23 @@ def in_context(
     late = window - max(2, window // 40) - 1 if late is None else late
     early = window // 10 if early is None else early
     edits = [scale_head(layer, head, 0.0) for layer, head in ablate]
-    total, count = torch.zeros(window - 1, dtype=torch.float64), 0
+    read: list[Tensor] = []
     # No overlap: every window starts without context, or early positions would not be early.
     for batch in windows_of(corpus, window, overlap=0).batches(lm, tokens_per_batch):
-        rows = batch.tokens[batch.lengths == window][: max_windows - count]
+        rows = batch.tokens[batch.lengths == window][: max_windows - sum(map(len, read))]
         if not len(rows):
             continue
         logits = run(lm, rows, edits=edits).logits[:, :-1]
         target = rows[:, 1:].to(logits.device).long()
         losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2).float(), target, reduction="none")
-        total += losses.double().sum(dim=0).cpu()
-        count += len(rows)
-        if count >= max_windows:
+        read.append(losses.double().cpu())
+        if sum(map(len, read)) >= max_windows:
             break
-    if count == 0:
+    if not read:
         raise InvalidInput(
             f"windows of {window} tokens", why="no document of the corpus is that long", instead="Use a shorter window"
         )
-    return InContext(total / count, early, late, count, tuple((int(a), int(b)) for a, b in ablate))
+    return InContext(torch.cat(read), early, late, tuple((int(a), int(b)) for a, b in ablate))
 
 
 @dataclass(frozen=True, eq=False)

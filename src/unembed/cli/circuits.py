@@ -157,16 +157,16 @@ def skip_trigrams(
     """List the "source ... destination, then output" triples that a head raises most."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = _opened(model, revision, offline, dtype, device, 0)
-    from unembed.reports import elhage2021_heads as sections
+    from unembed.attention.skip_trigrams import check_in_corpus, frequent_tokens
+    from unembed.reports.elhage2021_heads import passport_of
+    from unembed.reports.elhage2021_skip_trigrams import skip_trigram_section
 
-    passport = sections.passport_of(circuits, basis, corpus=(corpus or "wikitext sample") if check else None)
-    among = None
-    if min_count > 0:
-        from unembed.attention.skip_trigrams import frequent_tokens
-
-        among = frequent_tokens(circuits.lm, corpus, min_count)
-    asked = {"check": check, "source": source, "among": among}
-    made = [sections.skip_trigram_section(circuits, layer, head, top, basis, passport, corpus, **asked)]
+    passport = passport_of(circuits, basis, corpus=(corpus or "wikitext sample") if check else None)
+    among = frequent_tokens(circuits.lm, corpus, min_count) if min_count > 0 else None
+    found = circuits.skip_trigrams(layer, head, top, basis=basis, source=source, among=among)
+    triples = [(t.source, t.destination, t.output) for t in found]
+    seen = check_in_corpus(circuits.lm, triples, corpus) if check else None
+    made = [skip_trigram_section(circuits, layer, head, found, passport, seen)]
     title = f"Skip-trigrams of head {layer}.{head} of {circuits.lm.name}"
     _deliver(circuits, title, made, passport, as_json=as_json, csv=csv, plain=plain, html=html)
 

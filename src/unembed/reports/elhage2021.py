@@ -30,12 +30,16 @@ from unembed.models.decoder import Decoder
 from unembed.reports import elhage2021_findings as findings
 from unembed.reports.elhage2021_heads import (
     ROLE,
-    bug_section,
     composition_section,
     eigenvalue_section,
     heads_section,
     induction_section,
     passport_of,
+)
+from unembed.reports.elhage2021_skip_trigrams import (
+    bug_section,
+    overview_section,
+    raised_by_heads,
     skip_trigram_section,
 )
 from unembed.reports.elhage2021_stream import (
@@ -51,6 +55,8 @@ from unembed.reports.work import Arrays, Work
 from unembed.results import Passport, Table
 
 PAPER = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
+_NUMBERS = {"sequences": 2, "tokens": 1, "windows": 1}
+"""Options that are numbers, and the least each may be."""
 _HALF = 24
 """Tokens of text that the worked example repeats."""
 
@@ -63,11 +69,14 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
         corpus: anything `open_corpus` takes; held-out text.
         work: folder, seed and progress.
         options: `basis` ("raw" or "folded"; "folded" where there are norms), `sequences` (of repeated random tokens,
-            50), `tokens` (of text for losses by order, 10,000), `windows` (for in-context losses, 32).
+            50), `tokens` (of text for losses by order, 10,000), `windows` (for in-context losses, 192).
     """
-    unknown = sorted(set(options) - {"basis", "sequences", "tokens", "windows", "index"})
-    if unknown:
-        raise InvalidInput(f"option {unknown[0]!r}", why="elhage2021 has basis, sequences, tokens and windows")
+    if unknown := sorted(set(options) - {"basis", *_NUMBERS}):
+        raise InvalidInput(f"option {unknown[0]!r}", why=f"elhage2021 has basis, {', '.join(_NUMBERS)}")
+    for name, least in _NUMBERS.items():
+        given = options.get(name, least)
+        if not isinstance(given, int) or given < least:
+            raise InvalidInput(f"option {name}={given!r}", why=f"it must be a whole number of at least {least}")
     normed = lm.structure.final_norm is not None
     basis = str(options.get("basis", "folded" if normed else "raw"))
     text = open_corpus(corpus)
@@ -103,7 +112,7 @@ class _Study:
         self.lm = heads.lm
         self.n_sequences = int(options.get("sequences", 50))
         self.max_tokens = int(options.get("tokens", 10_000))
-        self.max_windows = int(options.get("windows", 32))
+        self.max_windows = int(options.get("windows", 192))
 
     def parts(self) -> Iterator[tuple[str, Any]]:
         """What to do, in reading order."""
@@ -166,24 +175,19 @@ class _Study:
         return [_with(made, findings.copying_findings(scores))]
 
     def skip_trigrams(self) -> list[Section]:
-        """Skip-trigrams of the first layer's strongest copying heads, in the corpus, and their bugs."""
-        scores = self.circuits.copying_scores(self.basis)[0]
-        heads = [int(h) for h in scores.argsort(descending=True)[:2]]
+        """Skip-trigrams of the first layer's heads, in the corpus; those of the heads it confirms most; their bugs."""
         # The largest entries of all are of rare tokens, which a corpus of this size cannot speak about.
         among = frequent_tokens(self.lm, self.corpus)
         if len(among) < 50:
             among = frequent_tokens(self.lm, self.corpus, 1)
-        made = [
-            skip_trigram_section(
-                self.circuits, 0, h, 25, self.basis, self.passport, self.corpus, check=True, among=among
-            )
-            for h in heads
-        ]
-        made[0] = _with(made[0], findings.skip_trigram_findings(made))
-        best = self.circuits.skip_trigrams(0, heads[0], 1, basis=self.basis, among=among)
-        if not best:
+        found = raised_by_heads(self.circuits, 0, 25, self.basis, self.corpus, among)
+        shown = [r for r in sorted(found, key=lambda r: -r.likelier) if r.triples][:2]
+        made = [_with(overview_section(0, found, self.passport), findings.skip_trigram_findings(found))]
+        made += [skip_trigram_section(self.circuits, 0, r.head, r.triples, self.passport, r.seen) for r in shown]
+        if not shown:
             return made
-        bugs = bug_section(self.circuits, 0, heads[0], best[0].source, self.passport, self.corpus, among)
+        sources = list(dict.fromkeys(t.source for t in shown[0].triples))[:10]
+        bugs = bug_section(self.circuits, 0, shown[0].head, sources, self.basis, self.passport, self.corpus, among)
         return [*made, _with(bugs, findings.bug_findings(bugs))]
 
     def expansion(self) -> list[Section]:
@@ -265,7 +269,7 @@ class _Study:
         without = in_context(self.lm, self.corpus, heads, **options) if heads else None
         others = [p for p in _of_layers(self.lm, {a for a, _ in heads}) if p not in heads][: len(heads)]
         control = in_context(self.lm, self.corpus, others, **options) if others else None
-        made = in_context_section(whole, without, self.passport)
+        made = in_context_section(whole, without, control, self.passport)
         return [_with(made, findings.in_context_findings(whole, without, control))]
 
     def stream(self) -> list[Section]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from unembed.attention.circuits import Circuits
@@ -13,6 +15,7 @@ from unembed.attention.importance import TermImportance
 from unembed.attention.in_context import InContext
 from unembed.attention.induction import Evidence
 from unembed.reports.elhage2021_heads import ROLE
+from unembed.reports.elhage2021_skip_trigrams import Raised
 from unembed.reports.parts import Finding, Section
 
 COPIES = 0.5
@@ -48,17 +51,16 @@ def copying_findings(scores: Tensor) -> tuple[Finding, ...]:
     )
 
 
-def skip_trigram_findings(sections: list[Section]) -> tuple[Finding, ...]:
+def skip_trigram_findings(found: Sequence[Raised]) -> tuple[Finding, ...]:
     """What the weights say happens in text."""
-    rows = [row for s in sections for e in s.exhibits for row in e.table.rows()]
-    seen = [r for r in rows if r["times"]]
-    higher = [r for r in seen if r["rate_without"] is None or r["rate_with_source"] > r["rate_without"]]
+    n = sum(len(r.triples) for r in found)
+    occurring, likelier = sum(r.occurring for r in found), sum(r.likelier for r in found)
     return (
         Finding(
             "One-layer models are bigrams and skip-trigrams, which can be read off the weights.",
-            f"Of the {len(rows)} largest triples {len(seen)} occur in the corpus; for {len(higher)} of these the "
-            "output follows the destination more often when the source stands earlier.",
-            len(higher) > len(seen) / 2 if seen else None,
+            f"Of the {n} largest triples of the heads of layer 0, {occurring} occur in the corpus; in {likelier} of "
+            "these the output follows the destination more often when the source stands earlier.",
+            likelier > occurring / 2 if occurring else None,
             "One-layer models: skip-trigrams",
         ),
     )
@@ -66,11 +68,13 @@ def skip_trigram_findings(sections: list[Section]) -> tuple[Finding, ...]:
 
 def bug_findings(section: Section) -> tuple[Finding, ...]:
     """Factored tables raise what they should not."""
-    n = len(section.exhibits[0].table)
+    crossed = [row["crossed"] for row in section.exhibits[0].table.rows()]
+    n = sum(c > 0 for c in crossed)
     return (
         Finding(
             "Heads raise crossed pairs by mistake, as (keep ... in, bay) beside (keep ... in, mind).",
-            f"{n} crossed pairs that never occur are raised." if n else "No crossed pair among those compared.",
+            f"For {n} of {len(crossed)} sources tried the head raises crossed pairs that never occur, "
+            f"{sum(crossed)} in all.",
             n > 0,
             "Skip-trigram bugs",
         ),
@@ -116,29 +120,46 @@ def importance_findings(found: TermImportance) -> tuple[Finding, ...]:
 def composition_findings(circuits: Circuits, scores: HeadScores, basis: str, seed: int) -> tuple[Finding, ...]:
     """K-composition with a previous-token head stands out."""
     tops = {m: circuits.composition(m, baseline=True, basis=basis, seed=seed) for m in "qkv"}
-    best = int(tops["k"].flatten().argmax())
-    heads, layers = circuits.lm.n_heads, circuits.lm.n_layers
-    writer = divmod(best // (layers * heads), heads)
-    reader = divmod(best % (layers * heads), heads)
+    peaks = {m: _strongest(t) for m, t in tops.items()}
+    above, writer, reader = peaks["k"]
     previous = float(scores.previous_token[writer])
     most = scores.top("previous_token", 1)[0]
-    peaks = {mode: float(t.max()) for mode, t in tops.items()}
     return (
         Finding(
             "The K-composition that stands out is with a previous-token head.",
-            f"The strongest K-composition ({peaks['k']:+.3f} above random) is of {writer[0]}.{writer[1]} (attends to "
+            f"The strongest K-composition ({above:+.3f} above random) is of {writer[0]}.{writer[1]} (attends to "
             f"the previous token with {previous:.0%}) with {reader[0]}.{reader[1]}; the head that attends there most "
             f"is {most[0]}.{most[1]} ({most[2]:.0%}).",
             previous >= ROLE,
             "Two-layer models: composition",
         ),
-        Finding(
-            "Q- and V-composition are small in the two-layer model.",
-            f"The strongest pairs above random: Q {peaks['q']:+.3f}, K {peaks['k']:+.3f}, V {peaks['v']:+.3f}. Small "
-            "here means less than half of K.",
-            max(peaks["q"], peaks["v"]) < peaks["k"] / 2,
-            "Two-layer models: composition",
-        ),
+        *(_small(mode, tops[mode], peaks[mode], above) for mode in "qv"),
+    )
+
+
+def _strongest(above: Tensor) -> tuple[float, tuple[int, int], tuple[int, int]]:
+    """The largest entry of (layer, head, later layer, later head), with writer and reader."""
+    value, at = above.flatten().max(dim=0)
+    n_heads, n_layers = above.shape[1], above.shape[2]
+    writer, reader = divmod(int(at), n_layers * n_heads)
+    return float(value), divmod(writer, n_heads), divmod(reader, n_heads)
+
+
+def _small(mode: str, above: Tensor, peak: tuple[float, tuple[int, int], tuple[int, int]], most: float) -> Finding:
+    """Whether one kind of composition stays below half of the strongest K-composition."""
+    value, writer, reader = peak
+    n = int((above > most / 2).sum())
+    said = "no pair" if n == 0 else f"{n} pair{'s' * (n > 1)}"
+    if value >= most:
+        beside = "as strong as the strongest K-composition or stronger"
+    else:
+        beside = f"{value / most:.0%} of the strongest K-composition"
+    return Finding(
+        f"{mode.upper()}-composition is small in the two-layer model.",
+        f"Its strongest pair, {writer[0]}.{writer[1]} with {reader[0]}.{reader[1]}, is {value:+.3f} above random, "
+        f"{beside}; {said} reaches half of that. Small here means that none does.",
+        n == 0,
+        "Two-layer models: composition",
     )
 
 
@@ -175,28 +196,43 @@ def induction_findings(evidence: list[Evidence]) -> tuple[Finding, ...]:
 
 def in_context_findings(whole: InContext, without: InContext | None, control: InContext | None) -> tuple[Finding, ...]:
     """Context lowers the loss; without induction heads it does so less."""
+    gain, half = whole.score, half_width(whole.differences)
     made = [
         Finding(
             "Models learn in context: later tokens are predicted better than earlier ones.",
-            f"The loss at position {whole.late} is {whole.score:+.2f} nats from that at {whole.early}.",
-            whole.score < 0,
+            f"The loss around position {whole.late} is {gain:+.2f} ± {half:.2f} nats from that around {whole.early} "
+            f"({whole.n_windows} windows).",
+            None if abs(gain) <= half else gain < 0,
             "Induction heads",
         )
     ]
     if without is not None:
-        heads = ", ".join(f"{a}.{h}" for a, h in without.ablated)
-        beside = ""
-        if control is not None:
-            beside = f" As many other heads of these layers taken away: {control.score:+.2f}."
-        made.append(
-            Finding(
-                "Induction heads account for much of it.",
-                f"Without {heads} the difference is {without.score:+.2f} nats (with them {whole.score:+.2f}).{beside}",
-                without.score > whole.score and (control is None or without.score > control.score),
-                "Induction heads",
-            )
+        lost = without.differences - whole.differences
+        most = [(float(lost.mean()), half_width(lost))]
+        said = (
+            f"Without {_heads(without)} the difference is {without.score:+.2f} nats (with: {gain:+.2f}): "
+            f"{most[0][0]:+.2f} ± {most[0][1]:.2f} over the same windows."
         )
+        if control is not None:
+            beside = without.differences - control.differences
+            most.append((float(beside.mean()), half_width(beside)))
+            said += f" With {_heads(control)} taken away instead it is {control.score:+.2f}."
+        low = all(change - width > 0 for change, width in most)
+        high = any(change + width < 0 for change, width in most)
+        made.append(
+            Finding("Induction heads account for much of it.", said, True if low else False if high else None,
+                    "Induction heads")
+        )  # fmt: skip
     return tuple(made)
+
+
+def half_width(values: Tensor) -> float:
+    """Half the 95 % interval of a mean over windows (normal approximation); infinite for a single one."""
+    return float(1.96 * values.std(correction=1) / len(values) ** 0.5) if len(values) > 1 else float("inf")
+
+
+def _heads(found: InContext) -> str:
+    return ", ".join(f"{a}.{h}" for a, h in found.ablated)
 
 
 def stream_findings(memory: MemoryManagement) -> tuple[Finding, ...]:

@@ -1,4 +1,4 @@
-"""Sections about single heads and pairs of heads: scores, eigenvalues, composition, skip-trigrams, induction."""
+"""Sections about single heads and pairs of heads: scores, eigenvalues, composition, induction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from unembed.attention.circuits import Circuits
 from unembed.attention.head_scores import KINDS, HeadScores
 from unembed.attention.in_context import TextScores
 from unembed.attention.induction import Evidence
-from unembed.attention.skip_trigrams import check_in_corpus
 from unembed.reports.parts import Exhibit, Figure, Section
 from unembed.results import Passport, Table
 
@@ -152,90 +151,6 @@ def _unravel(index: int, shape: torch.Size) -> tuple[int, ...]:
     return tuple(reversed(place))
 
 
-def skip_trigram_section(
-    circuits: Circuits,
-    layer: int,
-    head: int,
-    top: int,
-    basis: str,
-    passport: Passport,
-    corpus: Any = None,
-    *,
-    check: bool = False,
-    source: str | None = None,
-    among: Tensor | None = None,
-) -> Section:
-    """The triples that a head raises most; with `check`, how they stand in a corpus."""
-    lm = circuits.lm
-    found = circuits.skip_trigrams(layer, head, top, basis=basis, source=source, among=among)
-    columns: dict[str, list[Any]] = {
-        f"{part}_token": lm.token_strings(torch.tensor([getattr(t, part) for t in found], dtype=torch.long))
-        for part in ("source", "destination", "output")
-    }
-    for part in ("attention", "effect", "score"):
-        columns[part] = [float(getattr(t, part)) for t in found]
-    seen = []
-    if check:
-        seen = check_in_corpus(lm, [(t.source, t.destination, t.output) for t in found], corpus)
-        columns["times"] = [s.output_with_source for s in seen]
-        columns["rate_with_source"] = [_or_none(s.rate_with) for s in seen]
-        columns["rate_without"] = [_or_none(s.rate_without) for s in seen]
-    note = (
-        "Attention: score of the destination for the source, above its mean over sources. Effect: logit of the output "
-        "where the source is attended to, above the mean over outputs. Score: their product."
-    )
-    copies = [i for i, t in enumerate(found) if t.source == t.output]
-    if copies and check:
-        plausible = [i for i in copies if seen[i].output_with_source + seen[i].output_without_source > 0]
-        note += (
-            f" {len(copies)} of the {len(found)} triples copy the source, {len(plausible)} of these to a place where "
-            "the corpus has it follow the destination: primitive in-context learning."
-        )
-    title = f"Skip-trigrams of head {layer}.{head}: source ... destination, then output"
-    name = f"skip_trigrams_{layer}_{head}"
-    percent = ("rate_with_source", "rate_without") if check else ()
-    return Section(
-        f"Skip-trigrams of head {layer}.{head}",
-        (note,),
-        (Exhibit(name, Table(title, columns, passport), percent=percent),),
-    )
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def bug_section(
-    circuits: Circuits,
-    layer: int,
-    head: int,
-    source: int,
-    passport: Passport,
-    corpus: Any,
-    among: Tensor | None = None,
-) -> Section:
-    """Pairs that a head raises after a source although they never occur: both halves do, in other pairs."""
-    lm = circuits.lm
-    found = circuits.skip_trigram_bugs(layer, head, source, corpus, among=among)
-    pairs = found.pairs[:20]
-    (name,) = lm.token_strings(torch.tensor([source]))
-    columns = {
-        "source_token": [name] * len(pairs),
-        "destination_token": lm.token_strings(torch.tensor([d for d, _, _ in pairs], dtype=torch.long)),
-        "output_token": lm.token_strings(torch.tensor([o for _, o, _ in pairs], dtype=torch.long)),
-        "score": [s for _, _, s in pairs],
-    }
-    n_raised, n_seen = int((found.score > 0).sum()), int((found.seen > 0).sum())
-    text = (
-        f"Of {n_raised} pairs of a destination and an output that head {layer}.{head} raises together after this "
-        f"source, {n_seen} occur in the corpus and {len(found.pairs)} are crossed: destination and output each occur "
-        "in another of the pairs, never in this one. The head cannot raise the one without the other, because where "
-        "it looks and what it writes are separate circuits.",
-    )
-    table = Table("Crossed pairs", columns, passport)
-    return Section("Skip-trigram bugs", text, (Exhibit("skip_trigram_bugs", table),))
-
-
 def induction_section(
     circuits: Circuits,
     found: list[Evidence],
@@ -261,20 +176,20 @@ def induction_section(
         "on repeated random tokens.",
     )
     if on_text is not None:
-        columns["on_text"] = [float(on_text.induction[e.layer, e.head]) for e in shown]
+        columns["in_corpus"] = [float(on_text.induction[e.layer, e.head]) for e in shown]
         text += (
-            f"On text: attention to what followed earlier occurrences of the same token, over {on_text.n_positions:,} "
-            f"positions with one; attention spread evenly would give {on_text.by_chance:.1%}.",
+            f"In the corpus: attention to what followed earlier occurrences of the same token, over "
+            f"{on_text.n_positions:,} positions with one; attention spread evenly would give {on_text.by_chance:.1%}.",
         )
     table = Table(f"Induction heads of {circuits.lm.name}", columns, passport)
     figures = (
         Figure(
             "induction", "Weights against behaviour", "scatter", "induction", "by_weights", ("induction",),
-            x_label="by weights", y_label="attention to the token after the earlier occurrence",
+            x_label="by weights", y_label="attention to what followed",
         ),
     )  # fmt: skip
     exhibit = Exhibit(
-        "induction", table, percent=("induction", "partner_previous_token", *(("on_text",) if on_text else ()))
+        "induction", table, percent=("induction", "partner_previous_token", *(("in_corpus",) if on_text else ()))
     )
     return Section("Induction", text, (exhibit,), figures)
 

@@ -128,8 +128,10 @@ def importance_section(found: TermImportance, passport: Passport) -> Section:
     )
 
 
-def in_context_section(whole: InContext, without: InContext | None, passport: Passport) -> Section:
-    """Loss by position, with and without the induction heads."""
+def in_context_section(
+    whole: InContext, without: InContext | None, control: InContext | None, passport: Passport
+) -> Section:
+    """Loss by position, with and without the induction heads, and without as many others of their layers."""
     steps = range(0, len(whole.losses) - 7, 8)
 
     def smoothed(found: InContext) -> list[float]:
@@ -137,15 +139,15 @@ def in_context_section(whole: InContext, without: InContext | None, passport: Pa
 
     columns: dict[str, list[Any]] = {"position": list(steps), "loss": smoothed(whole)}
     said = (
-        f"Loss at position {whole.late} minus loss at {whole.early}: {whole.score:+.2f} nats, over "
-        f"{whole.n_windows} windows."
+        f"Mean loss over {whole.n_windows} windows of text, each read from its start, in steps of 8 positions. "
+        f"Compared are positions {whole.early} and {whole.late}, each with the ten before and after it; intervals are "
+        "95 %, over windows."
     )
     labels = ["the model"]
-    if without is not None:
-        columns["loss_without"] = smoothed(without)
-        heads = ", ".join(f"{a}.{h}" for a, h in without.ablated)
-        said += f" Without heads {heads}: {without.score:+.2f} nats."
-        labels.append("without its induction heads")
+    for name, found in (("without", without), ("without_others", control)):
+        if found is not None:
+            columns[f"loss_{name}"] = smoothed(found)
+            labels.append(f"without {', '.join(f'{a}.{h}' for a, h in found.ablated)}")
     table = Table("Loss by position", columns, passport)
     y = tuple(name for name in columns if name != "position")
     figure = Figure(

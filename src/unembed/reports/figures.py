@@ -191,6 +191,9 @@ def _heat(canvas: Canvas, figure: Figure, columns: Columns) -> None:
     """A matrix as colours: more ink for larger numbers, the other colour below zero."""
     across = list(dict.fromkeys(columns[figure.x]))
     down = list(dict.fromkeys(columns[figure.rows]))
+    canvas.left = max(
+        canvas.left, 7 * max((len(written(name)) for name in down), default=0) + (26 if figure.y_label else 10)
+    )
     side = canvas.inner_width / max(len(across), 1)
     tall = min(side, 26.0) if len(down) > 1 else 26.0
     canvas.height = canvas.top + canvas.bottom + tall * len(down)

@@ -139,8 +139,8 @@ def _figure(figure: Figure, report: Report) -> str:
         notes.append("Dashed: published.")
     if figure.kind == "box":
         notes.append("Boxes hold the middle half with the median, whiskers nine tenths.")
-    elif any(f"{name}_low" in table.column_names for name in figure.y):
-        notes.append("Bands and whiskers: 95 % bootstrap intervals.")
+    elif figure.kind in ("line", "bar") and any(f"{name}_low" in table.column_names for name in figure.y):
+        notes.append("Bands and whiskers: 95 % intervals.")
     caption = f"<figcaption>{_prose(' '.join(notes))}</figcaption>" if notes else ""
     return f"<figure><h3>{html.escape(figure.title)}</h3>{draw(figure, table)}{caption}</figure>"
 

@@ -14,6 +14,8 @@ from typing import Any
 Real = int | float
 
 WIDTH, HEIGHT = 460, 280
+_LETTER = 7
+"""About the width of a letter."""
 SERIES = 7
 """Colours there are; a drawing with more series begins again."""
 
@@ -62,7 +64,10 @@ class Canvas:
         self.elements.append(element)
 
     def text(self, x: Real, y: Real, words: str, *, anchor: str = "middle", kind: str = "", turn: Real = 0) -> None:
-        """Words at a point."""
+        """Words at a point; those around it are moved inwards where the drawing would cut them off."""
+        half = _LETTER * len(words) / 2
+        if anchor == "middle" and not turn and 2 * half < WIDTH:
+            x = min(max(x, half), WIDTH - half)
         turned = f' transform="rotate({turn:g} {x:.1f} {y:.1f})"' if turn else ""
         named = f' class="{kind}"' if kind else ""
         self.add(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}{turned}>{escape(words)}</text>')
