@@ -8,9 +8,13 @@ import torch
 import unembed
 from tests.reports.sample import sample
 from tests.sweeps.recorder import lettered, texts
+from unembed.attention.in_context import InContext
+from unembed.attention.skip_trigrams import check_in_corpus
 from unembed.errors import InvalidInput
 from unembed.models.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 from unembed.reports import elhage2021, reopen
+from unembed.reports.elhage2021_findings import in_context_findings
+from unembed.reports.elhage2021_skip_trigrams import raised_by_heads
 from unembed.reports.kept import kept_sections
 from unembed.reports.work import STAGES, Work
 
@@ -87,6 +91,8 @@ def test_models_with_norms_and_of_one_layer(tmp_path) -> None:
     assert "erasing_memories" in report.exhibits
     with pytest.raises(InvalidInput, match="'colour'"):
         unembed.report("elhage2021", lm, TEXTS, tmp_path / "x", colour=1)
+    with pytest.raises(InvalidInput, match="windows=0"):
+        unembed.report("elhage2021", lm, TEXTS, tmp_path / "x", windows=0)
     torch.manual_seed(0)
     config = AttentionOnlyConfig(vocab_size=lm.d_vocab, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     model = AttentionOnlyForCausalLM(config).eval()
@@ -96,3 +102,40 @@ def test_models_with_norms_and_of_one_layer(tmp_path) -> None:
     report = unembed.report("elhage2021", one, texts(6), tmp_path / "one", sequences=2, tokens=100, windows=1)
     assert "induction" not in report.exhibits and "heads" in report.exhibits
     assert report.passport.basis == "raw"
+
+
+def _in_context(late: list[float]) -> InContext:
+    """Windows whose loss is 5 early and so much late."""
+    by_window = torch.full((len(late), 60), 5.0, dtype=torch.float64)
+    by_window[:, 35:] = torch.tensor(late, dtype=torch.float64)[:, None]
+    return InContext(by_window, 10, 48, ((1, 2),))
+
+
+def test_context_is_said_to_help_only_beyond_the_interval() -> None:
+    def verdicts(*late: list[float]) -> list[bool | None]:
+        whole, *others = (_in_context(values) for values in late)
+        without, control = (*others, None, None)[:2]
+        return [f.agrees for f in in_context_findings(whole, without, control)]
+
+    assert verdicts([4.0, 4.1, 3.9, 4.0]) == [True]
+    assert verdicts([6.0, 6.1, 5.9, 6.0]) == [False]
+    assert verdicts([4.0, 6.1, 3.9, 6.0]) == [None]
+    assert verdicts([4.0]) == [None], "one window tells nothing"
+    helped, lost = [4.0, 4.1, 3.9, 4.0], [4.9, 5.0, 5.1, 4.9]
+    assert verdicts(helped, lost, helped) == [True, True]
+    assert verdicts(helped, lost, lost) == [True, None], "other heads matter as much"
+    assert verdicts(helped, [3.0, 3.1, 2.9, 3.0], helped) == [True, False]
+
+
+def test_the_skip_trigrams_of_every_head_stand_in_the_corpus_as_counted() -> None:
+    lm = unembed.load("attn-1l")
+    circuits = unembed.circuits(lm)
+    among = torch.tensor(sorted(set(lm.encode(TEXTS[0])[0].tolist())))
+    found = raised_by_heads(circuits, 0, 6, "raw", TEXTS, among)
+    assert [r.head for r in found] == list(range(lm.n_heads))
+    for r in found:
+        assert list(r.triples) == circuits.skip_trigrams(0, r.head, 6, among=among)
+        seen = check_in_corpus(lm, [(t.source, t.destination, t.output) for t in r.triples], TEXTS)
+        assert list(r.seen) == seen
+        assert r.likelier <= r.occurring == sum(s.output_with_source > 0 for s in seen)
+    assert sum(r.occurring for r in found) > 0
