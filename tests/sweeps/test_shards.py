@@ -1,53 +1,83 @@
-"""Shards done in any order give one result, the local one."""
+"""Shards done in any order are joined by one and the same tree, and give the local result."""
 
 from __future__ import annotations
 
 from random import Random
 
+import pytest
 import torch
 
 from tests.sweeps.recorder import lettered, texts
 from tests.sweeps.test_checkpoint import same
 from unembed.corpus import open_corpus
 from unembed.sweeps import ActiveFraction, MeanVariance, Reducer, TopTriggers, sweep
-from unembed.sweeps.shards import Joining, reduce_shard, shards
+from unembed.sweeps.merge_tree import MergeTree, Part, unbroken
+from unembed.sweeps.shards import Seen, joined, reduce_shard, restored, shards
 
 
 def reducers() -> list[Reducer]:
     return [TopTriggers(6), ActiveFraction(), MeanVariance()]
 
 
-def started() -> list[Reducer]:
-    fresh = reducers()
-    for reducer in fresh:
-        reducer.start(lettered("gpt2"))
-    return fresh
-
-
-def test_any_order_and_a_saved_tree_give_the_same_bits() -> None:
+def test_any_order_gives_the_same_bits() -> None:
     lm, corpus = lettered("gpt2"), open_corpus(texts(25))
     parts = [reduce_shard(lm, reducers(), s) for s in shards(corpus.batches(lm, 150), 2)]
     assert len(parts) > 6
     found = []
     for seed in range(3):
-        order = list(parts)
-        Random(seed).shuffle(order)
-        joined = Joining(started)
-        for n, part in enumerate(order):
-            joined.take(part)
-            if n == 4 and seed == 2:
-                late, waiting = Joining(started), joined._early
-                late.load_state(joined.state(), joined.batches, joined.tokens)
-                joined = late
-                for early in waiting.values():
-                    joined.take(early)
-        assert joined.shards == len(parts) and joined.share == 1.0
-        found.append(joined.results())
+        tree, random = MergeTree(), Random(seed)
+        tree.total = len(parts)
+        order = list(range(len(parts)))
+        random.shuffle(order)
+        for n in order:
+            seen, states = parts[n]
+            tree.put(Part(n, n + 1, seen, held=states))
+            while (pair := tree.pair()) and random.random() < 0.7:
+                a, b = pair
+                tree.put(Part(a.first, b.end, a.seen.then(b.seen), held=joined(lm, reducers(), a.held, b.held)))
+            for part in pair or ():
+                tree.put(part)
+        while pair := tree.pair():
+            a, b = pair
+            tree.put(Part(a.first, b.end, a.seen.then(b.seen), held=joined(lm, reducers(), a.held, b.held)))
+        whole = tree.whole()
+        assert whole is not None and whole.held is not None and whole.seen.share == 1.0
+        found.append([r.result() for r in restored(lm, reducers(), whole.held)])
     assert same(tuple(found[0]), tuple(found[1])) and same(tuple(found[0]), tuple(found[2]))
     local = sweep(lm, corpus, reducers(), tokens_per_batch=150)
     assert same(local[0], found[0][0]) and same(local[1], found[0][1])
     torch.testing.assert_close(local[2].variance[1], found[0][2].variance[1], rtol=1e-9, atol=1e-12)
 
 
-def test_no_shard_at_all() -> None:
-    assert Joining(started).results()[1].count == 0
+def joins(total: int, order: list[int], known_at: int) -> set[tuple[int, int, int]]:
+    """Which parts were joined when shards came in this order and their number was known after so many."""
+    tree, made = MergeTree(), set()
+    for n, shard in enumerate(order):
+        if n == known_at:
+            tree.total = total
+        tree.put(Part(shard, shard + 1, Seen(1, 1, 0.0)))
+        while (pair := tree.pair()) is not None:
+            made.add((pair[0].first, pair[0].end, pair[1].end))
+            tree.put(Part(pair[0].first, pair[1].end, Seen(1, 1, 0.0)))
+    tree.total = total
+    while (pair := tree.pair()) is not None:
+        made.add((pair[0].first, pair[0].end, pair[1].end))
+        tree.put(Part(pair[0].first, pair[1].end, Seen(1, 1, 0.0)))
+    assert tree.whole() is not None
+    return made
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 5, 7, 8, 13, 31])
+def test_the_tree_depends_on_the_number_of_shards_alone(total: int) -> None:
+    in_order = joins(total, list(range(total)), total)
+    assert len(in_order) == total - 1
+    for seed in range(10):
+        order = list(range(total))
+        Random(seed).shuffle(order)
+        assert joins(total, order, seed % total) == in_order
+
+
+def test_parts_without_a_gap() -> None:
+    parts = [Part(f, e, Seen(1, 1, 0.0)) for f, e in ((4, 6), (0, 4), (7, 8))]
+    assert [(p.first, p.end) for p in unbroken(parts)] == [(0, 4), (4, 6)]
+    assert unbroken(parts[2:]) == []

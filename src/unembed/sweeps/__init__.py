@@ -1,5 +1,6 @@
 """One pass of a model over a corpus that feeds any number of running statistics."""
 
+from unembed.sweeps.crew import Ray as Ray
 from unembed.sweeps.distributions import Counts as Counts
 from unembed.sweeps.distributions import Histogram as Histogram
 from unembed.sweeps.distributions import Quantiles as Quantiles
@@ -13,7 +14,6 @@ from unembed.sweeps.next_tokens import NextTokenCounts as NextTokenCounts
 from unembed.sweeps.next_tokens import NextTokens as NextTokens
 from unembed.sweeps.progress import Progress as Progress
 from unembed.sweeps.progress import to_stderr as to_stderr
-from unembed.sweeps.ray_engine import Ray as Ray
 from unembed.sweeps.reducer import LOGITS as LOGITS
 from unembed.sweeps.reducer import Need as Need
 from unembed.sweeps.reducer import Reducer as Reducer

@@ -10,9 +10,9 @@ from unembed.corpus.corpus import Corpus, open_corpus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.sweeps import local, ray_engine
+from unembed.sweeps.crew import Ray
 from unembed.sweeps.local import Every
 from unembed.sweeps.progress import Report
-from unembed.sweeps.ray_engine import Ray
 from unembed.sweeps.reducer import Reducer
 
 ENGINES = ("local", "ray")
