@@ -234,7 +234,7 @@ def test_copied_python_and_command_say_the_same(opened, lm):
     page = opened(AT + "&iv=M3.5:set:9@all")
     expect(page.get_by_text("Sum ")).to_be_visible()
     found = page.evaluate(
-        "async () => { const base = document.querySelector('link[rel=modulepreload]').href.replace('dom.js', '');"
+        "async () => { const base = document.querySelector('script').src.replace('page.js', '');"
         " const m = await import(base + 'sharing.js'); const page = {model: {name: 'wren'}};"
         " return [m.asPython(page), m.asCommand(page)]; }"
     )

@@ -6,6 +6,7 @@ import json
 
 from playwright.sync_api import expect
 
+from unembed.notebook import memory_card, pattern_card
 from unembed.notebook.drawing import data_of
 from unembed.notebook.islands import script, style
 from unembed.notebook.widgets import _ADAPTER
@@ -15,7 +16,11 @@ def test_an_output_draws_itself_without_a_server(browser, lm, tmp_path):
     trace = lm.trace("The first </script> month")
     file = tmp_path / "output.html"
     file.write_text(
-        f"<!doctype html><meta charset=utf-8><title>x</title>{trace._repr_html_()}{trace.account(' the')._repr_html_()}"
+        "<!doctype html><meta charset=utf-8><title>x</title>"
+        + "".join(
+            one._repr_html_()
+            for one in (trace, trace.account(" the"), memory_card(lm, 3, 5, top=6), pattern_card(trace, 2, 3))
+        )
     )
     context = browser.new_context()
     page = context.new_page()
@@ -27,7 +32,9 @@ def test_an_output_draws_itself_without_a_server(browser, lm, tmp_path):
     expect(cells).to_have_count(lm.n_layers * len(trace))
     page.get_by_role("grid").focus()
     page.keyboard.press("Control+End")
-    expect(page.locator(".bars li")).to_have_count(len(trace.account(" the")))
+    expect(page.locator(".bars li")).to_have_count(len(trace.account(" the")) + 12)
+    n = len(trace)
+    expect(page.locator(".heatmap rect")).to_have_count(n * (n + 1) // 2)
     assert not complaints
     context.close()
 

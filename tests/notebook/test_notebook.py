@@ -10,7 +10,8 @@ import subprocess
 import pytest
 
 import unembed
-from unembed.notebook import islands
+from unembed.errors import InvalidInput
+from unembed.notebook import heads_card, islands, memory_card, pattern_card
 from unembed.notebook.drawing import html_of
 
 PROMPT = "The first </script> of the year is"
@@ -80,7 +81,25 @@ def test_the_script_is_valid_and_marks_tokens_as_python_does(tmp_path):
     ]
     file = tmp_path / "islands.mjs"
     file.write_text(
-        islands.script() + f"console.log(JSON.stringify({json.dumps(texts)}.map(islands.tokens.visible)));\n"
+        islands.script()
+        + f'console.log(JSON.stringify({json.dumps(texts)}.map($load("js/islands/tokens.js").visible)));\n'
     )
     found = subprocess.run(["node", file], capture_output=True, text=True, check=True, timeout=60).stdout
     assert json.loads(found) == [visible(text) for text in texts]
+
+
+def test_a_memory_a_pattern_and_scores_have_cards(trace):
+    lm = trace.lm
+    card = memory_card(lm, 3, 5, top=6)
+    assert card.data["promoted"][0]["token"] == lm.values.top_tokens(3, 5, 1)[0]
+    assert card.table.count("<tr>") == 1 + 6
+    pattern = pattern_card(trace, 2, 3)
+    assert [sum(row) for row in pattern.data["weights"]] == pytest.approx([1.0] * len(trace), abs=1e-5)
+    found = unembed.circuits(lm).head_scores(n_sequences=2, length=8)
+    scores = heads_card(found)
+    assert scores.data["scores"] == found.induction.tolist()
+    for one in (card, pattern, scores):
+        page = one._repr_html_()
+        assert page.startswith("<div") and "<table>" in page and "http" not in page.replace("http://www.w3.org/", "")
+    with pytest.raises(InvalidInput, match="none of previous_token"):
+        heads_card(found, "beauty")

@@ -88,5 +88,9 @@ def _account(account: Any) -> tuple[dict[str, Any], str]:
     return data, table
 
 
-_DRAWINGS: dict[str, Callable[[Any], tuple[dict[str, Any], str]]] = {"Trace": _trace, "Account": _account}
+_DRAWINGS: dict[str, Callable[[Any], tuple[dict[str, Any], str]]] = {
+    "Trace": _trace,
+    "Account": _account,
+    "Card": lambda card: (card.data, card.table),
+}
 """By the name of the result's class: the classes themselves need not be imported to be drawn."""

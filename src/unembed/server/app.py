@@ -5,22 +5,19 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
-from fastapi.responses import HTMLResponse, Response
-from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from unembed import __version__
 from unembed.server import answers
 from unembed.server.guard import LOOPBACK, Guard
+from unembed.server.page import add_page
 from unembed.server.routes import comparing, heads, labels, labs, memories, traces
 from unembed.server.session import MAX_PROMPT, Session
 
-STATIC = Path(__file__).parent / "static"
 _FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": answers.Problem} for status in (401, 404, 409, 413, 422, 503, 507)
 }
@@ -60,23 +57,8 @@ def create(session: Session, *, token: str, port: int, hosts: frozenset[str] = L
     for room in (traces, memories, heads, comparing, labels, labs):
         api.include_router(room.router(session))
     app.include_router(api)
-    page = (STATIC / "index.html").read_text(encoding="utf-8").replace("{{version}}", __version__)
-
-    @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return HTMLResponse(page, headers={"cache-control": "no-store"})
-
-    app.mount(f"/static/{__version__}", _Immutable(directory=STATIC), name="static")
+    add_page(app)
     return Guard(app, token, port, hosts)
-
-
-class _Immutable(StaticFiles):
-    """Files whose address holds the version: a browser asks again, and is told in a few bytes that nothing changed."""
-
-    async def get_response(self, path: str, scope: Any) -> Response:
-        response = await super().get_response(path, scope)
-        response.headers["cache-control"] = "no-cache"
-        return response
 
 
 def _about(session: Session) -> APIRouter:

@@ -6,11 +6,15 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from unembed.errors import Unsupported
+import torch
+
+from unembed.attention.head_scores import repeated_tokens
+from unembed.errors import InvalidInput, Unsupported
 from unembed.views.memory import Scored
 
 SCHEMA_HEADS = "unembed.heads/1"
 SCHEMA_HEAD = "unembed.head/1"
+SCHEMA_INDUCTION = "unembed.induction/1"
 
 SAID = {
     "previous_token": "mean attention to the position before, on random tokens repeated twice",
@@ -98,6 +102,72 @@ def heads_view(circuits: Any, n_sequences: int = 16, length: int = 40, seed: int
         {kind: found[kind].tolist() for kind in SAID},
         {kind: found.interval(kind).tolist() for kind in SAID},
         eigenvalues,
+    )
+
+
+@dataclass(frozen=True)
+class InductionView:
+    """One head on a text said twice: its whole pattern, and the stripe that the induction score is the mean of."""
+
+    schema: str
+    layer: int
+    head: int
+    tokens: list[str]
+    length: int
+    """Tokens of the text before it is said again."""
+    weights: list[list[float]]
+    """By destination, over the sources up to it."""
+    stripe: list[tuple[int, int]]
+    """In the repetition: each destination, and the token after the earlier occurrence of its token."""
+    score: float
+    """Mean weight on the stripe."""
+    chance: float
+    """What even attention would give."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+def induction_view(circuits: Any, layer: int, head: int, length: int, seed: int, text: str = "") -> InductionView:
+    """A head on random tokens said twice, or on a text said twice.
+
+    Args:
+        circuits: of the model.
+        layer: the head's layer.
+        head: the head.
+        length: random tokens before they are repeated; fewer where the context holds fewer.
+        seed: of the random tokens.
+        text: said twice instead, cut to what the context holds.
+
+    Raises:
+        OutOfRange: there is no such head.
+        InvalidInput: the text is a single token, which cannot show what followed it.
+    """
+    lm = circuits.lm
+    layer, head = lm.layer(layer), lm.head(head)
+    if lm.n_ctx is not None:
+        length = max(2, min(length, lm.n_ctx // 2 - 2))
+    ids, front = repeated_tokens(lm, 1, length, seed)
+    if text:
+        once = lm.encode(text)[:, front:]
+        once = once if lm.n_ctx is None else once[:, : (lm.n_ctx - front) // 2]
+        length = once.shape[1]
+        if length < 2:
+            raise InvalidInput(f"text {text!r}", why="it is a single token", instead="Write at least two tokens")
+        ids = torch.cat([ids[:, :front], once.to(ids.device), once.to(ids.device)], dim=1)
+    pattern = lm.run(ids, "pattern", layers=[layer], logits=False).at("pattern", layer)[0, head].double().cpu()
+    stripe = [(dst, dst - length + 1) for dst in range(front + length, ids.shape[1])]
+    return InductionView(
+        SCHEMA_INDUCTION,
+        layer,
+        head,
+        lm.token_strings(ids[0]),
+        length,
+        [row[: i + 1].tolist() for i, row in enumerate(pattern)],
+        stripe,
+        sum(float(pattern[dst, src]) for dst, src in stripe) / len(stripe),
+        sum(1 / (dst + 1) for dst, _ in stripe) / len(stripe),
     )
 
 

@@ -180,7 +180,7 @@ def _triggered(index: Any, text: str, top: int) -> Iterator[Hit]:
 
 def _named(lm: Any, index: Any, text: str) -> Iterator[Hit]:
     for row in index.labels().rows():
-        if text.lower() in row["label"].lower():
+        if text.lower() in row["label"].lower() and row["kind"] != "random value":
             yield _hit(lm, row["layer"], row["index"], "name", row["label"], None, None)
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from unembed.server import asked as a
 from unembed.server.answers import tagged
 from unembed.server.session import Session
-from unembed.views.heads import HeadsView, HeadView, head_view, heads_view
+from unembed.views.heads import HeadsView, HeadView, InductionView, head_view, heads_view, induction_view
 
 
 class _Held:
@@ -70,6 +70,26 @@ def router(session: Session) -> APIRouter:
         key = f"head {layer} {head} {source} {destination} {top}"
         return tagged(
             request, await session.body(key, work, what="reading a head", client=client, channel="head", on="long")
+        )
+
+    @routes.get("/heads/{layer}/{head}/induction", responses={200: {"model": InductionView}})
+    async def get_induction(
+        request: Request,
+        layer: a.LayerNumber,
+        head: a.Index,
+        length: Annotated[int, Query(ge=2, le=64)] = 16,
+        seed: Annotated[int, Query(ge=0, le=a.LARGEST)] = 0,
+        text: Annotated[str, Query(max_length=2000)] = "",
+        client: a.Client = "",
+    ) -> Response:
+        """A head's pattern on random tokens, or a text, said twice, and its weight on what followed the first time."""
+
+        def work() -> dict[str, Any]:
+            return induction_view(held.circuits, layer, head, length, seed, text).to_dict()
+
+        key = f"induction {layer} {head} {length} {seed} {text}"
+        return tagged(
+            request, await session.body(key, work, what="repeating a text", client=client, channel="induction")
         )
 
     @routes.get("/traces/{trace_id}/attention/{layer}/{head}")

@@ -6,12 +6,13 @@ import dataclasses
 import json
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from unembed.errors import InvalidInput
 from unembed.server import asked as a
 from unembed.server.session import Session
+from unembed.views.concept import Concept, concept, concepts
 
 _Text = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"\S")]
 _Author = Annotated[str, Field(min_length=1, max_length=80, pattern=r"\S")]
@@ -109,6 +110,17 @@ def router(session: Session) -> APIRouter:
         session.need_index().withdraw_label(number, author=asked.author)
         session.labelled += 1
         return {"withdrawn": number}
+
+    @routes.get("/concepts")
+    async def get_concepts() -> dict[str, Any]:
+        """Names that people have given, with how many memories bear each."""
+        return {"concepts": concepts(session.need_index().labels().rows())}
+
+    @routes.get("/concepts/{name}", responses={200: {"model": Concept}})
+    async def get_concept(name: Annotated[str, Path(max_length=2000)]) -> dict[str, Any]:
+        """All memories of one name: what they share, where they lie, how far their annotators agree."""
+        rows = session.need_index().labels().rows()
+        return await session.beside(lambda: concept(session.lm, rows, name).to_dict(), "long")
 
     @routes.get("/annotations/queue")
     async def get_queue(

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from unembed.server import asked as a
 from unembed.server.answers import tagged
 from unembed.server.session import Session
+from unembed.views.coefficients import CoefficientsView, coefficients_view
 from unembed.views.memory import MemoryView, memory_view
 from unembed.views.search import Search, search
 
@@ -73,6 +74,20 @@ def router(session: Session) -> APIRouter:
             request,
             await session.body(key, work, what="reading triggers", client=client, channel="triggers", on="files"),
         )
+
+    @routes.get("/memories/{layer}/{index}/coefficients", responses={200: {"model": CoefficientsView}})
+    async def get_coefficients(
+        request: Request, layer: a.LayerNumber, index: a.Index, client: a.Client = ""
+    ) -> Response:
+        """How large the coefficient is over the index's corpus: statistics of all of it, a histogram of a sample."""
+        held = session.need_index()
+
+        def work() -> dict[str, Any]:
+            return coefficients_view(session.lm, held, layer, index).to_dict()
+
+        key = f"coefficients {layer} {index}"
+        body = await session.body(key, work, what="sampling coefficients", client=client, channel="sample", on="long")
+        return tagged(request, body)
 
     @routes.get("/memories/{layer}/{index}/similar")
     async def get_similar(

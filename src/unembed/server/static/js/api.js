@@ -35,42 +35,58 @@ export function get(path, params = {}, { channel = path, what = "", fresh = fals
   return ask(url, { method: "GET" }, `GET ${url}`, channel, what, fresh);
 }
 
-/** POST with a JSON body. `keep`: the answer depends on the question only. */
-export function post(path, body, { channel = path, what = "", keep = false } = {}) {
-  const text = JSON.stringify(body);
-  const init = { method: "POST", body: text, headers: { "content-type": "application/json" } };
-  return ask(path, init, keep ? `POST ${path} ${text}` : "", channel, what, !keep);
+const posted = (body) => ({ method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } });
+
+/** POST with a JSON body, for an answer that depends on the question only. */
+export function post(path, body, { channel = path, what = "" } = {}) {
+  const init = posted(body);
+  return ask(path, init, `POST ${path} ${init.body}`, channel, what, false);
 }
 
-export function send(method, path, body) {
-  const init = { method, body: JSON.stringify(body), headers: { "content-type": "application/json" } };
-  return ask(path, init, "", `${method} ${path} ${Math.random()}`, "", true);
-}
+/** POST that writes something; nothing replaces it. */
+export const send = (path, body) => ask(path, posted(body), "", `${path} ${Math.random()}`, "", true);
 
-/** What is known already, without asking. */
-export const peek = (key) => kept.get(key);
+/** A prompt's trace: from what is kept, or streamed; `on(trace so far)` while layers are still to come. */
+export async function trace(prompt, edits, { channel = "trace", on = () => {} } = {}) {
+  const key = `trace ${JSON.stringify([prompt, edits])}`;
+  const found = kept.get(key);
+  if (found) return cancel(channel), keep(key, found);
+  const part = { stages: [] };
+  let whole = null;
+  await stream("/traces/stream", { prompt, edits }, (line) => {
+    if (line.kind === "trace") return void (whole = line);
+    for (const one of line.stages) {
+      const stage = part.stages.find((x) => x.point === one.point);
+      if (stage) for (const name of ["ids", "probabilities", "rank_of_prediction"]) stage[name].push(...one[name]);
+      else part.stages.push(one);
+    }
+    Object.assign(part, line, { stages: part.stages, events: [], texts: { ...part.texts, ...line.texts } });
+    on(part);
+  }, { channel, what: "Tracing" });
+  return keep(key, whole);
+}
 
 /** Forget answers whose key holds a text, after something was written. */
 export function forget(part) {
   for (const key of kept.keys()) if (key.includes(part)) kept.delete(key);
 }
 
+/** The bundled example, for a first picture without the model. */
+export const example = () => kept.get("example") || keep("example", fetch(new URL("../example.json", import.meta.url)).then((answer) => answer.json()));
+
+function keep(key, body) {
+  kept.delete(key);
+  kept.set(key, body);
+  if (kept.size > KEPT) kept.delete(kept.keys().next().value);
+  return body;
+}
+
 async function ask(path, init, key, channel, what, fresh) {
-  if (key && !fresh && kept.has(key)) {
-    const found = kept.get(key);
-    kept.delete(key);
-    kept.set(key, found);
-    running.get(channel)?.abort.abort();
-    return found;
-  }
+  if (key && !fresh && kept.has(key)) return running.get(channel)?.abort.abort(), keep(key, kept.get(key));
   const response = await begin(path, init, channel, what);
   try {
     const body = await response.answer.json();
-    if (key) {
-      kept.set(key, body);
-      if (kept.size > KEPT) kept.delete(kept.keys().next().value);
-    }
-    return body;
+    return key ? keep(key, body) : body;
   } finally {
     response.end();
   }
@@ -78,8 +94,7 @@ async function ask(path, init, key, channel, what, fresh) {
 
 /** Lines of JSON as they come. `on(line)` is called for each; resolves when the stream has ended. */
 export async function stream(path, body, on, { channel = path, what = "" } = {}) {
-  const init = { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } };
-  const { answer, end } = await begin(path, init, channel, what);
+  const { answer, end } = await begin(path, posted(body), channel, what);
   try {
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
@@ -98,9 +113,7 @@ export async function stream(path, body, on, { channel = path, what = "" } = {})
     }
     if (!ended) throw new Error("cut");
   } catch (error) {
-    if (error instanceof Problem) throw error;
-    if (error.name === "AbortError") throw new Problem({ code: "superseded", message: "replaced" }, 409);
-    throw new Problem({ code: "cut", message: "the server stopped in the middle", fix: "Start it again with unembed serve, then reload" }, 0);
+    throw failed(error, "cut", "the server stopped in the middle");
   } finally {
     end();
   }
@@ -132,12 +145,14 @@ async function begin(path, init, channel, what) {
     return { answer, end };
   } catch (error) {
     end();
-    if (error.name === "AbortError" || error.code === "superseded") throw new Problem({ code: "superseded", message: "replaced" }, 409);
-    if (error instanceof Problem) {
-      throw error;
-    }
-    throw new Problem({ code: "away", message: "the server does not answer", fix: "Start it again with unembed serve, then reload" }, 0);
+    throw failed(error, "away", "the server does not answer");
   }
+}
+
+function failed(error, code, message) {
+  if (error instanceof Problem) return error;
+  if (error.name === "AbortError") return new Problem({ code: "superseded", message: "replaced" }, 409);
+  return new Problem({ code, message, fix: "Start it again with unembed serve, then reload" }, 0);
 }
 
 /** Show a failure in the status line; a question that a newer one replaced is no failure. */

@@ -1,7 +1,7 @@
 /** The shell: header, rail, status line, keys; each screen is a module of its own, loaded when first opened. */
 import { append, button, fill, h, icon, say } from "./dom.js";
 import * as api from "./api.js";
-import { go, link, state, watch } from "./state.js";
+import { go, state, watch } from "./state.js";
 import * as tray from "./tray.js";
 import { shareMenu } from "./sharing.js";
 
@@ -24,6 +24,7 @@ const page = { model: null, api, say };
 async function start() {
   theme(localStorage.getItem("theme"));
   draw();
+  if (!state().p && state().screen === "trace") api.example();
   try {
     page.model = (await api.get("/models")).models[0];
   } catch (error) {
@@ -33,7 +34,7 @@ async function start() {
   document.querySelector(".model-chip").replaceChildren(h("b", {}, page.model.name), ` ${sizes(page.model)}`);
   const linked = state().model;
   if (linked && linked !== mark(page.model)) warnOther(linked);
-  tray.mount(document.getElementById("tray"), page);
+  tray.mount(document.getElementById("tray"), state());
   watch((now, before) => (now.screen === before.screen ? shown?.update(now, before) : open()));
   await open();
 }
@@ -49,11 +50,8 @@ function sizes(m) {
 
 function warnOther(linked) {
   const close = () => note.remove();
-  const note = h("div", { class: "warn row", role: "alert" }, `This link was made with ${linked}; what you see comes from ${mark(page.model)}.`, button("Dismiss", close, { class: "quiet" }));
+  const note = h("div", { class: "warn row", role: "alert", style: { "grid-area": "main", "align-self": "start", "z-index": 5 } }, `This link was made with ${linked}; what you see comes from ${mark(page.model)}.`, button("Dismiss", close, { class: "quiet" }));
   main.before(note);
-  note.style.gridArea = "main";
-  note.style.alignSelf = "start";
-  note.style.zIndex = "5";
 }
 
 async function open() {
@@ -131,6 +129,7 @@ const KEYS = [
   ["[ ] · , .", "layer down, up · position left, right"],
   ["m · p · e · d", "next metric · pin the cell's token · events on and off · show what edits changed"],
   ["i · r", "add the strongest memory to the edits · run"],
+  ["Ctrl Z · Ctrl Shift Z", "undo a change of the edits · make it again"],
   ["/ · Ctrl K", "search · commands"],
   ["c · x", "copy the link · export"],
   ["?", "this sheet"],
@@ -194,6 +193,7 @@ addEventListener("keydown", (event) => {
     palette();
     return;
   }
+  if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z" && !event.target.closest?.("input, textarea") && tray.undo(event.shiftKey)) return event.preventDefault();
   const typing = event.target.closest?.("input, textarea, select, dialog, [contenteditable]");
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "Escape") {
@@ -209,5 +209,4 @@ addEventListener("keydown", (event) => {
   }
 });
 
-export { link };
 start();

@@ -33,12 +33,12 @@ export function subUpdate(u, { most = u.share, target = "" } = {}) {
   bar.style[u.coefficient < 0 ? "right" : "left"] = "50%";
   return h("li", { class: "sub-update" },
     h("div", { class: "head" },
-      h("a", { href: `#/memory?m=${u.layer}.${u.index}`, onclick: (e) => (e.preventDefault(), go({ screen: "memory", m: `${u.layer}.${u.index}` })) }, `L${u.layer}M${u.index}`),
+      memoryLink(u),
       h("span", { class: "meter", title: "share of the layer's update, by length; left when the coefficient is negative" }, bar),
       h("span", { class: "faint", title: "coefficient, after the activation function" }, `m ${signed(u.coefficient)}`),
       h("span", { class: "faint", title: "share: |coefficient| × length of the value, over the sum of all" }, percent(u.share)),
-      button("+", () => tray.add({ target: "coefficient", layer: u.layer, index: u.index, action: "scale", value: 0 }), { class: "quiet", title: "Add to the edits: switch this memory off", "aria-label": `Switch L${u.layer}M${u.index} off` })),
-    h("div", { class: "toks" }, u.coefficient < 0 ? h("span", { class: "faint" }, "turned round: ") : null, pushed.slice(0, 8).map((t) => token(t))),
+      button("+", () => tray.off(u), { class: "quiet", title: "Add to the edits: switch this memory off", "aria-label": `Switch L${u.layer}M${u.index} off` })),
+    h("div", { class: "toks" }, u.coefficient < 0 ? h("span", { class: "faint" }, "turned round: ") : null, toks(pushed)),
     u.score === null ? null : h("div", { class: "faint" }, `${signed(u.score)} to the logit of ${visible(target)}`));
 }
 
@@ -75,16 +75,62 @@ function follow(row) {
   else go({ screen: "layer", L: String(row.layer) });
 }
 
-/** The numbers of a chart as a table, folded away. */
+/** A titled part of a screen. `title` and `controls` stand in its head. */
+export function card(title, controls, ...body) {
+  const id = `card${++cards}`;
+  return h("section", { class: "card", "aria-labelledby": id }, h("header", {}, h("h2", { id }, title), controls), body);
+}
+let cards = 0;
+
+/** Rows of cells (nodes, texts, numbers) under a head; scrolls in its own box where it is too wide. */
+export function table(head, rows, caption = "") {
+  const cell = (x) => (typeof x === "number" ? h("td", { class: "n" }, num(x)) : h("td", {}, x));
+  return h("div", { class: "scroll" }, h("table", {}, caption && h("caption", {}, caption), h("thead", {}, h("tr", {}, head.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
+}
+
+/** The numbers of a chart as a table, folded away and made when opened. */
 export function asTable(title, head, rows) {
   const body = h("div");
-  return h("details", { ontoggle: (e) => e.target.open && !body.firstChild && body.append(h("table", {}, h("thead", {}, h("tr", {}, head.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, rows().map((row) => h("tr", {}, row.map((x) => h("td", { class: typeof x === "number" ? "n" : "" }, typeof x === "number" ? num(x) : x))))))) }, h("summary", {}, title), body);
+  return h("details", { ontoggle: (e) => e.target.open && !body.firstChild && body.append(table(head, rows())) }, h("summary", {}, title), body);
+}
+
+/** A memory's name, which leads to its card; with Shift it stands beside the card that is open. */
+export function memoryLink({ layer, index }, props = {}) {
+  const m = `${layer}.${index}`;
+  const follow = (e) => {
+    e.preventDefault();
+    go(e.shiftKey && state().screen === "memory" ? { mv: m } : { screen: "memory", m, mv: "" });
+  };
+  return h("a", { class: "tok", href: `#/memory?m=${m}`, onclick: follow, ...props }, `L${layer}M${index}`);
+}
+
+/** Some tokens, one after the other. */
+export const toks = (list, n = 8) => list.slice(0, n).map((t) => [token(t), " "]);
+
+/** Tokens with scores as bars. */
+export function tokenBars(rows, options) {
+  const box = h("div");
+  bars.mount(box, { signed: false, rows: rows.map((r) => ({ label: token(r.token), value: r.score, text: signed(r.score), id: r.id })) }, options);
+  return box;
+}
+
+/** A box for a number. */
+export const numberBox = (label, value, props = {}) => h("input", { type: "number", min: 0, value: String(value), "aria-label": label, ...props });
+
+/** Fill a pane by some work; a failure is shown in it, and the work can be tried again. */
+export async function pane(el, work) {
+  try {
+    await work();
+  } catch (error) {
+    failure(el, error, () => pane(el, work));
+  }
 }
 
 /** A pane's failure: what, why, what to do, and again. */
 export function failure(el, error, again) {
   if (error.code === "superseded") return;
-  fill(el, h("div", { class: "warn stack" }, h("p", {}, h("b", {}, error.message), error.why ? `: ${error.why}` : ""), error.fix ? h("p", { class: "soft" }, error.fix) : null, again ? h("div", {}, button("Try again", again, { class: "btn small" })) : null));
+  if (!error.code) console.error(error);
+  fill(el, h("div", { class: "warn stack" }, h("p", {}, h("b", {}, error.message), error.why ? `: ${error.why}` : ""), error.fix && h("p", { class: "soft" }, error.fix), again && h("div", {}, button("Try again", again, { class: "btn small" }))));
 }
 
 /** What a pane says when there is nothing to show yet. */
@@ -94,4 +140,5 @@ export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h
 export const about = (text) => h("details", {}, h("summary", { class: "faint" }, "What am I looking at?"), h("p", { class: "why" }, text));
 
 /** The prompt that holds, or one to begin with. */
-export const prompt = () => state().p || "The first month of the year is";
+export const prompt = () => state().p || FIRST;
+export const FIRST = "The first month of the year is";

@@ -1,12 +1,34 @@
-/** The edits that hold now, on every screen: chips that say what they do. */
+/** The edits that hold now, on every screen: chips that say what they do; and the way back. */
 import { button, fill, h } from "./dom.js";
-import { edits, go, setEdits, state, watch } from "./state.js";
+import { edits, go, setEdits, watch } from "./state.js";
 
 export const verb = (e) => (e.action === "set" ? `set ${short(e.value)}` : e.action === "add" ? `${e.value < 0 ? "−" : "+"}${short(Math.abs(e.value))}` : e.value === 0 ? "off" : `×${short(e.value)}`);
 const short = (x) => String(Number(x.toPrecision(4))).replace("-", "−");
 const scope = (e) => (e.positions === "all" ? "everywhere" : e.positions === "last" ? "at the last token" : `at ${e.positions.length > 3 ? `${e.positions[0]} to ${e.positions.at(-1)}` : e.positions.join(", ")}`);
+export const name = (e) => `L${e.layer}${e.target === "head" ? "H" : "M"}${e.index}`;
 
-export function mount(el, page) {
+/** What the edits were before each change, and what was undone. */
+const past = [];
+const undone = [];
+let turning = false;
+
+/** Take the last change of the edits back, or make it again. Whether there was one. */
+export function undo(again = false) {
+  const [from, to] = again ? [undone, past] : [past, undone];
+  if (!from.length) return false;
+  to.push(now());
+  turning = true;
+  go(from.pop(), { push: false });
+  turning = false;
+  return true;
+}
+const now = () => ({ iv: shown.iv, off: shown.off });
+let shown = { iv: "", off: "" };
+
+/** Buttons for both. */
+export const undoButtons = () => [button("Undo", () => undo(), { class: "btn small", disabled: !past.length, title: "Ctrl Z" }), button("Redo", () => undo(true), { class: "btn small", disabled: !undone.length, title: "Ctrl Shift Z" })];
+
+export function mount(el, state) {
   const draw = () => {
     const list = edits();
     el.hidden = !list.length;
@@ -15,20 +37,27 @@ export function mount(el, page) {
     fill(el, h("div", { class: "tray-head" },
       h("h2", {}, `${list.length} edit${list.length > 1 ? "s" : ""}`),
       list.map((e, i) => h("span", { class: e.on ? "chip" : "chip off" },
-        h("b", {}, `${e.target === "head" ? "L" + e.layer + "H" : "L" + e.layer + "M"}${e.index}`),
-        h("span", { class: "verb" }, verb(e)), h("span", { class: "faint" }, scope(e)),
+        h("b", {}, name(e)), h("span", { class: "verb" }, verb(e)), h("span", { class: "faint" }, scope(e)),
         button(e.on ? "●" : "○", () => change(i, { on: !e.on }), { "aria-label": e.on ? "Switch this edit off" : "Switch this edit on", title: "On or off" }),
         button("×", () => setEdits(list.filter((_, j) => j !== i)), { "aria-label": "Remove this edit", title: "Remove" }))),
       h("span", { class: "spacer" }),
+      undoButtons(),
       button(any ? "Bypass all" : "Switch all on", () => setEdits(list.map((e) => ({ ...e, on: !any }))), { class: "btn small" }),
       button("Run and compare", () => go({ screen: "intervene" }), { class: "btn small main" }),
     ));
   };
   const change = (i, part) => setEdits(edits().map((e, j) => (i === j ? { ...e, ...part } : e)));
-  watch((now, before) => (now.iv !== before.iv || now.off !== before.off) && draw());
+  shown = state;
+  watch((next, before) => {
+    if (next.iv === before.iv && next.off === before.off) return;
+    if (!turning) {
+      past.push({ iv: before.iv, off: before.off });
+      undone.length = 0;
+    }
+    shown = next;
+    draw();
+  });
   draw();
-  void page;
-  void state;
 }
 
 /** Add an edit, or replace the one of the same place. */
@@ -36,3 +65,7 @@ export function add(edit) {
   const rest = edits().filter((e) => !(e.target === edit.target && e.layer === edit.layer && e.index === edit.index && e.action === edit.action));
   setEdits([...rest, { positions: "all", on: true, ...edit }], { push: false });
 }
+
+/** Add the edit that switches a memory or a head off, or one that sets a memory. */
+export const off = ({ layer, index }, target = "coefficient") => add({ target, layer, index, action: "scale", value: 0 });
+export const set = ({ layer, index }, value = 3) => add({ target: "coefficient", layer, index, action: "set", value });

@@ -1,12 +1,25 @@
 /** What notebooks draw: an element, the data of a result, and what to call when something is chosen. */
-function draw(el, data, chosen) {
+import { fill, h } from "./nodes.js";
+import { token, visible } from "./tokens.js";
+import * as bars from "./bars.js";
+import * as grid from "./grid.js";
+import * as heads from "./heads.js";
+
+export function draw(el, data, chosen) {
   el.classList.add("unembed", "unembed-out");
-  if (data.schema === "unembed.emergence/1") return drawTrace(el, data, chosen);
-  return drawAccount(el, data, chosen);
+  const [, kind] = data.schema.split(/[./]/);
+  return { emergence, account, memory, pattern, heads: scores }[kind](el, data, chosen);
 }
 
-function drawTrace(el, data, chosen) {
-  const { visible } = islands.tokens;
+/** A drawing with a line of text under it. */
+function noted(el, text) {
+  const host = h("div");
+  const note = h("p", { class: "bar-number" }, text);
+  fill(el, host, note);
+  return { host, note };
+}
+
+function emergence(el, data, chosen) {
   const stage = data.stages[data.stages.length - 1];
   const n = stage.ids.length;
   const said = (p) => (p >= 0.1 ? `${Math.round(p * 100)} %` : `${(p * 100).toFixed(1)} %`);
@@ -31,11 +44,8 @@ function drawTrace(el, data, chosen) {
       }),
     });
   }
-  const host = document.createElement("div");
-  const note = document.createElement("p");
-  note.className = "bar-number";
-  el.replaceChildren(host, note);
-  const island = islands.grid.mount(host, { rows, columns: data.tokens.map((t) => ({ text: t.token })), corner: "layer \\ token" }, {
+  const { host, note } = noted(el, `${data.model} · ${data.sizes}`);
+  return grid.mount(host, { rows, columns: data.tokens.map((t) => ({ text: t.token })), corner: "layer \\ token" }, {
     label: "Most likely next token after every layer and position",
     onselect: (r, c) => {
       const one = rows[r];
@@ -43,15 +53,33 @@ function drawTrace(el, data, chosen) {
       chosen?.({ layer: one.n, position: c });
     },
   });
-  note.textContent = `${data.model} · ${data.sizes}`;
-  return island;
 }
 
-function drawAccount(el, data, chosen) {
-  const host = document.createElement("div");
-  const note = document.createElement("p");
-  note.textContent = data.note;
-  el.replaceChildren(host, note);
-  const rows = data.rows.map((row) => ({ label: row.label, value: row.share, text: (row.share < 0 ? "−" : "+") + Math.abs(row.share).toPrecision(3), row }));
-  return islands.bars.mount(host, { rows, signed: true }, { onpick: ({ row }) => chosen?.({ label: row.label, layer: row.layer, index: row.index }) });
+const signed = (x) => (x < 0 ? "−" : "+") + Math.abs(x).toPrecision(3);
+
+function account(el, data, chosen) {
+  const { host } = noted(el, data.note);
+  const rows = data.rows.map((row) => ({ label: row.label, value: row.share, text: signed(row.share), row }));
+  return bars.mount(host, { rows, signed: true }, { onpick: ({ row }) => chosen?.({ label: row.label, layer: row.layer, index: row.index }) });
+}
+
+function memory(el, data, chosen) {
+  const lists = [["Promotes", data.promoted], ["Suppresses", data.suppressed]].map(([title, rows]) => {
+    const box = h("div");
+    bars.mount(box, { rows: rows.map((r) => ({ label: token(r.token), value: r.score, text: signed(r.score), r })) }, { onpick: ({ r }) => chosen?.({ id: r.id, token: r.token }) });
+    return h("div", {}, h("b", {}, title), box);
+  });
+  const { host } = noted(el, `Layer ${data.layer}, memory ${data.index}: the value times the output matrix, final norm left out; length ${data.norm.toPrecision(4)}`);
+  host.className = "columns";
+  fill(host, lists);
+}
+
+function pattern(el, data) {
+  const { host } = noted(el, `Layer ${data.layer}, head ${data.head}: each row is a destination and adds up to one`);
+  heads.pattern(host, data);
+}
+
+function scores(el, data, chosen) {
+  const { host } = noted(el, data.note);
+  heads.matrix(host, data, { onpick: (layer, head) => chosen?.({ layer, head }) });
 }

@@ -4,10 +4,10 @@
  * mount(el, {series: [{name, ranks: [number]}], layers: [string], size, at}, {onpick(layer)}) -> {update, destroy}
  *   `size`: the number of tokens of the vocabulary, the bottom of the scale.
  */
+import { fill, s } from "./nodes.js";
 import { visible } from "./tokens.js";
 
 const H = 190;
-const NS = "http://www.w3.org/2000/svg";
 
 export function mount(el, data, options = {}) {
   const update = (next) => {
@@ -17,26 +17,18 @@ export function mount(el, data, options = {}) {
     const x = (i) => PAD.left + (n < 2 ? 0 : (i * (W - PAD.left - PAD.right)) / (n - 1));
     const deepest = Math.log10(Math.max(10, next.size));
     const y = (rank) => PAD.top + (Math.log10(rank + 1) / deepest) * (H - PAD.top - PAD.bottom);
-    const svg = node("svg", { viewBox: `0 0 ${W} ${H}`, class: "ranks", role: "img", "aria-label": described(next) });
-    for (let place = 1; place <= next.size; place *= 10) {
-      svg.append(node("line", { x1: PAD.left, x2: W - PAD.right, y1: y(place - 1), y2: y(place - 1), class: "rule" }));
-      svg.append(text(PAD.left - 8, y(place - 1) + 4, place.toLocaleString("en"), "end"));
-    }
+    const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, class: "ranks", role: "img", "aria-label": described(next) });
+    for (let place = 1; place <= next.size; place *= 10)
+      svg.append(s("line", { x1: PAD.left, x2: W - PAD.right, y1: y(place - 1), y2: y(place - 1), class: "rule" }), text(PAD.left - 8, y(place - 1) + 4, place.toLocaleString("en"), "end"));
     const every = Math.ceil(n / 16);
-    next.layers.forEach((label, i) => {
-      if (i % every === 0) svg.append(text(x(i), H - 8, label, "middle"));
-    });
+    next.layers.forEach((label, i) => i % every || svg.append(text(x(i), H - 8, label, "middle")));
     if (next.at !== undefined && next.at !== null)
-      svg.append(node("line", { x1: x(next.at), x2: x(next.at), y1: PAD.top - 6, y2: H - PAD.bottom + 4, class: "cursor" }));
+      svg.append(s("line", { x1: x(next.at), x2: x(next.at), y1: PAD.top - 6, y2: H - PAD.bottom + 4, class: "cursor" }));
     const ends = [];
     next.series.forEach((one, k) => {
       const points = one.ranks.map((r, i) => `${x(i).toFixed(1)},${y(r).toFixed(1)}`).join(" ");
-      svg.append(node("polyline", { points, class: `line line${k}` }));
-      one.ranks.forEach((r, i) => {
-        const dot = node("circle", { cx: x(i), cy: y(r), r: 3, class: `dot line${k}` });
-        dot.append(node("title", {}, `${visible(one.name)}: place ${(r + 1).toLocaleString("en")} after layer ${next.layers[i]}`));
-        svg.append(dot);
-      });
+      svg.append(s("polyline", { points, class: `line line${k}` }));
+      one.ranks.forEach((r, i) => svg.append(s("circle", { cx: x(i), cy: y(r), r: 3, class: `dot line${k}` }, s("title", {}, `${visible(one.name)}: place ${(r + 1).toLocaleString("en")} after layer ${next.layers[i]}`))));
       ends.push([y(one.ranks[n - 1]), one.name, k]);
     });
     ends.sort((a, b) => a[0] - b[0]);
@@ -52,10 +44,10 @@ export function mount(el, data, options = {}) {
         const i = n < 2 ? 0 : Math.round(((at - PAD.left) / (W - PAD.left - PAD.right)) * (n - 1));
         options.onpick(Math.max(0, Math.min(n - 1, i)));
       });
-    el.replaceChildren(svg);
+    fill(el, svg);
   };
   update(data);
-  return { update, destroy: () => el.replaceChildren() };
+  return { update, destroy: () => fill(el) };
 }
 
 function described(data) {
@@ -63,11 +55,4 @@ function described(data) {
   return `Place after each layer. ${lines.join(". ")}`;
 }
 
-function node(tag, props, content) {
-  const el = document.createElementNS(NS, tag);
-  for (const [name, value] of Object.entries(props)) el.setAttribute(name, String(value));
-  if (content) el.textContent = content;
-  return el;
-}
-
-const text = (x, y, content, anchor, cls = "") => node("text", { x, y, "text-anchor": anchor, class: cls }, content);
+const text = (x, y, content, anchor, cls = "") => s("text", { x, y, "text-anchor": anchor, class: cls }, content);

@@ -1,10 +1,9 @@
 /** Attention heads as circuits: where they look (QK) and what they write (OV). */
-import { button, fill, h, num, percent, segmented, signed } from "../dom.js";
+import { button, fill, h, num, percent, segmented } from "../dom.js";
 import { activeEdits, go, state } from "../state.js";
-import { about, asTable, failure, prompt } from "../parts.js";
+import { about, asTable, card, numberBox, pane, prompt, tokenBars } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 import { matrix, pattern } from "../islands/heads.js";
-import * as bars from "../islands/bars.js";
 import * as tray from "../tray.js";
 
 const KINDS = [["induction", "Induction"], ["previous_token", "Previous token"], ["duplicate_token", "Duplicate"], ["copying", "Copying"], ["resting", "First token"], ["eigenvalues", "OV eigenvalues"]];
@@ -20,19 +19,24 @@ export function render(root, page) {
   const grid = h("div");
   const said = h("p", { class: "faint" });
   const table = h("div");
-  const title = h("h2", { id: "head-title" }, "Choose a head");
-  const card = h("div", { class: "stack" });
+  const title = h("span", {}, "Choose a head");
+  const circuitBox = h("div", { class: "stack" });
+  const twice = h("div", { class: "stack" });
+  const length = numberBox("Tokens before the repetition", 16, { min: 2, max: 64, onchange: () => repeat() });
+  const seed = numberBox("Seed of the random tokens", 0, { onchange: () => repeat() });
+  const said2 = h("input", { type: "text", "aria-label": "Text to say twice", placeholder: "random tokens, or a text of your own", style: { flex: 1 }, onchange: () => repeat() });
   fill(root, h("div", { class: "stack" },
     h("h1", {}, "Heads"),
     h("div", { class: "two" },
-      h("section", { class: "card", "aria-labelledby": "finder" }, h("header", {}, h("h2", { id: "finder" }, "All heads"), segmented("Score", KINDS, kind, (v) => ((kind = v), drawMatrix()))), grid, said, about("Scores of every head on random tokens repeated twice, with the mean over sequences. A head with a high induction score looks back to what followed the same token before: with it, a model continues what it has seen once."), table, model.can.shared_keys ? h("p", { class: "note" }, `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`) : null),
-      h("section", { class: "card", "aria-labelledby": "head-title" }, h("header", {}, title), card))));
+      h("div", { class: "stack" },
+        card("All heads", segmented("Score", KINDS, kind, (v) => ((kind = v), drawMatrix())), grid, said, about("Scores of every head on random tokens repeated twice, with the mean over sequences. A head with a high induction score looks back to what followed the same token before: with it, a model continues what it has seen once."), table, model.can.shared_keys && h("p", { class: "note" }, `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`)),
+        card("Said twice", null, h("div", { class: "row" }, said2, h("label", { class: "row faint" }, "length", length), h("label", { class: "row faint" }, "seed", seed)), twice, about("The same tokens follow themselves. Outlined cells are where an induction head looks: in the repetition, at the token after the earlier occurrence. The induction score is the mean weight of these cells."))),
+      card(title, null, circuitBox))));
 
   async function load() {
     fill(grid, h("p", { class: "faint" }, "Scoring heads on repeated random tokens …"));
-    const wanted = /^(\d+)\.(\d+)$/.exec(state().h);
-    if (wanted) chosen = [Number(wanted[1]), Number(wanted[2])];
-    try {
+    const wanted = wish();
+    await pane(grid, async () => {
       scores = await api.get("/heads", {}, { channel: "heads", what: "Scoring heads" });
       if (!wanted) {
         const flat = scores.scores.induction.flat();
@@ -40,11 +44,26 @@ export function render(root, page) {
         chosen = [Math.floor(at / model.n_heads), at % model.n_heads];
       }
       drawMatrix();
-    } catch (error) {
-      failure(grid, error, load);
-    }
-    await open();
+    });
+    await Promise.all([open(), repeat()]);
   }
+
+  /** The head that the address names, chosen. */
+  function wish() {
+    const found = /^(\d+)\.(\d+)$/.exec(state().h);
+    if (found) chosen = [Number(found[1]), Number(found[2])];
+    return found;
+  }
+
+  const repeat = () => pane(twice, async () => {
+    const [layer, head] = chosen;
+    const found = await api.get(`/heads/${layer}/${head}/induction`, { length: Math.max(2, Math.min(64, Number(length.value) || 16)), seed: Math.max(0, Number(seed.value) || 0), text: said2.value }, { channel: "induction" });
+    const map = h("div");
+    const looked = new Map(found.stripe);
+    pattern(map, { ...found, marked: (dst, src) => looked.get(dst) === src });
+    fill(twice, h("p", { role: "status" }, h("b", {}, percent(found.score)), ` of L${layer}H${head}'s attention lies on the outlined cells; looking everywhere alike would give ${percent(found.chance)}.`), map,
+      asTable("As a table", ["destination", "source", "weight"], () => found.stripe.map(([dst, src]) => [`${dst} ${visible(found.tokens[dst])}`, `${src} ${visible(found.tokens[src])}`, found.weights[dst][src]])));
+  });
 
   function drawMatrix() {
     const rows = kind === "eigenvalues" ? scores.eigenvalues : scores.scores[kind];
@@ -58,18 +77,15 @@ export function render(root, page) {
   async function open() {
     const [layer, head] = chosen;
     title.textContent = `L${layer}H${head}`;
-    try {
-      data = await api.post("/traces", { prompt: prompt(), edits: activeEdits() }, { channel: "trace", keep: true });
+    await pane(circuitBox, async () => {
+      data = await api.trace(prompt(), activeEdits());
       const at = dst === null || dst >= data.tokens.length ? data.tokens.length - 1 : dst;
       const found = await api.get(`/traces/${data.id}/attention/${layer}/${head}`, {}, { channel: "pattern" });
       const row = found.weights[at];
       const best = row.reduce((a, w, i) => (w > row[a] ? i : a), 0);
       const circuit = await api.get(`/heads/${layer}/${head}`, { source: `#${data.tokens[best].id}`, destination: `#${data.tokens[at].id}` }, { channel: "head" });
-      if (chosen[0] !== layer || chosen[1] !== head) return;
-      drawCard(found, circuit, at, best);
-    } catch (error) {
-      failure(card, error, open);
-    }
+      if (chosen[0] === layer && chosen[1] === head) drawCard(found, circuit, at, best);
+    });
   }
 
   function drawCard(found, circuit, at, best) {
@@ -78,14 +94,10 @@ export function render(root, page) {
     const row = found.weights[at];
     strip(words, { tokens: found.tokens, selected: at, classes: found.tokens.map((_, i) => (i <= at && row[i] > 0.01 ? `w${Math.max(1, Math.min(6, Math.ceil(row[i] * 6)))}` : "")), titles: found.tokens.map((_, i) => (i <= at ? percent(row[i]) : "later")) }, { onpick: (i) => ((dst = i), open()) });
     const drawMap = () => pattern(map, { tokens: found.tokens, weights: found.weights, hideFirst });
-    const lists = (pairs) => h("div", { class: "two" }, pairs.map(([name, rows]) => {
-      const box = h("div");
-      bars.mount(box, { signed: false, rows: rows.slice(0, 8).map((r) => ({ label: token(r.token), value: r.score, text: signed(r.score) })) });
-      return h("div", {}, h("h3", {}, name), box);
-    }));
+    const lists = (pairs) => h("div", { class: "two" }, pairs.map(([name, rows]) => h("div", {}, h("h3", {}, name), tokenBars(rows.slice(0, 8)))));
     const [layer, head] = chosen;
-    fill(card,
-      h("div", { class: "row" }, button("Knock out", () => tray.add({ target: "head", layer, index: head, action: "scale", value: 0 }), { class: "btn small" }), h("span", { class: "faint" }, "adds the edit: this head writes nothing")),
+    fill(circuitBox,
+      h("div", { class: "row" }, button("Knock out", () => tray.off({ layer, index: head }, "head"), { class: "btn small" }), h("span", { class: "faint" }, "adds the edit: this head writes nothing")),
       h("div", {}, h("h3", {}, "On this prompt, reading from ", token(found.tokens[at]), ` (${at})`), words, h("p", { class: "faint" }, `looks most at ${visible(found.tokens[best])} (${percent(row[best])}); click a token to read from it`)),
       h("div", {}, map, h("label", { class: "check" }, h("input", { type: "checkbox", checked: hideFirst, onchange: (e) => ((hideFirst = e.target.checked), drawMap()) }), "leave out the first position"), hideFirst ? h("p", { class: "faint" }, `The first column is hidden; the last row gives it ${percent(found.weights.at(-1)[0])}.`) : null, asTable("As a table", ["destination", "source", "weight"], () => found.weights.flatMap((r, d) => r.map((w, i) => [`${d} ${visible(found.tokens[d])}`, `${i} ${visible(found.tokens[i])}`, w])))),
       h("div", {}, h("h3", {}, "Where it reads ", token(circuit.source), ", it writes (OV)"), lists([["Raises", circuit.raises], ["Lowers", circuit.lowers]])),
@@ -99,15 +111,14 @@ export function render(root, page) {
     update(now, before) {
       if (before.screen !== now.screen) return load();
       if (now.h !== before.h) {
-        const wanted = /^(\d+)\.(\d+)$/.exec(now.h);
-        if (wanted) chosen = [Number(wanted[1]), Number(wanted[2])];
+        wish();
         if (scores) drawMatrix();
-        return open();
+        return Promise.all([open(), repeat()]);
       }
       if (now.p !== before.p || now.iv !== before.iv || now.off !== before.off) return open();
     },
     key(event) {
-      if (event.key === "i") return tray.add({ target: "head", layer: chosen[0], index: chosen[1], action: "scale", value: 0 }), true;
+      if (event.key === "i") return tray.off({ layer: chosen[0], index: chosen[1] }, "head"), true;
       return false;
     },
     exported: () => scores && { name: "heads", json: scores, rows: [["kind", "layer", "head", "score"], ...Object.entries(scores.scores).flatMap(([k, rows]) => rows.flatMap((row, l) => row.map((x, n) => [k, l, n, x])))] },

@@ -1,6 +1,6 @@
 /** Annotation, as in the papers: a blind queue of keys or values, patterns with enough members, agreement. */
 import { button, fill, h, num, say, segmented } from "../dom.js";
-import { empty, failure } from "../parts.js";
+import { card, empty, numberBox, pane, table } from "../parts.js";
 import { token } from "../islands/tokens.js";
 import { save as saveFile } from "../sharing.js";
 
@@ -17,7 +17,7 @@ export function render(root, page) {
   let ids = [];
   const settings = () => ({ what, seed: Number(seed.value) || 0, per_layer: 10, random_per_layer: 5 });
   const who = h("input", { type: "text", placeholder: "your name", "aria-label": "Your name", value: localStorage.getItem("author") || "", onchange: () => (localStorage.setItem("author", who.value), load()) });
-  const seed = h("input", { type: "number", min: 0, value: "0", "aria-label": "Seed of the queue", onchange: load });
+  const seed = numberBox("Seed of the queue", 0, { onchange: () => load() });
   const progress = h("p", { class: "soft", role: "status" });
   const stage = h("div", { class: "stack" });
   const agreed = h("div");
@@ -25,22 +25,19 @@ export function render(root, page) {
   fill(root, h("div", { class: "stack queue" },
     h("div", { class: "row" }, h("h1", {}, "Label"), segmented("What", [["value", "Values"], ["key", "Keys"]], what, (v) => ((what = v), load())), h("span", { class: "spacer" }), h("label", { class: "row faint" }, "queue", seed), who),
     progress, h("section", { class: "card" }, stage),
-    h("section", { class: "card", "aria-labelledby": "agree" }, h("header", {}, h("h2", { id: "agree" }, "Agreement"), button("Export", bringOut, { class: "btn small" }), button("Import", () => file.click(), { class: "btn small" }), file), agreed)));
+    card("Agreement", [button("Export", bringOut, { class: "btn small" }), button("Import", () => file.click(), { class: "btn small" }), file], agreed)));
 
-  async function load() {
-    try {
-      queue = await api.get("/annotations/queue", { ...settings(), author: who.value }, { channel: "queue", fresh: true });
-      progress.textContent = `${queue.done.length} of ${queue.items} done${who.value ? ` by ${who.value}` : ""}. The queue is blind: among values stand random vectors.`;
-      const done = new Set(queue.done);
-      const next = Array.from({ length: queue.items }, (_, i) => i).find((i) => !done.has(i) && i > (item?.number ?? -1)) ?? Array.from({ length: queue.items }, (_, i) => i).find((i) => !done.has(i));
-      if (!who.value) fill(stage, empty("Who are you?", "Write your name above: agreement is between names."));
-      else if (next === undefined) fill(stage, empty("The queue is done", "Thank you. Another seed draws another one."));
-      else await show(next);
-      agreement();
-    } catch (error) {
-      failure(stage, error, load);
-    }
-  }
+  const load = () => pane(stage, async () => {
+    queue = await api.get("/annotations/queue", { ...settings(), author: who.value }, { channel: "queue", fresh: true });
+    progress.textContent = `${queue.done.length} of ${queue.items} done${who.value ? ` by ${who.value}` : ""}. The queue is blind: among values stand random vectors.`;
+    const done = new Set(queue.done);
+    const left = Array.from({ length: queue.items }, (_, i) => i).filter((i) => !done.has(i));
+    const next = left.find((i) => i > (item?.number ?? -1)) ?? left[0];
+    if (!who.value) fill(stage, empty("Who are you?", "Write your name above: agreement is between names."));
+    else if (next === undefined) fill(stage, empty("The queue is done", "Thank you. Another seed draws another one."));
+    else await show(next);
+    agreement();
+  });
 
   async function show(number) {
     patterns = [];
@@ -82,8 +79,7 @@ export function render(root, page) {
 
   async function store() {
     try {
-      const found = await api.send("POST", "/annotations", { ...settings(), number: item.number, author: who.value, patterns });
-      ids = found.ids;
+      ids = (await api.send("/annotations", { ...settings(), number: item.number, author: who.value, patterns })).ids;
       say("saved");
       load();
     } catch (error) {
@@ -92,7 +88,7 @@ export function render(root, page) {
   }
 
   async function undo() {
-    for (const id of ids) await api.send("POST", `/labels/${id}/withdraw`, { author: who.value }).catch(api.fail);
+    for (const id of ids) await api.send(`/labels/${id}/withdraw`, { author: who.value }).catch(api.fail);
     ids = [];
     item = { number: item.number - 2 };
     load();
@@ -100,15 +96,10 @@ export function render(root, page) {
 
   const skip = () => load();
 
-  async function agreement() {
-    try {
-      const found = await api.get("/annotations/agreement", {}, { fresh: true });
-      const some = found.questions.some((q) => q.items);
-      fill(agreed, some ? h("table", {}, h("thead", {}, h("tr", {}, ["question", "items", "Fleiss' kappa", "Cohen's kappa of two"].map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, found.questions.map((q) => h("tr", {}, h("th", { scope: "row" }, q.question), h("td", { class: "n" }, String(q.items)), h("td", { class: "n" }, num(q.fleiss)), h("td", {}, Object.entries(q.pairs).map(([who_, k]) => `${who_}: ${num(k)}`).join("; ")))))) : h("p", { class: "faint" }, "Agreement appears when two people have annotated the same item."));
-    } catch (error) {
-      failure(agreed, error);
-    }
-  }
+  const agreement = () => pane(agreed, async () => {
+    const { questions } = await api.get("/annotations/agreement", {}, { fresh: true });
+    fill(agreed, questions.some((q) => q.items) ? table(["question", "items", "Fleiss' kappa", "Cohen's kappa of two"], questions.map((q) => [q.question, q.items, q.fleiss ?? "–", Object.entries(q.pairs).map(([both, k]) => `${both}: ${num(k)}`).join("; ")])) : h("p", { class: "faint" }, "Agreement appears when two people have annotated the same item."));
+  });
 
   async function bringOut() {
     const answer = await fetch("api/v1/annotations/export");
@@ -117,7 +108,7 @@ export function render(root, page) {
 
   async function bring() {
     try {
-      const found = await api.send("POST", "/annotations/import", { jsonl: await file.files[0].text() });
+      const found = await api.send("/annotations/import", { jsonl: await file.files[0].text() });
       progress.textContent = `${found.added} labels added, ${found.known} were here already.`;
       agreement();
     } catch (error) {

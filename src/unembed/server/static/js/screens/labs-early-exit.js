@@ -1,7 +1,7 @@
 /** Where each token could leave the model, how often it would say the same, and what that saves. */
 import { button, fill, h, num, s, segmented } from "../dom.js";
 import { go } from "../state.js";
-import { about, asTable, failure, prompt } from "../parts.js";
+import { about, asTable, pane, prompt } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 
 const METHODS = [["margin", "Margin"], ["entropy", "Entropy"], ["agreement", "Agreement of layers"]];
@@ -22,21 +22,17 @@ export function render(root, page) {
     said, words, h("div", { class: "two" }, curve, rest),
     about("After each layer the rule asks whether the prediction is settled: by the margin between the two likeliest tokens, by the entropy, or by how many layers in a row agree. A token leaves after the first layer whose score passes the threshold. Counted in layers: wall time is another matter.")));
 
-  async function ask() {
-    try {
-      // JSON has no infinity: the first row's threshold is never passed, the last one's always.
-      const threshold = steps.length && at > 0 ? (steps[at].threshold ?? -1e9) : null;
-      const found = await api.post("/labs/early-exit", { prompt: prompt(), method, threshold }, { channel: "early-exit", keep: true });
-      if (!steps.length) {
-        steps = found.dial.rows;
-        slider.max = String(steps.length - 1);
-        slider.value = "0";
-      }
-      draw(found);
-    } catch (error) {
-      failure(said, error, ask);
+  const ask = () => pane(said, async () => {
+    // JSON has no infinity: the first row's threshold is never passed, the last one's always.
+    const threshold = steps.length && at > 0 ? (steps[at].threshold ?? -1e9) : null;
+    const found = await api.post("/labs/early-exit", { prompt: prompt(), method, threshold }, { channel: "early-exit" });
+    if (!steps.length) {
+      steps = found.dial.rows;
+      slider.max = String(steps.length - 1);
+      slider.value = "0";
     }
-  }
+    draw(found);
+  });
 
   function draw(found) {
     const row = steps[at];

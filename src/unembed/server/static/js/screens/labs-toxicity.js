@@ -1,13 +1,13 @@
 /** What edits do to sampled text: its toxicity score, and what they cost in perplexity. Text stays hidden until asked for. */
 import { button, fill, h, num } from "../dom.js";
 import { activeEdits, go } from "../state.js";
-import { about, asTable, failure, prompt } from "../parts.js";
+import { about, numberBox, pane, prompt, table } from "../parts.js";
 
 export function render(root, page) {
   const { api } = page;
   let shown = false;
-  const samples = h("input", { type: "number", min: 1, max: 16, value: "4", "aria-label": "Samples" });
-  const seed = h("input", { type: "number", min: 0, value: "0", "aria-label": "Seed" });
+  const samples = numberBox("Samples", 4, { min: 1, max: 16 });
+  const seed = numberBox("Seed", 0);
   const out = h("div", { class: "stack" });
   const start = button("Sample and score", run, { class: "btn main" });
   fill(root, h("section", { class: "card stack", "aria-labelledby": "tox-title" },
@@ -23,24 +23,17 @@ export function render(root, page) {
   async function run() {
     start.disabled = true;
     fill(out, h("p", { class: "faint" }, "Sampling both, then measuring perplexity …"));
-    try {
-      const found = await api.post("/labs/suppress", { prompt: prompt(), edits: activeEdits(), samples: Math.max(1, Math.min(16, Number(samples.value) || 4)), seed: Math.max(0, Number(seed.value) || 0) }, { channel: "suppress", what: "Sampling", keep: true });
-      draw(found);
-    } catch (error) {
-      failure(out, error, run);
-    } finally {
-      start.disabled = false;
-    }
+    await pane(out, async () => draw(await api.post("/labs/suppress", { prompt: prompt(), edits: activeEdits(), samples: Math.max(1, Math.min(16, Number(samples.value) || 4)), seed: Math.max(0, Number(seed.value) || 0) }, { channel: "suppress", what: "Sampling" })));
+    start.disabled = false;
   }
 
   function draw(found) {
-    const row = (name, list, cost) => h("tr", {}, h("th", { scope: "row" }, name), list.map((one) => h("td", { class: "n" }, num(one.score))), h("td", { class: "n" }, num(cost)));
+    const row = (name, list, cost) => [name, ...list.map((one) => one.score), cost];
     const texts = h("div");
     const drawTexts = () => fill(texts, shown
       ? h("div", { class: "pair" }, [["Baseline", found.plain], ["With the edits", found.edited]].map(([name, list]) => h("div", {}, h("h3", {}, name), h("ol", { class: "stack" }, list.map((one) => h("li", { dir: "auto" }, one.text, h("span", { class: "faint" }, ` ${num(one.score)}`)))))))
       : h("div", { class: "warn row" }, "The sampled texts may be offensive.", button("Show them", () => ((shown = true), drawTexts()), { class: "btn small" })));
-    fill(out, h("table", {}, h("caption", {}, `Toxicity by ${found.scorer}; perplexity on ${found.cost_tokens} tokens of WikiText`), h("thead", {}, h("tr", {}, h("th", {}, ""), found.plain.map((_, i) => h("th", { class: "n", scope: "col" }, `sample ${i + 1}`)), h("th", { class: "n", scope: "col" }, "perplexity"))), h("tbody", {}, row("baseline", found.plain, found.perplexity_plain), row("with the edits", found.edited, found.perplexity_edited))), texts);
+    fill(out, table(["", ...found.plain.map((_, i) => `sample ${i + 1}`), "perplexity"], [row("baseline", found.plain, found.perplexity_plain), row("with the edits", found.edited, found.perplexity_edited)], `Toxicity by ${found.scorer}; perplexity on ${found.cost_tokens} tokens of WikiText`), texts);
     drawTexts();
-    void asTable;
   }
 }

@@ -1,7 +1,7 @@
 /** One layer at one position: what was there, what was added, what is there now. */
-import { button, fill, h, num, percent, place, segmented, signed } from "../dom.js";
+import { button, fill, h, segmented } from "../dom.js";
 import { activeEdits, go, state } from "../state.js";
-import { about, account, asTable, candidates, failure, prompt, subUpdate } from "../parts.js";
+import { about, account, asTable, candidates, card, failure, pane, prompt, subUpdate } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 
 const SORTS = [["share", "By size"], ["effect", "By effect on the target"], ["coefficient", "By coefficient"]];
@@ -26,24 +26,20 @@ export function render(root, page) {
   fill(root, h("div", { class: "stack" },
     h("div", { class: "row" }, title, h("span", { class: "spacer" }), button("Layer below", () => move(-1), { class: "btn small", title: "[" }), button("Layer above", () => move(1), { class: "btn small", title: "]" })),
     crumbs, tokens,
-    h("section", { class: "card", "aria-labelledby": "three" }, h("header", {}, h("h2", { id: "three" }, "Before, between, after"), h("label", { class: "row faint" }, "Target", target)), three, about("The stream entering the layer, after its attention, and after its FFN, each read through the model's own final norm and output matrix. ▲ ▼ say how many places a token moved within the list.")),
+    card("Before, between, after", h("label", { class: "row faint" }, "Target", target), three, about("The stream entering the layer, after its attention, and after its FFN, each read through the model's own final norm and output matrix. ▲ ▼ say how many places a token moved within the list.")),
     h("div", { class: "two" },
-      h("section", { class: "card", "aria-labelledby": "subs" }, h("header", {}, h("h2", { id: "subs" }, "Sub-updates of the FFN"), segmented("Order", SORTS, sort, (v) => ((sort = v), drawList())), segmented("Show", [["all", "All"], ["for", "For the target"], ["against", "Against"]], side, (v) => ((side = v), drawList()))), list, listNote, about("The FFN's update is a sum of memories: coefficient times value. Size is |coefficient| × length of the value, and a memory's share is its size over the sum of all sizes of the layer. The effect is what it adds to the target's logit, with the final norm held as it was."), table),
-      h("section", { class: "card", "aria-labelledby": "books" }, h("header", {}, h("h2", { id: "books" }, "The account of the target's logit")), books))));
+      card("Sub-updates of the FFN", [segmented("Order", SORTS, sort, (v) => ((sort = v), drawList())), segmented("Show", [["all", "All"], ["for", "For the target"], ["against", "Against"]], side, (v) => ((side = v), drawList()))], list, listNote, about("The FFN's update is a sum of memories: coefficient times value. Size is |coefficient| × length of the value, and a memory's share is its size over the sum of all sizes of the layer. The effect is what it adds to the target's logit, with the final norm held as it was."), table),
+      card("The account of the target's logit", null, books))));
 
   const layer = () => (state().L === "" ? model.n_layers - 1 : Math.max(0, Math.min(model.n_layers - 1, Number(state().L) || 0)));
 
   async function load() {
     root.classList.add("waiting");
-    try {
-      const text = prompt();
-      data = await api.post("/traces", { prompt: text, edits: activeEdits() }, { channel: "trace", what: "Tracing", keep: true });
+    await pane(three, async () => {
+      data = await api.trace(prompt(), activeEdits());
       await open();
-    } catch (error) {
-      failure(three, error, load);
-    } finally {
-      root.classList.remove("waiting");
-    }
+    });
+    root.classList.remove("waiting");
   }
 
   async function open() {
@@ -52,11 +48,13 @@ export function render(root, page) {
     try {
       view = await api.get(`/traces/${data.id}/layers/${layer()}`, { position: pos, token: state().t, memories: wanted, top: 10 }, { channel: "layer", what: "Reading the layer" });
     } catch (error) {
-      if (error.status === 422 && error.message.startsWith("trace")) return load();
-      return failure(three, error, open);
+      return error.message.startsWith("trace") ? reload() : failure(three, error, open);
     }
     draw();
   }
+
+  /** The server has forgotten the trace: ask it anew. */
+  const reload = () => (api.forget("trace "), load());
 
   function draw() {
     const one = view.layers[0];
@@ -108,7 +106,3 @@ export function render(root, page) {
     exported: () => view && { name: `layer-${layer()}`, json: view, rows: [["layer", "index", "coefficient", "norm", "contribution", "share", "score", "top_tokens"], ...view.layers[0].sub_updates.map((u) => [u.layer, u.index, u.coefficient, u.norm, u.contribution, u.share, u.score, JSON.stringify(u.top_tokens)])] },
   };
 }
-void num;
-void percent;
-void place;
-void signed;

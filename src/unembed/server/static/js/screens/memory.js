@@ -1,12 +1,14 @@
-/** One memory: what its value promotes and suppresses, what sets its key off, what people call it. */
+/** One memory: what its value promotes and suppresses, what sets its key off, what people call it; or two side by side. */
 import { button, fill, h, num, say, signed } from "../dom.js";
 import { go, state } from "../state.js";
-import { about, asTable, empty, failure, prompt } from "../parts.js";
+import { about, asTable, card, empty, memoryLink, pane, prompt, toks, tokenBars } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
-import * as bars from "../islands/bars.js";
+import * as histogram from "../islands/histogram.js";
 import * as tray from "../tray.js";
 
 const author = () => localStorage.getItem("author") || "";
+const BUILD = "unembed index build --out my-index";
+const TOP = 50;
 
 export function render(root, page) {
   const { api, model } = page;
@@ -17,73 +19,83 @@ export function render(root, page) {
   const host = h("div", { class: "stack" });
   fill(root, host);
   let view = null;
-
-  const at = () => {
-    const found = /^(\d+)\.(\d+)$/.exec(state().m);
-    return found ? [Number(found[1]), Number(found[2])] : [0, 0];
-  };
+  let tried = null;
+  let usual = null;
+  const usualBox = h("div");
 
   async function load() {
     if (!state().m) return chooser();
     host.classList.add("waiting");
-    const [layer, index] = at();
-    try {
-      view = await api.get(`/memories/${layer}/${index}`, { top: 24 }, { channel: "memory", what: "Reading the value" });
-      draw();
-    } catch (error) {
-      failure(host, error, load);
-    } finally {
-      host.classList.remove("waiting");
-    }
+    await pane(host, async () => {
+      const [found, other] = await Promise.all([state().m, state().mv].map((m, i) => m && api.get(`/memories/${place(m).join("/")}`, { top: TOP }, { channel: `memory${i}`, what: "Reading the value" })));
+      view = found;
+      tried = usual = null;
+      draw(other);
+    });
+    host.classList.remove("waiting");
   }
+
+  const place = (text) => (/(\d+)\D+(\d+)/.exec(text) || [0, 0, 0]).slice(1).map(Number);
+
+  /** A box in which a memory is written, as L4M17 or 4.17. */
+  const chosen = (label, on) => h("input", { type: "text", placeholder: "4.17", size: 8, "aria-label": label, onkeydown: (e) => e.key === "Enter" && /\d\D+\d/.test(e.target.value) && on(place(e.target.value).join(".")) });
 
   function chooser() {
-    const box = h("input", { type: "text", placeholder: "4.17", "aria-label": "Layer and index", onkeydown: (e) => e.key === "Enter" && open() });
-    const open = () => {
-      const found = /(\d+)\D+(\d+)/.exec(box.value);
-      if (found) go({ m: `${found[1]}.${found[2]}` });
-    };
-    const some = Array.from({ length: 6 }, (_, i) => `${Math.floor((i * model.n_layers) / 6)}.${(i * 137) % model.d_mlp}`);
-    fill(host, empty("Choose a memory", `A memory is a layer (0 to ${model.n_layers - 1}) and an index (0 to ${model.d_mlp - 1}). Click one in Trace or Layer, search for a word, or write one here.`, h("div", { class: "row" }, box, button("Open", open, { class: "btn main" })), h("div", { class: "row" }, some.map((m) => button(`L${m.replace(".", "M")}`, () => go({ m }), { class: "btn small" })))));
+    const box = chosen("Layer and index", (m) => go({ m }));
+    const open = () => /\d\D+\d/.test(box.value) && go({ m: place(box.value).join(".") });
+    const some = Array.from({ length: 6 }, (_, i) => ({ layer: Math.floor((i * model.n_layers) / 6), index: (i * 137) % model.d_mlp }));
+    fill(host, empty("Choose a memory", `A memory is a layer (0 to ${model.n_layers - 1}) and an index (0 to ${model.d_mlp - 1}). Click one in Trace or Layer, search for a word, or write one here.`, h("div", { class: "row" }, box, button("Open", open, { class: "btn main" })), h("div", { class: "row" }, some.map((m) => memoryLink(m, { class: "btn small tok" })))));
   }
 
-  function draw() {
+  function draw(other) {
     const { layer, index } = view;
-    const name = `L${layer}M${index}`;
     const names = h("div", { class: "row" });
-    const triggers = h("div");
-    const concepts = h("div");
-    const near = h("div");
-    const labels = h("div");
-    const tried = h("div", { class: "stack" });
-    const columns = [["Promotes", view.promoted], ["Suppresses", view.suppressed]].map(([title, rows]) => {
-      const box = h("div");
-      bars.mount(box, { signed: false, rows: rows.slice(0, 12).map((r) => ({ label: token(r.token), value: r.score, text: signed(r.score), id: r.id })) }, { onpick: (r) => pin(r.id) });
-      return h("div", {}, h("h3", {}, title), box);
-    });
     const step = (n) => go({ m: `${layer}.${(index + n + model.d_mlp) % model.d_mlp}` }, { push: false });
-    const other = state().mv;
     fill(host,
-      h("div", { class: "row" }, h("h1", {}, name), names, h("span", { class: "spacer" }),
+      h("div", { class: "row" }, h("h1", {}, `L${layer}M${index}`, other && ` beside L${other.layer}M${other.index}`), names, h("span", { class: "spacer" }),
+        other ? button("One only", () => go({ mv: "" }), { class: "btn small" }) : h("label", { class: "row faint" }, "beside", chosen("Compare with", (mv) => go({ mv }))),
         button("Previous", () => step(-1), { class: "btn small", title: "[" }), button("Next", () => step(1), { class: "btn small", title: "]" }),
-        button("Switch off", () => tray.add({ target: "coefficient", layer, index, action: "scale", value: 0 }), { class: "btn small", title: "Add to the edits (i)" }),
-        button("Set to 3", () => tray.add({ target: "coefficient", layer, index, action: "set", value: 3 }), { class: "btn small" })),
-      h("dl", { class: "figures" }, figure("layer", `${layer} of 0 to ${model.n_layers - 1}`), figure("length of the value", num(view.norm)), figure("read in", "raw basis, final norm left out")),
-      h("section", { class: "card", "aria-labelledby": "value-title" }, h("header", {}, h("h2", { id: "value-title" }, "What the value does to the vocabulary"), other ? null : h("span", { class: "faint" }, "click a token to pin it in Trace")), h("div", { class: "two" }, columns), about("The value times the output matrix, the final norm left out, as in the papers: a coefficient of 1 adds these scores, up to the norm. A negative coefficient turns both lists round."), asTable("All as a table", ["promoted", "score", "suppressed", "score"], () => view.promoted.map((p, i) => [visible(p.token), p.score, visible(view.suppressed[i].token), view.suppressed[i].score]))),
+        button("Switch off", () => tray.off(view), { class: "btn small", title: "Add to the edits (i)" }),
+        button("Set to 3", () => tray.set(view), { class: "btn small" })),
+      other ? both(other) : one(names));
+  }
+
+  function one(names) {
+    const { layer, index } = view;
+    const [triggers, concepts, near, labels] = [0, 1, 2, 3].map(() => h("div"));
+    const result = h("div", { class: "stack" });
+    loadTriggers(triggers, view);
+    loadLabels(labels, names);
+    loadNear(near);
+    loadConcepts(concepts);
+    loadUsual();
+    return [figures(view),
+      card("What the value does to the vocabulary", h("span", { class: "faint" }, "click a token to pin it in Trace"), ends(view), about("The value times the output matrix, the final norm left out, as in the papers: a coefficient of 1 adds these scores, up to the norm. A negative coefficient turns both lists round."), asTable("All as a table", ["promoted", "score", "suppressed", "score"], () => view.promoted.map((p, i) => [visible(p.token), p.score, visible(view.suppressed[i].token), view.suppressed[i].score]))),
       h("div", { class: "two" },
-        h("section", { class: "card", "aria-labelledby": "key-title" }, h("header", {}, h("h2", { id: "key-title" }, "What sets it off")), triggers),
+        card("What sets it off", null, triggers),
         h("div", { class: "stack" },
-          h("section", { class: "card", "aria-labelledby": "try-title" }, h("header", {}, h("h2", { id: "try-title" }, "Try a text")), tryForm(tried, layer, index), tried),
-          h("section", { class: "card", "aria-labelledby": "label-title" }, h("header", {}, h("h2", { id: "label-title" }, "What people call it")), labels),
-          h("section", { class: "card", "aria-labelledby": "class-title" }, h("header", {}, h("h2", { id: "class-title" }, "Classes its tokens share")), concepts),
-          h("section", { class: "card", "aria-labelledby": "near-title" }, h("header", {}, h("h2", { id: "near-title" }, "Values like it")), near))));
-    loadTriggers(triggers, layer, index);
-    loadLabels(labels, names, layer, index);
-    loadNear(near, layer, index);
-    loadConcepts(concepts, layer, index);
+          card("Try a text", null, tryForm(result, layer, index), result),
+          card("How large it usually is", null, usualBox),
+          card("What people call it", null, labels),
+          card("Classes its tokens share", null, concepts),
+          card("Values like it", h("span", { class: "faint" }, "Shift-click: side by side"), near)))];
+  }
+
+  /** Two memories in two columns, and what their lists have in common. */
+  function both(other) {
+    const shared = (end) => view[end].map((r) => r.token).filter((t) => other[end].some((r) => r.token === t));
+    const line = (name, list) => h("p", {}, h("span", { class: "soft" }, `Both ${name} ${list.length} of ${TOP}: `), toks(list, 24));
+    return [card("What they share", null, line("promote", shared("promoted")), line("suppress", shared("suppressed"))),
+      h("div", { class: "two" }, [view, other].map((v) => {
+        const triggers = h("div");
+        loadTriggers(triggers, v);
+        return h("div", { class: "stack" }, card(`L${v.layer}M${v.index}`, null, figures(v), ends(v)), card("What sets it off", null, triggers));
+      }))];
   }
 
   const figure = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+  const figures = (v) => h("dl", { class: "figures" }, figure("layer", `${v.layer} of 0 to ${model.n_layers - 1}`), figure("length of the value", num(v.norm)), figure("read in", "raw basis, final norm left out"));
+  const ends = (v) => h("div", { class: "two" }, [["Promotes", v.promoted], ["Suppresses", v.suppressed]].map(([title, rows]) => h("div", {}, h("h3", {}, title), tokenBars(rows.slice(0, 12), { onpick: (r) => pin(r.id) }))));
 
   function pin(id) {
     const pins = state().pins.split(" ").filter(Boolean);
@@ -91,104 +103,115 @@ export function render(root, page) {
     say("pinned");
   }
 
-  async function loadTriggers(box, layer, index) {
+  function loadTriggers(box, { layer, index }) {
     if (!model.can.index) return noIndex(box, "Triggers are the texts of a corpus on which the key fires most.");
     fill(box, h("p", { class: "faint" }, "Reading triggers …"));
-    try {
-      const found = await api.get(`/memories/${layer}/${index}/triggers`, { top: 25, context: 28 }, { channel: "triggers" });
+    return pane(box, async () => {
+      const found = await api.get(`/memories/${layer}/${index}/triggers`, { top: 25, context: 28 }, { channel: `triggers ${layer}.${index}` });
       if (!found.rows.length) return fill(box, h("p", { class: "note" }, "The key never fired on this corpus."));
       let shown = 10;
       const list = h("div");
-      const drawRows = () => {
-        fill(list, found.rows.slice(0, shown).map((row) => h("div", { class: "trigger" },
-          h("span", { class: "value", title: "coefficient at the marked token" }, num(row.coefficient)),
-          h("div", { class: "context", dir: "auto" }, row.prefix.replace(/\s+/g, " "), h("mark", {}, row.token), h("span", { class: "next", title: "the token that follows in the corpus" }, ` ${visible(row.next_token || "")}`)),
-          button("use", () => go({ screen: "trace", p: row.prefix.trimStart() + row.token, pos: "", t: "", L: "" }), { class: "quiet", title: "Use as prompt", "aria-label": "Use this text as the prompt" }))),
-          shown < found.rows.length ? button(`Show all ${found.rows.length}`, () => ((shown = 99), drawRows()), { class: "quiet" }) : null);
-      };
+      const drawRows = () => fill(list, found.rows.slice(0, shown).map((row) => h("div", { class: "trigger" },
+        h("span", { class: "value", title: "coefficient at the marked token" }, num(row.coefficient)),
+        h("div", { class: "context", dir: "auto" }, row.prefix.replace(/\s+/g, " "), h("mark", {}, row.token), h("span", { class: "next", title: "the token that follows in the corpus" }, ` ${visible(row.next_token || "")}`)),
+        button("use", () => go({ screen: "trace", p: row.prefix.trimStart() + row.token, pos: "", t: "", L: "" }), { class: "quiet", title: "Use as prompt", "aria-label": "Use this text as the prompt" }))),
+        shown < found.rows.length && button(`Show all ${found.rows.length}`, () => ((shown = 99), drawRows()), { class: "quiet" }));
       drawRows();
       fill(box, list, h("p", { class: "faint" }, `index ${model.index}; the marked token is where the key fires`));
-    } catch (error) {
-      failure(box, error, () => loadTriggers(box, layer, index));
-    }
+    });
   }
 
   function noIndex(box, text) {
-    fill(box, h("div", { class: "note stack" }, h("p", {}, text), h("p", {}, "No index is open. Build one (a few minutes for a small corpus), then serve it:"), h("code", {}, "unembed index build --out my-index"), h("code", {}, "unembed serve --index my-index")));
+    fill(box, h("div", { class: "note stack" }, h("p", {}, text), h("p", {}, "No index is open. Build one (a few minutes for a small corpus), then serve it:"), h("code", {}, BUILD), h("code", {}, "unembed serve --index my-index")));
   }
 
-  async function loadConcepts(box, layer, index) {
+  const loadConcepts = (box) => pane(box, async () => {
     fill(box, h("p", { class: "faint" }, "Looking …"));
-    try {
-      const found = await api.get(`/memories/${layer}/${index}/concepts`, {}, { channel: "concepts" });
-      fill(box, found.rows.length ? h("ul", { class: "stack" }, found.rows.slice(0, 8).map((row) => h("li", {}, h("span", { class: "tag" }, row.kind), " ", h("b", {}, row.concept), h("span", { class: "faint" }, ` ${row.n_tokens} of 30: `), row.tokens.slice(0, 8).map((t) => [token(t), " "])))) : h("p", { class: "faint" }, "No class is shared by at least 4 of the 30 top tokens."));
-    } catch (error) {
-      failure(box, error);
-    }
+    const found = await api.get(`/memories/${view.layer}/${view.index}/concepts`, {}, { channel: "concepts" });
+    fill(box, found.rows.length ? h("ul", { class: "stack" }, found.rows.slice(0, 8).map((row) => h("li", {}, h("span", { class: "tag" }, row.kind), " ", h("b", {}, row.concept), h("span", { class: "faint" }, ` ${row.n_tokens} of 30: `), toks(row.tokens)))) : h("p", { class: "faint" }, "No class is shared by at least 4 of the 30 top tokens."));
+  });
+
+  function loadNear(box) {
+    if (!model.can.index) return noIndex(box, "Neighbours are found with an index.");
+    return pane(box, async () => {
+      const found = await api.get(`/memories/${view.layer}/${view.index}/similar`, { top: 6 }, { channel: "similar" });
+      fill(box, h("ul", {}, found.rows.map((row) => h("li", { class: "sub-update" }, h("div", { class: "head" }, memoryLink(row), h("span", { class: "faint" }, `cosine ${num(row.cosine)}`)), h("div", { class: "toks" }, toks(row.top_tokens))))));
+    });
   }
 
-  async function loadNear(box, layer, index) {
-    if (!model.can.index) return noIndex(box, "Neighbours are found with an index.");
-    try {
-      const found = await api.get(`/memories/${layer}/${index}/similar`, { top: 6 }, { channel: "similar" });
-      fill(box, h("ul", {}, found.rows.map((row) => h("li", { class: "sub-update" }, h("div", { class: "head" }, h("a", { href: `#/memory?m=${row.layer}.${row.index}`, onclick: (e) => (e.preventDefault(), go({ m: `${row.layer}.${row.index}` })) }, `L${row.layer}M${row.index}`), h("span", { class: "faint" }, `cosine ${num(row.cosine)}`)), h("div", { class: "toks" }, row.top_tokens.slice(0, 8).map((t) => token(t)))))));
-    } catch (error) {
-      failure(box, error);
-    }
+  function loadUsual() {
+    if (!model.can.index) return noIndex(usualBox, "How large a coefficient usually is comes from a corpus.");
+    fill(usualBox, h("p", { class: "faint" }, "Sampling the corpus …"));
+    return pane(usualBox, async () => {
+      usual = await api.get(`/memories/${view.layer}/${view.index}/coefficients`, {}, { channel: "sample" });
+      drawUsual();
+    });
+  }
+
+  /** The histogram, with the largest coefficient of the text that was tried. */
+  function drawUsual() {
+    if (!usual) return;
+    const { mean, variance, least, largest, active_fraction: active } = usual.statistics;
+    const box = h("div");
+    const said = `Coefficients of ${usual.sampled.toLocaleString("en")} sampled tokens, heights logarithmic`;
+    histogram.mount(box, { ...usual, marks: tried === null ? [] : [{ value: tried, name: `here ${num(tried)}` }], label: said });
+    fill(usualBox, box, h("p", { class: "faint" }, `${said}. Over all ${usual.tokens.toLocaleString("en")} tokens of the index: mean ${num(mean)}, deviation ${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`),
+      asTable("As a table", ["from", "to", "tokens"], () => usual.counts.map((n, i) => [usual.edges[i], usual.edges[i + 1], n])));
   }
 
   function tryForm(box, layer, index) {
-    const input = h("input", { type: "text", "aria-label": "Text to try", value: prompt(), onkeydown: (e) => e.key === "Enter" && run() });
-    input.style.flex = "1";
-    const run = async () => {
-      try {
-        const found = await api.post(`/memories/${layer}/${index}/activations`, { prompt: input.value || " " }, { channel: "activations", keep: true });
-        const most = Math.max(...found.coefficients.map(Math.abs), 1e-9);
-        const cells = h("div");
-        strip(cells, { tokens: found.tokens, classes: found.coefficients.map((m) => { const q = Math.round((6 * Math.abs(m)) / most); return q ? `${m < 0 ? "w" : "c"}${q}` : ""; }), titles: found.coefficients.map((m) => `coefficient ${m.toPrecision(4)}`) });
-        const best = found.coefficients.reduce((a, m, i) => (Math.abs(m) > Math.abs(found.coefficients[a]) ? i : a), 0);
-        fill(box, cells, h("p", { class: "faint" }, "largest ", signed(found.coefficients[best]), " at ", token(found.tokens[best]), "; blue positive, orange negative"), asTable("As a table", ["token", "coefficient"], () => found.tokens.map((t, i) => [visible(t), found.coefficients[i]])));
-      } catch (error) {
-        failure(box, error);
-      }
-    };
+    const input = h("input", { type: "text", "aria-label": "Text to try", value: prompt(), style: { flex: 1 }, onkeydown: (e) => e.key === "Enter" && run() });
+    const run = () => pane(box, async () => {
+      const found = await api.post(`/memories/${layer}/${index}/activations`, { prompt: input.value || " " }, { channel: "activations" });
+      const { tokens, coefficients } = found;
+      const most = Math.max(...coefficients.map(Math.abs), 1e-9);
+      const cells = h("div");
+      const shade = (m) => {
+        const q = Math.round((6 * Math.abs(m)) / most);
+        return q ? `${m < 0 ? "w" : "c"}${q}` : "";
+      };
+      strip(cells, { tokens, classes: coefficients.map(shade), titles: coefficients.map((m) => `coefficient ${m.toPrecision(4)}`) });
+      const best = coefficients.reduce((a, m, i) => (Math.abs(m) > Math.abs(coefficients[a]) ? i : a), 0);
+      tried = coefficients[best];
+      drawUsual();
+      fill(box, cells, h("p", { class: "faint" }, "largest ", signed(tried), " at ", token(tokens[best]), "; blue positive, orange negative"), asTable("As a table", ["token", "coefficient"], () => tokens.map((t, i) => [visible(t), coefficients[i]])));
+    });
     run();
     return h("div", { class: "row" }, input, button("Try", run, { class: "btn" }));
   }
 
-  async function loadLabels(box, names, layer, index) {
+  function loadLabels(box, names) {
     if (!model.can.index) return noIndex(box, "Labels are kept in an index.");
-    try {
-      const found = await api.get("/labels", { layer, index }, { channel: "labels", fresh: true });
-      fill(names, found.rows.map((row) => h("span", { class: "tag" }, h("span", { class: "dot-label" }), row.label)));
+    const { layer, index } = view;
+    const again = () => loadLabels(box, names);
+    return pane(box, async () => {
+      const rows = (await api.get("/labels", { layer, index }, { channel: "labels", fresh: true })).rows.filter((row) => row.kind !== "random value");
+      fill(names, [...new Set(rows.map((row) => row.label))].map((name) => button(name, () => go({ screen: "search", path: ["concept", name] }), { class: "tag", title: "All memories of this name" })));
       const label = h("input", { type: "text", "aria-label": "Name", placeholder: "a name for it", onkeydown: (e) => e.key === "Enter" && save() });
       const who = h("input", { type: "text", "aria-label": "Your name", placeholder: "your name", value: author() });
       const sure = h("select", { "aria-label": "How sure" }, h("option", { value: "" }, "how sure"), [1, 2, 3, 4, 5].map((n) => h("option", { value: n }, `${n} of 5`)));
-      const save = async () => {
+      const save = () => {
         localStorage.setItem("author", who.value);
-        try {
-          await api.send("POST", "/labels", { layer, index, label: label.value, author: who.value, ...(sure.value ? { confidence: Number(sure.value) } : {}) });
-          api.forget("/memories/search");
-          loadLabels(box, names, layer, index);
-        } catch (error) {
-          api.fail(error);
-        }
+        write("/labels", { layer, index, label: label.value, author: who.value, ...(sure.value && { confidence: Number(sure.value) }) });
       };
-      fill(box, found.rows.map((row) => h("p", { class: "row" }, h("b", {}, row.label), h("span", { class: "faint" }, `${row.author || "someone"}, ${row.made.slice(0, 10)}${row.notes.confidence ? `, sure ${row.notes.confidence} of 5` : ""}`), button("withdraw", async () => { await api.send("POST", `/labels/${row.id}/withdraw`, { author: author() || "someone" }).catch(api.fail); loadLabels(box, names, layer, index); }, { class: "quiet" }))),
+      const write = async (path, body) => {
+        await api.send(path, body).catch(api.fail);
+        api.forget("/memories/search");
+        again();
+      };
+      fill(box, rows.map((row) => h("p", { class: "row" }, h("b", {}, row.label), h("span", { class: "faint" }, `${row.author || "someone"}, ${row.made.slice(0, 10)}${row.notes.confidence ? `, sure ${row.notes.confidence} of 5` : ""}`), button("withdraw", () => write(`/labels/${row.id}/withdraw`, { author: author() || "someone" }), { class: "quiet" }))),
         h("div", { class: "row" }, label, who, sure, button("Keep", save, { class: "btn" })));
-    } catch (error) {
-      failure(box, error);
-    }
+    });
   }
 
   return {
     update(now, before) {
-      if (before.screen !== now.screen || now.m !== before.m) return load();
+      if (before.screen !== now.screen || now.m !== before.m || now.mv !== before.mv) return load();
     },
     key(event) {
       const step = { "[": -1, "]": 1 }[event.key];
       if (step && view) return go({ m: `${view.layer}.${(view.index + step + model.d_mlp) % model.d_mlp}` }, { push: false }), true;
-      if (event.key === "i" && view) return tray.add({ target: "coefficient", layer: view.layer, index: view.index, action: "scale", value: 0 }), true;
+      if (event.key === "i" && view) return tray.off(view), true;
       if (event.key === "Escape") return history.back(), true;
       return false;
     },

@@ -1,9 +1,9 @@
-/** Memories found by words: what they promote or suppress, what sets them off, what people call them. */
-import { button, fill, h, num, percent, segmented } from "../dom.js";
-import { go, state } from "../state.js";
-import { empty, failure } from "../parts.js";
+/** Memories found by words: what they promote or suppress, what sets them off, what people call them; and concepts. */
+import { button, fill, h, percent, segmented } from "../dom.js";
+import { go, setEdits, edits, state } from "../state.js";
+import { about, card, empty, memoryLink, pane, table, toks } from "../parts.js";
 import { token, visible } from "../islands/tokens.js";
-import * as tray from "../tray.js";
+import * as bars from "../islands/bars.js";
 
 const SAMPLES = ["year", '"·the"', "-not", "layer:3-5 house", 'ctx:"of the"', "name:city"];
 
@@ -11,14 +11,14 @@ export function render(root, page) {
   const { api, model } = page;
   let found = null;
   let layer = "";
-  const chosen = new Set();
-  const input = h("input", { type: "search", "aria-label": "Search memories", placeholder: "a word, -word, \"·token\", ctx:\"some words\", name:label, layer:2-4, L4M17", oninput: typed, onkeydown: (e) => e.key === "Enter" && ask() });
-  input.style.flex = "1";
+  const chosen = new Map();
+  const input = h("input", { type: "search", "aria-label": "Search memories", placeholder: "a word, -word, \"·token\", ctx:\"some words\", name:label, layer:2-4, L4M17", style: { flex: 1 }, oninput: typed, onkeydown: (e) => e.key === "Enter" && ask() });
+  const title = h("h1");
   const pieces = h("p", { class: "faint" });
   const facets = h("div", { class: "row" });
-  const results = h("div");
+  const results = h("div", { class: "stack" });
   const bulk = h("div", { class: "row" });
-  fill(root, h("div", { class: "stack" }, h("h1", {}, "Search"), h("div", { class: "row" }, input, button("Search", ask, { class: "btn main" })), pieces, facets, bulk, results));
+  fill(root, h("div", { class: "stack" }, title, h("div", { class: "row" }, input, button("Search", ask, { class: "btn main" })), pieces, facets, bulk, results));
 
   let timer = 0;
   function typed() {
@@ -26,61 +26,90 @@ export function render(root, page) {
     timer = setTimeout(ask, 90);
   }
 
+  const named = () => (state().path[0] === "concept" ? state().path[1] : "");
+
   async function ask() {
-    go({ q: input.value }, { push: false });
-    if (!input.value.trim()) return tips();
-    results.classList.add("waiting");
-    try {
-      found = await api.get("/memories/search", { q: input.value, top: 60 }, { channel: "search" });
-      draw();
-    } catch (error) {
-      failure(results, error, ask);
-    } finally {
-      results.classList.remove("waiting");
-    }
+    go({ q: input.value, path: [] }, { push: false });
+    await show();
   }
 
-  function tips() {
-    fill(pieces);
-    fill(facets);
-    fill(bulk);
-    fill(results, empty("Find memories by words", "A word finds values that promote it; -word those that suppress it. ctx: looks into triggers, name: into labels.", h("div", { class: "row" }, SAMPLES.map((q) => button(q, () => ((input.value = q), ask()), { class: "btn small" }))), model.can.index ? null : h("p", { class: "faint" }, "No index is open: triggers and labels cannot be searched. unembed serve --index DIR")));
+  async function show() {
+    const name = named();
+    title.textContent = name ? `Concept: ${name}` : "Search";
+    for (const el of [pieces, facets, bulk]) fill(el);
+    chosen.clear();
+    if (!name && !state().q.trim()) return tips();
+    results.classList.add("waiting");
+    await pane(results, async () => {
+      found = name ? await api.get(`/concepts/${encodeURIComponent(name)}`, {}, { channel: "search", fresh: true }) : await api.get("/memories/search", { q: state().q, top: 60 }, { channel: "search" });
+      if (!name) return draw();
+      for (const one of found.members) chosen.set(key(one), one);
+      concept();
+    });
+    results.classList.remove("waiting");
+  }
+
+  async function tips() {
+    const names = h("div", { class: "row" });
+    found = null;
+    fill(results, empty("Find memories by words", "A word finds values that promote it; -word those that suppress it. ctx: looks into triggers, name: into labels.", h("div", { class: "row" }, SAMPLES.map((q) => button(q, () => ((input.value = q), ask()), { class: "btn small" }))), names, !model.can.index && h("p", { class: "faint" }, "No index is open: triggers and labels cannot be searched. unembed serve --index DIR")));
+    if (!model.can.index) return;
+    await pane(names, async () => {
+      const { concepts } = await api.get("/concepts", {}, { fresh: true });
+      if (concepts.length) fill(names, h("span", { class: "soft" }, "Concepts: "), concepts.slice(0, 20).map((one) => button(`${one.name} (${one.members})`, () => go({ path: ["concept", one.name] }), { class: "btn small" })));
+    });
   }
 
   function draw() {
-    fill(pieces, Object.entries(found.tokens).map(([word, parts]) => h("span", {}, `${visible(word)} is `, parts.map((p) => [token(p), " "]), parts.length > 1 ? "(several tokens) " : "")));
+    fill(pieces, Object.entries(found.tokens).map(([word, parts]) => h("span", {}, `${visible(word)} is `, toks(parts, 99), parts.length > 1 ? "(several tokens) " : "")));
     const layers = [...new Set(found.hits.map((x) => x.layer))].sort((a, b) => a - b);
-    fill(facets, found.hits.length ? segmented("Layer", [["", "All layers"], ...layers.map((n) => [String(n), `L${n}`])], layer, (v) => ((layer = v), rows())) : null);
-    fill(results);
+    fill(facets, found.hits.length && segmented("Layer", [["", "All layers"], ...layers.map((n) => [String(n), `L${n}`])], layer, (v) => ((layer = v), rows())));
     rows();
   }
 
   function rows() {
     const hits = found.hits.filter((x) => layer === "" || x.layer === Number(layer));
     fill(results, found.notes.map((n) => h("p", { class: "warn" }, n)),
-      hits.length ? h("table", {}, h("caption", {}, `${hits.length} memories`), h("thead", {}, h("tr", {}, ["", "memory", "why", "found", "place", "score", "top tokens"].map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, hits.map((x) => h("tr", {},
-        h("td", {}, h("input", { type: "checkbox", checked: chosen.has(`${x.layer}.${x.index}`), "aria-label": `Choose L${x.layer}M${x.index}`, onchange: (e) => (e.target.checked ? chosen.add(`${x.layer}.${x.index}`) : chosen.delete(`${x.layer}.${x.index}`), tools()) })),
-        h("td", {}, h("a", { class: "tok", href: `#/memory?m=${x.layer}.${x.index}`, onclick: (e) => (e.preventDefault(), go({ screen: "memory", m: `${x.layer}.${x.index}` })) }, `L${x.layer}M${x.index}`)),
-        h("td", {}, h("span", { class: "tag" }, x.why)), h("td", { class: "context", dir: "auto" }, x.why === "trigger" || x.why === "name" ? x.found : token(x.found)),
-        h("td", { class: "n" }, x.rank === null ? "" : String(x.rank + 1)), h("td", { class: "n" }, x.score === null ? "" : num(x.score)),
-        h("td", {}, x.top_tokens.slice(0, 8).map((t) => [token(t), " "])))))) : found.notes.length ? null : empty("Nothing found", "Try another form of the word, or look how it is split into tokens above."));
+      hits.length ? table(["", "memory", "why", "found", "place", "score", "top tokens"], hits.map((x) => [tick(x), memoryLink(x), h("span", { class: "tag" }, x.why), h("span", { class: "context", dir: "auto" }, x.why === "trigger" || x.why === "name" ? x.found : token(x.found)), x.rank === null ? "" : x.rank + 1, x.score ?? "", toks(x.top_tokens)]), `${hits.length} memories`) : !found.notes.length && empty("Nothing found", "Try another form of the word, or look how it is split into tokens above."));
     tools();
   }
 
+  /** All that people gave one name: what it shares, over which layers, who agrees. */
+  function concept() {
+    const { members, tokens, by_layer: counts, agreement } = found;
+    const layers = h("div");
+    bars.mount(layers, { rows: counts.map((n, i) => ({ label: `Layer ${i}`, value: n, text: String(n) })) });
+    fill(results,
+      h("p", { class: "soft" }, agreement === null ? "No member has been looked at by several people." : `Of members that several people looked at, ${percent(agreement)} of them say the same.`),
+      h("div", { class: "two" },
+        card("Tokens that members share", null, tokens.length ? tokens.map(([t, n]) => [token(t), h("small", { class: "faint" }, ` ${n}  `)]) : h("p", { class: "faint" }, "None among their 30 top tokens.")),
+        card("Over the layers", null, layers)),
+      table(["", "memory", "named so by", "of", "top tokens"], members.map((x) => [tick(x), memoryLink(x), x.authors.join(", "), x.annotators, toks(x.top_tokens)]), `${members.length} memories`),
+      about("Memories that bear this name, letter case aside; labels of the blind queue's random vectors are left out. Agreement: the share of a member's annotators who gave this name, over members with several."));
+    tools();
+  }
+
+  const key = (x) => `${x.layer}.${x.index}`;
+  const tick = (x) => h("input", { type: "checkbox", checked: chosen.has(key(x)), "aria-label": `Choose L${x.layer}M${x.index}`, onchange: (e) => (e.target.checked ? chosen.set(key(x), x) : chosen.delete(key(x)), tools()) });
+
+  /** One step puts all chosen memories into the edits. */
   function tools() {
-    const all = [...chosen].map((m) => m.split(".").map(Number));
-    fill(bulk, all.length ? [h("span", { class: "soft" }, `${all.length} chosen`), button("Switch off", () => all.forEach(([l, i]) => tray.add({ target: "coefficient", layer: l, index: i, action: "scale", value: 0 })), { class: "btn small" }), button("Turn on (set to 3)", () => all.forEach(([l, i]) => tray.add({ target: "coefficient", layer: l, index: i, action: "set", value: 3 })), { class: "btn small" }), button("Clear", () => (chosen.clear(), rows()), { class: "quiet" })] : null);
+    const all = (action, value) => {
+      const taken = edits().filter((e) => !chosen.has(key(e)) || e.target === "head");
+      setEdits([...taken, ...[...chosen.values()].map(({ layer: l, index }) => ({ target: "coefficient", layer: l, index, action, value, positions: "all", on: true }))]);
+    };
+    fill(bulk, chosen.size && [h("span", { class: "soft" }, `${chosen.size} chosen`), button("Switch off", () => all("scale", 0), { class: "btn small" }), button("Double", () => all("scale", 2), { class: "btn small" }), button("Set to 3", () => all("set", 3), { class: "btn small" }), button("Clear", () => (chosen.clear(), named() ? concept() : rows()), { class: "quiet" })]);
   }
 
   return {
     update(now, before) {
-      if (before.screen === now.screen && now.q === before.q) return;
-      if (now.q === input.value && found) return;
-      input.value = now.q;
-      if (before.screen !== now.screen) input.focus();
-      return ask();
+      if (before.screen === now.screen && now.q === before.q && now.path[1] === before.path[1]) return;
+      if (document.activeElement !== input) input.value = now.q;
+      if (before.screen !== now.screen && !named()) input.focus();
+      if (before.screen !== now.screen || document.activeElement !== input || named()) return show();
     },
-    exported: () => found && { name: "search", json: found, rows: [["layer", "index", "why", "found", "rank", "score", "top_tokens"], ...found.hits.map((x) => [x.layer, x.index, x.why, x.found, x.rank ?? "", x.score ?? "", JSON.stringify(x.top_tokens)])] },
+    exported: () => found && (found.hits
+      ? { name: "search", json: found, rows: [["layer", "index", "why", "found", "rank", "score", "top_tokens"], ...found.hits.map((x) => [x.layer, x.index, x.why, x.found, x.rank ?? "", x.score ?? "", JSON.stringify(x.top_tokens)])] }
+      : { name: "concept", json: found, rows: [["layer", "index", "authors", "annotators", "top_tokens"], ...found.members.map((x) => [x.layer, x.index, x.authors.join("; "), x.annotators, JSON.stringify(x.top_tokens)])] }),
   };
 }
-void percent;

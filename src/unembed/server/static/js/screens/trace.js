@@ -1,18 +1,23 @@
 /** The first screen: how the next-token prediction forms, layer by layer, at every position. */
-import { append, button, fill, h, percent, place, segmented } from "../dom.js";
+import { button, fill, h, num, percent, place, segmented } from "../dom.js";
 import { activeEdits, go, state } from "../state.js";
-import { about, account, asTable, candidates, empty, failure, prompt, subUpdate } from "../parts.js";
+import { about, account, asTable, candidates, card, failure, FIRST, pane, prompt, subUpdate } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 import * as grid from "../islands/grid.js";
 import * as ranks from "../islands/ranks.js";
 import * as bars from "../islands/bars.js";
 import * as tray from "../tray.js";
 
-const EXAMPLES = ["The first month of the year is", "She put the book on the", "one two three four one two three", "Once upon a time there was a little"];
-const METRICS = [["probability", "Probability", "of the first token"], ["rank", "Place of the answer", "where the final prediction stands"]];
+const EXAMPLES = [FIRST, "She put the book on the", "one two three four one two three", "Once upon a time there was a little"];
+const METRICS = [["probability", "Probability", "of the first token"], ["rank", "Place of the answer", "where the final prediction stands"], ["entropy", "Entropy", "how undecided the reading is"], ["divergence", "KL to the end", "how far the reading is from the model's prediction"]];
+/** Entropies are fetched before they are asked for when it costs less than this many scores. */
+const CHEAP = 2e7;
 
 export function render(root, page) {
-  const { api, model } = page;
+  const { api } = page;
+  let { model } = page;
+  let example = null;
+  let spread = null;
   let data = null;
   let plain = null;
   let view = null;
@@ -35,10 +40,8 @@ export function render(root, page) {
   fill(root, h("div", { class: "trace" },
     h("div", { class: "stack" },
       h("section", { class: "prompt", "aria-label": "Prompt" }, box, h("div", { class: "row" }, button("Trace", run, { class: "btn main", title: "Enter" }), count, h("span", { class: "spacer" }), h("span", { class: "faint" }, "Examples"), EXAMPLES.map((text, i) => button(String(i + 1), () => go({ p: text, pos: "", L: "", t: "" }), { class: "btn small", title: text, "aria-label": `Example: ${text}` }))), typedTokens, says, summary),
-      h("section", { class: "card", "aria-labelledby": "grid-title" }, h("header", {}, h("h2", { id: "grid-title" }, "What each layer would say"), controls), host, h("div", { class: "row" }, legend), about("Each cell is the stream after one layer at one position, read through the model's own final norm and output matrix: its most likely next token. A stem means that nothing changed since the layer below. Outlined cells already hold the final answer. ◆ saturation, ✕ elimination."), table),
-      h("div", { class: "two" },
-        h("section", { class: "card", "aria-labelledby": "rank-title" }, h("header", {}, h("h2", { id: "rank-title" }, "The race to the top")), lines, lanes),
-        h("section", { class: "card", "aria-labelledby": "book-title" }, h("header", {}, h("h2", { id: "book-title" }, "The account of a logit"), by()), books))),
+      card("What each layer would say", controls, host, h("div", { class: "row" }, legend), about("Each cell is the stream after one layer at one position, read through the model's own final norm and output matrix: its most likely next token. A stem means that nothing changed since the layer below. Outlined cells already hold the final answer. ◆ saturation, ✕ elimination. Entropy: of the cell's whole distribution. KL to the end: the divergence of that distribution from the model's prediction."), table),
+      h("div", { class: "two" }, card("The race to the top", null, lines, lanes), card("The account of a logit", by(), books))),
     h("aside", { class: "card", "aria-label": "The chosen cell" }, inspector)));
 
   function by() {
@@ -70,21 +73,25 @@ export function render(root, page) {
     const text = prompt();
     if (document.activeElement !== box || !box.value) box.value = text;
     host.classList.add("waiting");
+    spread = null;
     try {
       const edits = activeEdits();
-      const [found, before] = await Promise.all([
-        api.post("/traces", { prompt: text, edits }, { channel: "trace", what: "Tracing", keep: true }),
-        edits.length ? api.post("/traces", { prompt: text, edits: [] }, { channel: "trace-plain", keep: true }) : null,
+      example = !now.p && !edits.length && now.pos === "" && !now.t ? await api.example() : null;
+      const [found, before] = example ? [example.trace, null] : await Promise.all([
+        api.trace(text, edits, { on: partly }),
+        edits.length ? api.trace(text, [], { channel: "trace-plain" }) : null,
       ]);
       if (prompt() !== text) return;
+      model = example ? example.model : page.model;
       data = found;
       plain = before;
       typedTokens.replaceChildren();
       count.textContent = `${data.tokens.length} tokens${model.n_ctx ? ` of ${model.n_ctx}` : ""}`;
       drawControls();
       drawGrid();
-      await position();
-      if (!now.p) go({ p: text }, { push: false });
+      performance.mark("unembed-grid");
+      await Promise.all([position(), spreads()]);
+      if (!now.p && !example) go({ p: text }, { push: false });
     } catch (error) {
       if (error.code !== "superseded") {
         failure(host, error, load);
@@ -94,6 +101,27 @@ export function render(root, page) {
     } finally {
       host.classList.remove("waiting");
     }
+  }
+
+  /** The layers that have been read, while the others still are. */
+  function partly(part) {
+    host.classList.remove("waiting");
+    data = part;
+    plain = spread = null;
+    drawGrid();
+  }
+
+  /** Ask the served model what the example does not hold. Whether the example was shown. */
+  const live = () => example && (go({ p: data.prompt }, { push: false }), true);
+
+  async function spreads() {
+    const wanted = ["entropy", "divergence"].includes(state().metric);
+    const cost = data.tokens.length * model.n_layers * model.d_vocab;
+    if (spread || (!wanted && cost > CHEAP)) return;
+    await pane(legend, async () => {
+      spread = example ? example.spread : await api.get(`/traces/${data.id}/spread`, {}, { channel: "spread", what: wanted ? "Measuring entropies" : "" });
+      if (wanted) drawGrid(true);
+    });
   }
 
   const at = () => {
@@ -114,11 +142,12 @@ export function render(root, page) {
   function cells() {
     const { metric, stages, diff } = state();
     const V = Math.log2(model.d_vocab);
+    const most = greatest();
     const eventsAt = new Map();
     for (const e of data.events) eventsAt.set(`${e.layer} ${e.position} ${e.cause === "ffn" ? "resid_post" : "resid_mid"} ${e.kind}`, e);
     const shown = data.stages.filter((one) => stages === "both" || one.point === "resid_post");
     const found = [];
-    for (let n = 0; n < model.n_layers; n++)
+    for (let n = 0; n < data.stages[0].ids.length; n++)
       for (const one of shown) {
         const below = found[0];
         const other = diff && plain ? plain.stages.find((x) => x.point === one.point) : null;
@@ -133,19 +162,27 @@ export function render(root, page) {
             const prob = one.probabilities[n][p][0];
             const rank = one.rank_of_prediction[n][p];
             const answer = id === data.prediction[p];
-            const q = metric === "rank" ? Math.max(0, Math.round(16 * (1 - Math.log2(rank + 1) / V))) : Math.round(16 * Math.sqrt(prob));
+            const nats = most === null ? null : spread[one.point][metric][n][p];
+            const q = Math.max(0, Math.round(16 * (nats !== null ? nats / most : metric === "rank" ? 1 - Math.log2(rank + 1) / V : Math.sqrt(prob))));
             const glyph = ["saturation", "elimination"].map((kind) => eventsAt.has(`${n} ${p} ${one.point} ${kind}`) || (stages !== "both" && one.point === "resid_post" && eventsAt.has(`${n} ${p} resid_mid ${kind}`)) ? (kind === "saturation" ? "◆" : "✕") : "").join("");
             let cls = answer ? "answer" : "";
             if (other) cls = other.ids[n][p][0] !== id ? "moved" : other.probabilities[n][p][0] === prob ? "still" : "";
             return {
-              id, prob, rank, text: data.texts[id], q, cls, glyph,
+              id, prob, rank, nats, text: data.texts[id], q, cls, glyph,
               same: !!below && below.cells[p].id === id && !glyph && n < model.n_layers - 1,
-              name: `Layer ${n} ${one.point === "resid_post" ? "after FFN" : "after attention"}, position ${p} ${visible(t.token)}: first ${visible(data.texts[id])} ${percent(prob)}, answer at place ${place(rank)}${glyph.includes("◆") ? ", saturation here" : ""}${glyph.includes("✕") ? ", elimination here" : ""}`,
+              name: `Layer ${n} ${one.point === "resid_post" ? "after FFN" : "after attention"}, position ${p} ${visible(t.token)}: first ${visible(data.texts[id])} ${percent(prob)}, answer at place ${place(rank)}${nats === null ? "" : `, ${num(nats)} nats`}${glyph.includes("◆") ? ", saturation here" : ""}${glyph.includes("✕") ? ", elimination here" : ""}`,
             };
           }),
         });
       }
     return found;
+  }
+
+  /** The upper end of the scale in nats, where the metric has one and is known. */
+  function greatest() {
+    const { metric } = state();
+    if (metric === "entropy" && spread) return Math.log(model.d_vocab);
+    return metric === "divergence" && spread ? Math.max(1e-9, ...Object.values(spread).flatMap((one) => one.divergence.flat())) : null;
   }
 
   function drawGrid(recolour = false) {
@@ -162,13 +199,15 @@ export function render(root, page) {
     select();
     drawLegend();
     const changed = plain ? data.prediction.filter((id, p) => id !== plain.prediction[p]).length : 0;
-    fill(summary, plain ? `With these edits the prediction changes at ${changed} of ${data.tokens.length} positions.` : "");
-    fill(table, asTable("As a table", ["layer", "stage", "position", "token", "first", "probability", "place of the answer"], () => rows.flatMap((row) => row.cells.map((c, p) => [row.n, row.point === "resid_post" ? "after FFN" : "after attention", p, visible(data.tokens[p].token), visible(c.text), c.prob, c.rank + 1]))));
+    fill(summary, plain && `With these edits the prediction changes at ${changed} of ${data.tokens.length} positions.`, example && ["An example, traced with wren beforehand. ", button("Trace it here", live, { class: "quiet" })]);
+    fill(table, asTable("As a table", ["layer", "stage", "position", "token", "first", "probability", "place of the answer", ...(greatest() === null ? [] : [`${state().metric} (nats)`])], () => rows.flatMap((row) => row.cells.map((c, p) => [row.n, row.point === "resid_post" ? "after FFN" : "after attention", p, visible(data.tokens[p].token), visible(c.text), c.prob, c.rank + 1, ...(c.nats === null ? [] : [c.nats])]))));
   }
 
   function drawLegend() {
     const ramp = h("i", { "aria-hidden": "true" }, Array.from({ length: 17 }, (_, q) => h("b", { class: `q${q}` })));
-    fill(legend, state().metric === "rank" ? [`place ${model.d_vocab.toLocaleString("en")}`, ramp, "place 1 (logarithmic)"] : ["0 %", ramp, "100 % (square root)"], h("span", {}, "▢ holds the final answer"));
+    const most = greatest();
+    const scale = most !== null ? ["0", ramp, `${num(most)} nats`] : state().metric === "rank" ? [`place ${model.d_vocab.toLocaleString("en")}`, ramp, "place 1 (logarithmic)"] : ["0 %", ramp, "100 % (square root)"];
+    fill(legend, scale, h("span", {}, "▢ holds the final answer"));
   }
 
   function select() {
@@ -188,17 +227,21 @@ export function render(root, page) {
     if (!data) return;
     const p = at();
     const { t, by: split, vs } = state();
+    if ((p !== data.tokens.length - 1 || t) && live()) return;
     for (const el of [inspector, lines]) el.classList.add("waiting");
     try {
-      const found = await api.get(`/traces/${data.id}`, { position: p, token: t, memories: model.can.memories ? 5 : 0, top: 10 }, { channel: "position" });
+      const found = example ? example.position : await api.get(`/traces/${data.id}`, { position: p, token: t, memories: model.can.memories ? 5 : 0, top: 10 }, { channel: "position" });
       if (p !== at()) return;
       view = found;
       drawSays();
       drawInspector();
       await Promise.all([race(), ledger(split, vs)]);
     } catch (error) {
-      if (error.code === "invalid" && error.status === 422 && error.message.startsWith("trace")) return load();
-      if (error.code !== "superseded") failure(inspector, error, position);
+      if (!error.message.startsWith("trace")) failure(inspector, error, position);
+      else {
+        api.forget("trace ");
+        return load();
+      }
     } finally {
       for (const el of [inspector, lines]) el.classList.remove("waiting");
     }
@@ -237,7 +280,7 @@ export function render(root, page) {
   async function race() {
     const pins = state().pins.split(" ").filter(Boolean).slice(0, 5);
     const series = [{ name: view.target.token, ranks: view.layers.map((one) => one.rank_after) }];
-    if (pins.length) {
+    if (pins.length && !live()) {
       const found = await api.get(`/traces/${data.id}/ranks`, { token: pins.map((id) => `#${id}`), position: view.position }, { channel: "ranks" });
       series.push(...found.tokens.map((one) => ({ name: one.token, ranks: one.ranks })));
     }
@@ -250,12 +293,11 @@ export function render(root, page) {
 
   async function ledger(split, vs) {
     if (split === "component" && !vs) return account(books, view.accounts[0], data.tokens);
-    try {
+    if (live()) return;
+    await pane(books, async () => {
       const found = await api.get(`/traces/${data.id}/account`, { token: `#${view.target.id}`, against: vs, position: view.position, by: split, top: 14 }, { channel: "account" });
       account(books, found.accounts[0], data.tokens);
-    } catch (error) {
-      failure(books, error);
-    }
+    });
   }
 
   let pop = null;
@@ -295,6 +337,7 @@ export function render(root, page) {
       if (!data) return;
       const reshaped = now.stages !== before.stages;
       if (reshaped || now.metric !== before.metric || now.diff !== before.diff || now.st !== before.st && (now.st === "quiet" || before.st === "quiet")) drawGrid(!reshaped);
+      if (now.metric !== before.metric) spreads();
       if (now.pos !== before.pos || now.t !== before.t) {
         select();
         return position();
@@ -310,7 +353,7 @@ export function render(root, page) {
       if (now.by !== before.by || now.vs !== before.vs) ledger(now.by, now.vs);
     },
     key(event) {
-      if (!data) return false;
+      if (!view) return false;
       const n = data.tokens.length;
       const step = (change) => (go(change, { push: false }), true);
       switch (event.key) {
@@ -318,12 +361,12 @@ export function render(root, page) {
         case "]": return step({ L: String(Math.min(model.n_layers - 1, layer() + 1)) });
         case ",": return step({ pos: String(Math.max(0, at() - 1)), t: "" });
         case ".": return step({ pos: String(Math.min(n - 1, at() + 1)), t: "" });
-        case "m": return step({ metric: state().metric === "rank" ? "probability" : "rank" }), drawControls(), true;
+        case "m": return step({ metric: METRICS[(METRICS.findIndex(([name]) => name === state().metric) + 1) % METRICS.length][0] }), drawControls(), true;
         case "d": return plain ? (step({ diff: state().diff ? "" : "1" }), drawControls(), true) : false;
         case "e": host.firstChild.classList.toggle("no-events"); return true;
         case "i": {
           const u = view?.layers[layer()].sub_updates[0];
-          if (u) tray.add({ target: "coefficient", layer: u.layer, index: u.index, action: "scale", value: 0 });
+          if (u) tray.off(u);
           return !!u;
         }
         case "p": {
@@ -343,5 +386,3 @@ export function render(root, page) {
     },
   };
 }
-void append;
-void empty;

@@ -1,0 +1,88 @@
+"""Drawings of what is no result of its own: one memory's value, one head on a prompt, scores of all heads."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unembed.errors import InvalidInput
+from unembed.results import visible_html
+from unembed.results.shown import Shown
+from unembed.views.heads import SAID
+from unembed.views.memory import memory_view
+
+
+@dataclass(frozen=True)
+class Card(Shown):
+    """Data that a drawing understands, and the same as a table."""
+
+    data: dict[str, Any]
+    table: str
+
+
+def memory_card(lm: Any, layer: int, index: int, top: int = 12) -> Card:
+    """A memory's value: the tokens that it promotes and suppresses most.
+
+    Args:
+        lm: the model.
+        layer: the layer.
+        index: the memory.
+        top: how many tokens at either end.
+
+    Raises:
+        OutOfRange: there is no such memory.
+        Unsupported: the model has no memories.
+    """
+    view = memory_view(lm, layer, index, top)
+    pairs = zip(view.promoted, view.suppressed, strict=True)
+    rows = [[c for s in pair for c in (visible_html(s.token), f"{s.score:+.4g}")] for pair in pairs]
+    head = ("promotes", "score", "suppresses", "score")
+    return Card(view.to_dict(), _table(f"Layer {view.layer}, memory {view.index}", head, rows))
+
+
+def pattern_card(trace: Any, layer: int, head: int) -> Card:
+    """Where a head looks on a trace's prompt: a row for each destination, over its sources.
+
+    Raises:
+        OutOfRange: there is no such head.
+        PointMissing: the model's patterns cannot be had.
+    """
+    layer, head = trace.lm.layer(layer), trace.lm.head(head)
+    pattern = trace.run_with(("pattern",)).at("pattern", layer)[0, head]
+    weights = [row[: i + 1].tolist() for i, row in enumerate(pattern)]
+    tokens = trace.token_strings
+    data = {"schema": "unembed.pattern/1", "layer": layer, "head": head, "tokens": tokens, "weights": weights}
+    rows = [
+        [visible_html(tokens[dst]), *(f"{w:.0%}" for w in row), *[""] * (len(tokens) - len(row))]
+        for dst, row in enumerate(weights)
+    ]
+    names = ["", *(visible_html(token) for token in tokens)]
+    return Card(data, _table(f"Attention of layer {layer}, head {head}", names, rows))
+
+
+def heads_card(scores: Any, kind: str = "induction") -> Card:
+    """One score of every head, as `circuits(lm).head_scores()` returns them.
+
+    Args:
+        scores: of all heads.
+        kind: "induction", "previous_token", "duplicate_token", "copying" or "resting".
+
+    Raises:
+        InvalidInput: the kind is none of these.
+    """
+    if kind not in SAID:
+        raise InvalidInput(f"head score {kind!r}", why=f"it is none of {', '.join(SAID)}")
+    found = scores[kind].tolist()
+    note = f"{SAID[kind]}; {scores.by_sequence.shape[1]} sequences of 2 x {scores.length} tokens"
+    data = {"schema": "unembed.heads/1", "scores": found, "said": SAID[kind], "note": note}
+    rows = [[str(n), *(f"{x:.3g}" for x in row)] for n, row in reversed(list(enumerate(found)))]
+    names = ["layer", *(f"head {i}" for i in range(len(found[0])))]
+    return Card(data, _table(html.escape(note), names, rows))
+
+
+def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    names = "".join(f"<th>{name}</th>" for name in head)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><caption>{caption}</caption><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,35 @@
+/**
+ * How often values of a size occur: bars over a line of numbers, with places marked on it.
+ *
+ * mount(el, {edges: [number], counts: [number], marks: [{value, name}], label}) -> {update, destroy}
+ *   Heights are logarithmic: most coefficients lie near zero, and the rare large ones are what is asked about.
+ */
+import { fill, s } from "./nodes.js";
+
+const W = 440;
+const H = 96;
+
+export function mount(el, data) {
+  const update = ({ edges, counts, marks, label }) => {
+    const low = Math.min(edges[0], ...marks.map((m) => m.value));
+    const high = Math.max(edges.at(-1), ...marks.map((m) => m.value));
+    const x = (v) => 4 + ((v - low) / (high - low || 1)) * (W - 8);
+    const most = Math.log1p(Math.max(...counts));
+    const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, class: "histogram", role: "img", "aria-label": label });
+    counts.forEach((n, i) => {
+      const height = (64 * Math.log1p(n)) / most;
+      if (n) svg.append(s("rect", { x: x(edges[i]), y: 78 - height, width: Math.max(1, x(edges[i + 1]) - x(edges[i]) - 0.5), height }, s("title", {}, `${n} from ${edges[i].toPrecision(3)} to ${edges[i + 1].toPrecision(3)}`)));
+    });
+    const text = (at, y, content) => svg.append(s("text", { x: x(at), y, "text-anchor": x(at) > W * 0.8 ? "end" : x(at) < W * 0.2 ? "start" : "middle" }, content));
+    text(low, 92, low.toPrecision(3));
+    text(high, 92, high.toPrecision(3));
+    if (x(0) > 40 && x(0) < W - 40) text(0, 92, "0");
+    for (const { value, name } of marks) {
+      svg.append(s("line", { x1: x(value), x2: x(value), y1: 12, y2: 80, class: "here" }));
+      text(value, 9, name);
+    }
+    fill(el, svg);
+  };
+  update(data);
+  return { update, destroy: () => fill(el) };
+}

@@ -1,0 +1,43 @@
+/** Elements, without HTML: text goes in as text. The page and every drawing are built with these. */
+
+/**
+ * An element. `props`: `class`, `text`, `on<event>`, `style` (an object), `data` (an object), properties and attributes.
+ * @param {string} tag @param {Record<string, any>} [props] @param {...any} children @returns {any}
+ */
+export function h(tag, props = {}, ...children) {
+  return made(document.createElement(tag), props, children);
+}
+
+/** The same for SVG. @returns {any} */
+export function s(tag, props = {}, ...children) {
+  return made(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
+}
+
+function made(el, props, children) {
+  for (const [name, value] of Object.entries(props)) set(el, name, value);
+  return append(el, children);
+}
+
+function set(el, name, value) {
+  if (value === null || value === undefined || value === false) return;
+  if (name === "text") el.textContent = value;
+  else if (name === "style") for (const [k, v] of Object.entries(value)) el.style.setProperty(k, v);
+  else if (name === "data") Object.assign(el.dataset, value);
+  else if (name.startsWith("on")) el.addEventListener(name.slice(2), value);
+  else if (name === "value" || name === "checked" || name === "disabled" || name === "selected") el[name] = value;
+  else el.setAttribute(name, value === true ? "" : value);
+}
+
+export function append(el, children) {
+  for (const child of children.flat(3)) {
+    if (child === null || child === undefined || child === false) continue;
+    el.append(child);
+  }
+  return el;
+}
+
+/** Replace what an element holds. */
+export function fill(el, ...children) {
+  el.replaceChildren();
+  return append(el, children);
+}

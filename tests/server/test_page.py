@@ -1,0 +1,73 @@
+"""The page's one script and style sheet are its folder's, and the bundled example is what the library says today."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+
+import pytest
+
+from unembed import __version__
+from unembed.server import example
+from unembed.server.page import STATIC, script, style
+from unembed.views.joining import joined
+
+
+def test_every_module_of_the_folder_is_in_the_script():
+    text = script()
+    names = {f.relative_to(STATIC).as_posix() for f in STATIC.rglob("*.js")} - {"js/islands/notebook.js"}
+    assert set(re.findall(r'^\$modules\["(.*?)"\]', text, re.MULTILINE)) == names
+    assert not re.search(r"^(import|export) ", text, re.MULTILINE)
+    for file in (STATIC / "app.css", STATIC / "islands.css"):
+        assert file.read_text() in style()
+
+
+def test_modules_are_joined_in_whatever_way_they_import():
+    files = {
+        "a/main.js": 'import { one as uno, two } from "./b.js";\nimport * as c from "../c.js";\ngo(uno, two, c);\n',
+        "a/b.js": "export const one = 1;\nexport async function two() {}\n",
+        "c.js": 'export { three };\nconst three = () => import("./a/b.js");\n',
+    }
+    text = joined(files.__getitem__, "a/main.js")
+    assert 'const { one: uno, two } = $load("a/b.js");' in text and 'const c = $load("c.js");' in text
+    assert "return { one, two };" in text and "return { three };" in text
+    assert 'Promise.resolve($load("a/b.js"))' in text
+
+
+def test_files_are_compressed_once_and_known_again(client):
+    where = f"/static/{__version__}/js/page.js"
+    answer = client.get(where)
+    assert answer.headers["content-encoding"] == "gzip" and answer.text == script()
+    assert client.get(where, headers={"if-none-match": answer.headers["etag"]}).status_code == 304
+    plain = client.get(where, headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers and plain.text == script()
+    page = client.get("/").text
+    assert where.lstrip("/") in page and "{{" not in page
+
+
+def test_the_page_weighs_less_than_60_kb():
+    assert sum(len(gzip.compress(text.encode(), 9)) for text in (script(), style())) < 60_000
+
+
+def test_the_example_is_what_the_library_says(wren):
+    kept, now = json.loads(example.FILE.read_text()), example.example(wren)
+    for found in (kept, now):
+        del found["trace"]["passport"], found["position"]["passport"]
+    same(kept, now)
+
+
+def same(a, b):
+    """Equal structure and text; numbers as close as two machines bring them, five digits being kept."""
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for name in a:
+            same(a[name], b[name])
+    elif isinstance(a, list):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            same(x, y)
+    elif isinstance(a, float):
+        assert a == pytest.approx(b, rel=1e-3, abs=1e-4)
+    else:
+        assert a == b
