@@ -48,7 +48,7 @@ def run(
     if saved is None or not saved.finished:
         started_here = not ray.is_initialized()
         if started_here:
-            ray.init(include_dashboard=False, log_to_driver=False)
+            ray.init(include_dashboard=False, log_to_driver=False, logging_level="WARNING")
         crew: Crew | None = None
         try:
             sent = None if settings.open_model else ray.put(packed(lm))
