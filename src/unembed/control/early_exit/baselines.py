@@ -6,6 +6,7 @@ Each gives a score for a layer and leaves where it lies above a threshold. Sourc
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ class Classifier:
     def __init__(self, name: str, weights: Float[np.ndarray, "layer d"], biases: Float[np.ndarray, " layer"]) -> None:
         """Weights that work on unscaled features, one row for each layer but the last."""
         self.name, self._weights, self._biases = name, weights, biases
+        self._rows = torch.from_numpy(np.asarray(weights, dtype=np.float64)).unbind()
 
     @classmethod
     def fit(
@@ -101,9 +103,9 @@ class Classifier:
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
         """Whether the probability for the token under way is above a threshold."""
-        parts = [seen[point].double() for point in self.points]
-        x = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-        return bool(_sigmoid(x.cpu().numpy() @ self._weights[layer] + self._biases[layer]) > threshold)
+        own = self._rows[layer].to(seen[self.points[0]].device)
+        z = sum(float(seen[point].double() @ own) for point in self.points) + float(self._biases[layer])
+        return bool(_sigmoid(z) > threshold)
 
     def state(self) -> dict[str, Any]:
         """Arrays to save."""
@@ -121,6 +123,9 @@ def _features(found: Examples, name: str) -> Float[Tensor, "example layer d_mode
 
 
 def _sigmoid(z: Any) -> Any:
+    # One number at a time is asked of the token under way, where numpy's bookkeeping would cost more than the product.
+    if isinstance(z, float):
+        return 1 / (1 + math.exp(-z)) if z > -700 else 0.0
     with np.errstate(over="ignore"):
         return 1 / (1 + np.exp(-z))
 

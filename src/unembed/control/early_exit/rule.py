@@ -51,9 +51,11 @@ class _Layer:
         self.lists = examples[by_key].astype(np.int64)
         self.bounds = np.searchsorted(flat[by_key], np.arange(n_keys + 1))
         # How often each key occurs among the examples of each group: all that the means need.
-        self.occurs = np.zeros((n_keys, len(self.starts)), dtype=np.int64)
+        occurs = np.zeros((n_keys + 1, len(self.starts)))  # the last row stands for no key
         group_of = np.repeat(np.arange(len(self.starts)), self.sizes)
-        np.add.at(self.occurs, (flat, group_of[examples]), 1)
+        np.add.at(occurs, (flat, group_of[examples]), 1)
+        self.occurs = torch.from_numpy(occurs)
+        self.group_sizes = torch.from_numpy(self.sizes)
 
     def score(self, keys: np.ndarray) -> float:
         """The smaller of the two leads that S has over the closest N_x; positive where the token leaves."""
@@ -67,16 +69,16 @@ class _Layer:
         mean = np.add.reduceat(counts, self.starts) / self.sizes
         return float(min(largest[0] - largest[1:].max(), mean[0] - mean[1:].max()))
 
-    def is_above(self, threshold: float, keys: np.ndarray) -> bool:
+    def is_above(self, threshold: float, keys: Int[Tensor, " place"]) -> bool:
         """Whether the score is above a threshold.
 
         The lead by mean similarity bounds the score and needs no pass over the examples; most tokens fall there.
         """
         if self.has_own and len(self.starts) > 1:
-            mean = self.occurs[keys[keys >= 0]].sum(axis=0) / self.sizes
-            if mean[0] - mean[1:].max() <= threshold:
+            own, *others = (self.occurs[keys].sum(dim=0) / self.group_sizes).tolist()
+            if own - max(others) <= threshold:
                 return False
-        return self.score(keys) > threshold
+        return self.score(keys.numpy()) > threshold
 
 
 class SubUpdates:
@@ -108,6 +110,7 @@ class SubUpdates:
         n_keys = self._n_clusters * (train.shape[2] if similarity == "ordered" else 1)
         self._layers = [_Layer(self._keys(n, train[:, n]), saturation, n_keys, n) for n in range(train.shape[1] - 1)]
         self._norms: dict[int, Tensor] = {}
+        self._labels, self._shifts = torch.from_numpy(labels), torch.from_numpy(self._places)
 
     @classmethod
     def fit(
@@ -141,7 +144,12 @@ class SubUpdates:
         if layer not in self._norms:
             self._norms[layer] = contributions(torch.ones_like(m), lm.weights.W_out[layer])
         dominant = (m.abs() * self._norms[layer]).topk(min(DOMINANT, m.shape[-1])).indices
-        return self._layers[layer].is_above(threshold, self._keys(layer, dominant.cpu().numpy()))
+        dominant = dominant.cpu()
+        if self.similarity == "ordered":
+            keys = self._labels[layer][dominant].add_(self._shifts)
+        else:
+            keys = torch.from_numpy(self._keys(layer, dominant.numpy()))
+        return self._layers[layer].is_above(threshold, keys)
 
     def state(self) -> dict[str, Any]:
         """Arrays to save."""
