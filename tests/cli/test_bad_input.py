@@ -64,6 +64,11 @@ def test_a_folder_that_is_no_model(unembed: Run, tmp_path: Path) -> None:
     assert "no such directory" in refused(unembed("trace", PROMPT, "--model", tmp_path / "absent" / "model"))
 
 
+@pytest.mark.parametrize("name", ["long" * 2000, "~nobody-of-that-name/model"])
+def test_a_name_that_no_folder_can_have(unembed: Run, name: str) -> None:
+    assert "Give a folder" in refused(unembed("trace", PROMPT, "--model", name))
+
+
 def test_a_folder_with_damaged_weights(unembed: Run, tmp_path: Path) -> None:
     folder = save_model(tmp_path / "tiny")
     (folder / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}      not weights")

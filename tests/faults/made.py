@@ -6,6 +6,7 @@ meets the work and not the imports. It must be forked before this process has th
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -60,6 +61,8 @@ def make(folder: Path) -> World:
     (folder / "corpus.txt").write_text("\n\n".join(TEXTS * 2), encoding="utf-8")
     world = World(folder, load(folder / "model"), {})
     world.build(world.index)
+    gc.collect()
+    gc.freeze()  # forks leave what is here alone: a collection would copy it all, and swallow a Ctrl-C that meets it
     return World(folder, world.lm, contents(world.index))
 
 

@@ -6,12 +6,18 @@ every number shown is one that the library returned.
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """Entry point of the `unembed` command; the commands are imported only when it runs."""
-    from unembed.cli.main import app
+    try:
+        from unembed.cli.main import app
 
-    app()
+        app()
+    except KeyboardInterrupt:  # while the commands are imported: later, they say so themselves
+        print("unembed: Interrupted.", file=sys.stderr)
+        sys.exit(130)
 
 
 __all__ = ["main"]

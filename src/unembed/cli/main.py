@@ -34,6 +34,13 @@ from unembed.results import visible
 class OneLineErrors(TyperGroup):
     """A group whose commands end in one line on stderr and exit status 1 when they fail, 130 when interrupted."""
 
+    def make_context(self, *given: Any, **options: Any) -> Any:
+        """Read the arguments, which takes long enough to be interrupted."""
+        try:
+            return super().make_context(*given, **options)
+        except KeyboardInterrupt:
+            _end("Interrupted.", 130)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error that nobody foresaw keeps its traceback, because it is a bug."""
         try:

@@ -149,6 +149,21 @@ def _quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
+def _path(name: str) -> Path:
+    """The name as a path, there or not.
+
+    Raises:
+        ModelUnavailable: the system takes it for none: too long, of an unknown user, not to be read.
+    """
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (OSError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ModelUnavailable(f"model {name[:80]}", why=why, instead="Give a folder or a name of the hub") from error
+    return path
+
+
 def _pretrained(
     name: str,
     tokenizer: Any,
@@ -160,7 +175,7 @@ def _pretrained(
     device_map: Any,
     trust_remote_code: bool,
 ) -> Opened:
-    path = Path(name).expanduser()
+    path = _path(name)
     if not (path / "config.json").exists() and (found := find_checkpoint(path)) is not None:
         return _wikilm(name, *found, dtype=dtype, device=device)
     if path.is_dir() and not (path / "config.json").exists():
