@@ -14,7 +14,11 @@ def serve(
     model: options.Model = "wren",
     index: Annotated[
         Path | None,
-        typer.Option(help="An index of this model, for triggers, search and labels.", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="An index of this model, for triggers, search and labels; default: a ready one of the model.",
+            show_default=False,
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="Where to listen; beyond this machine only if you say so.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 7333,
@@ -25,7 +29,7 @@ def serve(
     device: options.Device = None,
 ) -> None:
     """Open the explorer: take a prediction apart, edit it and label it, in a browser on this machine."""
-    from unembed.cli.opening import opened
+    from unembed.cli.opening import index_of, opened
     from unembed.errors import ExtraMissing
 
     try:
@@ -35,9 +39,6 @@ def serve(
             "the explorer's server", why=f"{error.name} is not installed", instead="pip install 'unembed[serve]'"
         ) from error
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
-    found = None
-    if index is not None:
-        import unembed
-
-        found = unembed.Index.open(index, lm)
-    serving(lm, found, index_name=None if index is None else index.name, host=host, port=port, browser=browser)
+    held = index_of(lm, index)
+    name = None if held is None else held.path.name if index else held.passport.notes.get("corpus_name")
+    serving(lm, held, index_name=name, host=host, port=port, browser=browser)
