@@ -242,3 +242,45 @@ def test_similar_words_are_closer_than_others() -> None:
     expected = [float(torch.cosine_similarity(w[a], w[b], dim=0)) for a, b in zip(*ids, strict=True)]
     np.testing.assert_allclose(distance.cosines(lm, *ids), expected, rtol=0, atol=1e-6)
     assert -1 < distance.usual_cosine(lm, 0) < 1
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "olmo2"])
+def test_the_negative_pole_pairs_the_lowest_coefficients_with_negated_values(family: str) -> None:
+    lm = lettered(family, torch.float64)
+    corpus = open_corpus(texts(8))
+    # Rows one at a time: the softmax of gemma2 in transformers gives NaN at padding in float64.
+    lists, (every, facts) = sweep(lm, corpus, [reducer("prefixes", 4), Everything()], tokens_per_batch=1)
+    text = Text.of_corpus(corpus, lm)
+    positive, negative = KeyTriggers.of_sweep(lists)
+    assert negative is not None
+    found = values.agreement(lm, text, negative, negated=True)
+    whole = facts["length"] >= 1  # an empty prefix is no trigger
+    places = facts["position"][whole]
+    for layer in range(lm.n_layers):
+        m = every[layer][whole].double()
+        norm = lm.feed_forward(layer).branch_norm
+        for index in range(0, lm.d_mlp, 7):
+            row = negative.row(layer, index)
+            order = m[:, index].argsort(stable=True)[:4]
+            order = order[m[order, index] < 0]
+            n = len(order)
+            assert negative.positions[row][:n].tolist() == places[order].tolist()
+            assert (negative.positions[row][n:] == -1).all() and np.isposinf(negative.coefficients[row][n:]).all()
+            np.testing.assert_allclose(negative.coefficients[row][:n], m[order, index].numpy(), rtol=1e-5)
+            assert (positive.coefficients[row][positive.positions[row] >= 0] > 0).all()
+            v = lm.weights.W_out[layer][index]
+            if norm is not None:  # what reaches the stream is scaled by the gain of the norm behind the FFN
+                v = v * (norm.module.weight.detach() + (1 if family == "gemma2" else 0))
+            p = (-v @ lm.weights.W_U).softmax(-1)
+            assert found.top[row] == int(p.argmax()) == int((v @ lm.weights.W_U).argmin())
+            np.testing.assert_allclose(found.probability[row], float(p.max()), rtol=1e-5)
+            following = [t for t in text.following(places[order].numpy()).tolist() if t >= 0]
+            assert found.hits[row] == following.count(found.top[row]) and found.followed[row] == len(following)
+            if following:
+                assert found.target[row] == following[0] and found.rank[row] == int((p > p[following[0]]).sum())
+
+
+def test_a_model_without_gates_has_no_negative_pole() -> None:
+    lm = lettered("opt")
+    (lists,) = sweep(lm, open_corpus(texts(4)), [reducer("prefixes", 3)], tokens_per_batch=300)
+    assert KeyTriggers.of_sweep(lists)[1] is None

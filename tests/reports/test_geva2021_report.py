@@ -14,6 +14,7 @@ import unembed
 from tests.conftest import tiny
 from tests.sweeps.recorder import lettered, texts
 from unembed.cli.main import app
+from unembed.concepts.annotation import Pattern
 from unembed.corpus import open_corpus
 from unembed.errors import IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index
@@ -197,3 +198,72 @@ def test_the_command_draws_again_without_a_model_and_refuses_what_is_wrong(
     ):
         refused = CliRunner().invoke(app, arguments)
         assert refused.exit_code == status and message in refused.stderr
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_gated_models_are_read_at_both_ends(tmp_path: Path, family: str) -> None:
+    lm, corpus = lettered(family), open_corpus(texts(12))
+    (tmp_path / "w").mkdir()
+    m = measuring.measured(lm, corpus, work.Work(tmp_path / "w", {}), Options.of(SMALL))
+    report, a = told(m), m.agreement_negative
+    assert a is not None
+    for layer, row in enumerate(report["agreement_poles"].rows()):
+        known = a.target[a.layer(layer)] >= 0
+        assert row["negative"] == pytest.approx(a.agrees[a.layer(layer)].sum() / known.sum())
+    assert [r["positive"] for r in report["agreement_poles"].rows()] == [
+        r["agreement"] for r in report["agreement"].rows()
+    ]
+    best = next(report["predictive_negated_values"].rows())
+    layer, index = map(int, best["value"].split("."))
+    assert best["token"] == lm.values.top_tokens(layer, index, 1, bottom=True)[0]
+    assert len(report["patterns_negative"]) == lm.n_layers
+    Index.build(lm, corpus, tmp_path / "index", top=6, min_prefix=1, tokens_per_batch=300)
+    by_index = unembed.report("geva2021", lm, None, tmp_path / "a", index=str(tmp_path / "index"), **SMALL)
+    for ours, theirs in zip(by_index["agreement_poles"].rows(), report["agreement_poles"].rows(), strict=True):
+        assert ours["negative"] == pytest.approx(theirs["negative"], abs=1e-6)
+    assert "agreement_poles" not in study(tmp_path / "opt").exhibits
+
+
+class FirstThree:
+    """A judge that always sees one pattern, in the first three items."""
+
+    annotator = "first three"
+
+    def __init__(self, kind: str = "shallow", tokens: tuple[int, ...] = (0, 1, 2)) -> None:
+        self.kind, self.tokens, self.seen = kind, tokens, []
+
+    def patterns(self, items, instruction):
+        self.seen.append(list(items))
+        assert "prefixes" in instruction
+        return [Pattern("the first ones", self.kind, self.tokens)]
+
+
+def test_a_judge_looks_at_the_same_prefixes_and_is_compared_with_the_rules(tmp_path: Path) -> None:
+    lm, corpus, judge = lettered("opt"), open_corpus(texts(12)), FirstThree()
+    (tmp_path / "w").mkdir()
+    options = Options.of({**SMALL, "judge": judge})
+    m = measuring.measured(lm, corpus, work.Work(tmp_path / "w", {}), options)
+    keys = [key for key in zip(m.judged["layer"].tolist(), m.judged["index"].tolist(), strict=True)]
+    looked = m.patterns["layer"] >= 0
+    assert keys == list(zip(m.patterns["layer"][looked].tolist(), m.patterns["index"][looked].tolist(), strict=True))
+    for (layer, index), items in zip(keys, judge.seen, strict=True):
+        places = [p for p in m.triggers.positions[m.triggers.row(layer, index)][:6].tolist() if p >= 0]
+        assert items == [lm.decode(m.text.prefix(p)[m.text.lead(p) :].tolist()) for p in places]
+    np.testing.assert_allclose(m.judged["shallow"], 3 / m.judged["prefixes"])
+    report = told(m)
+    rows = list(report["patterns_judged"].rows())
+    assert [r["layer"] for r in rows] == [0, 1] and all(r["patterns"] == 1 for r in rows)
+    assert {r["annotators_text"] for r in report["people"].rows()} <= {"first three and rules"}
+    assert any(r["option"] == "judge" and r["here"] == "first three" for r in report["settings"].rows())
+    # A judge's answers are kept: a report that is run again after a stop does not ask again.
+    n = len(judge.seen)
+    measuring.measured(lm, corpus, work.Work(tmp_path / "w", {}), options)
+    assert len(judge.seen) == n
+
+
+@pytest.mark.parametrize(("kind", "tokens"), [("topical", (0, 1, 2)), ("shallow", (0, 1)), ("shallow", (0, 1, 99))])
+def test_a_judge_that_breaks_the_rules_is_one_clear_line(tmp_path: Path, kind: str, tokens: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInput, match="first three on key 0"):
+        study(tmp_path / "r", judge=FirstThree(kind, tokens))
+    with pytest.raises(InvalidInput, match="a judge of type str"):
+        study(tmp_path / "r", judge="gpt")

@@ -7,14 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import unembed
 from tests.cli.conftest import save_model
+from unembed.concepts.annotation import KINDS, Pattern, automatic
+from unembed.concepts.finding import coverage, find_concepts
+from unembed.concepts.judge import judged
+from unembed.concepts.of_values import model_classes, sample_memories, value_concepts
 from unembed.errors import InvalidInput
 from unembed.memories.event_sample import event_sample
 from unembed.memories.event_scores import event_scores
-from unembed.reports.geva2022 import layers_section, published
+from unembed.reports.geva2022 import concepts_section, layers_section, published
+from unembed.reports.geva2022.concepts_section import NEGATED
 from unembed.reports.rendering import reopen
+from unembed.reports.work import Work
 
 TEXTS = [f"The first month of the year is {w} a b c. {w} is the first month of the year" for w in "abcdefghijkl"]
 OPTIONS: dict[str, Any] = {"examples": 20, "per_layer": 3, "clusters": 9, "norm_values": 8}
@@ -86,3 +93,47 @@ def test_bad_options_are_one_clear_line(made, tmp_path: Path):
         unembed.report("geva2022", lm, TEXTS, tmp_path / "x", colour=1)
     with pytest.raises(InvalidInput, match="basis"):
         unembed.report("geva2022", lm, TEXTS, tmp_path / "x", basis="final")
+
+
+def test_gated_values_are_read_at_both_ends(made):
+    lm, report, _ = made
+    rows = {row["vectors"]: row for row in report["tab2"].rows()}
+    gated = lm.feed_forward(0).is_gated
+    assert (NEGATED in rows) == gated
+    if not gated:
+        return
+    chosen = sample_memories(lm, 3, 3)
+    bottom = torch.stack([lm.values.top(n, i, 30, bottom=True)[0] for n, i in chosen])
+    share = coverage(find_concepts(model_classes(lm), bottom), 30)
+    assert rows[NEGATED]["in_a_concept"] == pytest.approx(share.mean())
+    by_layer = [row["negated"] for row in report["fig2"].rows()]
+    assert by_layer == pytest.approx(share.reshape(lm.n_layers, -1).mean(1).tolist())
+
+
+class SeesOne:
+    """A judge that calls the first four tokens of every vector animals."""
+
+    annotator = "sees one"
+    times = 0
+
+    def patterns(self, items, instruction):
+        assert len(items) == 30 and "tokens" in instruction
+        type(self).times += 1
+        return [Pattern("animals", "semantic", (0, 1, 2, 3))]
+
+
+def test_a_judge_stands_beside_the_program(made, tmp_path: Path):
+    lm, *_ = made
+    report = unembed.report("geva2022", lm, TEXTS, tmp_path / "x", seed=3, judge=SeesOne(), **OPTIONS)
+    rows = {row["annotator"]: row for row in report["judged"].rows()}
+    assert rows["sees one"]["semantic"] == pytest.approx(4 / 30) and rows["sees one"]["patterns_per_vector"] == 1
+    found = value_concepts(lm, sample_memories(lm, 3, 3))
+    assert rows["unembed"]["in_a_pattern"] == pytest.approx(np.mean(automatic(found).coverage(KINDS[:3])))
+    assert {row["annotators"] for row in report["judge_agreement"].rows()} == {"unembed and sees one"}
+    kept, asked = Work(tmp_path, {"judge": "sees one"}), SeesOne.times
+    first = concepts_section.judged_values(found, SeesOne(), kept)
+    assert first == judged(found, SeesOne()) and SeesOne.times == asked + 2 * len(found.labels)
+    assert concepts_section.judged_values(found, SeesOne(), kept) == first
+    assert SeesOne.times == asked + 2 * len(found.labels)
+    with pytest.raises(InvalidInput, match="a judge of type str"):
+        unembed.report("geva2022", lm, TEXTS, tmp_path / "y", judge="gpt")

@@ -1,49 +1,85 @@
-"""A judge that names concepts from top tokens, such as a language model the user has; none is ever required.
+"""A judge that finds patterns where the papers asked people, such as a language model the user has; never required.
 
-Give any object with `name(tokens) -> list of patterns`; what it says is checked as a person's annotation is.
+Give any object with a name for tables and a method that answers `patterns(items, instruction)`: the items are a value's
+top tokens or a key's trigger prefixes, the instruction is what people are told (`annotating.RULES`). What it says is
+checked as a person's answer is, and stands beside what the program finds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
+from unembed.concepts.annotating import RULES
 from unembed.concepts.annotation import KINDS, Annotation, Pattern
-from unembed.concepts.classes import FEWEST
 from unembed.concepts.of_values import VectorConcepts
 from unembed.errors import InvalidInput
 
 
 @runtime_checkable
 class Judge(Protocol):
-    """Whoever names concepts."""
+    """Whoever finds patterns."""
 
     @property
     def annotator(self) -> str:
-        """A name for tables of agreement."""
+        """A name for tables of agreement; answers that were kept are known by it."""
         ...
 
-    def name(self, tokens: Sequence[str]) -> Sequence[Pattern]:
-        """The patterns in a vector's top tokens, most promoted first."""
+    def patterns(self, items: Sequence[str], instruction: str) -> Sequence[Pattern]:
+        """What some of the items share; `Pattern.tokens` are the places of these items, from 0."""
         ...
+
+
+def checked(judge: object) -> Judge:
+    """The judge, if it is one.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not isinstance(judge, Judge):
+        raise InvalidInput(
+            f"a judge of type {type(judge).__name__}",
+            why="it has no name `annotator` and no method `patterns(items, instruction)`",
+            instead="Give such an object from Python; see unembed.concepts.judge",
+        )
+    return judge
+
+
+def asked(judge: Judge, what: Literal["key", "value"], items: Sequence[str], where: str) -> tuple[Pattern, ...]:
+    """The judge's patterns in a key's prefixes or a value's tokens.
+
+    Args:
+        judge: who is asked.
+        what: "key" for prefixes, "value" for tokens.
+        items: the prefixes or tokens.
+        where: the key or value, for messages.
+
+    Raises:
+        InvalidInput: a pattern is of an unknown kind, names an item that was not shown, or too few of them.
+    """
+    rules = RULES[what]
+    kinds = KINDS if what == "value" else rules.kinds
+    found = tuple(judge.patterns(list(items), rules.instruction))
+    for pattern in found:
+        places = set(pattern.tokens)
+        if pattern.kind not in kinds or len(places) < rules.at_least or not places <= set(range(len(items))):
+            raise InvalidInput(
+                f"{judge.annotator} on {where}: pattern {pattern.description!r}",
+                why=f"it needs a kind of {', '.join(kinds)} and {rules.at_least} or more places from 0 to "
+                f"{len(items) - 1}",
+            )
+    return found
 
 
 def judged(found: VectorConcepts, judge: Judge) -> Annotation:
     """The judge's patterns for every vector, to compare with people's and the program's by `annotation.agreement`.
 
     Raises:
-        InvalidInput: the judge named a kind or a token that does not exist, or fewer than four tokens.
+        InvalidInput: see `asked`.
     """
-    every = []
-    for label, ids in zip(found.labels, found.ids.tolist(), strict=True):
-        patterns = tuple(judge.name(found.lm.token_strings(ids)))
-        for pattern in patterns:
-            known = all(0 <= t < len(ids) for t in pattern.tokens)
-            if pattern.kind not in KINDS or not known or len(set(pattern.tokens)) < FEWEST:
-                raise InvalidInput(
-                    f"{judge.annotator} on {label}: pattern {pattern.description!r}",
-                    why=f"it needs a kind of {', '.join(KINDS)} and {FEWEST} or more places from 0 to {len(ids) - 1}",
-                )
-        every.append(patterns)
     ids = tuple(tuple(row) for row in found.ids.tolist())
-    return Annotation(judge.annotator, found.labels, tuple(len(row) for row in ids), ids, tuple(every))
+    every = tuple(
+        asked(judge, "value", found.lm.token_strings(list(row)), label)
+        for label, row in zip(found.labels, ids, strict=True)
+    )
+    return Annotation(judge.annotator, found.labels, tuple(len(row) for row in ids), ids, every)

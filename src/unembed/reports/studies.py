@@ -99,7 +99,7 @@ def report(
         "dtype": str(lm.dtype),
         "corpus": getattr(corpus, "fingerprint", None) or str(corpus),
         "seed": seed,
-        "options": {k: str(v) for k, v in sorted(options.items())},
+        "options": {k: str(getattr(v, "annotator", v)) for k, v in sorted(options.items())},
     }
     work = Work(folder, key, seed, *([progress] if progress is not None else []))
     made: Report = importlib.import_module(study.module).run(lm, corpus, work, **options)

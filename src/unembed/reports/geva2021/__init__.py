@@ -13,6 +13,7 @@ from unembed.reports.geva2021.aggregation_section import active_section, composi
 from unembed.reports.geva2021.keys_section import patterns_section, perturbation_section
 from unembed.reports.geva2021.measuring import Measurements, measured
 from unembed.reports.geva2021.options import Options
+from unembed.reports.geva2021.poles_section import poles_sections
 from unembed.reports.geva2021.refinement_section import last_layer_section, refinement_section
 from unembed.reports.geva2021.settings_section import settings_section
 from unembed.reports.geva2021.telling import passport_of
@@ -43,6 +44,7 @@ def told(m: Measurements) -> Report:
         patterns_section(m),
         perturbation_section(m),
         values_section(m),
+        *poles_sections(m),
         active_section(m),
         composition_section(m),
         refinement_section(m),

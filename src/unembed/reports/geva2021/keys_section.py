@@ -91,7 +91,8 @@ def patterns_section(m: Measurements) -> Section:
             beside.exhibit(passport, "The same rules on sets of random prefixes say what they find where nothing is."),
             Exhibit("patterns", Table("Patterns by layer", table, passport), percent=("covered", *_KINDS)),
             _examples(m),
-            *_people(m),
+            *_judged(m),
+            *_kappas(m),
         ),
         (
             Figure(
@@ -129,18 +130,48 @@ def _examples(m: Measurements) -> Exhibit:
     return Exhibit("pattern_examples", table, "Counts of prefixes in parentheses.", folded=True)
 
 
-def _people(m: Measurements) -> list[Exhibit]:
-    """Agreement of the rules with people, where an index with labels was given."""
-    if not len(m.people.get("pair", ())):
+def _judged(m: Measurements) -> list[Exhibit]:
+    """What a judge finds in the same prefixes, beside the rules, where one was given."""
+    found = m.judged
+    if not len(found.get("layer", ())):
+        return []
+    rows = [found["layer"] == n for n in range(m.triggers.n_layers)]
+    by_rule = 1 - m.patterns["none"]
+    columns_ = {
+        "layer": list(range(len(rows))),
+        **columns("covered", means([1 - found["none"][at] for at in rows], m.seed)),
+        "covered_by_rules": [_mean(by_rule[m.patterns["layer"] == n]) for n in range(len(rows))],
+        **{kind: [_mean(found[kind][at]) for at in rows] for kind in _KINDS},
+        **columns("patterns", means([(found["n_shallow"] + found["n_semantic"])[at] for at in rows], m.seed)),
+    }
+    said = {
+        "key": [f"{a}.{b}" for a, b in zip(found["layer"], found["index"], strict=True)],
+        "patterns_text": [d or "none" for d in found["described"].tolist()],
+    }
+    who = str(getattr(m.options.judge, "annotator", "the judge"))
+    shares = Table(f"Patterns by layer, as {who} finds them", columns_, passport_of(m))
+    return [
+        Exhibit("patterns_judged", shares, percent=("covered", "covered_by_rules", *_KINDS)),
+        Exhibit("patterns_judged_keys", Table(f"What {who} finds", said, passport_of(m)), folded=True),
+    ]
+
+
+def _kappas(m: Measurements) -> list[Exhibit]:
+    """Agreement of the rules with people, where an index with labels was given, and with a judge."""
+    kept = [found for found in (m.people, m.judged) if len(found.get("pair", ()))]
+    if not kept:
         return []
     columns_ = {
-        "question_text": m.people["question"].tolist(),
-        "annotators_text": m.people["pair"].tolist(),
-        "items": [int(n) for n in m.people["items"]],
-        "cohens_kappa": [float(k) for k in m.people["kappa"]],
+        "question_text": [q for found in kept for q in found["question"].tolist()],
+        "annotators_text": [p for found in kept for p in found["pair"].tolist()],
+        "items": [int(n) for found in kept for n in found["items"]],
+        "cohens_kappa": [float(k) for found in kept for k in found["kappa"]],
     }
-    note = "On the keys that people labelled in this index; “rules” are those of this report, on the same prefixes."
-    return [Exhibit("people", Table("Agreement of rules and people", columns_, passport_of(m)), note)]
+    note = (
+        "People: on the keys that they labelled in this index; a judge: on the keys sampled here. “rules” are those of "
+        "this report, on the same prefixes."
+    )
+    return [Exhibit("people", Table("Agreement of rules, people and judge", columns_, passport_of(m)), note)]
 
 
 def perturbation_section(m: Measurements) -> Section:

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from unembed.concepts.of_values import model_classes
 from unembed.corpus import Corpus, open_corpus
 from unembed.corpus.batches import bucketed
 from unembed.errors import InvalidInput
 from unembed.index import Index
 from unembed.models.decoder import Decoder
-from unembed.reports.geva2021 import patterns, people, perturbation, values
+from unembed.reports.geva2021 import looking, people, perturbation, values
 from unembed.reports.geva2021.examples import Examples
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.text import Text
@@ -36,12 +35,16 @@ class Measurements:
         corpus_fingerprint: of the text and its cut.
         text: the corpus in tokens.
         triggers: of all keys.
+        negative: triggers of the negative pole, where coefficients are signed; else None.
         positions: places of the examples.
         examples: (layer, example) arrays of `Examples`.
         agreement: values against triggers.
+        agreement_negative: negated values against the triggers of the negative pole; None where there are none.
         changes: (key, trigger, kind) relative changes of the perturbed keys.
         perturbed: these keys, (key, 2): layer and index.
         patterns: shares and numbers for the keys looked at, and for sets of random prefixes.
+        patterns_negative: the same for triggers of the negative pole; empty where there are none.
+        judged: what a judge finds in the prefixes of the keys looked at; empty without one.
         people: how far the rules agree with the labels of the index; empty without an index.
         seed: of all draws.
     """
@@ -52,12 +55,16 @@ class Measurements:
     corpus_fingerprint: str
     text: Text
     triggers: KeyTriggers
+    negative: KeyTriggers | None
     positions: np.ndarray
     examples: Arrays
     agreement: values.Agreement
+    agreement_negative: values.Agreement | None
     changes: np.ndarray
     perturbed: np.ndarray
     patterns: Arrays
+    patterns_negative: Arrays
+    judged: Arrays
     people: Arrays
     seed: int
 
@@ -114,11 +121,12 @@ def measured(lm: Decoder, corpus: Any, work: Work, options: Options) -> Measurem
         text = Text.of_corpus(opened, lm)
     positions = text.drawn(options.examples, options.draw, work.seed, name)
     if index is not None:
-        triggers, found = _from_index(lm, index, text, positions, work, options)
+        triggers, negative, found = _from_index(lm, index, text, positions, work, options)
     else:
         assert opened is not None
-        triggers, found = _from_corpus(lm, opened, positions, work, options)
+        triggers, negative, found = _from_corpus(lm, opened, positions, work, options)
     agreed = _agreement(lm, text, triggers, work, options)
+    other_end = None if negative is None else _agreement(lm, text, negative, work, options, negated=True)
     keys, changed = _perturbed(lm, text, triggers, work, options)
     return Measurements(
         lm,
@@ -127,12 +135,16 @@ def measured(lm: Decoder, corpus: Any, work: Work, options: Options) -> Measurem
         fingerprint,
         text,
         triggers,
+        negative,
         positions,
         found,
         agreed,
+        other_end,
         changed,
         keys,
-        _patterns(lm, text, triggers, work, options),
+        looking.by_rule(lm, text, triggers, work, options),
+        {} if negative is None else looking.by_rule(lm, text, negative, work, options, "negative pole"),
+        {} if options.judge is None else looking.by_judge(lm, text, triggers, work, options),
         {} if index is None else _people(index, lm, text, triggers, work, options),
         work.seed,
     )
@@ -140,7 +152,7 @@ def measured(lm: Decoder, corpus: Any, work: Work, options: Options) -> Measurem
 
 def _from_corpus(
     lm: Decoder, corpus: Corpus, positions: np.ndarray, work: Work, options: Options
-) -> tuple[KeyTriggers, Arrays]:
+) -> tuple[KeyTriggers, KeyTriggers | None, Arrays]:
     """One sweep for triggers and examples together."""
 
     def compute() -> Arrays:
@@ -158,17 +170,24 @@ def _from_corpus(
             tokens_per_batch=options.tokens_per_batch,
             progress=note,
         )
-        found = KeyTriggers.of_lists(lists.values, lists.positions)
-        return {"coefficients": found.coefficients, "places": found.positions, "bounds": found.bounds, **examples}
+        found, other = KeyTriggers.of_sweep(lists)
+        kept = {"coefficients": found.coefficients, "places": found.positions, "bounds": found.bounds, **examples}
+        if other is not None:
+            kept |= {"negative_coefficients": other.coefficients, "negative_places": other.positions}
+        return kept
 
     stored = work.stage("sweep", compute)
     triggers = KeyTriggers(stored.pop("coefficients"), stored.pop("places"), stored.pop("bounds"))
-    return triggers, stored
+    negative = None
+    if "negative_places" in stored:
+        poles = stored.pop("negative_coefficients"), stored.pop("negative_places")
+        negative = KeyTriggers(*poles, triggers.bounds)
+    return triggers, negative, stored
 
 
 def _from_index(
     lm: Decoder, index: Index, text: Text, positions: np.ndarray, work: Work, options: Options
-) -> tuple[KeyTriggers, Arrays]:
+) -> tuple[KeyTriggers, KeyTriggers | None, Arrays]:
     """Triggers as the index holds them; one pass over the sentences that hold examples."""
 
     def compute() -> Arrays:
@@ -182,18 +201,22 @@ def _from_index(
                 work.progress("one pass for the examples", done, len(positions))
         return seen.result()
 
-    return KeyTriggers.of_index(index, options.top), work.stage("examples", compute)
+    both = [KeyTriggers.of_index(index, options.top, pole) for pole in index.poles]
+    return both[0], both[1] if len(both) > 1 else None, work.stage("examples", compute)
 
 
-def _agreement(lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options) -> values.Agreement:
+def _agreement(
+    lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options, negated: bool = False
+) -> values.Agreement:
     names = ("bounds", "top", "probability", "target", "rank", "hits", "followed")
 
     def compute() -> Arrays:
-        work.progress("reading all values", 0, 1)
-        found = values.agreement(lm, text, triggers, basis=options.values_basis, target=options.target)
+        work.progress("reading all values, negated" if negated else "reading all values", 0, 1)
+        how: dict[str, Any] = {"basis": options.values_basis, "target": options.target, "negated": negated}
+        found = values.agreement(lm, text, triggers, **how)
         return {name: getattr(found, name) for name in names}
 
-    stored = work.stage("values", compute)
+    stored = work.stage("negated values" if negated else "values", compute)
     return values.Agreement(*(stored[name] for name in names))
 
 
@@ -217,63 +240,7 @@ def _perturbed(
     return np.array(keys, dtype=np.int64).reshape(-1, 2), work.stage("perturbation", compute)["changes"]
 
 
-def _patterns(lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
-    """Shares of prefixes by kind of pattern, for sampled keys and for as many sets of random prefixes."""
-
-    def compute() -> Arrays:
-        work.progress("looking for patterns", 0, 1)
-        random = np.random.default_rng([work.seed, 2])
-        everything = text.all_prefixes()
-        finder = _finder(lm, text, work.seed, options)
-        classes = finder.classes
-        keys = triggers.sampled(options.pattern_keys, patterns.FEWEST, work.seed, "patterns")
-        sets = [(key, triggers.positions[triggers.row(*key)][: options.shown]) for key in keys]
-        # As many sets of random prefixes: what the rules find where there is nothing to find.
-        sets += [((-1, i), random.choice(everything, min(options.shown, len(everything)))) for i in range(len(keys))]
-        rows: dict[str, list] = {name: [] for name in _COLUMNS}
-        for done, ((layer, key), places) in enumerate(sets):
-            prefixes = [_body(text, p) for p in places.tolist() if p >= 0]
-            found = finder.patterns(prefixes)
-            by_kind = dict(patterns.shares(found, len(prefixes)))
-            row = (
-                layer,
-                key,
-                len(prefixes),
-                sum(p.kind == "shallow" for p in found),
-                sum(p.kind == "semantic" for p in found),
-                *by_kind.values(),
-                " · ".join(f"{patterns.described(p, classes, lm.token_strings)} ({len(p.members)})" for p in found[:4]),
-            )
-            for column, value in zip(rows.values(), row, strict=True):
-                column.append(value)
-            work.progress("looking for patterns", done + 1, len(sets))
-        return {name: np.array(column) for name, column in rows.items()}
-
-    return work.stage("patterns", compute)
-
-
-_COLUMNS = (
-    *("layer", "index", "prefixes", "n_shallow", "n_semantic"),
-    *("shallow", "both", "semantic", "none", "described"),
-)
-
-
-def _finder(lm: Decoder, text: Text, seed: int, options: Options) -> patterns.Finder:
-    """The rules, with random prefixes of the corpus to say what is common."""
-    kinds = ("semantic", "names", *(("embedding",) if options.semantic == "both" else ()))
-    everything = text.all_prefixes()
-    random = np.random.default_rng([seed, 3])
-    drawn = random.choice(everything, min(patterns.REFERENCE, len(everything)), replace=False)
-    classes = model_classes(lm, options.semantic == "both")
-    return patterns.Finder.of([_body(text, p) for p in drawn.tolist()], classes, kinds)
-
-
 def _people(index: Index, lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
     """Agreement of the rules with the labels that people left in the index."""
     rows = [row for row in index.labels().rows() if row["kind"] == "key"]
-    return people.compared(rows, _finder(lm, text, work.seed, options), text, triggers) if rows else {}
-
-
-def _body(text: Text, position: int) -> np.ndarray:
-    """A prefix without the special tokens in front."""
-    return text.prefix(position)[text.lead(position) :]
+    return people.compared(rows, looking.finder(lm, text, work.seed, options), text, triggers) if rows else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from unembed.concepts.judge import Judge, checked
 from unembed.errors import InvalidInput
 
 _CHOICES = {
@@ -41,6 +42,7 @@ class Options:
         values_basis: the same for single values: "raw" is the paper's softmax(v E).
         fraction: of the largest |m| of a layer, above which a memory also counts as active.
         semantic: "wordnet" classes, or "both" these and neighbours in the embedding.
+        judge: whoever looks for patterns beside the rules, such as a language model; see `unembed.concepts.judge`.
         tokens_per_batch: of every pass.
     """
 
@@ -59,6 +61,7 @@ class Options:
     values_basis: str = "raw"
     fraction: float = 0.1
     semantic: str = "wordnet"
+    judge: Judge | None = None
     tokens_per_batch: int = 2048
 
     def __post_init__(self) -> None:
@@ -85,6 +88,9 @@ class Options:
         for name, value in given.items():
             if name not in known:
                 raise InvalidInput(f"option {name!r}", why=f"geva2021 has {', '.join(known)}")
+            if name == "judge":
+                checked(value)
+                continue
             kind = {"int": int, "float": (int, float)}.get(str(known[name]), str)
             if not isinstance(value, kind) and not (name == "index" and value is None):
                 raise InvalidInput(f"option {name}={value!r}", why=f"it must be of type {known[name]}")

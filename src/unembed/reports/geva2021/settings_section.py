@@ -23,6 +23,7 @@ _DIFFERENCES = {
     "examples": ("4,000", "1,000 or all sentences"),
     "perturbed_keys": ("100 of each layer", "not released"),
     "pattern_keys": ("10 of each layer", "not released"),
+    "judge": ("people", "not released"),
     "compositions": ("100, by hand", "not released"),
 }
 
@@ -32,7 +33,7 @@ def settings_section(m: Measurements) -> Section:
     names = [f.name for f in fields(Options) if f.name not in ("index", "tokens_per_batch")]
     table = {
         "option": names,
-        "here": [str(getattr(m.options, name)) for name in names],
+        "here": [str(getattr(value := getattr(m.options, name), "annotator", value)) for name in names],
         "paper_text": [_DIFFERENCES.get(name, ("", ""))[0] for name in names],
         "released_code_text": [_DIFFERENCES.get(name, ("", ""))[1] for name in names],
     }
@@ -40,9 +41,9 @@ def settings_section(m: Measurements) -> Section:
         "Settings",
         (
             "Coefficients are those after the activation, biases included, as in the released code (the formulas "
-            "leave biases "
-            "out). Memories counts only those with a positive coefficient as triggers. Intervals are 95 % percentile "
-            "bootstraps over what was drawn at random: examples, or keys.",
+            "leave biases out). A trigger has a positive coefficient; gated layers, whose coefficients are signed, "
+            "have triggers of the negative pole as well, for which values are read negated. Intervals are 95 % "
+            "percentile bootstraps over what was drawn at random: examples, or keys.",
             f"The upper layers are those as deep as the paper's 11 to 16. Seed {m.seed}; triggers for each key: "
             f"{m.triggers.top}.",
         ),

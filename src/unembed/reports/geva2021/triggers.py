@@ -13,7 +13,7 @@ from torch import Tensor
 from unembed.corpus import Batch
 from unembed.index import Index
 from unembed.models.decoder import Decoder
-from unembed.sweeps import Need, Reducer, TopTriggers
+from unembed.sweeps import Need, Reducer, TopTriggers, Triggers
 
 
 class OncePerSentence(Reducer):
@@ -29,7 +29,7 @@ class OncePerSentence(Reducer):
 
     def start(self, lm: Decoder) -> None:
         """Empty lists."""
-        self._lists = TopTriggers(self.top, poles="positive", per_document=1)
+        self._lists = TopTriggers(self.top, per_document=1)
         self._lists.start(lm)
         self._changed: tuple[Batch, Batch] | None = None
 
@@ -72,15 +72,18 @@ class OncePerSentence(Reducer):
 
 def reducer(how: str, top: int) -> Reducer:
     """What keeps the triggers: "prefixes" as in the paper's text, "sentences" as in its code."""
-    return OncePerSentence(top) if how == "sentences" else TopTriggers(top, poles="positive", min_prefix=1)
+    return OncePerSentence(top) if how == "sentences" else TopTriggers(top, min_prefix=1)
 
 
 @dataclass(frozen=True, eq=False)
 class KeyTriggers:
-    """For every key of every layer its triggers, best first; the keys of all layers one after the other."""
+    """For every key of every layer its triggers, best first; the keys of all layers one after the other.
+
+    At the negative pole the best is the one with the most negative coefficient.
+    """
 
     coefficients: Float[np.ndarray, "key top"]
-    """-inf where a key has fewer."""
+    """-inf where a key has fewer (inf at the negative pole)."""
     positions: Int[np.ndarray, "key top"]
     """Places on the corpus axis, -1 where a key has fewer."""
     bounds: Int[np.ndarray, " layers_and_one"]
@@ -96,9 +99,24 @@ class KeyTriggers:
         )
 
     @classmethod
-    def of_index(cls, index: Index, top: int) -> KeyTriggers:
+    def of_sweep(cls, lists: Triggers) -> tuple[KeyTriggers, KeyTriggers | None]:
+        """Both poles of a sweep; the negative one is None where no coefficient is signed, and empty in such layers."""
+        positive = cls.of_lists(lists.values, lists.positions)
+        if lists.negative_values is None or lists.negative_positions is None:
+            return positive, None
+        negative = cls(
+            np.full_like(positive.coefficients, np.inf), np.full_like(positive.positions, -1), positive.bounds
+        )
+        for n, (values, positions) in enumerate(zip(lists.negative_values, lists.negative_positions, strict=True)):
+            if len(values):
+                rows = slice(int(positive.bounds[n]), int(positive.bounds[n + 1]))
+                negative.coefficients[rows], negative.positions[rows] = values.float().numpy(), positions.numpy()
+        return positive, negative
+
+    @classmethod
+    def of_index(cls, index: Index, top: int, pole: str = "positive") -> KeyTriggers:
         """From an index, which may hold fewer for each key than were asked."""
-        values, positions = index.pole("positive")
+        values, positions = index.pole(pole)
         bounds = np.concatenate([[0], np.cumsum(index.manifest.layers)])
         return cls(np.asarray(values[:, :top]), np.asarray(positions[:, :top]).astype(np.int64), bounds)
 

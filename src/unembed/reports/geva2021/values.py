@@ -72,10 +72,26 @@ def targets_of(text: Text, triggers: KeyTriggers, target: str = "next") -> Int[n
 
 
 @torch.no_grad()
-def agreement(lm: Decoder, text: Text, triggers: KeyTriggers, *, basis: str = "raw", target: str = "next") -> Agreement:
+def agreement(
+    lm: Decoder,
+    text: Text,
+    triggers: KeyTriggers,
+    *,
+    basis: str = "raw",
+    target: str = "next",
+    negated: bool = False,
+) -> Agreement:
     """Every value's first token, its probability, and the place of the token that follows the key's first trigger.
 
     That trigger is the best one that is followed by a token: a sentence's last prefix is not.
+
+    Args:
+        lm: the model.
+        text: the corpus.
+        triggers: of all keys; with `negated`, of the negative pole.
+        basis: how values are read.
+        target: see `targets_of`.
+        negated: read -v, which is what a negative coefficient adds: its first token is the one v suppresses most.
 
     Memory: `lens.ROWS * lens.COLUMNS` scores at a time.
     """
@@ -86,7 +102,8 @@ def agreement(lm: Decoder, text: Text, triggers: KeyTriggers, *, basis: str = "r
     for layer in range(triggers.n_layers):
         rows = slice(int(triggers.bounds[layer]), int(triggers.bounds[layer + 1]))
         track = torch.from_numpy(np.maximum(first[rows], 0).astype(np.int64))[:, None]
-        reading = read(lm, written_values(lm, layer), 1, basis=basis, track=track)
+        vectors = written_values(lm, layer)
+        reading = read(lm, -vectors if negated else vectors, 1, basis=basis, track=track)
         tops.append(reading.ids[:, 0].cpu().numpy())
         probabilities.append(reading.probabilities[:, 0].float().cpu().numpy())
         ranks.append(reading.tracked_ranks[:, 0].cpu().numpy())

@@ -4,7 +4,8 @@ Made for dense feed-forward layers with memories; gated, RMS-normed and sandwich
 section says. Options: `examples` (2,000), `per_layer` (10 vectors for concepts), `clusters` (of all values; a tenth of
 them), `threshold` (of extreme sub-updates; else the outermost 0.5 %), `norm_values` (values of each layer for App. A.1;
 1,000), `basis` ("raw" or "frozen", of the scores), `exit_examples` (600, for section 6.2; 0: none), `prompts`
-and `words` (files for section 6.1: prompts to continue, banned words; without prompts it is left out).
+and `words` (files for section 6.1: prompts to continue, banned words; without prompts it is left out), `judge` (an
+object that names concepts beside the program, such as a language model; see `unembed.concepts.judge`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from unembed.concepts.judge import checked
 from unembed.corpus import Corpus, open_corpus
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.clusters import ValueClusters, cluster_values
@@ -42,6 +44,7 @@ DEFAULTS: Mapping[str, Any] = {
     "exit_examples": 600,
     "prompts": None,
     "words": None,
+    "judge": None,
 }
 _STAGES = 5
 
@@ -68,6 +71,8 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
     if not lm.d_mlp:
         raise Unsupported(f"geva2022 on {lm.name}", why="it has no feed-forward memories")
     lm.vocabulary  # noqa: B018  says at once that a tokenizer is missing
+    if chosen["judge"] is not None:
+        checked(chosen["judge"])
     text = open_corpus(corpus)
     passport = Passport(lm.name, lm.revision, str(lm.dtype)[6:], text.fingerprint, basis, work.seed, notes={"top": 30})
     work.progress("examples", 0, _STAGES)
@@ -76,6 +81,8 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
     sample = EventSample.from_arrays(work.stage("events", lambda: _events(lm, examples, work.seed)))
     work.progress("concepts", 2, _STAGES)
     concepts = concepts_section.three_kinds(lm, examples, int(chosen["per_layer"]), work.seed)
+    judge = chosen["judge"]
+    said = None if judge is None else concepts_section.judged_values(concepts["sub-updates"], judge, work)
     work.progress("clusters", 3, _STAGES)
     clusters = _clusters(lm, work, chosen["clusters"])
     counts = work.stage("token_counts", lambda: {"counts": token_counts(lm, text)})["counts"]
@@ -84,7 +91,7 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
     threshold = None if chosen["threshold"] is None else float(chosen["threshold"])
     extreme = extreme_sub_updates(sample, threshold, basis=basis)
     sections = (
-        concepts_section.section(concepts, passport),
+        concepts_section.section(concepts, passport, said),
         events_section.section(lm, sample, examples, basis, passport),
         layers_section.section(lm, sample, extreme, clusters, counts, passport),
         *control_section.sections(

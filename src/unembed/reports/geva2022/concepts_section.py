@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import torch
 
+from unembed.concepts.annotation import KINDS, Annotation, Pattern, agreement, automatic, summary
 from unembed.concepts.classes import COUNTED
+from unembed.concepts.judge import checked, judged
 from unembed.concepts.of_values import TOP, VectorConcepts, sample_memories, value_concepts, vector_concepts
 from unembed.corpus import Segment
 from unembed.memories.norm_overlap import vectors_like
@@ -14,25 +19,39 @@ from unembed.models.decoder import Decoder
 from unembed.reports.geva2022 import published
 from unembed.reports.intervals import columns, mean_of
 from unembed.reports.parts import Exhibit, Figure, Finding, Section
+from unembed.reports.work import Work
 from unembed.results import Passport, Table
 from unembed.stream.run import run
 
+NEGATED = "sub-updates, negated"
+"""What a negative coefficient promotes: the same values read at their other end."""
 WITH_STOP_WORDS = (*COUNTED, "stopwords")
 
 
 @torch.no_grad()
 def three_kinds(lm: Decoder, examples: list[Segment], per_layer: int, seed: int) -> dict[str, VectorConcepts]:
-    """Concepts of values, of random vectors like them, and of whole updates: so many of each from each layer."""
+    """Concepts of values, of random vectors like them, and of whole updates: so many of each from each layer.
+
+    Where coefficients are signed also of the values negated: what a negative coefficient promotes.
+    """
     generator = torch.Generator().manual_seed(seed)
     layers = range(lm.n_layers)
-    values = value_concepts(lm, sample_memories(lm, per_layer, seed))
+    chosen = sample_memories(lm, per_layer, seed)
+    values = value_concepts(lm, chosen)
+    signed = [(n, i) for n, i in chosen if lm.feed_forward(n).is_gated]
     random = [vectors_like(written_values(lm, n), per_layer, generator) for n in layers]
     labels = [f"random {n}.{i}" for n in layers for i in range(per_layer)]
     drawn = torch.randperm(len(examples), generator=generator)[:per_layer].tolist()
     updates = [run(lm, examples[i].tokens[None], "mlp_out", logits=False)["mlp_out"][:, 0, -1] for i in drawn]
     stacked = torch.stack(updates, dim=1)
+    negated = {}
+    if signed:
+        other_end = torch.cat([-written_values(lm, n, torch.tensor([i])) for n, i in signed])
+        names = [f"-L{n}.{i}" for n, i in signed]
+        negated = {NEGATED: vector_concepts(lm, other_end, names, [n for n, _ in signed], seed=seed)}
     return {
         "sub-updates": values,
+        **negated,
         "random vectors": vector_concepts(
             lm, torch.cat(random), labels, [n for n in layers for _ in range(per_layer)], seed=seed
         ),
@@ -46,8 +65,22 @@ def three_kinds(lm: Decoder, examples: list[Segment], per_layer: int, seed: int)
     }
 
 
-def section(found: dict[str, VectorConcepts], passport: Passport) -> Section:
-    """Tables, figures and findings."""
+def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotation:
+    """What a judge sees in the values' top tokens; asked once, then kept."""
+    who = checked(judge)
+
+    def compute() -> dict[str, np.ndarray]:
+        work.progress(f"asking {who.annotator}", 0, 1)
+        said = [[[p.description, p.kind, list(p.tokens)] for p in row] for row in judged(found, who).patterns]
+        return {"patterns": np.array(json.dumps(said))}
+
+    said = json.loads(str(work.stage("judge", compute)["patterns"]))
+    patterns = tuple(tuple(Pattern(d, kind, tuple(places)) for d, kind, places in row) for row in said)
+    return replace(automatic(found), annotator=who.annotator, patterns=patterns)
+
+
+def section(found: dict[str, VectorConcepts], passport: Passport, judge: Annotation | None = None) -> Section:
+    """Tables, figures and findings; with what a judge found in the same values, if one was asked."""
     table, by_layer = _table_2(found, passport), _by_layer(found, passport)
     rows = {row["vectors"]: row for row in table.rows()}
     real, random, updates = (rows[name] for name in ("sub-updates", "random vectors", "updates"))
@@ -85,7 +118,8 @@ def section(found: dict[str, VectorConcepts], passport: Passport) -> Section:
         "by hand; these are found by a program, so shares compare with each other, not with the paper's percentages.",
         "`random vectors` come from a normal with the mean and deviation of each layer's values. `updates` are whole "
         "FFN outputs at the ends of random prefixes. Where a norm follows the FFN, values are read behind its gain; "
-        "in gated layers coefficients take both signs, and values are read at their promoting end.",
+        "in gated layers coefficients take both signs: `sub-updates` are the values as they are, and those negated, "
+        "whose top tokens are the ones that the values suppress most, stand in a row of their own.",
     )
     figures = (
         Figure(
@@ -105,8 +139,8 @@ def section(found: dict[str, VectorConcepts], passport: Passport) -> Section:
             "line",
             "fig2",
             "layer",
-            ("in_a_concept", "random_vectors", "updates"),
-            ("sub-updates", "random vectors", "updates"),
+            ("in_a_concept", "random_vectors", "updates", *(("negated",) if NEGATED in found else ())),
+            ("sub-updates", "random vectors", "updates", *((NEGATED,) if NEGATED in found else ())),
             x_label="layer",
             y_label="share of top tokens",
             percent=True,
@@ -114,12 +148,26 @@ def section(found: dict[str, VectorConcepts], passport: Passport) -> Section:
     )
     exhibits = (
         Exhibit("tab2", table, "Published numbers are GPT2's; WikiLM's stand beside them.", _PERCENT),
-        Exhibit("fig2", by_layer, "", ("semantic", "syntactic", "names", "in_a_concept", "random_vectors", "updates")),
+        Exhibit("fig2", by_layer, "", _PERCENT_BY_LAYER),
+        *_judged(found["sub-updates"], judge, passport),
         Exhibit("concepts", found["sub-updates"].table(), "Every concept of the sampled values.", folded=True),
     )
     return Section("Concepts in the vocabulary (Sec. 4)", text, exhibits, figures, findings)
 
 
+def _judged(found: VectorConcepts, judge: Annotation | None, passport: Passport) -> list[Exhibit]:
+    if judge is None:
+        return []
+    both = [automatic(found), judge]
+    table = summary(both)
+    shares = Table(f"Concepts in the same values, by the program and by {judge.annotator}", table.columns, passport)
+    return [
+        Exhibit("judged", shares, percent=("in_a_pattern", *KINDS)),
+        Exhibit("judge_agreement", agreement(both, passport), "Token by token."),
+    ]
+
+
+_PERCENT_BY_LAYER = ("semantic", "syntactic", "names", "in_a_concept", "random_vectors", "updates", "negated")
 _PERCENT = ("in_a_concept", "with_stopwords", "semantic", "syntactic", "names", "in_a_concept_wikilm")
 
 
@@ -133,7 +181,7 @@ def _table_2(found: dict[str, VectorConcepts], passport: Passport) -> Table:
             mean_of(found[n].coverage(kinds), published=printed.get(column, {}).get(n, {}).get("gpt2")) for n in names
         ]
         cells |= columns(column, numbers)
-    cells["in_a_concept_wikilm"] = [published.COVERAGE[n]["wikilm"] for n in names]
+    cells["in_a_concept_wikilm"] = [published.COVERAGE.get(n, {}).get("wikilm") for n in names]
     cells |= columns("concepts", [mean_of(found[n].number().astype(np.float64)) for n in names])
     return Table("Share of the top 30 tokens that belong to a concept (Tab. 2)", cells, passport)
 
@@ -152,4 +200,6 @@ def _by_layer(found: dict[str, VectorConcepts], passport: Passport) -> Table:
     cells |= columns("in_a_concept", over_layers(real, COUNTED))
     cells |= columns("random_vectors", over_layers(found["random vectors"], COUNTED))
     cells |= columns("updates", over_layers(found["updates"], COUNTED))
+    if NEGATED in found:
+        cells |= columns("negated", over_layers(found[NEGATED], COUNTED))
     return Table("Concepts by layer and kind (Fig. 2)", cells, passport)
