@@ -249,11 +249,14 @@ class Trace(Shown):
             self._runs[key] = run(self.lm, self.tokens[None], tuple(points), self.edits)
         return self._runs[key]
 
-    def ranks_of(self, token: str | int, point: str = "resid_post", basis: str = "final") -> Int[Tensor, "layer pos"]:
-        """The rank of a token at every layer and position; 0 is the top."""
-        x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0]
+    def ranks_of(
+        self, token: str | int, point: str = "resid_post", basis: str = "final", position: int | None = None
+    ) -> Int[Tensor, "layer pos"]:
+        """The rank of a token at every layer, and at every position or the one that is asked; 0 is the top."""
+        at = slice(None) if position is None else [position_of(self.run, position)]
+        x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0, at]
         track = torch.full((*x.shape[:-1], 1), self.lm.single_token(token))
-        scale = self.scale.expand(*x.shape[:-1], 1) if basis == "frozen" else None
+        scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
         return read(self.lm, x, 1, basis=basis, scale=scale, track=track).tracked_ranks[..., 0]
 
     def prediction_ranks(self, point: str = "resid_post") -> Int[Tensor, "layer pos"]:

@@ -12,7 +12,9 @@ SCREENS = {
     "memory": ("#/memory?m=3.5", "blue positive"),
     "intervene": ("#/intervene?iv=M3.5:set:20@all", "baseline"),
     "heads": ("#/heads?h=2.3", "Raises"),
+    "beside": ("#/memory?m=3.5&mv=2.9", "Both promote"),
     "search": ("#/search?q=year", "memories"),
+    "concept": ("#/search/concept/places", "Tokens that members share"),
     "label": ("#/label", "Who are you?"),
     "labs": ("#/labs", "Values found"),
 }
@@ -21,7 +23,9 @@ RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("screen", list(SCREENS))
-def test_no_violation(opened, screen, theme):
+def test_no_violation(opened, served, screen, theme):
+    if screen == "concept":
+        served.session.index.add_label(4, 21, "places", author="emil")
     where, ready = SCREENS[screen]
     page = opened(where, theme=theme)
     page.locator("#main").get_by_text(ready).filter(visible=True).first.wait_for()

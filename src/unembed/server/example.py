@@ -22,14 +22,12 @@ def example(lm: Any) -> dict[str, Any]:
     """A trace, its last position and its entropies, and the sizes that the page needs to draw them."""
     trace = lm.trace(PROMPT)
     asked = Asked(PROMPT, -1, 10, "final", False, (), None)
-    view, _ = trace_view(
-        lm, asked, layer=None, memories=5, token=None, point="resid_post", tracing=lambda *_, **__: trace
-    )
+    view, _ = trace_view(lm, asked, layer=None, memories=5, token=None, point=None, tracing=lambda *_, **__: trace)
     sizes = {name: getattr(lm, name) for name in ("n_layers", "n_heads", "d_mlp", "d_vocab", "n_ctx")}
     found = {
         "model": {"name": lm.name, **sizes, "can": {"memories": True, "events": True}},
         "trace": emergence(lm, trace, PROMPT).to_dict(),
-        "position": {**view.to_dict(), "grid": None},
+        "position": view.to_dict(),
         "spread": spread(trace),
     }
     return rounded(json.loads(json.dumps(found)))

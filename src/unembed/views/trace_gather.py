@@ -53,7 +53,7 @@ def trace_view(
     layer: int | None,
     memories: int | None,
     token: str | int | None,
-    point: str,
+    point: str | None,
     tracing: Tracing | None = None,
     index: Any = None,
 ) -> tuple[TraceView, Passport]:
@@ -65,7 +65,7 @@ def trace_view(
         layer: only this layer.
         memories: sub-updates of each layer; 2, or 10 with `layer`, when None.
         token: the token to follow; the predicted one when None.
-        point: where the grid is read.
+        point: where the grid over all positions is read; no grid when None.
         tracing: gives the trace of a prompt under edits, where it may be at hand already; `lm.trace` when None.
         index: an index of the model, for the top trigger of each sub-update; none are shown when None.
     """
@@ -77,7 +77,10 @@ def trace_view(
     position, target = common["position"], common["target"].id
     each = memories if memories is not None else 2 if layer is None else 10
     updates = {n: _sub_updates(trace, n, position, each, target, asked, index) for n in layers}
-    grid = GridView(point, layers, [_candidates(trace, point, n, asked) for n in layers])
+    grid = None
+    if point is not None:
+        cells = _read(trace, point, asked)
+        grid = GridView(point, layers, [cells[n] for n in layers])
     view = TraceView(
         schema=SCHEMA_TRACE,
         **common,
@@ -124,7 +127,7 @@ def _common(lm: Any, trace: Any, asked: Asked, target: int | None, tracing: Trac
     position = asked.position % len(trace)
     texts = trace.token_strings
     # What the model itself says next, whatever basis the layers are read in.
-    prediction = _read(trace, "resid_post", asked, basis="final")[-1][position]
+    prediction = _column(trace, "resid_post", asked, position, basis="final")[-1]
     target = prediction[0].id if target is None else target
     notes = {**trace.passport.notes, "hide_unlearned": asked.hide_unlearned}
     passport = dataclasses.replace(trace.passport, basis=asked.basis, seed=asked.seed, notes=notes)
@@ -164,23 +167,26 @@ def edit_in_words(edit: Any) -> str:
 def _without_edits(tracing: Tracing, asked: Asked, position: int) -> list[Candidate] | None:
     if not asked.edits:
         return None
-    return _read(tracing(asked.prompt, edits=()), "resid_post", asked, basis="final")[-1][position]
+    return _column(tracing(asked.prompt, edits=()), "resid_post", asked, position, basis="final")[-1]
 
 
-def _read(trace: Any, point: str, asked: Asked, basis: str | None = None) -> list[list[list[Candidate]]]:
+def _read(trace: Any, point: str, asked: Asked) -> list[list[list[Candidate]]]:
     """Candidates by layer, position and place."""
+    columns = [_column(trace, point, asked, position) for position in range(len(trace))]
+    return [list(layer) for layer in zip(*columns, strict=True)]
+
+
+def _column(trace: Any, point: str, asked: Asked, position: int, basis: str | None = None) -> list[list[Candidate]]:
+    """Candidates of one position by layer and place."""
     found = trace.readings(
         point, max(asked.top, _READ_ANYWAY), basis or asked.basis, hide_unlearned=asked.hide_unlearned
     )
-    numbers = zip(found.ids.tolist(), found.tokens, found.probabilities.tolist(), found.logits.tolist(), strict=True)
+    numbers = (getattr(found, name)[:, position, : asked.top].tolist() for name in ("ids", "probabilities", "logits"))
+    texts = [layer[position] for layer in found.tokens]
     return [
-        [[Candidate(*entry) for entry in zip(*cell, strict=True)][: asked.top] for cell in zip(*layer, strict=True)]
-        for layer in numbers
+        [Candidate(i, text, p, logit) for i, p, logit, text in zip(*cell, strict=False)]
+        for cell in zip(*numbers, texts, strict=True)
     ]
-
-
-def _candidates(trace: Any, point: str, layer: int, asked: Asked) -> list[list[Candidate]]:
-    return _read(trace, point, asked)[layer]
 
 
 def _layers(
@@ -191,23 +197,25 @@ def _layers(
     asked: Asked,
     updates: dict[int, list[SubUpdateView]],
 ) -> list[LayerView]:
-    before, after = _read(trace, "resid_pre", asked), _read(trace, "resid_post", asked)
-    ranks = {p: trace.ranks_of(target, p, asked.basis)[:, position].tolist() for p in ("resid_pre", "resid_post")}
+    def at(point: str) -> tuple[list[list[Candidate]], list[int]]:
+        ranks = trace.ranks_of(target, point, asked.basis, position=position)
+        return _column(trace, point, asked, position), ranks[:, 0].tolist()
+
+    (before, rank_before), (after, rank_after) = at("resid_pre"), at("resid_post")
     try:
-        middle = _read(trace, "resid_mid", asked)
-        ranks["resid_mid"] = trace.ranks_of(target, "resid_mid", asked.basis)[:, position].tolist()
+        middle, rank_middle = at("resid_mid")
     except PointMissing:
-        middle = None  # parallel blocks and attention-only models have no stream between attention and FFN
+        middle, rank_middle = None, None  # parallel and attention-only blocks: no stream between attention and FFN
     events = _events(trace, position)
     return [
         LayerView(
             layer=n,
-            before=before[n][position],
-            middle=None if middle is None else middle[n][position],
-            after=after[n][position],
-            rank_before=ranks["resid_pre"][n],
-            rank_middle=None if middle is None else ranks["resid_mid"][n],
-            rank_after=ranks["resid_post"][n],
+            before=before[n],
+            middle=None if middle is None else middle[n],
+            after=after[n],
+            rank_before=rank_before[n],
+            rank_middle=None if rank_middle is None else rank_middle[n],
+            rank_after=rank_after[n],
             events=[event for event in events if event.layer == n],
             sub_updates=updates.get(n, []),
         )

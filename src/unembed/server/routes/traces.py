@@ -102,7 +102,7 @@ def router(session: Session) -> APIRouter:
 
         def work() -> dict[str, Any]:
             asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
-            return _without_grid(session, asked, None, memories, token)
+            return _position(session, asked, None, memories, token)
 
         return await answer(request, client, "position", key, "reading a position", work)
 
@@ -125,7 +125,7 @@ def router(session: Session) -> APIRouter:
 
         def work() -> dict[str, Any]:
             asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
-            return _without_grid(session, asked, layer, memories, token)
+            return _position(session, asked, layer, memories, token)
 
         return await answer(request, client, "layer", key, "reading a layer", work)
 
@@ -184,9 +184,7 @@ def router(session: Session) -> APIRouter:
     return routes
 
 
-def _without_grid(
-    session: Session, asked: Asked, layer: int | None, memories: int, token: str | None
-) -> dict[str, Any]:
+def _position(session: Session, asked: Asked, layer: int | None, memories: int, token: str | None) -> dict[str, Any]:
     """A trace view as the page reads it: the grid over positions came with the trace itself."""
     view, _ = trace_view(
         session.lm,
@@ -194,7 +192,7 @@ def _without_grid(
         layer=layer,
         memories=memories,
         token=a.token_of(token),
-        point="resid_post",
+        point=None,
         tracing=session.tracing,
     )
-    return {**view.to_dict(), "grid": None}
+    return view.to_dict()

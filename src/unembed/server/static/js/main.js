@@ -1,5 +1,5 @@
 /** The shell: header, rail, status line, keys; each screen is a module of its own, loaded when first opened. */
-import { append, button, fill, h, icon, say } from "./dom.js";
+import { button, fill, h, icon, say } from "./dom.js";
 import * as api from "./api.js";
 import { go, state, watch } from "./state.js";
 import * as tray from "./tray.js";
@@ -92,15 +92,20 @@ function draw() {
   } }, icon(name), title)));
   fill(document.getElementById("rail"), h("ul", {}, items));
   const status = document.getElementById("status");
+  let trouble = null;
+  let busy = [];
+  const tell = () => fill(status,
+    busy.length && h("span", { class: "run" }, `◌ ${busy[0]} …`),
+    trouble ? [h("span", { class: "bad" }, [trouble.message, trouble.why, trouble.fix].filter(Boolean).join(". ")), button("Copy details", () => navigator.clipboard?.writeText(JSON.stringify({ ...trouble, message: trouble.message })), { class: "quiet" }), button("Dismiss", () => ((trouble = null), tell()), { class: "quiet" })] : !busy.length && "Ready",
+    h("span", { class: "spacer" }), h("span", {}, "Press ", h("kbd", {}, "?"), " for keys"));
+  // A failure stays until it is dismissed, whatever else goes well meanwhile.
   api.listen(({ running, error }) => {
-    status.replaceChildren();
-    if (running.length) append(status, [h("span", { class: "run" }, `◌ ${running[0]} …`)]);
-    if (error) append(status, [h("span", { class: "bad" }, [error.message, error.why, error.fix].filter(Boolean).join(". ")), button("Copy details", () => navigator.clipboard?.writeText(JSON.stringify({ ...error, message: error.message })), { class: "quiet" }), button("Dismiss", () => ready(), { class: "quiet" })]);
+    busy = running;
+    trouble = error || trouble;
     if (error) say(error.message);
-    if (!running.length && !error) ready();
+    tell();
   });
-  const ready = () => fill(status, h("span", {}, "Ready"), h("span", { class: "spacer" }), h("span", {}, "Press ", h("kbd", {}, "?"), " for keys"));
-  ready();
+  tell();
 }
 
 function jump(text) {

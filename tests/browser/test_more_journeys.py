@@ -1,0 +1,131 @@
+"""The example, entropies, streaming, undoing, memories side by side, concepts, a text said twice."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from playwright.sync_api import expect
+
+from tests.browser.test_journeys import AT, PROMPT, grid
+
+
+def test_the_example_is_drawn_before_the_model_is_asked(opened):
+    page = opened()
+    expect(grid(page)).to_be_visible()
+    page.route("**/api/v1/traces**", lambda route: route.abort())
+    asked = []
+    page.on("request", lambda r: asked.append(r.url) if "/traces" in r.url else None)
+    page.reload()
+    expect(page.get_by_text("An example, traced with wren beforehand.")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^Sum [−\d]"))).to_be_visible()
+    page.get_by_role("radio", name="Entropy").click()
+    expect(page.get_by_text(f"{math.log(8192):.2f} nats")).to_be_visible()
+    assert asked == []
+    page.unroute("**/api/v1/traces**")
+    page.get_by_role("button", name="Trace it here").click()
+    expect(page.get_by_text("An example, traced")).to_be_hidden()
+    expect(grid(page)).to_be_visible()
+    assert "p=The+first+month" in page.url and asked
+
+
+def test_another_position_of_the_example_asks_the_model(opened):
+    page = opened()
+    grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click()
+    expect(page.get_by_role("complementary").get_by_text("position 3")).to_be_visible()
+    assert "p=The+first+month" in page.url and "pos=3" in page.url
+
+
+def test_entropy_is_the_librarys_and_asks_nothing(opened, lm):
+    page = opened(AT)
+    expect(page.get_by_text(re.compile(r"^Sum [−\d]"))).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    asked = []
+    page.on("request", lambda r: asked.append(r.url) if "/api/" in r.url else None)
+    page.get_by_role("radio", name="Entropy").click()
+    entropy = float(lm.trace(PROMPT).spread()[0][2, 6])
+    cell = grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 6 "))
+    expect(cell).to_have_attribute("aria-label", re.compile(rf"{entropy:.2f} nats"))
+    assert asked == []
+
+
+def test_a_long_trace_comes_in_parts(opened, lm):
+    page = opened()
+    text = " ".join(["She put the book on the table ."] * 12)
+    found = page.evaluate(
+        """async (text) => {
+          const api = await import(document.querySelector("script").src.replace("page.js", "api.js"));
+          const seen = [];
+          const whole = await api.trace(text, [], { on: (part) => seen.push(part.stages[0].ids.length) });
+          return [seen, whole.stages.map((s) => s.ids.length), (await api.trace(text, [])).id === whole.id];
+        }""",
+        text,
+    )
+    assert found[0] == sorted(set(found[0])) and found[0][0] < found[0][-1] == lm.n_layers
+    assert found[1:] == [[lm.n_layers] * 2, True]
+
+
+def test_edits_are_undone_and_done_again(opened):
+    page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:9@all")
+    region = page.get_by_role("region", name="Edits").first
+    expect(region.get_by_role("spinbutton", name="Value")).to_have_value("9")
+    region.get_by_role("button", name="Flip").click()
+    expect(region.get_by_role("spinbutton", name="Value")).to_have_value("-1")
+    region.get_by_role("button", name="Undo").click()
+    expect(region.get_by_role("spinbutton", name="Value")).to_have_value("9")
+    page.get_by_role("heading", name="Runs").click()
+    page.keyboard.press("Control+Shift+Z")
+    expect(region.get_by_role("spinbutton", name="Value")).to_have_value("-1")
+    region.get_by_role("button", name="Remove L3M5").click()
+    expect(page.get_by_text("Nothing is changed yet.")).to_be_visible()
+    page.keyboard.press("Control+Z")
+    expect(region.get_by_role("spinbutton", name="Value")).to_have_value("-1")
+
+
+def test_two_memories_side_by_side(opened, lm):
+    page = opened("#/memory?m=3.5")
+    page.get_by_role("textbox", name="Compare with").fill("L2M9")
+    page.get_by_role("textbox", name="Compare with").press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("L3M5 beside L2M9")
+    for layer, index in ((3, 5), (2, 9)):
+        first = lm.values.top_tokens(layer, index, 1)[0].replace(" ", "·")
+        region = page.get_by_role("region", name=f"L{layer}M{index}")
+        expect(region.get_by_role("listitem").first).to_contain_text(first)
+    shared = set(lm.values.top_tokens(3, 5, 50)) & set(lm.values.top_tokens(2, 9, 50))
+    expect(page.get_by_text(f"Both promote {len(shared)} of 50")).to_be_visible()
+    page.get_by_role("button", name="One only").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("L3M5")
+
+
+def test_a_coefficient_is_marked_in_what_is_usual(opened, lm):
+    page = opened(f"#/memory?m=3.5&p={PROMPT.replace(' ', '%20')}")
+    region = page.get_by_role("region", name="How large it usually is")
+    m = lm.trace(PROMPT).run.at("coefficients", 3)[0, :, 5]
+    largest = float(m[m.abs().argmax()])
+    expect(region.locator(".here")).to_have_count(1)
+    shown = region.locator("text", has_text="here").text_content() or ""
+    shown = shown.replace("−", "-").removeprefix("here ")
+    assert math.isclose(float(shown), largest, rel_tol=0.01)
+
+
+def test_a_name_leads_to_its_concept_and_into_the_edits(opened, served):
+    for layer, index in ((4, 11), (5, 12)):
+        served.session.index.add_label(layer, index, "weather", author="dora")
+    page = opened("#/memory?m=4.11")
+    page.get_by_role("button", name="weather", exact=True).click()
+    expect(page.get_by_role("heading", name="Concept: weather")).to_be_visible()
+    expect(page.get_by_role("link", name=re.compile("^L[45]M1[12]$"))).to_have_count(2)
+    page.get_by_role("button", name="Switch off").click()
+    expect(page.get_by_role("region", name="Edits").get_by_text("2 edits")).to_be_visible()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("2 edits")).to_be_hidden()
+
+
+def test_a_text_said_twice_shows_the_stripe(opened):
+    page = opened("#/heads?h=2.3")
+    region = page.get_by_role("region", name="Said twice")
+    expect(region.get_by_text(re.compile("of L2H3's attention"))).to_be_visible()
+    assert region.locator("rect.on").count() == 16
+    region.get_by_role("textbox", name="Text to say twice").fill("one two three four")
+    region.get_by_role("textbox", name="Text to say twice").press("Enter")
+    expect(region.locator("rect.on")).to_have_count(4)
