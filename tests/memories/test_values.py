@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+import unembed
 from tests.conftest import tiny
-from tests.families import DENSE
+from tests.families import DENSE, build
 from unembed.errors import InvalidInput, OutOfRange
-from unembed.memories.values import Values, value_readings, written_values
+from unembed.memories.values import Values, first_tokens, value_readings, written_values
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -49,3 +50,19 @@ def test_bad_input_is_refused() -> None:
         Values(lm).top_tokens(0, 192)
     with pytest.raises(InvalidInput, match="a value has no run"):
         value_readings(lm, basis="frozen")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "phi", "llama", "gemma2", "olmo2", "cohere", "opt"])
+@pytest.mark.parametrize("basis", ["raw", "final"])
+def test_first_tokens_of_both_ends_are_those_of_the_model_itself(family: str, basis: str) -> None:
+    lm = unembed.load(build(family, torch.float64))
+    head, norm = lm.hf.get_output_embeddings(), lm.structure.final_norm
+    for layer in range(lm.n_layers):
+        v = written_values(lm, layer)
+        plus, minus = first_tokens(lm, layer, basis=basis, negated=True)
+        for sign, found in ((1, plus), (-1, minus)):
+            with torch.no_grad():
+                scores = sign * v @ lm.weights.W_U if basis == "raw" else head(norm.module(sign * v))
+            assert found is not None and torch.equal(found, scores.argmax(-1))
+        once, none = first_tokens(lm, layer, basis=basis)
+        assert none is None and torch.equal(once, plus)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unembed.corpus import Batch
 from unembed.lens import read
-from unembed.memories.values import written_values
+from unembed.memories.values import first_tokens, written_values
 from unembed.models.decoder import Decoder
 from unembed.sweeps import Need, Reducer
 
@@ -59,12 +59,12 @@ class Examples(Reducer):
         self._layers = range(lm.n_layers)
         self._norms, self._tops, self._flipped = [], [], []
         for layer in self._layers:
-            values = written_values(lm, layer)
-            self._norms.append(values.norm(dim=-1))
-            self._tops.append(read(lm, values, 1, basis=self.basis).ids[:, 0])
+            self._norms.append(written_values(lm, layer).norm(dim=-1))
             signed = lm.feed_forward(layer).is_gated or lm.feed_forward(layer).activation != "relu"
             # A memory with m < 0 adds -v: it puts first what -v does.
-            self._flipped.append(read(lm, -values, 1, basis=self.basis).ids[:, 0] if signed else None)
+            first, flipped = first_tokens(lm, layer, basis=self.basis, negated=signed)
+            self._tops.append(first)
+            self._flipped.append(flipped)
         shape = (lm.n_layers, self._n)
         self._found: dict[str, np.ndarray] = {k: np.full(shape, -1, t) for k, t in WHOLE.items()}
         self._found |= {k: np.full(shape, np.nan, t) for k, t in REAL.items()}
