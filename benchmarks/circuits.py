@@ -1,11 +1,10 @@
 """Attention circuits at GPT-2 small's size, beside TransformerLens and beside the limits of the machine.
 
-    python benchmarks/circuits.py                       # against limits, and our own times
-    python benchmarks/circuits.py --peers PATH          # and TransformerLens, from a folder on the import path
-    python benchmarks/circuits.py heads --rounds 1      # one part
-    python benchmarks/circuits.py --large               # composition of 8B-shaped heads: peak memory
+    python benchmarks/circuits.py entries heads large                     # against limits
+    .peers/transformer-lens-3.9.0/bin/python benchmarks/circuits.py composition copying     # beside TransformerLens
 
-Random weights: no result here depends on what a model learned. Contestants for memory run in a process of their own.
+All parts when none is named; composition and copying are left out where TransformerLens is not installed. Random
+weights: no result here depends on what a model learned. Contestants for memory run in a process of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import resource
 import subprocess
 import sys
 import time
+from importlib import metadata
 from types import SimpleNamespace
 
 import torch
@@ -73,10 +73,11 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def alone(contestant: str, path: str | None) -> dict:
+def alone(contestant: str) -> dict:
     """One contestant's seconds, memory growth in GiB and answer, in a process of its own."""
-    command = [sys.executable, __file__, "--contestant", contestant, *(["--peers", path] if path else [])]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, __file__, "--contestant", contestant], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{contestant} ended with {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -123,34 +124,46 @@ def off(a: dict, b: dict) -> float:
     return max(float((torch.tensor(x) - torch.tensor(y)).abs().max()) for x, y in pairs)
 
 
-def composition(path: str | None, rounds: int) -> None:
-    a = alone("ours-composition", path)
-    print(f"Q-, K- and V-composition of all pairs: {a['seconds']:.2f} s, {a['gib']:.2f} GiB")
-    if path:
-        b = alone("peer-composition", path)
-        note = f"{a['seconds']:.2f} s to {b['seconds']:.1f} s, largest difference {off(a, b):.0e} (allowed 1e-06)"
-        memory = f"{a['gib']:.2f} GiB to {b['gib']:.2f} GiB"
-        claims = [
-            Claim("time, to TransformerLens", a["seconds"] / b["seconds"], 1 / 20, note),
-            Claim("memory, to TransformerLens", a["gib"] / b["gib"], 1 / 20, memory),
-        ]
-        record("Composition scores of GPT-2 small's size", claims, how=HOW + " Q, K and V of all pairs of 144 heads.")
+def installed() -> str | None:
+    """TransformerLens and its version, where it is installed."""
+    try:
+        return f"TransformerLens {metadata.version('transformer-lens')}"
+    except metadata.PackageNotFoundError:
+        print("no TransformerLens here: run this part with .peers/transformer-lens-3.9.0/bin/python", file=sys.stderr)
+        return None
 
 
-def copying(path: str | None, rounds: int) -> None:
-    first, again = alone("ours-copying", path), alone("ours-copying-again", path)
-    print(f"copying scores of 144 heads: {first['seconds']:.2f} s, W_U W_E known {again['seconds']:.2f} s")
-    if path:
-        b = alone("peer-copying", path)
-        claims = []
-        for what, mine, target in (("first call", first, 1 / 20), ("W_U W_E known", again, 1 / 80)):
-            note = f"{mine['seconds']:.2f} s to {b['seconds']:.1f} s, difference {off(mine, b):.0e} (allowed 1e-05)"
-            claims.append(Claim(f"{what}, to TransformerLens", mine["seconds"] / b["seconds"], target, note))
-        record("Copying scores of GPT-2 small's size", claims, how=HOW + " 144 heads over the whole vocabulary.")
+def composition(rounds: int) -> None:
+    if (name := installed()) is None:
+        return
+    a, b = alone("ours-composition"), alone("peer-composition")
+    note = f"{a['seconds']:.2f} s to {b['seconds']:.1f} s"
+    claims = [
+        Claim(f"time, to {name}", a["seconds"] / b["seconds"], 1 / 20, note),
+        Claim(f"memory, to {name}", a["gib"] / b["gib"], 1 / 20, f"{a['gib']:.3f} GiB to {b['gib']:.2f} GiB"),
+        Claim("largest difference", off(a, b), 1e-6),
+    ]
+    record("Composition scores of GPT-2 small's size", claims, how=HOW + " Q, K and V of all pairs of 144 heads.")
+
+
+def copying(rounds: int) -> None:
+    if (name := installed()) is None:
+        return
+    first, again, b = alone("ours-copying"), alone("ours-copying-again"), alone("peer-copying")
+    claims = []
+    for what, mine, target in (("first call", first, 1 / 20), ("W_U W_E known", again, 1 / 80)):
+        note = f"{mine['seconds']:.2f} s to {b['seconds']:.1f} s"
+        claims.append(Claim(f"{what}, to {name}", mine["seconds"] / b["seconds"], target, note))
+    claims.append(Claim("largest difference", off(first, b), 1e-5))
+    kept = (
+        f"{first['gib']:.2f} GiB, where a d_vocab x d_head factor of every head would be {L * H * V * DH / 2**28:.1f}"
+    )
+    claims.append(Claim("memory, to one such factor of every head", first["gib"] / (L * H * V * DH / 2**28), 1.0, kept))
+    record("Copying scores of GPT-2 small's size", claims, how=HOW + " 144 heads over the whole vocabulary.")
 
 
 @torch.no_grad()
-def entries(path: str | None, rounds: int) -> None:
+def entries(rounds: int) -> None:
     import unembed
     from unembed.attention.entries import COLUMNS, ROWS
 
@@ -169,7 +182,7 @@ def entries(path: str | None, rounds: int) -> None:
 
 
 @torch.no_grad()
-def heads(path: str | None, rounds: int) -> None:
+def heads(rounds: int) -> None:
     import unembed
 
     lm = small()
@@ -187,12 +200,26 @@ def heads(path: str | None, rounds: int) -> None:
 
 
 HOW = "One thread, CPU time, random weights."
-PARTS = {"composition": composition, "copying": copying, "entries": entries, "heads": heads}
+
+
+def large(rounds: int) -> None:
+    """Composition of heads of an 8B model's shape, its memory beside the limit of 24 GiB for all of the process."""
+    out = alone("large")
+    layers, gib = out["layers"], out["gib"]
+    # Weights in bfloat16 grow with the layers; what the computation adds does not: it holds at most 256 heads a side.
+    whole = out["weights_gib"] / layers * 32 + gib
+    note = f"{gib:.2f} GiB beyond the weights with {layers} layers, {whole:.1f} GiB with all heads of 32 layers"
+    claims = [Claim("peak memory with 32 layers, to 24 GiB", whole / 24, 1.0, note)]
+    how = f"32 heads, 8 key-value heads, d_model 4096, bfloat16; {out['pairs']:,} pairs in {out['seconds']:.0f} s."
+    record("Composition of 8B-shaped heads", claims, how=how)
+
+
+PARTS = {"composition": composition, "copying": copying, "entries": entries, "heads": heads, "large": large}
 
 
 @torch.no_grad()
-def large(layers: int = 3) -> None:
-    """Heads of an 8B model's shape (32 heads, 8 key-value heads, d_model 4096), a few layers of them."""
+def contest_large(layers: int = 9) -> None:
+    """Heads of an 8B model's shape (32 heads, 8 key-value heads, d_model 4096): nine layers, which fill both sides."""
     from unembed.attention import composition
 
     d_model, heads, kv, d_head = 4096, 32, 8, 128
@@ -212,27 +239,27 @@ def large(layers: int = 3) -> None:
     before = peak()
     seconds, _ = timed(lambda: composition.composition(lm, "k"))  # type: ignore[arg-type]
     pairs = layers * (layers - 1) // 2 * heads * heads
-    print(f"{pairs} pairs of 8B-shaped heads: {seconds:.0f} s, {peak() - before:.2f} GiB beyond the weights")
+    held = sum(t.nbytes for group in vars(weights).values() for t in group) / 2**30
+    found = {"seconds": seconds, "gib": peak() - before, "weights_gib": held, "layers": layers, "pairs": pairs}
+    print(json.dumps(found))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all when none")
-    parser.add_argument("--peers", help="folders that hold TransformerLens 3 and what it needs, with colons between")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--contestant")
-    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--contestant", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    if asked.peers:
-        sys.path += asked.peers.split(":")
-    if asked.contestant:
+    if asked.contestant == "large":
+        contest_large()
+    elif asked.contestant:
         contest(asked.contestant)
-    elif asked.large:
-        large()
     else:
+        if unknown := sorted(set(asked.parts) - set(PARTS)):
+            parser.error(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
         for part in asked.parts or PARTS:
-            PARTS[part](asked.peers, asked.rounds)
+            PARTS[part](asked.rounds)
 
 
 if __name__ == "__main__":
