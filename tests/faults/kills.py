@@ -58,14 +58,14 @@ def disk_full(world: World, draw: random.Random) -> tuple[Round, list[Ended]]:
     ends: list[Ended] = []
 
     def once(folder: Path) -> bool:
-        after, room = draw.randrange(28), draw.randrange(4096)
-        ends.append(forked(lambda: _short_of_room(world, folder, after, room)))
+        after, room = draw.randrange(draw.choice((5, 22))), draw.randrange(1500)
+        ends.append(forked(lambda: short_of_room(world, folder, after, room)))
         return ends[-1].code != 0
 
     return _round(world, draw.randint(1, 3), once), ends
 
 
-def _short_of_room(world: World, folder: Path, after: int, room: int) -> None:
+def short_of_room(world: World, folder: Path, after: int, room: int) -> None:
     """Build, and from the file of that number on let no file grow beyond `room` bytes."""
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write fails, with an error instead of a signal

@@ -61,8 +61,6 @@ def make(folder: Path) -> World:
     (folder / "corpus.txt").write_text("\n\n".join(TEXTS * 2), encoding="utf-8")
     world = World(folder, load(folder / "model"), {})
     world.build(world.index)
-    gc.collect()
-    gc.freeze()  # forks leave what is here alone: a collection would copy it all, and swallow a Ctrl-C that meets it
     return World(folder, world.lm, contents(world.index))
 
 
@@ -101,7 +99,9 @@ def forked(work: Callable[[], Any], meanwhile: Callable[[BaseProcess], None] = l
                 sys.stderr.flush()
 
         process = multiprocessing.get_context("fork").Process(target=inside)
+        gc.freeze()  # in the fork, a collection would copy all that is here, and swallow a Ctrl-C that meets it
         process.start()
+        gc.unfreeze()
         meanwhile(process)
         process.join()
         assert process.exitcode is not None

@@ -6,11 +6,16 @@ every number shown is one that the library returned.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from types import FrameType
 
 
 def main() -> None:
     """Entry point of the `unembed` command; the commands are imported only when it runs."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         from unembed.cli.main import app
 
@@ -18,6 +23,15 @@ def main() -> None:
     except KeyboardInterrupt:  # while the commands are imported: later, they say so themselves
         print("unembed: Interrupted.", file=sys.stderr)
         sys.exit(130)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C. An exception that meets the import of torch aborts in C++; before torch is there, nothing was begun."""
+    torch = sys.modules.get("torch")
+    if torch is None or getattr(torch.__spec__, "_initializing", False):
+        os.write(2, b"unembed: Interrupted.\n")
+        os._exit(130)
+    raise KeyboardInterrupt
 
 
 __all__ = ["main"]

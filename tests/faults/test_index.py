@@ -1,0 +1,53 @@
+"""Indexes killed, cut off, damaged and shared; `benchmarks/faults.py` does the same many times more."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.faults import damage, kills, together
+from tests.faults.made import World
+
+
+def test_killed_at_random_moments_and_resumed_the_bytes_are_the_same(world: World) -> None:
+    draw = random.Random(0)
+    rounds = [kills.killed(world, draw, 0.4) for _ in range(4)]
+    assert sum(r.stops for r in rounds) >= 3
+    assert all(r.sound and r.identical for r in rounds)
+
+
+def test_on_a_full_disk_a_build_is_one_line_and_goes_on_later(world: World) -> None:
+    draw = random.Random(3)
+    rounds = [kills.disk_full(world, draw) for _ in range(4)]
+    ends = [ended for _, some in rounds for ended in some if ended.code]
+    assert len(ends) >= 3
+    assert all(e.code == 1 and e.stderr.startswith("unembed: ") and e.stderr.count("\n") == 1 for e in ends), ends
+    assert all(r.sound and r.identical for r, _ in rounds)
+
+
+def test_the_search_file_meets_a_full_disk(world: World) -> None:
+    last = len(world.built) - 2  # of all files but the manifest, the last to be written
+    ended = kills.forked(lambda: kills.short_of_room(world, world.folder / "full", last, 3000))
+    assert (ended.code, ended.stderr.count("\n")) == (1, 1), ended
+    assert "search.sqlite" in ended.stderr
+
+
+@pytest.mark.parametrize("kind", damage.KINDS)
+def test_a_damaged_file_is_named_never_answered_from_and_repaired(
+    world: World, expected: dict[str, str], kind: str
+) -> None:
+    assert not any(answer.startswith(("refused: ", "broke: ")) for answer in expected.values())
+    draw = random.Random(kind)
+    for number, file in enumerate(world.built):
+        if number % 3 == damage.KINDS.index(kind) or file == "manifest.json":
+            outcome = damage.tried(world, file, kind, draw, expected)
+            assert not outcome.wrong, outcome
+            assert outcome.refused, outcome
+            assert outcome.named and outcome.repaired, outcome
+
+
+def test_readers_beside_a_builder_get_right_answers_or_one_line(world: World, expected: dict[str, str]) -> None:
+    found = together.run(world, readers=2, repairs=2, seed=0, expected=expected)
+    assert set(found) <= {"right", "refused"}, found
+    assert found["right"] >= 10

@@ -1,0 +1,54 @@
+"""Readers of one index while a builder makes it, damages it and repairs it: each answer is right, or one line."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.faults.damage import answers, harm
+from tests.faults.made import World
+
+
+def run(world: World, readers: int, repairs: int, seed: int, expected: dict[str, str]) -> Counter[str]:
+    """How many answers were right, refused, or wrong: `readers` processes ask while the index is built and repaired."""
+    folder, draw = world.folder / "shared", random.Random(seed)
+    fork: Any = multiprocessing.get_context("fork")
+    done = fork.Event()
+    found = [world.folder / f"reader-{n}.json" for n in range(readers)]
+    processes = [fork.Process(target=_read, args=(world, folder, expected, done, path)) for path in found]
+    for process in processes:
+        process.start()
+    try:
+        world.build(folder)
+        for _ in range(repairs):
+            harm(folder / draw.choice([name for name in world.built if name != "manifest.json"]), "gone", draw)
+            world.build(folder)
+    finally:
+        done.set()
+        for process in processes:
+            process.join()
+        shutil.rmtree(folder)
+    total: Counter[str] = Counter()
+    for path in found:
+        total.update(json.loads(path.read_text(encoding="utf-8")))
+    return total
+
+
+def _read(world: World, folder: Path, expected: dict[str, str], done: Any, out: Path) -> None:
+    count: Counter[str] = Counter()
+    while not done.is_set() or not count["right"]:
+        for name, answer in answers(world, folder).items():
+            if answer.startswith("refused: "):
+                count["refused"] += 1
+            elif answer == expected[name]:
+                count["right"] += 1
+            else:
+                count[f"wrong: {name}: {answer[:200]}"] += 1
+        if done.is_set() and not folder.is_dir():
+            break
+    out.write_text(json.dumps(count), encoding="utf-8")
