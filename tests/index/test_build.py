@@ -13,10 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import tiny
 from tests.index.conftest import corpus_of
+from unembed.cli.index_view import status_lines
 from unembed.corpus import open_corpus
 from unembed.errors import CorpusUnreadable, IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index, lock
@@ -190,6 +192,18 @@ def test_a_full_disk_is_one_line_and_the_build_goes_on_later(
     assert not list((tmp_path / "index").rglob("*.writing"))
     Index.build(lm, corpus_of(), tmp_path / "index", **_OPTIONS)
     assert contents(tmp_path / "index") == contents(built.path)
+
+
+def test_a_fast_index_says_what_it_changed(lm: LanguageModel, built: Index, tmp_path: Path) -> None:
+    index = Index.build(lm, corpus_of(), tmp_path / "fast", fast="float32", **_OPTIONS)
+    notes = index.passport.notes
+    assert notes["fast"] == "float32" and 0 < notes["largest_change"] < 1e-5
+    assert f"largest change {notes['largest_change']:g}" in index.triggers(0, 0).passport.line()
+    assert any("swept fast (float32)" in line for line in status_lines(index.status()))
+    assert not any("fast" in line for line in status_lines(built.status()))
+    assert np.allclose(index.trigger_lists["positive"][0], built.trigger_lists["positive"][0], rtol=1e-4)
+    with pytest.raises(IndexFault, match="index of another fast: float32 there, None now"):
+        Index.build(lm, corpus_of(), tmp_path / "fast", **_OPTIONS)
 
 
 def test_manifests_that_cannot_be_used(copy: Path, tmp_path: Path) -> None:

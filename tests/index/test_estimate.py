@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.index.conftest import TEXTS, corpus_of
+from unembed.cli.index_view import in_words
 from unembed.corpus import open_corpus
 from unembed.errors import CorpusUnreadable, Unsupported
 from unembed.index import Index
+from unembed.index import estimate as estimating
 from unembed.language_model import LanguageModel
 
 
@@ -32,6 +38,16 @@ def test_a_large_corpus_is_extrapolated(lm: LanguageModel, tmp_path: Path) -> No
     assert cost.tokens == pytest.approx(sum(len(s) - s.skip for s in corpus.segments(lm)), rel=0.03)
     built = Index.build(lm, corpus, tmp_path / "index")
     assert cost.bytes == pytest.approx(built.status()["bytes"], rel=0.5)
+
+
+def test_a_busy_machine_is_told_from_a_quiet_one(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count()
+    clocks = SimpleNamespace(perf_counter=lambda: 4.0 * next(seconds), process_time=time.process_time)
+    monkeypatch.setattr(estimating, "time", clocks)
+    cost = Index.estimate(lm, corpus_of(), 5)
+    assert cost.seconds_busy > 2 * cost.seconds > 0
+    assert "if the machine stays as busy as now" in in_words(cost, "m")
+    assert "busy" not in in_words(replace(cost, seconds_busy=cost.seconds), "m")
 
 
 def test_what_cannot_be_estimated(lm: LanguageModel) -> None:

@@ -91,6 +91,14 @@ def build(
         bool, typer.Option("--distinct", help="Of equal prefixes, keep one.", rich_help_panel=_SWEEP)
     ] = False,
     engine: Annotated[Literal["local", "ray"], typer.Option(help="Where to run.", rich_help_panel=_SWEEP)] = "local",
+    fast: Annotated[
+        Literal["float32", "bfloat16"] | None,
+        typer.Option(
+            help="A faster pass that is not bit for bit the model's; the index says by how much.",
+            show_default=False,
+            rich_help_panel=_SWEEP,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")] = False,
     model: options.Model = "wren",
     revision: options.Revision = None,
@@ -120,7 +128,7 @@ def build(
 
         out = cached_path(lm, read)
     if dry_run or not is_complete(out):
-        cost = unembed.Index.estimate(lm, read, top, top_tokens=top_tokens, poles=poles)
+        cost = unembed.Index.estimate(lm, read, top, top_tokens=top_tokens, poles=poles, fast=fast)
         print(in_words(cost, lm.name), file=sys.stderr)
     if dry_run:
         deliver({"schema": "unembed.index.estimate/1", **cost.to_dict()}, as_json, lambda: None)
@@ -128,7 +136,7 @@ def build(
     report = Report()
     index = unembed.Index.build(
         lm, read, out, top, engine, top_tokens=top_tokens, poles=poles, min_prefix=min_prefix, skip_first=skip_first,
-        per_document=per_document, distinct=distinct, progress=report,
+        per_document=per_document, distinct=distinct, fast=fast, progress=report,
     )  # fmt: skip
     report.end()
     _status(index, as_json)

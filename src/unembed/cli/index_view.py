@@ -101,9 +101,12 @@ def _short(token: str, cells: int, style: str = "") -> Any:
 def in_words(cost: Any, model: str) -> str:
     """An estimate as one line."""
     about = "" if cost.is_exact else "about "
+    took = duration(cost.seconds)
+    if cost.seconds_busy > 1.3 * cost.seconds:
+        took += f" ({duration(cost.seconds_busy)} if the machine stays as busy as now)"
     return (
         f"{visible(model, prose=True)}: {cost.keys:,} keys over {about}{cost.tokens:,} tokens; "
-        f"about {duration(cost.seconds)}, {size(cost.bytes)} on disk, {size(cost.memory)} of lists in memory"
+        f"about {took}, {size(cost.bytes)} on disk, {size(cost.memory)} of lists in memory"
     )
 
 
@@ -131,8 +134,11 @@ def status_lines(state: dict[str, Any]) -> list[str]:
         f"{', '.join(state['poles']) or 'none yet'}",
         f"disk    {size(state['bytes'])}: {', '.join(parts)}",
     ]
+    if fast := passport["notes"].get("fast"):
+        change = passport["notes"]["largest_change"]
+        lines.insert(2, f"        swept fast ({fast}): coefficients changed by at most {change:.2g} of the largest")
     if counts:
-        lines.insert(3, f"        {', '.join(counts)}")
+        lines.insert(-2, f"        {', '.join(counts)}")
     if state["labels"]:
         lines.append(f"labels  {state['labels']:,}")
     return lines

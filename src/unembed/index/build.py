@@ -34,7 +34,16 @@ from unembed.index.stream_files import open_stream, write_stream
 from unembed.index.text_search import write_search
 from unembed.memories.values import value_readings, written_values
 from unembed.models.decoder import Decoder
-from unembed.sweeps import ActiveFraction, ActiveShare, MeanVariance, Moments, TopTriggers, Triggers, sweep
+from unembed.sweeps import (
+    ActiveFraction,
+    ActiveShare,
+    MeanVariance,
+    Moments,
+    TopTriggers,
+    Triggers,
+    fast_difference,
+    sweep,
+)
 
 CHECKPOINT = ".sweep"
 Progress = Callable[[str, int, int | None], None]
@@ -65,9 +74,19 @@ def build(
         if (folder / MANIFEST_NAME).exists():
             manifest = resumable(folder, wanted, resume)
         else:
-            manifest = wanted
+            manifest = _with_difference(wanted, lm, corpus, settings)
             write_manifest(folder, manifest)
         return _Builder(lm, corpus, folder, settings, progress).finish(manifest)
+
+
+def _with_difference(manifest: Manifest, lm: Decoder, corpus: Corpus, settings: Settings) -> Manifest:
+    """A fast sweep says in the passport what it changed, measured on the first batch."""
+    if settings.fast is None:
+        return manifest
+    first = next(corpus.batches(lm, settings.tokens_per_batch))
+    notes = {"fast": settings.fast, "largest_change": float(f"{fast_difference(lm, first, settings.fast):.2g}")}
+    passport = manifest.passport
+    return replace(manifest, passport=replace(passport, notes={**passport.notes, **notes}))
 
 
 class _Builder:
@@ -159,6 +178,7 @@ class _Builder:
             engine=s.engine,
             checkpoint=self._folder / CHECKPOINT,
             tokens_per_batch=s.tokens_per_batch,
+            fast=s.fast,
             progress=lambda at: self._progress("triggers", at.tokens, round(at.tokens / max(at.share, 1e-9))),
         )
         entries = []

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+import torch
+
 from unembed.corpus import Corpus, Segment
 from unembed.corpus.batches import bucketed
 from unembed.index.plan import Settings
@@ -29,7 +32,8 @@ class Estimate:
         tokens: of the corpus.
         segments: sentences or windows.
         keys: of all layers.
-        seconds: of the whole build, on this machine as busy as it is now.
+        seconds: of the whole build, on this machine with nothing else to do.
+        seconds_busy: with the machine as busy as it was while this was measured.
         bytes: of the finished index, the corpus's tokens and the search file included.
         memory: bytes of the sweep's state.
         is_exact: whether the corpus was counted whole.
@@ -39,6 +43,7 @@ class Estimate:
     segments: int
     keys: int
     seconds: float
+    seconds_busy: float
     bytes: int
     memory: int
     is_exact: bool
@@ -57,28 +62,28 @@ def estimate(lm: Decoder, corpus: Corpus, settings: Settings) -> Estimate:
     """
     lm.feed_forward(0)
     sample: list[Segment] = []
-    tokens, is_exact, began = 0, True, time.perf_counter()
+    tokens, is_exact, began = 0, True, _Moment()
     for segment in corpus.segments(lm):
         if tokens >= _SAMPLE:
             is_exact = False
             break
         sample.append(segment)
         tokens += len(segment) - segment.skip
-    cutting = (time.perf_counter() - began) / max(1, tokens)
+    cutting = began.spent(1) / max(1, tokens)
     scale = 1.0 if is_exact else _times(corpus, sample[-1])
     reducers = [TopTriggers(settings.top, poles=settings.poles, by=settings.by), MeanVariance(), ActiveFraction()]
-    a_token = _run(lm, sample, reducers, settings.tokens_per_batch)
-    began = time.perf_counter()
+    a_token = _run(lm, sample, reducers, settings)
+    began = _Moment()
     value_readings(lm, settings.top_tokens, layers=[0])
-    a_layer = time.perf_counter() - began
+    a_layer = began.spent(_threads(lm))
     keys = sum(int(lm.weights.W_out[n].shape[0]) for n in range(lm.n_layers))
     both = settings.poles == "both" or (settings.poles == "auto" and lm.feed_forward(0).is_gated)
     slots = keys * settings.top * (2 if both else 1)
     all_tokens, segments = round(tokens * scale), round(len(sample) * scale)
     size = slots * _TRIGGER + keys * settings.top_tokens * _VALUE_TOKEN + segments * _SEGMENT
     size += all_tokens * _TOKEN + min(all_tokens, slots * tokens / max(1, len(sample))) * _SEARCHED
-    seconds = all_tokens * (a_token + 2 * cutting) + a_layer * lm.n_layers + slots * 2e-6
-    return Estimate(all_tokens, segments, keys, seconds, round(size), slots * 12, is_exact)
+    quiet, busy = all_tokens * (a_token + 2 * cutting) + a_layer * lm.n_layers + slots * 2e-6
+    return Estimate(all_tokens, segments, keys, float(quiet), float(busy), round(size), slots * 12, is_exact)
 
 
 def _times(corpus: Corpus, last: Segment) -> float:
@@ -89,8 +94,8 @@ def _times(corpus: Corpus, last: Segment) -> float:
     return max(1.0, found) if found < float("inf") else 1.0
 
 
-def _run(lm: Decoder, sample: Sequence[Segment], reducers: Sequence[Reducer], tokens_per_batch: int) -> float:
-    """Seconds a token that a sweep takes, over the first batches of a sample."""
+def _run(lm: Decoder, sample: Sequence[Segment], reducers: Sequence[Reducer], settings: Settings) -> np.ndarray:
+    """Seconds a token that a sweep takes, quiet and busy, over the first batches of a sample."""
     swept, seen = [], 0
     for segment in sample:
         swept.append(segment)
@@ -99,8 +104,26 @@ def _run(lm: Decoder, sample: Sequence[Segment], reducers: Sequence[Reducer], to
             break
     for reducer in reducers:
         reducer.start(lm)
-    began = time.perf_counter()
-    with feeding(lm, reducers) as feed:
-        for batch in bucketed(iter(swept), tokens_per_batch, 64):
+    with feeding(lm, reducers, settings.fast) as feed:
+        began = _Moment()
+        for batch in bucketed(iter(swept), settings.tokens_per_batch, 64):
             feed(batch)
-    return (time.perf_counter() - began) / max(1, seen)
+        return began.spent(_threads(lm)) / max(1, seen)
+
+
+def _threads(lm: Decoder) -> int | None:
+    """How many threads share the model's work; None where another device does it."""
+    return torch.get_num_threads() if lm.device.type == "cpu" else None
+
+
+class _Moment:
+    """When something began, by the clock and by this process's processor time."""
+
+    def __init__(self) -> None:
+        self._clock, self._processor = time.perf_counter(), time.process_time()
+
+    def spent(self, threads: int | None) -> np.ndarray:
+        """Seconds since: what they would have been on a quiet machine, and what they were."""
+        busy = time.perf_counter() - self._clock
+        quiet = busy if threads is None else min(busy, (time.process_time() - self._processor) / threads)
+        return np.array([quiet, busy])

@@ -28,7 +28,7 @@ from unembed.index.vectors import Vectors
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
 from unembed.results import Table
-from unembed.sweeps import Ray
+from unembed.sweeps import Fast, Ray
 
 
 class Index(Contents):
@@ -63,6 +63,7 @@ class Index(Contents):
         skip_first: bool = False,
         per_document: int | None = None,
         distinct: bool = False,
+        fast: Fast | None = None,
         tokens_per_batch: int = 2048,
         progress: building.Progress | None = None,
     ) -> Index:
@@ -82,6 +83,8 @@ class Index(Contents):
             skip_first: leave out the first column of every segment.
             per_document: at most so many triggers of a key from one document.
             distinct: of equal prefixes, one.
+            fast: "float32" (other kernels, rounding differs) or "bfloat16" (products in bfloat16) for a faster sweep;
+                the passport says the largest change of a coefficient in the first batch, over the largest of its layer.
             tokens_per_batch: of the sweep.
             progress: called with a part's name, what is done of it, and how much there is (None: not known).
 
@@ -89,11 +92,11 @@ class Index(Contents):
             IndexFault: the folder holds an index of something else, or is being built by another process.
             InvalidInput: the folder holds other files, or a setting makes no sense.
             CorpusUnreadable: the corpus is empty or cannot be read.
-            Unsupported: the model has no memories.
+            Unsupported: the model has no memories, or the processor no bfloat16.
             UnembedError: the disk is full; run the same call again when there is room.
         """
         settings = Settings(
-            top, top_tokens, poles, by, min_prefix, skip_first, per_document, distinct, tokens_per_batch, engine
+            top, top_tokens, poles, by, min_prefix, skip_first, per_document, distinct, fast, tokens_per_batch, engine
         )
         folder = Path(path)
         manifest = building.build(lm, open_corpus(corpus), folder, settings, resume=resume, progress=progress)
@@ -108,6 +111,7 @@ class Index(Contents):
         top_tokens: int = 30,
         poles: Poles = "auto",
         by: By = "product",
+        fast: Fast | None = None,
         tokens_per_batch: int = 2048,
     ) -> Estimate:
         """What a build with these settings will cost: tokens, seconds, bytes. Runs the model on a small sample.
@@ -116,7 +120,7 @@ class Index(Contents):
             CorpusUnreadable: the corpus is empty or cannot be read.
             Unsupported: the model has no memories.
         """
-        settings = Settings(top, top_tokens, poles, by, tokens_per_batch=tokens_per_batch)
+        settings = Settings(top, top_tokens, poles, by, fast=fast, tokens_per_batch=tokens_per_batch)
         return estimate(lm, open_corpus(corpus), settings)
 
     @classmethod

@@ -14,7 +14,7 @@ from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import Manifest, fault, read_manifest, write_manifest
 from unembed.models.decoder import Decoder
 from unembed.results import Passport
-from unembed.sweeps import Ray
+from unembed.sweeps import Fast, Ray
 
 Poles = Literal["auto", "positive", "both"]
 By = Literal["product", "gate"]
@@ -33,6 +33,7 @@ class Settings:
         skip_first: leave out the first column of every segment.
         per_document: at most so many triggers of a key from one document.
         distinct: of equal prefixes, one.
+        fast: of the sweep: "float32" or "bfloat16", a pass that is faster and not bit for bit the model's.
         tokens_per_batch: of the sweep.
         engine: of the sweep; changes nothing in the result.
     """
@@ -45,6 +46,7 @@ class Settings:
     skip_first: bool = False
     per_document: int | None = None
     distinct: bool = False
+    fast: Fast | None = None
     tokens_per_batch: int = 2048
     engine: str | Ray = "local"
 

@@ -5,6 +5,8 @@ from unembed.sweeps.distributions import Counts as Counts
 from unembed.sweeps.distributions import Histogram as Histogram
 from unembed.sweeps.distributions import Quantiles as Quantiles
 from unembed.sweeps.distributions import Sketch as Sketch
+from unembed.sweeps.fast import Fast as Fast
+from unembed.sweeps.fast import fast_difference as fast_difference
 from unembed.sweeps.local import Every as Every
 from unembed.sweeps.moments import ActiveFraction as ActiveFraction
 from unembed.sweeps.moments import ActiveShare as ActiveShare

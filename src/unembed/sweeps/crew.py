@@ -13,6 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from unembed.errors import ExtraMissing, InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
+from unembed.sweeps.fast import Fast
 from unembed.sweeps.merge_tree import Part
 from unembed.sweeps.reducer import Reducer
 from unembed.sweeps.shards import Seen, Shard, States, joined, reduce_shard
@@ -57,7 +58,7 @@ class Ray:
 class Worker:
     """A model in a process of its own."""
 
-    def open(self, sent: Packed | Named | None, settings: Ray, reducers: Sequence[Reducer]) -> bool:
+    def open(self, sent: Packed | Named | None, settings: Ray, reducers: Sequence[Reducer], fast: Fast | None) -> bool:
         """Open the model once."""
         torch.set_num_threads(settings.cpus)
         disable_progress_bar()  # a bar from every worker is no help
@@ -69,11 +70,12 @@ class Worker:
             if settings.gpus > 0 and isinstance(sent, Packed):
                 self._lm.hf.to("cuda")  # type: ignore[arg-type]
         self._reducers = reducers
+        self._fast: Fast | None = fast
         return True
 
     def work(self, shard: Shard) -> tuple[Seen, States]:
         """One shard."""
-        return reduce_shard(self._lm, self._reducers, shard)
+        return reduce_shard(self._lm, self._reducers, shard, self._fast)
 
     def join(self, seen: Seen, earlier: States, later: States) -> tuple[Seen, States]:
         """Two neighbouring parts."""

@@ -16,6 +16,7 @@ from typing import Any
 from unembed.corpus.corpus import Corpus
 from unembed.models.decoder import Decoder
 from unembed.sweeps.checkpoint import Saved, identity, load, prepare, save
+from unembed.sweeps.fast import Fast
 from unembed.sweeps.passing import feeding
 from unembed.sweeps.progress import Report, Reporter
 from unembed.sweeps.reducer import Reducer
@@ -43,12 +44,13 @@ def run(
     every: Every,
     tokens_per_batch: int,
     progress: Report | None,
+    fast: Fast | None = None,
 ) -> list[Any]:
     """See `unembed.sweep`."""
     who: dict[str, str] = {}
     if checkpoint is not None:
         prepare(checkpoint)
-        who = identity(lm, corpus, reducers, tokens_per_batch)
+        who = identity(lm, corpus, reducers, tokens_per_batch) | {"fast": str(fast)}
     for reducer in reducers:
         reducer.start(lm)
     saved = None if checkpoint is None else load(checkpoint, who)
@@ -64,7 +66,7 @@ def run(
 
     if saved is None or not saved.finished:
         reporter, since, at = Reporter(progress), 0, time.monotonic()
-        with feeding(lm, reducers) as feed, deferred_interrupt(checkpoint is not None) as interrupted:
+        with feeding(lm, reducers, fast) as feed, deferred_interrupt(checkpoint is not None) as interrupted:
             coming = corpus.batches(lm, tokens_per_batch)
             for skipped in islice(coming, batches):
                 reporter.begin(tokens, skipped.share)

@@ -12,12 +12,13 @@ from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
 from unembed.stream.run import forward_arguments
 from unembed.stream.watch import Callback, Stop, memory_guard, watch
+from unembed.sweeps.fast import Fast, quickened
 from unembed.sweeps.reducer import LOGITS, Need, Reducer
 
 
 @contextmanager
-def feeding(lm: Decoder, reducers: Sequence[Reducer]) -> Iterator[Callable[[Batch], None]]:
-    """While inside, the function given runs a batch and feeds all reducers."""
+def feeding(lm: Decoder, reducers: Sequence[Reducer], fast: Fast | None = None) -> Iterator[Callable[[Batch], None]]:
+    """While inside, the function given runs a batch, exactly or fast, and feeds all reducers."""
     wanting: dict[Need, list[Reducer]] = {}
     for reducer in reducers:
         for need in dict.fromkeys(reducer.needs):
@@ -38,7 +39,7 @@ def feeding(lm: Decoder, reducers: Sequence[Reducer]) -> Iterator[Callable[[Batc
 
         return look
 
-    with watch(lm, {need: callback(need) for need in wanting}) as current:
+    with quickened(lm, fast), watch(lm, {need: callback(need) for need in wanting}) as current:
 
         @torch.no_grad()
         def feed(batch: Batch) -> None:

@@ -17,6 +17,7 @@ from unembed.models.decoder import Decoder
 from unembed.sweeps.checkpoint import identity, load, prepare
 from unembed.sweeps.crew import Crew, Ray, imported
 from unembed.sweeps.driving import Drive, parts_of
+from unembed.sweeps.fast import Fast
 from unembed.sweeps.local import Every
 from unembed.sweeps.progress import Report
 from unembed.sweeps.reducer import Reducer
@@ -33,6 +34,7 @@ def run(
     every: Every,
     tokens_per_batch: int,
     progress: Report | None,
+    fast: Fast | None = None,
 ) -> list[Any]:
     """See `unembed.sweep`."""
     ray = imported()
@@ -40,7 +42,8 @@ def run(
     if checkpoint is not None:
         prepare(checkpoint)
         who = identity(lm, corpus, reducers, tokens_per_batch) | {
-            "engine": f"ray, {settings.batches_per_shard} a shard"
+            "fast": str(fast),
+            "engine": f"ray, {settings.batches_per_shard} a shard",
         }
     begun(lm, reducers)  # what a reducer cannot do with this model is said here, before any worker is asked for
     saved = None if checkpoint is None else load(checkpoint, who)
@@ -52,7 +55,8 @@ def run(
         crew: Crew | None = None
         try:
             sent = None if settings.open_model else ray.put(packed(lm))
-            crew = Crew(ray, settings, settings.workers or _room(ray, settings), (sent, settings, list(reducers)))
+            given = (sent, settings, list(reducers), fast)
+            crew = Crew(ray, settings, settings.workers or _room(ray, settings), given)
             coming = shards(corpus.batches(lm, tokens_per_batch), settings.batches_per_shard, sum(map(len, parts)))
             parts = Drive(crew, coming, parts, settings.shards_at_risk, checkpoint, every, progress, who).finish()
         finally:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
+from unembed.sweeps.fast import Fast
 from unembed.sweeps.passing import feeding
 from unembed.sweeps.reducer import Reducer
 
@@ -63,10 +64,12 @@ def begun(lm: Decoder, reducers: Sequence[Reducer]) -> list[Reducer]:
     return fresh
 
 
-def reduce_shard(lm: Decoder, reducers: Sequence[Reducer], shard: Shard) -> tuple[Seen, States]:
+def reduce_shard(
+    lm: Decoder, reducers: Sequence[Reducer], shard: Shard, fast: Fast | None = None
+) -> tuple[Seen, States]:
     """Feed a shard to fresh reducers."""
     fresh = begun(lm, reducers)
-    with feeding(lm, fresh) as feed:
+    with feeding(lm, fresh, fast) as feed:
         for batch in shard.batches:
             feed(batch)
     tokens = sum(batch.n_counted for batch in shard.batches)

@@ -83,7 +83,7 @@ def unpacked(sent: Packed | Named) -> Decoder:
     else:
         weights = {name: _tensor(*held) for name, held in sent.weights.items()}
         dtype = next((t.dtype for t in weights.values() if t.is_floating_point()), None)
-        attention = {} if sent.attention is None else {"attn_implementation": sent.attention}
+        attention: dict[str, Any] = {} if sent.attention is None else {"attn_implementation": sent.attention}
         hf = sent.kind.from_pretrained(None, config=sent.config, state_dict=weights, dtype=dtype, **attention)
         lm = Decoder(Opened(hf.eval(), **sent.rest))
     if weights_mark(lm) != sent.mark:

@@ -11,6 +11,7 @@ from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.sweeps import local, ray_engine
 from unembed.sweeps.crew import Ray
+from unembed.sweeps.fast import Fast, checked
 from unembed.sweeps.local import Every
 from unembed.sweeps.progress import Report
 from unembed.sweeps.reducer import Reducer
@@ -27,6 +28,7 @@ def sweep(
     checkpoint: str | Path | None = None,
     every: Every | None = None,
     tokens_per_batch: int = 2048,
+    fast: Fast | None = None,
     progress: Report | None = None,
 ) -> list[Any]:
     """One forward pass per batch, stopped after the last tensor that a reducer needs.
@@ -43,6 +45,8 @@ def sweep(
         checkpoint: a file that the sweep saves itself to and resumes from.
         every: how often it saves itself; every five minutes unless told.
         tokens_per_batch: columns times rows of a batch.
+        fast: "float32" (other kernels, rounding differs) or "bfloat16" (products in bfloat16) for a faster forward
+            pass that is not bit for bit the model's; `fast_difference` measures by how much.
         progress: called with a `Progress` about twice a second, and at the end.
 
     Returns:
@@ -51,6 +55,7 @@ def sweep(
     Raises:
         ExtraMissing: Ray was asked for and is not installed.
         CheckpointFault: the checkpoint is damaged, of another sweep, or cannot be written.
+        Unsupported: fast="bfloat16" where the processor has no instructions for it.
         CorpusUnreadable: the corpus is empty, or cannot be read or decoded.
     """
     if not isinstance(engine, Ray) and engine not in ENGINES:
@@ -60,9 +65,10 @@ def sweep(
     todo = [reducers] if isinstance(reducers, Reducer) else list(reducers)
     if not todo:
         raise InvalidInput("reducers", why="there is none", instead="Give at least one, such as TopTriggers()")
+    checked(lm, fast)
     file = None if checkpoint is None else Path(checkpoint).expanduser()
     opened, every = open_corpus(corpus), every or Every()
     if engine == "local":
-        return local.run(lm, opened, todo, file, every, tokens_per_batch, progress)
+        return local.run(lm, opened, todo, file, every, tokens_per_batch, progress, fast)
     settings = engine if isinstance(engine, Ray) else Ray()
-    return ray_engine.run(lm, opened, todo, settings, file, every, tokens_per_batch, progress)
+    return ray_engine.run(lm, opened, todo, settings, file, every, tokens_per_batch, progress, fast)
