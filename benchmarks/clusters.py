@@ -1,11 +1,12 @@
 """Clustering of value-like vectors: ours beside scikit-learn, fastcluster and one bare pass of all similarities.
 
-    python benchmarks/clusters.py --n 20000 --peers          # ours, scikit-learn, fastcluster
-    python benchmarks/clusters.py --n 36864                  # ours and the bare pass
-    python benchmarks/clusters.py --n 98304 --d 1024 --record
+    python benchmarks/clusters.py peers      # 20,000 x 768: ours, the bare pass, scikit-learn, fastcluster
+    python benchmarks/clusters.py small      # 36,864 x 768, all values of GPT-2 small: ours and the bare pass
+    python benchmarks/clusters.py medium     # 98,304 x 1024, all values of GPT-2 medium: ours alone
+    python benchmarks/clusters.py peers --n 4000 --dry     # another size, nothing written into RESULTS.md
 
-Each contestant runs in its own process, which prints seconds and how far its peak memory rose. The vectors have two
-levels of groups and 15 % of them stand alone.
+fastcluster comes with `pip install -e .[peers]`. Each contestant runs in its own process, which prints seconds and how
+far its peak memory rose, imports left out. The vectors have two levels of groups and 15 % of them stand alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ import time
 
 import torch
 
-CONTESTANTS = ("bare", "ours", "sklearn", "fastcluster")
+PARTS = {
+    "peers": (20_000, 768, ("ours", "bare", "sklearn", "fastcluster")),
+    "small": (36_864, 768, ("ours", "bare")),
+    "medium": (98_304, 1024, ("ours",)),
+}
+"""Vectors, their width, and who clusters them."""
 
 
 def values(n: int, d: int) -> torch.Tensor:
@@ -77,35 +83,39 @@ def peak_mb() -> float:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--n", type=int, default=20_000)
-    options.add_argument("--d", type=int, default=768)
+    options.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all when none")
+    options.add_argument("--n", type=int, help="another number of vectors")
     options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--peers", action="store_true", help="scikit-learn and fastcluster as well (n * n memory)")
-    options.add_argument("--record", action="store_true", help="write the ratios into RESULTS.md")
-    options.add_argument("--one", choices=CONTESTANTS, help=argparse.SUPPRESS)
+    options.add_argument("--dry", action="store_true", help="print only, leave RESULTS.md as it is")
+    options.add_argument("--one", nargs=3, metavar=("WHO", "N", "D"), help=argparse.SUPPRESS)
     given = options.parse_args()
     torch.set_num_threads(given.threads)
     if given.one:
-        x = values(given.n, given.d)
-        before, wall, cpu = peak_mb(), time.perf_counter(), time.process_time()
-        globals()[given.one](x, max(1, given.n * 10_000 // 36_864))
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        print(json.dumps({"name": given.one, "wall_s": wall, "cpu_s": cpu, "peak_mb": peak_mb() - before}))
+        alone(given.one[0], int(given.one[1]), int(given.one[2]))
         return
-    found = {}
-    for name in CONTESTANTS if given.peers else CONTESTANTS[:2]:
-        arguments = [sys.executable, __file__, "--one", name, "--n", str(given.n), "--d", str(given.d)]
-        out = subprocess.run([*arguments, "--threads", str(given.threads)], capture_output=True, text=True, check=True)
-        found[name] = json.loads(out.stdout)
-    print(f"{given.n} x {given.d}, {given.threads} thread(s)")
-    for name, row in found.items():
-        ratio, space = found["ours"]["cpu_s"] / row["cpu_s"], found["ours"]["peak_mb"] / max(row["peak_mb"], 1)
-        print(
-            f"{name:12} {row['cpu_s']:8.1f} CPU s {row['wall_s']:8.1f} s {row['peak_mb']:8.0f} MB"
-            f"   ours / this: time {ratio:.2f}, memory {space:.2f}"
-        )
-    if given.record:
-        keep(given.n, given.d, given.threads, found)
+    if unknown := sorted(set(given.parts) - set(PARTS)):
+        options.error(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
+    for part in given.parts or PARTS:
+        n, d, contestants = PARTS[part]
+        n = given.n or n
+        found = {}
+        for name in contestants:
+            command = [sys.executable, __file__, "--one", name, str(n), str(d), "--threads", str(given.threads)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            found[name] = json.loads(done.stdout)
+            print(f"{n:,} x {d}", found[name], flush=True)
+        keep(n, d, given.threads, found, dry=given.dry)
+
+
+def alone(name: str, n: int, d: int) -> None:
+    """One contestant in this process; a small run first, so that what it imports is there and warm."""
+    contestant = globals()[name]
+    contestant(values(600, d), 20)
+    x = values(n, d)
+    before, wall, cpu = peak_mb(), time.perf_counter(), time.process_time()
+    contestant(x, max(1, n * 10_000 // 36_864))
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    print(json.dumps({"name": name, "wall_s": wall, "cpu_s": cpu, "peak_mb": peak_mb() - before}))
 
 
 TARGETS = {
@@ -117,7 +127,7 @@ TARGETS = {
 LARGEST_MB = {36_864: 600, 98_304: 2_500}
 
 
-def keep(n: int, d: int, threads: int, found: dict[str, dict[str, float]]) -> None:
+def keep(n: int, d: int, threads: int, found: dict[str, dict[str, float]], *, dry: bool) -> None:
     """The ratios beside their targets; the bare pass has one at 36,864 vectors only."""
     from measure import Claim, record
 
@@ -138,7 +148,10 @@ def keep(n: int, d: int, threads: int, found: dict[str, dict[str, float]]) -> No
     how = (
         f"Whole dendrogram of all vectors, two levels of groups and 15 % alone; {threads} thread(s), one process each."
     )
-    record(f"Clustering {n:,} x {d}, average linkage, cosine", claims, how=how)
+    if not dry:
+        record(f"Clustering {n:,} x {d}, average linkage, cosine", claims, how=how)
+    else:
+        print(*claims, sep="\n")
 
 
 PEERS = {
