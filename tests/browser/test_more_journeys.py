@@ -129,3 +129,33 @@ def test_a_text_said_twice_shows_the_stripe(opened):
     region.get_by_role("textbox", name="Text to say twice").fill("one two three four")
     region.get_by_role("textbox", name="Text to say twice").press("Enter")
     expect(region.locator("rect.on")).to_have_count(4)
+
+
+def test_what_is_asked_at_once_does_not_replace_each_other(opened):
+    page = opened()
+    answers = page.evaluate(
+        """async () => {
+          const api = await import(document.querySelector("script").src.replace("page.js", "api.js"));
+          const edits = (value) => [{ target: "coefficient", action: "set", layer: 1, index: 2, value, positions: "all" }];
+          const all = [api.trace("one two three", edits(1)), api.trace("one two three", edits(2), { channel: "other" })];
+          for (let i = 0; i < 6; i++) all.push(api.get(`/memories/1/${i}`, { top: 7 }, { channel: `m${i}` }));
+          return (await Promise.allSettled(all)).map((one) => one.status);
+        }"""
+    )
+    assert set(answers) == {"fulfilled"}
+
+
+def test_listed_sub_updates_and_the_rest_make_the_layers_update(opened, lm):
+    page = opened(f"#/layer?L=3&p={PROMPT.replace(' ', '%20')}")
+    note = page.get_by_text(re.compile("are .* of the update's size"))
+    expect(note).to_be_visible()
+    shown = re.search(r"are ([\d.]+) % .* 1,004 others: ([\d.]+) %, ([+−][\d.e-]+) to the logit", note.inner_text())
+    assert shown is not None, note.inner_text()
+    trace = lm.trace(PROMPT)
+    target = int(trace.prediction[-1])
+    rows = trace.sub_updates(3, top=lm.d_mlp, token=target)
+    for text, part in ((shown[1], rows[:20]), (shown[2], rows[20:])):
+        assert math.isclose(float(text), 100 * sum(row.share for row in part), rel_tol=0.05)
+    bias = next(r.share for r in trace.account(target).rows if r.label == "ffn 3") - sum(row.score for row in rows)
+    rest = sum(row.score for row in rows[20:]) + bias
+    assert math.isclose(float(shown[3].replace("−", "-")), rest, rel_tol=0.02, abs_tol=2e-3)

@@ -139,7 +139,7 @@ async function begin(path, init, channel, what) {
     const answer = await fetch(`api/v1${path}`, {
       ...init,
       signal: mine.abort.signal,
-      headers: { ...init.headers, "x-client": PAGE },
+      headers: { ...init.headers, "x-client": `${PAGE} ${channel}`.slice(0, 64) },
     });
     if (!answer.ok) throw new Problem(await answer.json().catch(() => ({ code: "http", message: `the server said ${answer.status}` })), answer.status);
     return { answer, end };

@@ -84,7 +84,7 @@ let cards = 0;
 
 /** Rows of cells (nodes, texts, numbers) under a head; scrolls in its own box where it is too wide. */
 export function table(head, rows, caption = "") {
-  const cell = (x) => (typeof x === "number" ? h("td", { class: "n" }, num(x)) : h("td", {}, x));
+  const cell = (x) => (typeof x === "number" ? h("td", { class: "n" }, Number.isInteger(x) ? x.toLocaleString("en") : num(x)) : h("td", {}, x));
   return h("div", { class: "scroll" }, h("table", {}, caption && h("caption", {}, caption), h("thead", {}, h("tr", {}, head.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
 }
 

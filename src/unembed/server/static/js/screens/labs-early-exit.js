@@ -48,7 +48,7 @@ export function render(root, page) {
     const deep = Math.max(...steps.map((r) => r.saved_layers), 1);
     const x = (r) => 40 + (r.disagreement / most) * 300;
     const y = (r) => 160 - (r.saved_layers / deep) * 140;
-    const svg = s("svg", { viewBox: "0 0 360 196", class: "ranks", role: "img", "aria-label": "Layers saved against disagreement" },
+    const svg = s("svg", { viewBox: "0 0 360 196", class: "ranks", style: { "max-width": "460px" }, role: "img", "aria-label": "Layers saved against disagreement" },
       s("line", { x1: 40, x2: 340, y1: 160, y2: 160, class: "rule" }), s("line", { x1: 40, x2: 40, y1: 20, y2: 160, class: "rule" }),
       s("polyline", { class: "line line0", points: steps.map((r) => `${x(r)},${y(r)}`).join(" ") }),
       steps.map((r, i) => s("circle", { cx: x(r), cy: y(r), r: i === at ? 6 : 3, class: `dot line${i === at ? 1 : 0}`, onclick: () => ((at = i), (slider.value = String(i)), ask()) })));

@@ -1,5 +1,5 @@
 /** One layer at one position: what was there, what was added, what is there now. */
-import { button, fill, h, segmented } from "../dom.js";
+import { button, fill, h, percent, segmented, signed } from "../dom.js";
 import { activeEdits, go, state } from "../state.js";
 import { about, account, asTable, candidates, card, failure, pane, prompt, subUpdate } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
@@ -87,7 +87,12 @@ export function render(root, page) {
     const started = performance.now();
     fill(list, [...shown].sort((a, b) => by(b) - by(a)).map((u) => subUpdate(u, { most, target: view.target.token })));
     requestAnimationFrame(() => performance.measure("sort", { start: started, end: performance.now() }));
-    fill(listNote, `The ${all.length} largest of ${model.d_mlp.toLocaleString("en")}, by |coefficient| × length of the value. `, all.length < model.d_mlp && wanted < 500 ? button("Show more", () => ((wanted = Math.min(500, wanted * 4)), open()), { class: "quiet" }) : "");
+    const sum = (of) => all.reduce((total, u) => total + of(u), 0);
+    const ffn = view.accounts[0]?.rows.find((row) => row.layer === layer() && row.label.startsWith("ffn"));
+    const rest = model.d_mlp - all.length;
+    fill(listNote, `The ${all.length} listed, by |coefficient| × length of the value, are ${percent(sum((u) => u.share))} of the update's size. `,
+      rest > 0 && `${rest.toLocaleString("en")} others: ${percent(Math.max(0, 1 - sum((u) => u.share)))}`, rest > 0 && ffn && `, ${signed(ffn.share - sum((u) => u.score))} to the logit with the FFN's bias`, rest > 0 && ". ",
+      rest > 0 && wanted < 500 && button("Show more", () => ((wanted = Math.min(500, wanted * 4)), open()), { class: "quiet" }));
     fill(table, asTable("As a table", ["memory", "coefficient", "length of value", "share", "effect on target", "promotes"], () => all.map((u) => [`L${u.layer}M${u.index}`, u.coefficient, u.norm, u.share, u.score, u.top_tokens.slice(0, 6).map(visible).join(" ")])));
   }
 

@@ -89,7 +89,7 @@ export function render(root, page) {
       h("div", { class: "two" }, [view, other].map((v) => {
         const triggers = h("div");
         loadTriggers(triggers, v);
-        return h("div", { class: "stack" }, card(`L${v.layer}M${v.index}`, null, figures(v), ends(v)), card("What sets it off", null, triggers));
+        return h("div", { class: "stack" }, card(`L${v.layer}M${v.index}`, null, h("div", { class: "stack" }, figures(v), ends(v))), card("What sets it off", null, triggers));
       }))];
   }
 

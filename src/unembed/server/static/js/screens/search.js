@@ -63,7 +63,7 @@ export function render(root, page) {
   function draw() {
     fill(pieces, Object.entries(found.tokens).map(([word, parts]) => h("span", {}, `${visible(word)} is `, toks(parts, 99), parts.length > 1 ? "(several tokens) " : "")));
     const layers = [...new Set(found.hits.map((x) => x.layer))].sort((a, b) => a - b);
-    fill(facets, found.hits.length && segmented("Layer", [["", "All layers"], ...layers.map((n) => [String(n), `L${n}`])], layer, (v) => ((layer = v), rows())));
+    fill(facets, found.hits.length > 0 && segmented("Layer", [["", "All layers"], ...layers.map((n) => [String(n), `L${n}`])], layer, (v) => ((layer = v), rows())));
     rows();
   }
 
@@ -98,7 +98,7 @@ export function render(root, page) {
       const taken = edits().filter((e) => !chosen.has(key(e)) || e.target === "head");
       setEdits([...taken, ...[...chosen.values()].map(({ layer: l, index }) => ({ target: "coefficient", layer: l, index, action, value, positions: "all", on: true }))]);
     };
-    fill(bulk, chosen.size && [h("span", { class: "soft" }, `${chosen.size} chosen`), button("Switch off", () => all("scale", 0), { class: "btn small" }), button("Double", () => all("scale", 2), { class: "btn small" }), button("Set to 3", () => all("set", 3), { class: "btn small" }), button("Clear", () => (chosen.clear(), named() ? concept() : rows()), { class: "quiet" })]);
+    fill(bulk, chosen.size > 0 && [h("span", { class: "soft" }, `${chosen.size} chosen`), button("Switch off", () => all("scale", 0), { class: "btn small" }), button("Double", () => all("scale", 2), { class: "btn small" }), button("Set to 3", () => all("set", 3), { class: "btn small" }), button("Clear", () => (chosen.clear(), named() ? concept() : rows()), { class: "quiet" })]);
   }
 
   return {
