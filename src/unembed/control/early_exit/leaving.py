@@ -6,7 +6,8 @@ it says leave, the stream goes unchanged past the remaining blocks into the mode
 Policy for the cache: in a skipped block the stream that left passes the block's own norm and projections, and the key
 and value they give are stored for later tokens to attend to; queries, scores, output projection and FFN are not
 computed ("state copying", Elbayad et al. 2020; Schuster et al. 2022, section 3). Nobody reads a layer's cache until a
-later token gets that far, so keys and values wait until then and are made for all waiting positions in one product.
+later token gets that far, so keys and values wait until then and are made for all waiting positions in one product
+with that token's own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unembed.control.early_exit.examples import before_point
 from unembed.errors import Unsupported
@@ -50,19 +51,33 @@ def leaving(rule: ExitRule) -> Iterator[list[int]]:
                 taps[point, layer] = keep(name)
     with watch(lm, taps), ExitStack() as stack:
         for layer, block in enumerate(lm.structure.blocks):
-            skippable = _Block(block.module.forward, layer)
+            layout = block.attention.layout
+            skippable = _Block(block.module.forward, layer, {layout.q, layout.k, layout.v})
             state.blocks.append(skippable)
-            block.module.forward = _forward(skippable, state)  # type: ignore[method-assign]
-            stack.callback(block.module.__dict__.pop, "forward")
+            stack.enter_context(_forward_replaced(block.module, _forward(skippable, state)))
         yield state.exits
         state.complete()
+
+
+@contextmanager
+def _forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """While inside, the module computes this instead; whatever the instance had before comes back."""
+    before = module.__dict__.get("forward")
+    module.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if before is None:
+            del module.__dict__["forward"]
+        else:
+            module.forward = before
 
 
 class _Block:
     """One block, and what it was given for the positions that skipped it and whose key and value are still to come."""
 
-    def __init__(self, real: Callable[..., Any], layer: int) -> None:
-        self.real, self.layer = real, layer
+    def __init__(self, real: Callable[..., Any], layer: int, projections: set[nn.Module]) -> None:
+        self.real, self.layer, self.projections = real, layer, projections
         self.names = list(inspect.signature(real).parameters)
         self.waiting: list[dict[str, Any]] = []
         self.known_to_store = False
@@ -71,11 +86,40 @@ class _Block:
         """All arguments by name; the first is the stream."""
         return {**dict(zip(self.names, args, strict=False)), **kwargs} if args else kwargs
 
-    def fill(self, cache: Any, cache_name: str) -> None:
-        """Put the keys and values of all waiting positions into the cache."""
+    def run(self, cache: Any, cache_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The block computed for a token, after what waited before it.
+
+        Reading the projections' weights is what a single token costs, so the waiting positions go through them
+        together with this one, whose own rows are then used and not computed again.
+        """
+        if not self.waiting:
+            return self.real(*args, **kwargs)
+        if getattr(cache.layers[self.layer], "is_sliding", True):  # its update gives a window that depends on how many
+            self.fill(cache, cache_name)
+            return self.real(*args, **kwargs)
+        self.wait(self.named(args, kwargs), cache_name)
+        projected: dict[Any, Tensor] = {}
+        with ExitStack() as stack:
+            for module in self.projections:
+                keep = module.register_forward_hook(lambda m, _a, out: projected.__setitem__(m, out[..., -1:, :]))
+                stack.callback(keep.remove)
+            stored = self.fill(cache, cache_name)
+        with ExitStack() as stack:
+            for module, own in projected.items():
+                stack.enter_context(_forward_replaced(module, lambda *_a, own=own: own))
+            cache.update = lambda *_a, **_k: stored
+            stack.callback(cache.__dict__.pop, "update")
+            return self.real(*args, **kwargs)
+
+    def wait(self, given: dict[str, Any], cache_name: str) -> None:
+        """Note a position; not the cache, which would be kept alive although nobody wants it any more."""
+        self.waiting.append({name: v for name, v in given.items() if name != cache_name})
+
+    def fill(self, cache: Any, cache_name: str) -> Any:
+        """Put the keys and values of all waiting positions into the cache; what the cache then gives to attention."""
         waiting, self.waiting = self.waiting, []
         if not waiting:
-            return
+            return None
         given = {**waiting[-1], cache_name: cache}
         if len(waiting) > 1:
             for name in given:
@@ -84,15 +128,14 @@ class _Block:
         update = cache.update
 
         def store(*args: Any, **kwargs: Any) -> Any:
-            update(*args, **kwargs)
-            raise _Stored
+            raise _Stored(update(*args, **kwargs))
 
         cache.update = store
         try:
             self.real(**given)
-        except _Stored:
+        except _Stored as done:
             self.known_to_store = True
-            return
+            return done.args[0]
         finally:
             del cache.update
         raise Unsupported(
@@ -157,8 +200,7 @@ class _Pass:
 
     def skip(self, block: _Block, given: dict[str, Any]) -> None:
         """The token passes a block by. A block's first time is stored at once, which shows that it can be."""
-        # Without the cache, so that what waits does not keep a cache alive that nobody wants any more.
-        block.waiting.append({name: v for name, v in given.items() if name != self.cache_name})
+        block.wait(given, self.cache_name)
         if not block.known_to_store or block.layer in self._at_once:
             block.fill(self.cache, self.cache_name)
 
@@ -207,9 +249,7 @@ def _forward(block: _Block, state: _Pass) -> Callable[..., Any]:
         if state.left:
             state.skip(block, given)
             return (hidden, None) if state.returns_tuple else hidden
-        if block.waiting:
-            block.fill(state.cache, state.cache_name)
-        out = block.real(*args, **kwargs)
+        out = block.run(state.cache, state.cache_name, args, kwargs)
         state.returns_tuple = isinstance(out, tuple)
         state.ask(block.layer, out[0] if isinstance(out, tuple) else out)
         return out
