@@ -33,7 +33,9 @@ from unembed.errors import IndexFault
 def write_array(path: Path, array: np.ndarray) -> None:
     """Write a `.npy` file, little-endian and in C order, whatever its name ends in."""
     with path.open("wb") as handle:
-        np.lib.format.write_array(handle, np.ascontiguousarray(array), allow_pickle=False)
+        array = np.ascontiguousarray(array)
+        np.lib.format.write_array_header_1_0(handle, np.lib.format.header_data_from_array_1_0(array))
+        handle.write(array.data)  # NumPy's own way of writing does not say that the disk is full
 
 
 def map_array(folder: Path, name: str, *, shape: tuple[int | None, ...], dtype: Any) -> np.ndarray:
