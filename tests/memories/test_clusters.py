@@ -16,7 +16,8 @@ from tests.conftest import tiny
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.memories import linkage
 from unembed.memories.clusters import cluster, cluster_values, coherence, dendrogram
-from unembed.memories.linkage import average_linkage, complete_linkage
+from unembed.memories.complete import complete_linkage
+from unembed.memories.linkage import average_linkage
 
 TOLERANCE = 1e-6
 """Heights are dot products of float32 directions; SciPy's are float64."""

@@ -17,7 +17,10 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, OutOfRange
 from unembed.lens import read
-from unembed.memories.linkage import Dendrogram, average_linkage, complete_linkage, unit_rows
+from unembed.memories.complete import complete_linkage
+from unembed.memories.dendrogram import Dendrogram
+from unembed.memories.directions import unit_rows
+from unembed.memories.linkage import average_linkage
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
 from unembed.results import Passport, Table

@@ -11,75 +11,31 @@ Merging only averages similarities, so both stay valid:
 - only a candidate that could be the nearest is computed, and a cluster is compared with all others again only if its
   best candidate falls below its bound.
 
-The one full comparison, at the start, computes each pair once and keeps maxima of groups of columns.
+The one full comparison, at the start, computes each pair once and keeps maxima of groups of columns
+(`unembed.memories.first_lists`).
 
 Rules for what cosine leaves open: the direction of a zero vector is undefined, so its similarity to others counts as 0
 and all zero vectors are one point; equal directions merge first, at height 0; among equal similarities any choice is a
 correct tree, and the same input gives the same tree.
-
-Complete linkage, which LM-Debugger's clusters use, has no such short cut and works on the full matrix: small sets only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from hashlib import blake2b
-
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Float32
 from torch import Tensor
 
-from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.lens import top_k
+from unembed.memories.dendrogram import NONE, Dendrogram, Tree
+from unembed.memories.directions import equal_rows, unit_rows
+from unembed.memories.first_lists import first_lists
 
 LISTED = 16
 """Candidates a cluster keeps."""
-LARGEST_COMPLETE = 20_000
-"""Most vectors for complete linkage: its matrix has n * n float32 entries."""
-_TILE, _GROUP, _CHOSEN, _PER_GROUP, _ROWS = 2048, 128, 6, 8, 256
-_NONE = -1
+_TILE, _GROUP, _ROWS = 2048, 128, 256
 _NOTHING_ELSE = -2.0
 """Bound of a list that holds every other cluster: below any similarity, and finite, so that it can be averaged."""
-
-
-@dataclass(frozen=True, eq=False)
-class Dendrogram:
-    """The tree of merges, lowest first, in SciPy's form; node n + i is what merge i makes."""
-
-    n: int
-    children: Int[np.ndarray, "merge 2"]
-    heights: Float[np.ndarray, " merge"]
-    """Cosine distance at which each merge happens: 1 - similarity, never falling."""
-    sizes: Int[np.ndarray, " merge"]
-
-    def cut(self, n_clusters: int) -> Int[np.ndarray, " n"]:
-        """Labels of exactly `n_clusters` clusters, numbered by first appearance.
-
-        Raises:
-            OutOfRange: fewer than one cluster, or more than there are vectors.
-        """
-        if not 1 <= n_clusters <= self.n:
-            raise OutOfRange(f"{n_clusters} clusters", why=f"there are {self.n} vectors, so 1 to {self.n}")
-        return self._labels(self.n - n_clusters)
-
-    def cut_at(self, height: float) -> Int[np.ndarray, " n"]:
-        """Labels of the clusters that stand once all merges up to this distance are made."""
-        return self._labels(int(np.searchsorted(self.heights, height, side="right")))
-
-    def _labels(self, merges: int) -> Int[np.ndarray, " n"]:
-        """Labels after the first `merges` merges: each node takes its parent's name, from the top down."""
-        top = np.arange(self.n + merges)
-        for i in range(merges - 1, -1, -1):
-            top[self.children[i]] = top[self.n + i]
-        _, first, labels = np.unique(top[: self.n], return_index=True, return_inverse=True)
-        order = np.empty(len(first), dtype=np.int64)
-        order[np.argsort(first)] = np.arange(len(first))
-        return order[labels]
-
-    def linkage(self) -> Float[np.ndarray, "merge 4"]:
-        """The matrix that `scipy.cluster.hierarchy` reads."""
-        return np.column_stack([self.children.astype(float), self.heights, self.sizes.astype(float)])
 
 
 def average_linkage(vectors: Tensor, *, group: int = _GROUP, tile: int = _TILE) -> Dendrogram:
@@ -99,8 +55,8 @@ def average_linkage(vectors: Tensor, *, group: int = _GROUP, tile: int = _TILE) 
         exact for reducible linkages (Bruynooghe 1978).
     """
     directions = unit_rows(vectors)
-    first_of, distinct = _equal_rows(directions)
-    tree = _Tree(len(directions))
+    first_of, distinct = equal_rows(directions)
+    tree = Tree(len(directions))
     kept = directions if len(distinct) == len(directions) else directions[torch.from_numpy(distinct)]
     roots = tree.merge_equal(first_of, distinct)
     if len(roots) > 1:
@@ -108,150 +64,25 @@ def average_linkage(vectors: Tensor, *, group: int = _GROUP, tile: int = _TILE) 
     return tree.sorted()
 
 
-def complete_linkage(vectors: Tensor) -> Dendrogram:
-    """The complete-linkage tree of vectors under cosine distance, by a nearest-neighbour chain on the full matrix.
-
-    Raises:
-        Unsupported: more than `LARGEST_COMPLETE` vectors.
-        InvalidInput: the vectors are no matrix, are empty, or hold NaN or infinity.
-
-    Memory: 4 n * n bytes.
-
-    Source: the setting of LM-Debugger's released clusters.
-    """
-    if len(vectors) > LARGEST_COMPLETE:
-        raise Unsupported(
-            f"complete linkage of {len(vectors)} vectors",
-            why=f"it needs the full matrix of distances, {4e-9 * len(vectors) ** 2:.0f} GB",
-            instead=f"Use linkage='average', or at most {LARGEST_COMPLETE} vectors",
-        )
-    directions = unit_rows(vectors)
-    first_of, distinct = _equal_rows(directions)
-    tree = _Tree(len(directions))
-    roots = tree.merge_equal(first_of, distinct)
-    kept = directions[torch.from_numpy(distinct)]
-    distance = (1 - kept @ kept.T).cpu().numpy()
-    np.fill_diagonal(distance, np.inf)
-    nodes, chain = roots.copy(), [0]
-    for _ in range(len(roots) - 1):
-        if not chain:
-            chain = [int(np.flatnonzero(nodes >= 0)[0])]
-        while True:
-            here = chain[-1]
-            nearest = int(distance[here].argmin())
-            # The one before wins a tie, or the chain could walk in a circle.
-            if len(chain) > 1 and distance[here, chain[-2]] <= distance[here, nearest]:
-                nearest = chain[-2]
-                break
-            chain.append(nearest)
-        del chain[-2:]
-        node = tree.merge(np.array([[nodes[here], nodes[nearest]]]), distance[here, [nearest]].astype(np.float64))[0]
-        joined = np.maximum(distance[here], distance[nearest])
-        joined[here] = np.inf
-        distance[here], distance[:, here] = joined, joined
-        distance[nearest], distance[:, nearest] = np.inf, np.inf
-        nodes[here], nodes[nearest] = node, _NONE
-    return tree.sorted()
-
-
-def unit_rows(vectors: Tensor) -> Float32[Tensor, "n d"]:
-    """The vectors at length 1, in float32; zero vectors stay zero.
-
-    Raises:
-        InvalidInput: the vectors are no matrix, are empty, or hold NaN or infinity.
-    """
-    if vectors.dim() != 2 or not vectors.numel() or not vectors.is_floating_point():
-        raise InvalidInput(
-            f"cannot cluster a {vectors.dtype} tensor of shape {tuple(vectors.shape)}",
-            why="clustering takes a matrix of numbers with one vector per row",
-            instead="Give a float tensor (n, d)",
-        )
-    out = torch.empty(vectors.shape, dtype=torch.float32, device=vectors.device)
-    for start in range(0, len(vectors), 8192):
-        rows = vectors[start : start + 8192].detach().double()
-        lengths = rows.norm(dim=1, keepdim=True)
-        if not bool(lengths.isfinite().all()):
-            at = start + int((~lengths.isfinite()).flatten().nonzero()[0])
-            raise InvalidInput(f"vector {at} has no direction", why="it holds NaN or infinity")
-        out[start : start + 8192] = torch.where(lengths > 0, rows / lengths.clamp_min(1e-300), 0.0)
-    return out
-
-
-def _equal_rows(directions: Float32[Tensor, "n d"]) -> tuple[np.ndarray, np.ndarray]:
-    """For each row the first row equal to it, and those first rows in order."""
-    rows = (directions + 0.0).cpu().numpy()  # + 0.0 makes -0.0 and 0.0 the same bytes
-    seen: dict[bytes, int] = {}
-    # Hashes, so that the table holds 16 bytes a row and not the rows.
-    first_of = np.array([seen.setdefault(blake2b(row, digest_size=16).digest(), i) for i, row in enumerate(rows)])
-    return first_of, np.unique(first_of)
-
-
-class _Tree:
-    """Nodes as they are made: vectors first, then merges in the order found, which is not that of heights."""
-
-    def __init__(self, n: int) -> None:
-        self.n, self.made = n, n
-        self.parent = np.full(2 * n - 1, _NONE, dtype=np.int64)
-        self.size = np.ones(2 * n - 1, dtype=np.int64)
-        self.pair = np.zeros((max(n - 1, 0), 2), dtype=np.int64)
-        self.height = np.zeros(max(n - 1, 0))
-
-    def merge_equal(self, first_of: np.ndarray, distinct: np.ndarray) -> np.ndarray:
-        """Join equal vectors at height 0; the node that stands for each distinct one."""
-        root = np.arange(self.n)
-        for i in np.flatnonzero(first_of != np.arange(self.n)).tolist():
-            root[first_of[i]] = self.merge(np.array([[root[first_of[i]], i]]), np.zeros(1))[0]
-        return root[distinct]
-
-    def merge(self, pairs: np.ndarray, heights: np.ndarray) -> np.ndarray:
-        """The new nodes of pairs of nodes, rounding never letting a merge lie below what it joins."""
-        new = np.arange(self.made, self.made + len(pairs))
-        at = new - self.n
-        self.pair[at] = pairs
-        below = np.where(pairs >= self.n, self.height[np.maximum(pairs - self.n, 0)], 0.0).max(axis=1)
-        self.height[at] = np.maximum(heights, below)
-        self.parent[pairs] = new[:, None]
-        self.size[new] = self.size[pairs].sum(axis=1)
-        self.made += len(pairs)
-        return new
-
-    def roots(self, nodes: np.ndarray) -> np.ndarray:
-        """The living cluster that each node is part of now (`_NONE` stays)."""
-        found = nodes.copy()
-        while True:
-            up = np.where(found >= 0, self.parent[found], _NONE)
-            if (up < 0).all():
-                return found
-            found = np.where(up >= 0, up, found)
-
-    def sorted(self) -> Dendrogram:
-        """The dendrogram, merges by height; a merge never comes before what it joins."""
-        order = np.argsort(self.height, kind="stable")
-        name = np.arange(2 * self.n - 1)
-        name[self.n + order] = self.n + np.arange(len(order))
-        children = np.sort(name[self.pair[order]], axis=1)
-        return Dendrogram(self.n, children, self.height[order], self.size[self.n + order])
-
-
 class _Growing:
     """The living clusters of average linkage: one row each, with its mean, its candidates and its bound."""
 
-    def __init__(self, means: Float32[Tensor, "n d"], nodes: np.ndarray, tree: _Tree, group: int, tile: int) -> None:
+    def __init__(self, means: Float32[Tensor, "n d"], nodes: np.ndarray, tree: Tree, group: int, tile: int) -> None:
         self.means, self.node, self.tree = means, nodes.copy(), tree
         n, d = means.shape
-        self.row_of = np.full(len(tree.parent), _NONE, dtype=np.int64)
+        self.row_of = np.full(len(tree.parent), NONE, dtype=np.int64)
         self.row_of[nodes] = np.arange(n)
         # A float32 dot product of vectors of length at most 1 errs by at most d * 2^-24; the means by a little more.
         self.slack = d * 2.0**-24 + 1e-6
         if n > 2 * tile:
-            ids, values, self.bound = _first_lists(means, group, tile)
+            ids, values, self.bound = first_lists(means, group, tile, LISTED)
         else:
             ids, values, self.bound = self._compared(np.arange(n))
-        self.listed = np.where(ids >= 0, nodes[ids], _NONE)
+        self.listed = np.where(ids >= 0, nodes[ids], NONE)
         self.value = values + self.slack * (ids >= 0)
         self.bound += self.slack
         self.known = np.zeros(ids.shape, dtype=bool)
-        self.nearest = np.full(n, _NONE, dtype=np.int64)
+        self.nearest = np.full(n, NONE, dtype=np.int64)
         self.similarity = np.full(n, -np.inf)
 
     def run(self) -> None:
@@ -291,7 +122,7 @@ class _Growing:
             w = torch.from_numpy(weights[part]).to(self.means)
             first, second = self._rows(a[part]), self._rows(b[part])
             self.means[torch.from_numpy(a[part])] = first * w[:, :1] + second * w[:, 1:]
-        self.node[a], self.node[b] = new, _NONE
+        self.node[a], self.node[b] = new, NONE
         self.row_of[new] = a
         self._join_lists(a, b, weights)
         lost = (self.node >= 0) & (self.tree.parent[np.maximum(self.nearest, 0)] >= 0)
@@ -319,7 +150,7 @@ class _Growing:
         next_twin[:, -1] = False
         value = own + np.where(next_twin, np.roll(own, -1, axis=1), missing)
         known = known & next_twin & np.roll(known, -1, axis=1)
-        ids = np.where(twin, _NONE, ids)
+        ids = np.where(twin, NONE, ids)
         value = np.where(ids >= 0, value, -np.inf)
         bound = weights[:, 0] * self.bound[a] + weights[:, 1] * self.bound[b]
         order = np.argsort(-value, axis=1, kind="stable")
@@ -328,10 +159,10 @@ class _Growing:
         self.listed[a], self.value[a], self.known[a] = ids[:, :LISTED], value[:, :LISTED], known[:, :LISTED]
 
     def _current(self, rows: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The lists of rows in terms of living clusters: ids (`_NONE` for empty), upper bounds, which are exact."""
+        """The lists of rows in terms of living clusters: ids (`NONE` for empty), upper bounds, which are exact."""
         listed, value, known = self.listed[rows], self.value[rows], self.known[rows]
         root = self.tree.roots(listed)
-        root[root == own[:, None]] = _NONE
+        root[root == own[:, None]] = NONE
         if (root == listed).all():
             return root, value, known
         order = np.argsort(root, axis=1, kind="stable")
@@ -348,7 +179,7 @@ class _Growing:
         bounds = np.broadcast_to(self.bound[rows][:, None], root.shape).ravel()[at]
         rest = np.where(whole > covered, (whole - covered) * bounds, 0.0)
         exact = np.logical_and.reduceat(known.ravel(), at) & (whole == covered)
-        ids_out = np.full(root.size, _NONE, dtype=np.int64)
+        ids_out = np.full(root.size, NONE, dtype=np.int64)
         value_out = np.full(root.size, -np.inf)
         known_out = np.zeros(root.size, dtype=bool)
         ids_out[at] = root.ravel()[at]
@@ -377,7 +208,7 @@ class _Growing:
 
     def _compare_anew(self, rows: np.ndarray) -> None:
         ids, values, bound = self._compared(rows)
-        self.listed[rows] = np.where(ids >= 0, self.node[ids], _NONE)
+        self.listed[rows] = np.where(ids >= 0, self.node[ids], NONE)
         self.value[rows], self.bound[rows] = values + self.slack * (ids >= 0), bound + self.slack
         self.known[rows] = False
         # With its own slack on it, the best of a fresh list always stands at or above the fresh bound.
@@ -399,7 +230,7 @@ class _Growing:
         """The most similar living rows of each row, their similarities, and a bound on all others'."""
         dead = torch.from_numpy(self.node < 0).to(self.means.device)
         width = min(LISTED + 1, len(self.node))
-        ids = np.full((len(rows), LISTED), _NONE, dtype=np.int64)
+        ids = np.full((len(rows), LISTED), NONE, dtype=np.int64)
         values = np.full((len(rows), LISTED), -np.inf)
         bound = np.full(len(rows), _NOTHING_ELSE)
         for start in range(0, len(rows), _ROWS):
@@ -410,7 +241,7 @@ class _Growing:
             best, at = (t.cpu().numpy() for t in top_k(scores, width))
             kept = min(width, LISTED)
             values[part, :kept] = best[:, :kept]
-            ids[part, :kept] = np.where(np.isfinite(best[:, :kept]), at[:, :kept], _NONE)
+            ids[part, :kept] = np.where(np.isfinite(best[:, :kept]), at[:, :kept], NONE)
             if width > LISTED:
                 bound[part] = np.maximum(best[:, LISTED], _NOTHING_ELSE)
         return ids, values, bound
@@ -418,7 +249,7 @@ class _Growing:
     def _compact(self, rows: np.ndarray) -> np.ndarray:
         """Close the gaps that dead rows leave; the new places of `rows`."""
         alive = np.flatnonzero(self.node >= 0)
-        place = np.full(len(self.node), _NONE, dtype=np.int64)
+        place = np.full(len(self.node), NONE, dtype=np.int64)
         place[alive] = np.arange(len(alive))
         # In place and in order, so that no second matrix of means is needed.
         for part in np.array_split(np.arange(len(alive)), max(1, len(alive) // 8192)):
@@ -439,80 +270,3 @@ class _Growing:
             part = slice(start, start + 2048)
             out[part] = (self._rows(a[part]).double() * self._rows(b[part])).sum(dim=1).cpu().numpy()
         return out
-
-
-def _first_lists(means: Float32[Tensor, "n d"], group: int, tile: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Candidates, similarities and bounds of all rows, each pair of rows computed once.
-
-    The largest similarity of a row to each group of `group` columns comes out of square tiles, used for their rows and
-    for their columns. A row then looks inside its best groups only; the best of the others bounds the rest.
-    """
-    maxima = _group_maxima(means, group, tile)
-    n, n_groups = maxima.shape
-    chosen = min(_CHOSEN, n_groups - 1)
-    best, groups = maxima.topk(chosen + 1, dim=1)
-    bound = best[:, chosen].clone()
-    groups = groups[:, :chosen].flatten()
-    del maxima, best
-    deep = min(_PER_GROUP, group - 1)
-    inside = torch.full((n * chosen, deep), -torch.inf, device=means.device)
-    ids = torch.full((n * chosen, deep), _NONE, device=means.device)
-    beyond = torch.full((n * chosen,), -torch.inf, device=means.device)
-    order = groups.argsort(stable=True)
-    ends = torch.bincount(groups, minlength=n_groups).cumsum(0).tolist()
-    for g, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        places = order[start:end]
-        low, high = g * group, min((g + 1) * group, n)
-        for part in places.split(8192):
-            rows = part // chosen
-            scores = means[rows] @ means[low:high].T
-            own = (rows >= low) & (rows < high)
-            scores[own.nonzero()[:, 0], rows[own] - low] = -torch.inf
-            width = min(deep + 1, high - low)
-            values, at = scores.topk(width, dim=1)
-            kept = min(deep, width)
-            inside[part, :kept], ids[part, :kept] = values[:, :kept], at[:, :kept] + low
-            if width > deep:
-                beyond[part] = values[:, deep]
-    inside, ids = inside.view(n, -1), ids.view(n, -1)
-    width = min(LISTED + 1, inside.shape[1])
-    values, at = inside.topk(width, dim=1)
-    bound = torch.maximum(bound, beyond.view(n, -1).amax(dim=1))
-    if width > LISTED:
-        bound = torch.maximum(bound, values[:, LISTED])
-    out_ids = np.full((n, LISTED), _NONE, dtype=np.int64)
-    out_values = np.full((n, LISTED), -np.inf)
-    kept = min(width, LISTED)
-    out_values[:, :kept] = values[:, :kept].cpu().numpy()
-    out_ids[:, :kept] = ids.gather(1, at)[:, :kept].cpu().numpy()
-    out_ids[~np.isfinite(out_values)] = _NONE
-    return out_ids, out_values, bound.double().cpu().numpy()
-
-
-def _group_maxima(means: Float32[Tensor, "n d"], group: int, tile: int) -> Float32[Tensor, "n groups"]:
-    """The largest similarity of each row to each group of consecutive rows, itself left out."""
-    n = len(means)
-    out = torch.empty(n, -(-n // group), device=means.device)
-    room = torch.empty(tile, tile, device=means.device)
-    for i in range(0, n, tile):
-        rows = means[i : i + tile]
-        for j in range(i, n, tile):
-            columns = means[j : j + tile]
-            scores = room.flatten()[: len(rows) * len(columns)].view(len(rows), len(columns))
-            torch.mm(rows, columns.T, out=scores)
-            if i == j:
-                scores.fill_diagonal_(-torch.inf)
-            out[i : i + len(rows), j // group : -(-(j + len(columns)) // group)] = _maxima(scores, group, dim=1)
-            if i != j:
-                there = out[j : j + len(columns), i // group : -(-(i + len(rows)) // group)]
-                there.copy_(_maxima(scores, group, dim=0).T)
-    return out
-
-
-def _maxima(scores: Tensor, group: int, dim: int) -> Tensor:
-    """Maxima of groups of rows or columns; the last group may be short."""
-    whole = scores.shape[dim] // group * group
-    head = scores.narrow(dim, 0, whole).unflatten(dim, (-1, group)).amax(dim=dim + 1)
-    if whole == scores.shape[dim]:
-        return head
-    return torch.cat([head, scores.narrow(dim, whole, scores.shape[dim] - whole).amax(dim=dim, keepdim=True)], dim=dim)

@@ -19,10 +19,10 @@ from unembed.concepts.judge import checked
 from unembed.corpus import Corpus, open_corpus
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.clusters import ValueClusters, cluster_values
+from unembed.memories.dendrogram import Dendrogram
 from unembed.memories.event_sample import SCORE_BASES, EventRecorder, EventSample, record_events
 from unembed.memories.event_scores import extreme_sub_updates
 from unembed.memories.examples import draw_examples
-from unembed.memories.linkage import Dendrogram
 from unembed.memories.norm_overlap import value_norm_overlap
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2022 import appendix_section, concepts_section, control_section, events_section, layers_section

@@ -1,0 +1,99 @@
+"""The tree of a clustering: as it stands when it is done, and as it grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from unembed.errors import OutOfRange
+
+NONE = -1
+"""No node."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dendrogram:
+    """The tree of merges, lowest first, in SciPy's form; node n + i is what merge i makes."""
+
+    n: int
+    children: Int[np.ndarray, "merge 2"]
+    heights: Float[np.ndarray, " merge"]
+    """Cosine distance at which each merge happens: 1 - similarity, never falling."""
+    sizes: Int[np.ndarray, " merge"]
+
+    def cut(self, n_clusters: int) -> Int[np.ndarray, " n"]:
+        """Labels of exactly `n_clusters` clusters, numbered by first appearance.
+
+        Raises:
+            OutOfRange: fewer than one cluster, or more than there are vectors.
+        """
+        if not 1 <= n_clusters <= self.n:
+            raise OutOfRange(f"{n_clusters} clusters", why=f"there are {self.n} vectors, so 1 to {self.n}")
+        return self._labels(self.n - n_clusters)
+
+    def cut_at(self, height: float) -> Int[np.ndarray, " n"]:
+        """Labels of the clusters that stand once all merges up to this distance are made."""
+        return self._labels(int(np.searchsorted(self.heights, height, side="right")))
+
+    def _labels(self, merges: int) -> Int[np.ndarray, " n"]:
+        """Labels after the first `merges` merges: each node takes its parent's name, from the top down."""
+        top = np.arange(self.n + merges)
+        for i in range(merges - 1, -1, -1):
+            top[self.children[i]] = top[self.n + i]
+        _, first, labels = np.unique(top[: self.n], return_index=True, return_inverse=True)
+        order = np.empty(len(first), dtype=np.int64)
+        order[np.argsort(first)] = np.arange(len(first))
+        return order[labels]
+
+    def linkage(self) -> Float[np.ndarray, "merge 4"]:
+        """The matrix that `scipy.cluster.hierarchy` reads."""
+        return np.column_stack([self.children.astype(float), self.heights, self.sizes.astype(float)])
+
+
+class Tree:
+    """Nodes as they are made: vectors first, then merges in the order found, which is not that of heights."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.made = n, n
+        self.parent = np.full(2 * n - 1, NONE, dtype=np.int64)
+        self.size = np.ones(2 * n - 1, dtype=np.int64)
+        self.pair = np.zeros((max(n - 1, 0), 2), dtype=np.int64)
+        self.height = np.zeros(max(n - 1, 0))
+
+    def merge_equal(self, first_of: np.ndarray, distinct: np.ndarray) -> np.ndarray:
+        """Join equal vectors at height 0; the node that stands for each distinct one."""
+        root = np.arange(self.n)
+        for i in np.flatnonzero(first_of != np.arange(self.n)).tolist():
+            root[first_of[i]] = self.merge(np.array([[root[first_of[i]], i]]), np.zeros(1))[0]
+        return root[distinct]
+
+    def merge(self, pairs: np.ndarray, heights: np.ndarray) -> np.ndarray:
+        """The new nodes of pairs of nodes, rounding never letting a merge lie below what it joins."""
+        new = np.arange(self.made, self.made + len(pairs))
+        at = new - self.n
+        self.pair[at] = pairs
+        below = np.where(pairs >= self.n, self.height[np.maximum(pairs - self.n, 0)], 0.0).max(axis=1)
+        self.height[at] = np.maximum(heights, below)
+        self.parent[pairs] = new[:, None]
+        self.size[new] = self.size[pairs].sum(axis=1)
+        self.made += len(pairs)
+        return new
+
+    def roots(self, nodes: np.ndarray) -> np.ndarray:
+        """The living cluster that each node is part of now (`NONE` stays)."""
+        found = nodes.copy()
+        while True:
+            up = np.where(found >= 0, self.parent[found], NONE)
+            if (up < 0).all():
+                return found
+            found = np.where(up >= 0, up, found)
+
+    def sorted(self) -> Dendrogram:
+        """The dendrogram, merges by height; a merge never comes before what it joins."""
+        order = np.argsort(self.height, kind="stable")
+        name = np.arange(2 * self.n - 1)
+        name[self.n + order] = self.n + np.arange(len(order))
+        children = np.sort(name[self.pair[order]], axis=1)
+        return Dendrogram(self.n, children, self.height[order], self.size[self.n + order])
