@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from unembed.errors import ModelNotUnderstood
+from unembed.errors import ModelNotUnderstood, Unsupported
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "layer_norm_epsilon", "norm_eps")
 _PROBE = 128.0
@@ -44,6 +44,12 @@ class Norm:
         parameter = next(self.module.parameters(), None)
         dtype = torch.float32 if parameter is None else parameter.dtype
         device = torch.device("cpu") if parameter is None else parameter.device
+        if device.type == "meta":
+            raise Unsupported(
+                f"the norm {self.path}",
+                why="its weights are offloaded and not in memory",
+                instead="Load with a device_map that keeps every layer on a device",
+            )
         # Alternating signs have mean 0 and root mean square _PROBE, so LayerNorm and RMSNorm both return the signs.
         signs = torch.ones(self.width, dtype=dtype, device=device)
         signs[1::2] = -1
