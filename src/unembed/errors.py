@@ -21,15 +21,15 @@ Each message has three parts: what failed (with the offending value), why, and w
 
 from __future__ import annotations
 
+import re
+
 
 class UnembedError(Exception):
     """A sentence a person can act on; the three parts stay readable as fields."""
 
     def __init__(self, what: str, *, why: str = "", instead: str = "") -> None:
         """Join the parts into one line: what failed, why, and what to do instead."""
-        self.what = what.strip().rstrip(".")
-        self.why = why.strip().rstrip(".")
-        self.instead = instead.strip().rstrip(".")
+        self.what, self.why, self.instead = (_unended(part) for part in (what, why, instead))
         super().__init__(self._line())
 
     def _line(self) -> str:
@@ -40,6 +40,12 @@ class UnembedError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only parts do not survive the default pickling, which engines with several processes rely on.
         return (_rebuilt, (type(self), self.what, self.why, self.instead))
+
+
+def _unended(part: str) -> str:
+    """Without the full stop that the line brings (a folder named `.` keeps it) and the number of a system's error."""
+    stripped = re.sub(r"^\[Errno -?\d+\] ", "", part.strip())
+    return re.sub(r"(?<=[^\s.])\.$", "", stripped)
 
 
 def _rebuilt(kind: type[UnembedError], what: str, why: str, instead: str) -> UnembedError:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import unembed
 from tests.faults import odd_arguments, odd_requests
 from tests.faults.made import World
+from unembed.errors import InvalidInput
 
 
 def test_malformed_command_lines(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +23,15 @@ def test_malformed_requests(world: World) -> None:
     tally = odd_requests.run(world, 200, seed=1)
     assert tally.broken == []
     assert tally.answered[422] > 50 and tally.answered[200] > 10
+
+
+@pytest.mark.parametrize("held", [b"text", b"PK\x03\x04 cut short", b""])
+def test_a_file_that_is_no_exit_rule(world: World, tmp_path: Path, held: bytes) -> None:
+    (tmp_path / "rule").write_bytes(held)
+    with pytest.raises(InvalidInput, match="it is no saved rule, or damaged"):
+        unembed.early_exit.load(tmp_path / "rule", world.lm)
+
+
+def test_what_an_error_says_is_one_sentence_with_the_names_as_given() -> None:
+    assert str(InvalidInput("no index at .", why="[Errno 2] No such file.")) == "no index at .: No such file."
+    assert str(InvalidInput("a thing.", instead="Give another.")) == "a thing. Give another."

@@ -61,6 +61,8 @@ def select(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     if method == "greedy" and comments is None:
         raise typer.BadParameter("greedy needs labelled text; give --comments FILE")
+    if method != "greedy" and comments is not None:
+        raise typer.BadParameter(f"--comments is read by --method greedy alone, and this is {method}")
     from unembed import steering, toxicity
     from unembed.cli.opening import opened
     from unembed.cli.output import deliver_table

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from unembed.errors import InvalidInput, OutOfMemory
+from unembed.errors import IndexFault, InvalidInput, OutOfMemory
 
 _VIEWS = {
     "vocabulary": "SELECT token_id, token FROM read_parquet('{vocabulary}')",
@@ -36,7 +36,11 @@ class Sql:
     """A closed DuckDB over one index. Each question has its own cursor, so threads may ask at once."""
 
     def __init__(self, folder: Path, paths: dict[str, str]) -> None:
-        """Open the views that have a file."""
+        """Open the views that have a file.
+
+        Raises:
+            IndexFault: a file cannot be read, or has gone since it was checked.
+        """
         self._connection = duckdb.connect(":memory:", config={"memory_limit": "2GB"})
         run = self._connection.execute
         run("SET threads = 2")
@@ -48,7 +52,14 @@ class Sql:
         run("SET enable_external_access = false")
         for name, query in _VIEWS.items():
             if all("{" + needed + "}" not in query or needed in places for needed in _VIEWS):
-                run(f'CREATE VIEW "{name}" AS {query.format(**places)}')
+                try:
+                    run(f'CREATE VIEW "{name}" AS {query.format(**places)}')
+                except duckdb.Error as error:
+                    raise IndexFault(
+                        f"cannot read the tables of {folder}",
+                        why=_first_line(error),
+                        instead="Run the build again: it repairs the index",
+                    ) from error
         # Without this a SELECT could read any Python variable of the caller's that looks like a table.
         run("SET python_enable_replacements = false")
         run("SET lock_configuration = true")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -231,16 +232,16 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
         InvalidInput: the file cannot be read, or the rule was fitted on another model.
     """
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
             about = json.loads(str(stored["about"]))
             thresholds = stored["thresholds"]
             state = {name[6:]: stored[name] for name in stored.files if name.startswith("state_")}
         if about["schema"] != SCHEMA:
             raise ValueError(f"schema {about['schema']}")
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise InvalidInput(
-            f"cannot read an exit rule from {path}", why=str(error), instead="Fit one and save it"
-        ) from error
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        # NumPy's own words for a file that is no archive recommend to run the pickle in it.
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no saved rule, or damaged"
+        raise InvalidInput(f"cannot read an exit rule from {path}", why=why, instead="Fit one and save it") from error
     if about["fingerprint"] != fingerprint(lm):
         raise InvalidInput(
             f"the exit rule in {path}",
