@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -114,6 +115,53 @@ def test_greedy_stays_within_the_budget_and_its_curve_is_measured(lm):
     gains = [row["unwanted_nats"] - row["wanted_nats"] for row in rows]
     assert gains == sorted(gains) and gains[-1] > 0
     assert len({(e.layer, e.index) for e in chosen.edits}) == len(chosen.edits)
+
+
+@pytest.mark.parametrize("budget", [0.02, 0.2, 1.0])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_no_budget_is_exceeded_and_each_step_adds_to_the_gain(lm, budget, reverse):
+    unwanted, clean, wanted = texts(seed=1)
+    strengths = (3.0, 12.0, -3.0, -12.0) if reverse else (3.0, 12.0)
+    chosen = toxicity.greedy(lm, unwanted, clean, wanted=wanted, n=4, budget=budget, tried=6, strengths=strengths)
+    assert chosen.edits and {e.value for e in chosen.edits} <= set(strengths)
+    paid = [loss_of(lm, clean, chosen.edits[:k]) - loss_of(lm, clean) for k in range(len(chosen.edits) + 1)]
+    assert max(paid) <= math.log1p(budget) + 1e-6
+    gains = [gain_of(lm, unwanted, wanted, chosen.edits[:k]) for k in range(len(chosen.edits) + 1)]
+    assert all(later > earlier for earlier, later in pairwise(gains))
+    if reverse:
+        assert any(e.value < 0 for e in chosen.edits)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_greedy_gains_at_least_what_the_ranking_at_once_gains(lm, seed):
+    unwanted, clean, wanted = texts(seed)
+    settings = dict(wanted=wanted, n=4, budget=0.3, strengths=(3.0, 6.0, 12.0))
+    chosen = toxicity.greedy(lm, unwanted, clean, tried=12, **settings)
+    slopes = {
+        to: first_order(lm, unwanted, to) - first_order(lm, wanted, to) - first_order(lm, clean, to).clamp_min(0)
+        for to in settings["strengths"]
+    }
+    ranked = sorted(
+        ((float(v), n, i, to) for to, g in slopes.items() for n, row in enumerate(g) for i, v in enumerate(row))
+    )
+    at_once: list = []
+    for _, layer, index, to in reversed(ranked[-60:]):
+        more = [*at_once, unembed.set_coefficient(layer, index, to)]
+        is_new = all((e.layer, e.index) != (layer, index) for e in at_once)
+        if is_new and len(more) <= 4 and loss_of(lm, clean, more) - loss_of(lm, clean) <= math.log1p(0.3):
+            at_once = more
+    assert len(at_once) == 4
+    assert gain_of(lm, unwanted, wanted, chosen.edits) >= gain_of(lm, unwanted, wanted, at_once)
+
+
+def texts(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(3, 90, (4, 12), generator=generator) for _ in range(3)]
+
+
+def gain_of(lm, unwanted, wanted, edits) -> float:
+    more, kept = (loss_of(lm, rows, edits) - loss_of(lm, rows) for rows in (unwanted, wanted))
+    return more - kept
 
 
 def test_prompts_are_read_and_a_malformed_line_is_named(tmp_path):
