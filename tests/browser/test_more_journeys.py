@@ -136,8 +136,8 @@ def test_what_is_asked_at_once_does_not_replace_each_other(opened):
     answers = page.evaluate(
         """async () => {
           const api = await import(document.querySelector("script").src.replace("page.js", "api.js"));
-          const edits = (value) => [{ target: "coefficient", action: "set", layer: 1, index: 2, value, positions: "all" }];
-          const all = [api.trace("one two three", edits(1)), api.trace("one two three", edits(2), { channel: "other" })];
+          const edit = (value) => [{ target: "head", action: "scale", layer: 1, index: 2, value, positions: "all" }];
+          const all = [1, 2].map((n) => api.trace("one two three", edit(n), { channel: `t${n}` }));
           for (let i = 0; i < 6; i++) all.push(api.get(`/memories/1/${i}`, { top: 7 }, { channel: `m${i}` }));
           return (await Promise.allSettled(all)).map((one) => one.status);
         }"""
@@ -159,3 +159,21 @@ def test_listed_sub_updates_and_the_rest_make_the_layers_update(opened, lm):
     bias = next(r.share for r in trace.account(target).rows if r.label == "ffn 3") - sum(row.score for row in rows)
     rest = sum(row.score for row in rows[20:]) + bias
     assert math.isclose(float(shown[3].replace("−", "-")), rest, rel_tol=0.02, abs_tol=2e-3)
+
+
+def test_a_memory_is_set_to_the_most_that_was_seen(opened, served):
+    page = opened("#/intervene?iv=M2.9:scale:0@all")
+    page.get_by_role("button", name="Most seen").click()
+    largest = max(row["coefficient"] for row in served.session.index.triggers(2, 9, 1).rows())
+    box = page.get_by_role("region", name="Edits").first.get_by_role("spinbutton", name="Value")
+    expect(box).not_to_have_value("0")
+    assert math.isclose(float(box.input_value()), largest, rel_tol=1e-3)
+
+
+def test_what_runs_can_be_cancelled(opened):
+    page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:9@all&n=200")
+    page.get_by_role("button", name="Run both").click()
+    expect(page.locator(".pair .text span:not(.given)").first).to_be_visible()
+    page.get_by_role("contentinfo").get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("Stopped.")).to_be_visible()
+    expect(page.get_by_role("contentinfo").get_by_text("Ready")).to_be_visible()

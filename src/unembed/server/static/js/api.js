@@ -20,7 +20,7 @@ export function listen(on) {
 }
 
 function tell(error = null) {
-  const names = [...running.values()].map((r) => r.what);
+  const names = [...running.values()].map((r) => r.what).filter(Boolean);
   for (const on of listeners) on({ running: names, error });
 }
 
@@ -119,16 +119,19 @@ export async function stream(path, body, on, { channel = path, what = "" } = {})
   }
 }
 
-/** Stop what runs on a channel. */
+/** Stop what runs on a channel, or everything. */
 export function cancel(channel) {
-  running.get(channel)?.abort.abort();
-  running.delete(channel);
+  for (const [name, one] of running) {
+    if (channel && name !== channel) continue;
+    one.abort.abort();
+    running.delete(name);
+  }
   tell();
 }
 
 async function begin(path, init, channel, what) {
   running.get(channel)?.abort.abort();
-  const mine = { abort: new AbortController(), what: what || path };
+  const mine = { abort: new AbortController(), what };
   running.set(channel, mine);
   if (what) tell();
   const end = () => {

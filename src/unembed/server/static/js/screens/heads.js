@@ -24,7 +24,7 @@ export function render(root, page) {
   const twice = h("div", { class: "stack" });
   const length = numberBox("Tokens before the repetition", 16, { min: 2, max: 64, onchange: () => repeat() });
   const seed = numberBox("Seed of the random tokens", 0, { onchange: () => repeat() });
-  const said2 = h("input", { type: "text", "aria-label": "Text to say twice", placeholder: "random tokens, or a text of your own", style: { flex: 1 }, onchange: () => repeat() });
+  const said2 = h("input", { type: "text", "aria-label": "Text to say twice", placeholder: "random tokens, or a text of your own", style: { flex: "1 1 200px" }, onchange: () => repeat() });
   fill(root, h("div", { class: "stack" },
     h("h1", {}, "Heads"),
     h("div", { class: "two" },

@@ -74,9 +74,12 @@ export function render(root, page) {
       e.target === "head" ? button(name, () => go({ screen: "heads", h: `${e.layer}.${e.index}` }), { class: "quiet tok" }) : memoryLink(e),
       action, number, h("span", { style: { flex: "1", "min-width": "120px" } }, slider), scope,
       button("Off", () => change({ action: "scale", value: 0 }), { class: "btn small" }),
-      e.target === "head" ? null : button("Flip", () => change({ action: "scale", value: -1 }), { class: "btn small", title: "turn the sign round" }),
+      e.target !== "head" && button("Flip", () => change({ action: "scale", value: -1 }), { class: "btn small", title: "turn the sign round" }),
+      e.target !== "head" && model.can.index && button("Most seen", () => most(e).then((value) => change({ action: "set", value }), api.fail), { class: "btn small", title: "set to the largest coefficient of the index's corpus" }),
       button("×", () => setEdits(all.filter((_, j) => j !== i)), { class: "btn small", "aria-label": `Remove ${name}` }));
   }
+
+  const most = async (e) => (await api.get(`/memories/${e.layer}/${e.index}/coefficients`, {}, { channel: "most" })).statistics.largest;
 
   function places(kind) {
     if (kind === "all" || kind === "last") return kind;

@@ -67,8 +67,8 @@ export function render(root, page) {
     loadTriggers(triggers, view);
     loadLabels(labels, names);
     loadNear(near);
-    loadConcepts(concepts);
     loadUsual();
+    loadConcepts(concepts);
     return [figures(view),
       card("What the value does to the vocabulary", h("span", { class: "faint" }, "click a token to pin it in Trace"), ends(view), about("The value times the output matrix, the final norm left out, as in the papers: a coefficient of 1 adds these scores, up to the norm. A negative coefficient turns both lists round."), asTable("All as a table", ["promoted", "score", "suppressed", "score"], () => view.promoted.map((p, i) => [visible(p.token), p.score, visible(view.suppressed[i].token), view.suppressed[i].score]))),
       h("div", { class: "two" },
