@@ -1,17 +1,28 @@
-"""What a sweep that keeps the top 25 triggers of every key costs over the plain forward of the same batches.
+"""What a sweep that keeps the top 25 triggers of every key costs, beside the plain forward and beside other ways.
 
-A1 is the model's own forward without the unembedding, nothing kept. Each round takes the next batch of the stream; all
-variants of a round get the same batch, in turning order, and their CPU times on one thread are divided. The lists have
-seen a stated number of tokens before the first round, because the cost falls as they settle.
+    python benchmarks/sweep.py [PART ...]      # wren gpt2 sentences fast ray; lens too, in an environment with TransformerLens
+    python benchmarks/sweep.py gpt2 --tiny     # a tiny model, nothing written into RESULTS.md
+    .peers/transformer-lens-3.9.0/bin/python benchmarks/sweep.py lens
 
-    python benchmarks/sweep.py [--rounds N] [--model wren|gpt2|all]
+wren, gpt2: against A1, the model's own forward without the unembedding, nothing kept. lens: against TransformerLens's cache
+of one point and `torch.topk` merged batch by batch. sentences: against the loop of the papers' scripts, one sentence at
+a time, a Python loop over all keys. fast: the fast passes against A1. ray: two workers of one thread on this machine
+against the local engine with two threads.
+
+Each round takes the next batch of the stream; all variants of a round get the same batch, in turning order, and their
+times are divided: CPU time on one thread where nothing else is said. Lists have seen a stated number of tokens before
+the first round, because the cost falls as they settle. GPT-2 small's shape has random weights and wren's tokens.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import metadata, util
 from itertools import islice
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,10 +34,25 @@ import unembed
 from unembed.corpus import Batch, Corpus, open_corpus
 from unembed.language_model import LanguageModel
 from unembed.models.decoder import Decoder
-from unembed.sweeps import Reducer, TopTriggers
+from unembed.sweeps import Ray, Reducer, TopTriggers, fast_difference, sweep
+from unembed.sweeps.fast import MODES, quickened
 from unembed.sweeps.passing import feeding
 
 TOP = 25
+A1, A2 = "A1 plain forward", "A2 stopped, nothing kept"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much a part does: tokens a batch, tokens before the first round, rounds, and whether it is a trial."""
+
+    tokens: int
+    before: int
+    rounds: int
+    tiny: bool
+
+    def told(self, seen: int, clock: str = "one thread, CPU time") -> str:
+        return f"Batches of {self.tokens} tokens, after {seen:,} tokens; {clock}, {self.rounds} rounds."
 
 
 class Nothing(Reducer):
@@ -50,6 +76,19 @@ class Nothing(Reducer):
 
     def load_state(self, state) -> None:
         pass
+
+
+def gpt2_small(size: Size) -> LanguageModel:
+    """GPT-2 small's shape with random weights; the same ones whenever called."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    shape = GPT2Config(n_layer=2, n_embd=64, n_head=2, vocab_size=8192) if size.tiny else GPT2Config()
+    return unembed.load(GPT2LMHeadModel(shape).eval())
+
+
+def windows() -> Corpus:
+    return open_corpus(segmentation="windows", window=128, overlap=0)
 
 
 def plain(lm: LanguageModel) -> Callable[[Batch], None]:
@@ -80,66 +119,207 @@ def each(step: Callable[[Batch], None], batches: list[Batch]) -> Callable[[], No
     return lambda: step(next(coming))
 
 
-def measured(lm: LanguageModel, corpus: Corpus, encoder: LanguageModel, before: int, rounds: int, tokens: int):
-    """Seconds of A1, A2 and the sweep, the lists having seen `before` tokens."""
-    stream = corpus.batches(encoder, tokens)
-    top, nothing = TopTriggers(TOP), Nothing()
+def settled(lm: LanguageModel, corpus: Corpus, size: Size) -> tuple[TopTriggers, list[Batch], int]:
+    """Lists that have seen so many tokens, the batches that follow, and how many tokens those were."""
+    stream = corpus.batches(unembed.load(), size.tokens)
+    top, seen = TopTriggers(TOP), 0
     top.start(lm)
-    nothing.start(lm)
-    step, seen = fed(lm, top), 0
-    while seen < before:
+    step = fed(lm, top)
+    while seen < size.before:
         batch = next(stream)
         step(batch)
         seen += batch.n_counted
-    batches = list(islice(stream, rounds + 1))
-    variants = {
-        "A1 plain forward": each(plain(lm), batches),
-        "A2 stopped, nothing kept": each(fed(lm, nothing), batches),
-        "sweep": each(step, batches),
-    }
-    seconds = interleaved(variants, len(batches) - 1)
+    return top, list(islice(stream, size.rounds + 1)), seen
+
+
+def again(top: TopTriggers, lm: LanguageModel) -> TopTriggers:
+    """Lists that hold the same."""
+    copy = TopTriggers(TOP)
+    copy.start(lm)
+    copy.load_state(top.state())
+    return copy
+
+
+def publish(title: str, claims: list[Claim], seconds, how: str, size: Size) -> None:
+    """Into RESULTS.md, or only shown."""
+    if size.tiny:
+        for claim in claims:
+            print(f"{title}: {claim.what}: {claim.ratio:.3g} {claim.note}")
+    else:
+        record(title, claims, seconds, how)
+
+
+def against_forward(name: str, lm: LanguageModel, size: Size, target: float) -> None:
+    top, batches, seen = settled(lm, windows(), size)
+    nothing = Nothing()
+    nothing.start(lm)
+    steps = {A1: plain(lm), A2: fed(lm, nothing), "sweep": fed(lm, top)}
+    seconds = interleaved({name: each(step, batches) for name, step in steps.items()}, len(batches) - 1)
     held = sum(t.numel() * t.element_size() for t in top.state().values() if isinstance(t, torch.Tensor))
     keys = sum(lm.weights.W_out[n].shape[0] for n in range(lm.n_layers))
-    return seconds, held / (keys * TOP * 12), seen
+    claims = [
+        Claim("sweep of the top 25 of all keys, to A1", ratio(seconds, "sweep", A1), target),
+        Claim("A2, stopped at the last coefficients, to A1", ratio(seconds, A2, A1), None),
+        Claim("sweep to A2", ratio(seconds, "sweep", A2), 1.03),
+        Claim("memory of the state to keys x t x 12 bytes", held / (keys * TOP * 12), 1.1),
+    ]
+    publish(f"Sweep, {name}", claims, seconds, f"Windows of 128 tokens. {size.told(seen)}", size)
 
 
-def gpt2_small() -> LanguageModel:
-    """GPT-2 small's shape with random weights."""
-    from transformers import GPT2Config, GPT2LMHeadModel
+def wren(size: Size) -> None:
+    against_forward("wren", unembed.load(), size, 1.00)
 
-    torch.manual_seed(0)
-    return unembed.load(GPT2LMHeadModel(GPT2Config()).eval())
+
+def gpt2(size: Size) -> None:
+    against_forward("GPT-2 small's shape", gpt2_small(size), size, 1.02)
+
+
+def lens(size: Size) -> None:
+    """TransformerLens as its users write it: the cache of one point, no logits, topk merged batch by batch."""
+    if util.find_spec("transformer_lens") is None:
+        print("no TransformerLens here: run this part with .peers/transformer-lens-3.9.0/bin/python")
+        return
+    import transformer_lens as tl  # pyright: ignore[reportMissingImports]
+
+    lm = gpt2_small(size)
+    c = lm.hf.config
+    theirs = tl.HookedTransformer(
+        tl.HookedTransformerConfig(
+            n_layers=c.n_layer, d_model=c.n_embd, n_ctx=1024, d_head=c.n_embd // c.n_head, n_heads=c.n_head,
+            d_mlp=4 * c.n_embd, d_vocab=c.vocab_size, act_fn="gelu_new", seed=0, device="cpu",
+        )
+    )  # fmt: skip
+    top, batches, seen = settled(lm, windows(), size)
+    lists = [
+        (torch.full((TOP, lm.d_mlp), -torch.inf), torch.zeros(TOP, lm.d_mlp, dtype=torch.long)) for _ in theirs.blocks
+    ]
+
+    @torch.no_grad()
+    def cached(batch: Batch) -> None:
+        _, cache = theirs.run_with_cache(
+            batch.tokens, return_type=None, names_filter=lambda n: n.endswith("mlp.hook_post")
+        )
+        for n, (values, places) in enumerate(lists):
+            found = cache["post", n].flatten(0, 1)
+            best, row = found.topk(min(TOP, len(found)), dim=0)
+            both = torch.cat([values, best])
+            where = torch.cat([places, batch.positions.flatten()[row]])
+            best, row = both.topk(TOP, dim=0)
+            lists[n] = best, where.gather(0, row)
+
+    steps = {A1: plain(lm), "TransformerLens": cached, "sweep": fed(lm, top)}
+    seconds = interleaved({name: each(step, batches) for name, step in steps.items()}, len(batches) - 1)
+    version = metadata.version("transformer-lens")
+    claims = [
+        Claim(f"sweep, to TransformerLens {version} cache + topk", ratio(seconds, "sweep", "TransformerLens"), 0.6),
+        Claim("TransformerLens, to A1", ratio(seconds, "TransformerLens", A1), None),
+    ]
+    publish("Sweep beside TransformerLens", claims, seconds, f"GPT-2 small's shape. {size.told(seen)}", size)
+
+
+def sentences(size: Size) -> None:
+    """The papers' loop: one sentence at a time, for every key its best position, and a list of Python numbers each."""
+    torch.set_num_threads(2)
+    lm = gpt2_small(size)
+    top, batches, seen = settled(lm, open_corpus(), size)
+    state, lists = top.state(), []
+    for layer in range(lm.n_layers):
+        held, at = state[f"{layer}.1.values"].tolist(), state[f"{layer}.1.positions"].tolist()
+        lists.append([list(zip(v, p, strict=True)) for v, p in zip(held, at, strict=True)])
+
+    def loop(batch: Batch) -> None:
+        for row, length in enumerate(batch.lengths.tolist()):
+            run = lm.run(batch.tokens[row : row + 1, :length], "coefficients", logits=False)
+            for layer, coefficients in enumerate(run["coefficients"][:, 0]):
+                best, column = coefficients.max(dim=0)
+                places = (int(batch.starts[row]) + column).tolist()
+                for key, (value, place) in enumerate(zip(best.tolist(), places, strict=True)):
+                    held = lists[layer][key]
+                    lowest = min(range(TOP), key=lambda slot: held[slot][0])
+                    if value > held[lowest][0]:
+                        held[lowest] = value, place
+
+    steps = {"loop of the papers": loop, "sweep": fed(lm, top)}
+    seconds = interleaved({name: each(s, batches) for name, s in steps.items()}, size.rounds, time.perf_counter)
+    claims = [Claim("sweep, to one sentence at a time", ratio(seconds, "sweep", "loop of the papers"), 1 / 5)]
+    how = f"GPT-2 small's shape, sentences. {size.told(seen, 'two threads, wall time')} Both start from the same lists."
+    publish("Sweep beside the papers' loop", claims, seconds, how, size)
+
+
+def fast(size: Size) -> None:
+    """Every mode on a model of its own, as all modes of a round stand beside each other."""
+    lm = gpt2_small(size)
+    top, batches, seen = settled(lm, windows(), size)
+    steps = {A1: plain(lm), "exact sweep": fed(lm, top)}
+    changes = {mode: fast_difference(lm, batches[0], mode) for mode in MODES}
+    with ExitStack() as stack:
+        for mode in MODES:
+            other = gpt2_small(size)
+            stack.enter_context(quickened(other, mode))
+            steps[mode] = fed(other, again(top, other))
+        seconds = interleaved({name: each(step, batches) for name, step in steps.items()}, len(batches) - 1)
+    claims = [
+        Claim(
+            f"fast sweep in {m}, to A1", ratio(seconds, m, A1), 0.85, f"coefficients change by up to {changes[m]:.1g}"
+        )
+        for m in MODES
+    ]
+    claims.append(Claim("exact sweep, to A1", ratio(seconds, "exact sweep", A1), None))
+    publish("Fast sweep", claims, seconds, f"GPT-2 small's shape, windows of 128 tokens. {size.told(seen)}", size)
+
+
+def ray(size: Size) -> None:
+    """The whole wall time of a sweep, workers started included, the cluster there already."""
+    if util.find_spec("ray") is None:
+        print("no Ray here: pip install 'unembed[ray]'")
+        return
+    import ray as cluster  # pyright: ignore[reportMissingImports]
+
+    from unembed.sweeps.crew import imported
+
+    imported().init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="WARNING")
+    torch.set_num_threads(2)
+    lm = unembed.load()
+    texts = [document.text for document in open_corpus(max_documents=2 if size.tiny else None).documents()]
+    corpus = open_corpus(texts * max(1, size.rounds))
+    counted, found, seconds = 0, {}, {"local": [], "ray": []}
+    for name, engine in (("local", "local"), ("ray", Ray(workers=2, cpus=1))):
+        began = time.perf_counter()
+        [found[name]] = sweep(lm, corpus, [TopTriggers(TOP)], engine=engine, tokens_per_batch=size.tokens)
+        seconds[name].append(time.perf_counter() - began)
+        counted = found[name].tokens_seen
+    cluster.shutdown()
+    near = all(torch.allclose(a, b, rtol=1e-3) for a, b in zip(found["local"].values, found["ray"].values, strict=True))
+    assert near, "two threads round differently, and no more than that"
+    claims = [Claim("Ray with two workers, to two threads", ratio(seconds, "ray", "local"), 1.15)]
+    how = f"wren over {counted:,} tokens, batches of {size.tokens}; wall time once each, the start of the workers included."
+    publish("Sweep on Ray", claims, seconds, how, size)
+
+
+PARTS: dict[str, tuple[Callable[[Size], None], Size]] = {
+    "wren": (wren, Size(2048, 100_000, 15, False)),
+    "gpt2": (gpt2, Size(1024, 16_384, 15, False)),
+    "lens": (lens, Size(1024, 16_384, 10, False)),
+    "sentences": (sentences, Size(1024, 8_192, 5, False)),
+    "fast": (fast, Size(1024, 16_384, 10, False)),
+    "ray": (ray, Size(2048, 0, 4, False)),
+}
 
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--model", choices=("wren", "gpt2", "all"), default="all")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--rounds", type=int, help="ray: how often the corpus is repeated")
+    parser.add_argument("--tiny", action="store_true", help="a trial, nothing written")
     chosen = parser.parse_args()
-    torch.set_num_threads(1)
-    wren = unembed.load()
-    windows = open_corpus(segmentation="windows", window=128, overlap=0)
-    for name, lm, before, tokens, target in (
-        ("wren", lambda: wren, 100_000, 2048, 1.00),
-        ("gpt2", gpt2_small, 16_384, 1024, 1.02),
-    ):
-        if chosen.model not in (name, "all"):
-            continue
-        seconds, state, seen = measured(lm(), windows, wren, before, chosen.rounds, tokens)
-        claims = [
-            Claim("sweep of the top 25 of all keys, to A1", ratio(seconds, "sweep", "A1 plain forward"), target),
-            Claim(
-                "A2, stopped at the last coefficients, to A1",
-                ratio(seconds, "A2 stopped, nothing kept", "A1 plain forward"),
-                None,
-            ),
-            Claim("sweep to A2", ratio(seconds, "sweep", "A2 stopped, nothing kept"), 1.03),
-            Claim("memory of the state to keys x t x 12 bytes", state, 1.1),
-        ]
-        title = {"wren": "Sweep, wren", "gpt2": "Sweep, GPT-2 small's shape"}[name]
-        how = f"Windows of 128 tokens, batches of {tokens}, after {seen:,} tokens; one thread, CPU time, {chosen.rounds} rounds."
-        record(title, claims, seconds, how)
+    if unknown := set(chosen.parts) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}: {', '.join(PARTS)}")
+    for name in chosen.parts or PARTS:
+        torch.set_num_threads(1)
+        part, size = PARTS[name]
+        before, rounds = (500, 2) if chosen.tiny else (size.before, size.rounds)
+        part(Size(size.tokens, before, chosen.rounds or rounds, chosen.tiny))
 
 
 if __name__ == "__main__":
