@@ -170,7 +170,7 @@ class Crew:
         """
         waiting = [*self._busy, *self._coming]
         heard: list[Heard] = []
-        for answer in self._ray.wait(waiting, num_returns=1, timeout=seconds)[0]:
+        for answer in self._ray.wait(waiting, num_returns=1, timeout=seconds)[0] if waiting else ():
             if answer in self._coming:
                 self._arrived(answer, self._coming.pop(answer))
                 continue
