@@ -97,8 +97,9 @@ def test_weights_that_are_not_numbers(unembed: Run, tmp_path: Path) -> None:
             "[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried 9 bytes."
         ),
         RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+        RuntimeError("unable to mmap 13810920 bytes from file <model.safetensors>: Cannot allocate memory (12)"),
     ],
-    ids=["python", "cpu", "gpu"],
+    ids=["python", "cpu", "gpu", "file"],
 )
 def test_out_of_memory_suggests_a_way_on(
     unembed: Run, gpt2_folder: Path, error: Exception, monkeypatch: pytest.MonkeyPatch

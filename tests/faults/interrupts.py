@@ -30,7 +30,7 @@ index build --corpus C --out built
 early-exit fit --out rule.json --examples 300
 annotate export pages.html --per-layer 20
 report elhage2021 --out out --model attn-2l
-report geva2021 --corpus C --out out
+report geva2021 --corpus C --out out --option examples=150
 report geva2022 --corpus C --out out
 """
 """On the embedded models, so that each runs for a while; C is a corpus."""

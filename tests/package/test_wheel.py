@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from email import message_from_string
@@ -14,15 +17,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LIMIT_MB = 30
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the working tree."""
-    from hatchling.builders.wheel import WheelBuilder
-
-    folder = tmp_path_factory.mktemp("wheel")
-    return Path(next(WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])))
 
 
 def test_the_wheel_holds_weights_text_and_licences(wheel: Path) -> None:
@@ -111,3 +105,32 @@ def test_no_weights_are_pickled() -> None:
 
 def test_the_python_in_use_is_one_the_project_supports() -> None:
     assert sys.version_info >= (3, 11)
+
+
+def test_installed_by_itself_and_offline_it_traces(wheel: Path, tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
+    subprocess.run([*pip, "--target", str(tmp_path / "there"), str(wheel)], check=True, capture_output=True)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "there"), "HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)}
+    asked = [sys.executable, "-c", "import unembed; print(unembed.__file__); from unembed.cli import main; main()"]
+    done = subprocess.run(
+        [*asked, "trace", "Once upon a time", "--json"],
+        capture_output=True, text=True, check=True, env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    where, _, answer = done.stdout.partition("\n")
+    assert Path(where).is_relative_to(tmp_path)
+    assert json.loads(answer)["model"] == "wren"
+
+
+def test_the_source_holds_all_that_a_build_and_its_tests_need_and_nothing_else(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split(
+        "\n"
+    )
+    if not any(tracked):
+        pytest.skip("not a checkout: there is no list of files to compare with")
+    wanted = {name for name in tracked if name and not name.startswith(".") and (ROOT / name).exists()}
+    assert wanted - set(names) == set()
+    tops = {name.split("/")[0] for name in wanted} | {"PKG-INFO", ".gitignore"}
+    assert {name.split("/")[0] for name in names} <= tops
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".part", ".log"))]

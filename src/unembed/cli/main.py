@@ -69,6 +69,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
         or type(error).__name__ == "OutOfMemoryError"
         or "out of memory" in text
         or "can't allocate memory" in text
+        or "cannot allocate memory" in text
         or "not enough memory" in text
     )
 
