@@ -7,7 +7,7 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.browser.test_journeys import AT, PROMPT, grid
+from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
 
 
 def test_the_example_is_drawn_before_the_model_is_asked(opened):
@@ -18,7 +18,7 @@ def test_the_example_is_drawn_before_the_model_is_asked(opened):
     page.on("request", lambda r: asked.append(r.url) if "/traces" in r.url else None)
     page.reload()
     expect(page.get_by_text("An example, traced with wren beforehand.")).to_be_visible()
-    expect(page.get_by_text(re.compile(r"^Sum [−\d]"))).to_be_visible()
+    expect(the_sum(page)).to_be_visible()
     page.get_by_role("radio", name="Entropy").click()
     expect(page.get_by_text(f"{math.log(8192):.2f} nats")).to_be_visible()
     assert asked == []
@@ -38,7 +38,7 @@ def test_another_position_of_the_example_asks_the_model(opened):
 
 def test_entropy_is_the_librarys_and_asks_nothing(opened, lm):
     page = opened(AT)
-    expect(page.get_by_text(re.compile(r"^Sum [−\d]"))).to_be_visible()
+    expect(the_sum(page)).to_be_visible()
     page.wait_for_load_state("networkidle")
     asked = []
     page.on("request", lambda r: asked.append(r.url) if "/api/" in r.url else None)

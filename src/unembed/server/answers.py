@@ -129,12 +129,12 @@ def tagged(request: Request, body: bytes) -> Response:
 
 
 def lines(items: AsyncIterator[Any]) -> StreamingResponse:
-    """One JSON value a line, each sent when it is there; a failure on the way is the last line."""
+    """One JSON value a line, each sent when it is there (bytes as they are); a failure on the way is the last line."""
 
     async def written() -> AsyncIterator[bytes]:
         try:
             async for item in items:
-                yield encoded(item) + b"\n"
+                yield (item if isinstance(item, bytes) else encoded(item)) + b"\n"
             yield b'{"kind":"done"}\n'
         except errors.UnembedError as error:
             yield encoded({"kind": "error", **problem(error)[1].model_dump()}) + b"\n"

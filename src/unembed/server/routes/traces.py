@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Literal
 
@@ -55,22 +54,24 @@ def router(session: Session) -> APIRouter:
         edits = [e.edit() for e in asked.edits]
         key = session.remember(asked.prompt, edits)
 
-        def parts() -> Iterator[dict[str, Any]]:
+        def parts() -> Iterator[bytes | dict[str, Any]]:
             for part in emerging(session.lm, session.tracing(asked.prompt, edits), asked.prompt, asked.top):
                 if isinstance(part, Emergence):
-                    whole = {"id": key, **part.to_dict()}
-                    session.cache.put(f"trace {key} {asked.top}", encoded(whole))
-                    yield {"kind": "trace", **whole}
+                    yield encoded({"id": key, **part.to_dict()})
                 else:
                     yield {"kind": "layers", "id": key, **dataclasses.asdict(part)}
 
-        async def items() -> AsyncIterator[Any]:
-            known = session.cache.get(f"trace {key} {asked.top}")
-            if known is not None:
-                yield {"kind": "trace", **json.loads(known)}
-                return
-            async for part in session.worker.stream(parts, what="tracing a prompt", client=client, channel="trace"):
-                yield part
+        async def items() -> AsyncIterator[bytes | dict[str, Any]]:
+            kept = f"trace {key} {asked.top}"
+            whole = session.cache.get(kept)
+            if whole is None:
+                async for part in session.worker.stream(parts, what="tracing a prompt", client=client, channel="trace"):
+                    if isinstance(part, bytes):
+                        session.cache.put(kept, whole := part)
+                    else:
+                        yield part
+            if whole is not None:
+                yield b'{"kind":"trace",' + whole[1:]
 
         return lines(items())
 

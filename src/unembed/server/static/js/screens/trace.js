@@ -106,6 +106,7 @@ export function render(root, page) {
   /** The layers that have been read, while the others still are. */
   function partly(part) {
     host.classList.remove("waiting");
+    model = page.model;
     data = part;
     plain = spread = null;
     drawGrid();
