@@ -155,8 +155,7 @@ def _promoting(lm: Any, index: Any, ids: list[int], top: int) -> Iterator[Hit]:
     if index is None:
         for token in ids:
             text = lm.token_strings([token])[0]
-            for value in values_scoring(lm, token, top):
-                yield _hit(lm, value.layer, value.index, "promotes", text, None, value.score)
+            yield from _scoring(lm, values_scoring(lm, token, top), "promotes", text)
         return
     rows = [(row, token) for token in ids for row in index.promoting(token, top).rows()]
     for row, token in sorted(rows, key=lambda pair: -pair[0]["score"])[:top]:
@@ -167,8 +166,7 @@ def _promoting(lm: Any, index: Any, ids: list[int], top: int) -> Iterator[Hit]:
 def _suppressing(lm: Any, ids: list[int], top: int) -> Iterator[Hit]:
     for token in ids[:1]:
         text = lm.token_strings([token])[0]
-        for value in values_scoring(lm, token, top, lowest=True):
-            yield _hit(lm, value.layer, value.index, "suppresses", text, None, value.score)
+        yield from _scoring(lm, values_scoring(lm, token, top, lowest=True), "suppresses", text)
 
 
 def _triggered(index: Any, text: str, top: int) -> Iterator[Hit]:
@@ -182,6 +180,17 @@ def _named(lm: Any, index: Any, text: str) -> Iterator[Hit]:
     for row in index.labels().rows():
         if text.lower() in row["label"].lower() and row["kind"] != "random value":
             yield _hit(lm, row["layer"], row["index"], "name", row["label"], None, None)
+
+
+def _scoring(lm: Any, values: list[Any], why: str, text: str) -> Iterator[Hit]:
+    """Values that score a token, with their own top tokens, which are read layer by layer."""
+    shown: dict[tuple[int, int], list[str]] = {}
+    for layer in {value.layer for value in values}:
+        indices = [value.index for value in values if value.layer == layer]
+        ids, _ = lm.values.top(layer, indices, 12)
+        shown |= {(layer, i): lm.token_strings(row) for i, row in zip(indices, ids, strict=True)}
+    for value in values:
+        yield Hit(value.layer, value.index, why, text, None, value.score, shown[value.layer, value.index])
 
 
 def _hit(lm: Any, layer: int, i: int, why: str, found: str, rank: int | None, score: float | None) -> Hit:
