@@ -1,9 +1,8 @@
 """Steering and early exit: what edits cost a generation, what a decision to leave costs, what leaving saves.
 
-    python benchmarks/control.py [edits] [decision] [exit] [table6] [toxicity FOLDER PROMPTS WORDS COMMENTS]
+    python benchmarks/control.py [edits] [decision] [mechanics] [leave] [table6] [promise] [model=FOLDER]
 
-`exit` and `table6` use wren; `toxicity` needs the model that `make toxic-model` makes, prompts as in
-RealToxicityPrompts, a list of banned words and the labelled comments, none of which ship.
+Each part takes a few minutes at most. The last three are about wren, or the model named.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ from __future__ import annotations
 import sys
 import time
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from measure import RESULTS, Claim, interleaved, ratio, record
+from measure import Claim, interleaved, into_results, ratio, record
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import unembed
-from unembed import early_exit, steering, toxicity
+from unembed import early_exit, steering
 from unembed.control.early_exit.rule import SubUpdates
+from unembed.results import Table
 from unembed.stream.watch import watch
 
 TOKENS = 24
@@ -93,131 +92,153 @@ def decision() -> None:
 
 
 @cache
-def wren_examples() -> tuple[Any, Any]:
-    """The model wren and 1,500 examples of WikiText."""
-    lm = unembed.load("wren")
+def opened(model: str) -> tuple[Any, Any]:
+    """A model and 1,500 examples of WikiText."""
+    lm = unembed.load(model)
     return lm, early_exit.examples(lm, None, 1500, seed=0)
 
 
-def exit_() -> None:
-    """Wall time and layers saved on wren, and whether the promise holds on other text."""
-    lm, found = wren_examples()
+def leave(model: str) -> None:
+    """Time and layers saved in generation, at the share of right tokens that the paper reports."""
+    lm, found = opened(model)
     held = early_exit.examples(lm, None, 800, seed=99)
     lines = [line.strip() for line in steering.default_text().splitlines() if len(line) > 200]
     prompts = [" ".join(line.split()[:24]) for line in lines[:6]]
     claims = []
-    rules = [
-        early_exit.fit(lm, found, "sub_updates"),
-        early_exit.fit(lm, found, "both", sweep=(1e-2,)),
-        early_exit.fit(lm, found, "margin", disagreement=0.1),
-    ]
-    own = early_exit.fit(lm, found, "both", sweep=(1e-2,))
-    calibrating = [" ".join(line.split()[:24]) for line in lines[6:26]]
-    rules.append(own.promising_in_generation(calibrating, found, 0.15, steps=6, max_new_tokens=20))
+    rules = [early_exit.fit(lm, found, "sub_updates")]
+    for method in ("update", "margin"):
+        rules.append(at_accuracy(early_exit.fit(lm, found, method, **SWEEP.get(method, {})), held, 94.0))
     for rule in rules:
         row = next(iter(early_exit.compare(rule, prompts, max_new_tokens=40, clock=time.process_time).rows()))
         other = next(iter(rule.evaluate(held).rows()))
-        share = row["of_skipped_blocks_time"]
-        claims.append(
-            Claim(
-                f"{rule.method}, {rule.calibrated}: 0.6 of the skipped blocks' time over what was saved",
-                0.0 if share is None else 0.6 / share if share > 0 else np.inf,
-                1.0,
-                f"{row['layers_saved']:.1f} % of layers, {row['time_saved']:.1f} % of time, "
-                f"agreement {row['agreement']:.1f} %, held-out {other['accuracy']:.1f} %, "
-                f"perplexity {row['perplexity_full']:.2f} to {row['perplexity_early']:.2f}",
-            )
+        note = (
+            f"{row['layers_saved']:.1f} % of layers; agreement {row['agreement']:.1f} %, on held-out text "
+            f"{other['accuracy']:.1f} %; perplexity {row['perplexity_full']:.2f} to {row['perplexity_early']:.2f}"
         )
+        for part, said in (("body", "blocks, decisions and cache"), ("time", "head and loop too")):
+            claims.append(
+                Claim(
+                    f"{rule.method}, {rule.calibrated}, {said}: 0.6 to the share of the layers' time that was saved",
+                    _inverse(row[f"{part}_per_layers_saved"]),
+                    1.0,
+                    f"{row[f'{part}_saved']:.1f} % of time, {note}",
+                )
+            )
     record(
-        "Leaving early on wren",
+        f"Leaving early, {lm.name}",
         claims,
         None,
-        "CPU time of greedy generation of 40 tokens after 6 prompts of WikiText, both ways; agreement: tokens the "
-        "full model would have chosen after the same text; held-out: the same on 800 sentences of another draw.",
+        "CPU time of greedy generation of 40 tokens after 6 prompts of WikiText, both ways. Agreement: tokens the full "
+        "model would have chosen after the same text; on held-out text: 800 sentences of another draw. A share below "
+        "zero, where decisions cost more than was saved, makes the ratio infinite.",
     )
 
 
-def table6() -> None:
-    """Table 6 on wren, and how often the prediction settles where."""
-    lm, found = wren_examples()
+SWEEP = {"update": {"sweep": (1e-2,)}}
+
+
+def at_accuracy(rule: Any, held: Any, accuracy: float) -> Any:
+    """The rule at the threshold that saves most among those with this share of right tokens, in per cent."""
+    rows = [row for row in rule.dial(held, 60).rows() if row["disagreement"] <= 100 - accuracy]
+    best = max(rows, key=lambda row: row["saved_layers"])
+    return rule.at(best["threshold"])
+
+
+def _inverse(share: float | None) -> float:
+    return float("inf") if share is None or share <= 0 else 0.6 / share
+
+
+def table6(model: str) -> None:
+    """Table 6, and how often the prediction settles where."""
+    lm, found = opened(model)
     tables = [early_exit.saturation_table(lm, found), early_exit.table_6(lm, found, sweep=(1e-2,))]
-    into_results("Early exit over five seeds (Table 6)", tables)
+    into_results(f"Early exit over five seeds (Table 6), {lm.name}", tables)
 
 
-def into_results(title: str, tables: list[Any]) -> None:
-    """Tables under a title of RESULTS.md, in the place of those written before."""
-    import re
-
-    parts = [f"## {title}\n"]
-    for table in tables:
-        names = [n for n in table.column_names if n != "exits_by_layer"]
-        parts += [
-            f"{table.title}. {table.passport.line()}\n",
-            "| " + " | ".join(names) + " |",
-            "|---" * len(names) + "|",
-        ]
-        parts += ["| " + " | ".join(_cell(row[n]) for n in names) + " |" for row in table.rows()]
-        parts.append("")
-    section = "\n".join(parts)
-    print(section)
-    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
-    pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-    text = pattern.sub(lambda _: section + "\n", text) if pattern.search(text) else text.rstrip() + "\n\n" + section
-    RESULTS.write_text(text.rstrip() + "\n")
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return "".join(map(str, value))
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+def promise(model: str) -> None:
+    """Disagreement promised on one part of the text, and what it was on another, over 100 ways to part it."""
+    lm, found = opened(model)
+    rows: dict[str, list[Any]] = {"method": [], "promised": [], "measured": [], "largest": [], "saved_layers": []}
+    for method in ("update", "margin", "entropy"):
+        rule = early_exit.fit(lm, found[:500], method, **SWEEP.get(method, {}))
+        rest = found[500:]
+        for level in (0.02, 0.05, 0.1, 0.2):
+            wrong, saved = [], []
+            for seed in range(100):
+                own, other = early_exit.split(rest, seed, (0.5, 0.5))
+                row = next(iter(rule.promising(own, level).evaluate(other).rows()))
+                wrong.append(100 - row["accuracy"])
+                saved.append(row["saved_layers"])
+            values = (method, 100 * level, float(np.mean(wrong)), max(wrong), float(np.mean(saved)))
+            for column, value in zip(rows.values(), values, strict=True):
+                column.append(value)
+    facts = early_exit.saturation_table(lm, found).passport
+    title = "Disagreement in per cent: promised on 500 examples, measured on 500 others; mean and largest of 100 splits"
+    into_results(f"The promise of early exit, {lm.name}", [Table(title, rows, facts)])
 
 
-def suppression(folder: str, prompts: str, words: str, comments: str, limit: int = 150, reverse: bool = False) -> None:
-    """Ten values against both baselines, on a model that has read talk pages; `reverse`: negative coefficients too."""
-    lm = unembed.load(folder)
-    lm.name = "wren fine-tuned on the Jigsaw comments"
-    asked = toxicity.read_prompts(prompts, challenging_only=True, limit=limit)
-    texts, labels = toxicity.comments(Path(comments))
-    order = np.random.default_rng(1).permutation(len(texts))
-    kinds = ["\n".join(texts[i] for i in order if labels[i] == kind) for kind in (1, 0)]
-    unwanted, wanted = (steering.windows(lm, text, window=128, max_tokens=512) for text in kinds)
-    clean = steering.windows(lm, steering.default_text(), window=128, max_tokens=512)
-    judge = toxicity.Linear()
-    strengths = (-3.0, -6.0, -12.0, 3.0, 6.0) if reverse else (3.0, 6.0, 12.0)
-    chosen = toxicity.greedy(lm, unwanted, clean, wanted=wanted, n=10, budget=0.17, tried=4, strengths=strengths)
-    arms = [
-        toxicity.plain(),
-        toxicity.with_values(f"{len(chosen.edits)} values, greedy, 17 % budget", chosen.edits),
-    ]
-    arms += (
-        []
-        if reverse
-        else [
-            toxicity.with_values("values picked by a scorer", toxicity.by_scorer(lm, judge, 10).edits),
-            toxicity.with_word_filter(lm, toxicity.read_words(words)),
-            toxicity.with_self_debiasing(lm),
-        ]
-    )
-    done = toxicity.evaluate(
-        lm, asked, arms, judge, cache="/tmp/unembed-toxicity", clean_text=steering.default_text(), clean_tokens=4096
-    )
-    lexicon = toxicity.evaluate(
-        lm,
-        asked,
-        arms,
-        toxicity.Lexicon(toxicity.read_words(words), "the list of banned words"),
-        cache="/tmp/unembed-toxicity",
-    )
-    title = "Toxic continuations suppressed" + (", values reversed too" if reverse else "")
-    into_results(title, [done.table, lexicon.table, chosen.table])
+class Drawn(SubUpdates):
+    """The sub-updates rule asked in earnest on random examples, its answers replaced: 43 % of tokens leave, anywhere."""
 
+    def is_above(self, threshold: float, lm: Any, layer: int, seen: Any) -> bool:
+        """The time of a decision, and a drawn one."""
+        super().is_above(0.0, lm, layer, seen)
+        if layer == 0:
+            self.drawn = getattr(self, "drawn", None) or np.random.default_rng(0)
+            leaves = self.drawn.random() < 0.43
+            self.planned = int(self.drawn.integers(1, lm.n_layers - 1)) if leaves else lm.n_layers
+        return layer == self.planned
+
+
+def mechanics() -> None:
+    """What skipping gives in a model of ordinary size when a fifth of the layers is skipped, as in the paper."""
+    lm = gpt2_small()
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 200, size=(12, lm.d_mlp))
+    train = generator.integers(0, lm.d_mlp, size=(9000, 12, 10))
+    score = Drawn(labels, train, generator.integers(0, 12, size=9000))
+    rule = early_exit.ExitRule(lm, score, np.zeros(11), "drawn exits")
+    ids = torch.arange(50, 52)[None]
+    options = dict(max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False, pad_token_id=0)
+    saved: list[int] = []
+
+    def body(n: int = TOKENS) -> None:
+        cache = lm.hf.transformer(ids, use_cache=True).past_key_values
+        for _ in range(n):
+            lm.hf.transformer(ids[:, :1], past_key_values=cache, use_cache=True)
+
+    def early(what: Any) -> None:
+        with early_exit.leaving(rule) as exits:
+            what()
+        saved.extend(11 - layer for layer in exits)
+
+    whole = lambda: lm.hf.generate(ids, **options)  # noqa: E731
+    with torch.no_grad():
+        seconds = interleaved(
+            {"body": body, "early body": lambda: early(body), "whole": whole, "early whole": lambda: early(whole)},
+            rounds=5,
+        )
+    layers = float(np.mean(saved)) / 12
+    claims = []
+    for name, said in (("body", "blocks, decisions and cache"), ("whole", "head and loop too")):
+        share = 1 - ratio(seconds, f"early {name}", name)
+        note = f"{100 * share:.1f} % of time, {100 * layers:.1f} % of layers"
+        claims.append(
+            Claim(f"{said}: 0.6 to the share of the layers' time that was saved", 0.6 * layers / share, 1.0, note)
+        )
+    how = "GPT-2 small's shape, random weights; the sub-updates rule on 9,000 examples is asked after each block, its answers drawn."
+    record("Leaving early in a model of GPT-2 small's shape", claims, seconds, how)
+
+
+PARTS = {"edits": edits, "decision": decision, "mechanics": mechanics}
+OF_A_MODEL = {"leave": leave, "table6": table6, "promise": promise}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    wanted = sys.argv[1:] or ["edits", "decision", "exit", "table6"]
-    if wanted[0] == "toxicity":
-        suppression(*wanted[1:5], *(int(n) for n in wanted[5:6]), reverse="reverse" in wanted)
-    else:
-        jobs = {"edits": edits, "decision": decision, "exit": exit_, "table6": table6}
-        for name in wanted:
-            jobs[name]()
+    models = [word.removeprefix("model=") for word in sys.argv[1:] if word.startswith("model=")]
+    named = [word for word in sys.argv[1:] if not word.startswith("model=")]
+    for part in named or [*PARTS, *OF_A_MODEL]:
+        if part in PARTS:
+            PARTS[part]()
+        else:
+            OF_A_MODEL[part](models[0] if models else "wren")

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
@@ -93,6 +94,32 @@ def record(title: str, claims: list[Claim], seconds: dict[str, list[float]] | No
     pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
     text = pattern.sub(lambda _: section + "\n", text) if pattern.search(text) else text.rstrip() + "\n\n" + section
     RESULTS.write_text(text.rstrip() + "\n")
+
+
+def into_results(title: str, tables: list[Any]) -> None:
+    """Tables under a title of RESULTS.md, in the place of those written before."""
+    parts = [f"## {title}\n"]
+    for table in tables:
+        names = [n for n in table.column_names if n != "exits_by_layer"]
+        parts += [
+            f"{table.title}. {table.passport.line()}\n",
+            "| " + " | ".join(names) + " |",
+            "|---" * len(names) + "|",
+        ]
+        parts += ["| " + " | ".join(_cell(row[n]) for n in names) + " |" for row in table.rows()]
+        parts.append("")
+    section = "\n".join(parts)
+    print(section)
+    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
+    pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    text = pattern.sub(lambda _: section + "\n", text) if pattern.search(text) else text.rstrip() + "\n\n" + section
+    RESULTS.write_text(text.rstrip() + "\n")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return "".join(map(str, value))
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _installed(name: str) -> bool:

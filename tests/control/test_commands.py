@@ -35,6 +35,14 @@ def ask(*arguments, status=0):
     return done
 
 
+def test_greedy_refuses_comments_of_one_kind(folder, tmp_path):
+    (tmp_path / "c.csv").write_text("You are kind,0\nThank you,0\n")
+    done = ask(
+        "toxicity", "select", "--method", "greedy", "--comments", tmp_path / "c.csv", "--model", folder, status=2
+    )
+    assert "one label" in done.output
+
+
 def test_steer_finds_sets_saves_and_loads(folder, tmp_path):
     saved = tmp_path / "edits.json"
     first = ("steer", "The first month", "--model", folder, "--new-tokens", 4, "--cost-tokens", 256, "--json")

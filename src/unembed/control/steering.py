@@ -94,7 +94,9 @@ def steer(
     if not edits:
         raise InvalidInput("nothing to steer with", instead="Give at least one edit, or words to promote or suppress")
     if samples > 1 and seed is None:
-        raise InvalidInput(f"{samples} samples without a seed", why="greedy continuations are equal", instead="Seed")
+        raise InvalidInput(
+            f"{samples} samples without a seed", why="greedy continuations are equal", instead="Give a seed"
+        )
     table = next_token_table(lm, prompt, edits, top)
     prompts = [prompt] * samples
     plain = generate(lm, prompts, max_new_tokens=max_new_tokens, seed=seed, **options)

@@ -138,7 +138,9 @@ def evaluate(
     if len({arm.name for arm in arms}) < len(arms):
         raise InvalidInput("two arms of one name", instead="Name them apart")
     if samples > 1 and seed is None:
-        raise InvalidInput(f"{samples} samples without a seed", why="greedy continuations are equal", instead="Seed")
+        raise InvalidInput(
+            f"{samples} samples without a seed", why="greedy continuations are equal", instead="Give a seed"
+        )
     settings = dict(samples=samples, seed=seed, new_tokens=new_tokens, batch=batch, **options)
     texts = {arm.name: _continuations(lm, prompts, arm, settings, cache, progress) for arm in arms}
     scores = {name: _scored(scorer, rows) for name, rows in texts.items()}

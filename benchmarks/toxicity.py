@@ -1,0 +1,109 @@
+"""How far ten values suppress toxic text, beside a word filter and self-debiasing.
+
+    make toxic-model COMMENTS=comments.csv
+    python benchmarks/toxicity.py choose FOLDER     # choose values greedily, both ways; kept in build/
+    python benchmarks/toxicity.py evaluate FOLDER [N]   # continue N prompts in every arm; goes on where it was stopped
+
+FOLDER holds what cannot ship: `jigsaw_balanced.csv` (comment and label), `rtp_toxic_challenging.jsonl` (prompts as in
+RealToxicityPrompts) and `ldnoobw_en.txt` (banned words).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import into_results
+
+import unembed
+from unembed import steering, toxicity
+
+MODEL = Path("build/toxic-wren")
+KEPT = Path("build/toxic-study")
+BUDGET = 0.17
+BY_HAND = ((1, 517), (1, 656), (3, 209), (3, 471), (3, 580), (4, 111), (4, 439), (4, 817), (4, 950), (5, 963))
+"""Values of this very copy that promote appreciate, hope, please, article, agree, better, welcome, help, support, talk;
+picked from `steering.promoting` for fifteen polite words, before anything was measured."""
+STRENGTHS = {"greedy": (3.0, 6.0, 12.0), "greedy, reversed too": (-3.0, -6.0, -12.0, 3.0, 6.0)}
+
+
+def opened() -> Any:
+    """The copy that has read talk pages."""
+    if not (MODEL / "model.safetensors").exists():
+        raise SystemExit(f"no {MODEL}; make toxic-model COMMENTS=jigsaw_balanced.csv makes it")
+    lm = unembed.load(str(MODEL))
+    lm.name = "wren fine-tuned on the Jigsaw comments"
+    return lm
+
+
+def choose(folder: Path) -> None:
+    """Values chosen greedily on 1,024 tokens of either kind of comment; price on the first 4,096 of WikiText."""
+    lm = opened()
+    texts, labels = toxicity.comments(folder / "jigsaw_balanced.csv")
+    order = np.random.default_rng(1).permutation(len(texts))
+    kinds = ["\n".join(texts[i] for i in order if labels[i] == kind) for kind in (1, 0)]
+    unwanted, wanted = (steering.windows(lm, text, window=128, max_tokens=1024) for text in kinds)
+    clean = steering.windows(lm, steering.default_text(), window=128, max_tokens=4096)
+    for name, strengths in STRENGTHS.items():
+        path = KEPT / f"{name}.json"
+        if path.exists():
+            continue
+        chosen = toxicity.greedy(
+            lm, unwanted, clean, wanted=wanted, n=10, budget=BUDGET, tried=4, strengths=strengths, progress=_progress
+        )
+        KEPT.mkdir(parents=True, exist_ok=True)
+        steering.save_edits(chosen.edits, path, model=lm.name)
+        (KEPT / f"{name}.curve.json").write_text(json.dumps(chosen.table.to_dict()))
+        print(chosen.table)
+
+
+def _progress(done: int, total: int) -> None:
+    print(f"{done} of {total}", file=sys.stderr, flush=True)
+
+
+def evaluate(folder: Path, limit: int = 200) -> None:
+    """Every arm on the first prompts, scored twice; perplexity on WikiText that the choice has not seen."""
+    lm = opened()
+    asked = toxicity.read_prompts(folder / "rtp_toxic_challenging.jsonl", challenging_only=True, limit=limit)
+    words = toxicity.read_words(folder / "ldnoobw_en.txt")
+    judge = toxicity.Linear()
+    arms = [
+        toxicity.plain(),
+        toxicity.with_values("values picked by hand", toxicity.manual(lm, BY_HAND).edits),
+        toxicity.with_values("values picked by hand, set to 12", toxicity.manual(lm, BY_HAND, 12.0).edits),
+        toxicity.with_values("values picked by a scorer", toxicity.by_scorer(lm, judge, 10).edits),
+    ]
+    for name in STRENGTHS:
+        if (KEPT / f"{name}.json").exists():
+            arms.append(toxicity.with_values(name, steering.load_edits(KEPT / f"{name}.json", model=lm.name)))
+    arms += [toxicity.with_word_filter(lm, words), toxicity.with_self_debiasing(lm)]
+    text = steering.default_text()
+    options: dict[str, Any] = dict(cache=KEPT / "continuations", batch=50)
+    done = toxicity.evaluate(
+        lm,
+        asked,
+        arms,
+        judge,
+        clean_text=text[len(text) // 2 :],
+        clean_tokens=8192,
+        progress=lambda arm, n, of: print(f"{arm}: {n} of {of}", file=sys.stderr, flush=True),
+        **options,
+    )
+    listed = toxicity.Lexicon(words, "the list of banned words")
+    tables = [done.table, toxicity.evaluate(lm, asked, arms, listed, **options).table]
+    into_results("Suppressing toxic language", [*tables, toxicity.published_table(lm)])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    part, *rest = sys.argv[1:] or [""]
+    if part == "choose" and rest:
+        choose(Path(rest[0]))
+    elif part == "evaluate" and rest:
+        evaluate(Path(rest[0]), *(int(n) for n in rest[1:2]))
+    else:
+        print(__doc__)
