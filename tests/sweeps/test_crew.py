@@ -37,7 +37,7 @@ def todo() -> list[Reducer]:
 
 
 def swept(**options: Any) -> list[Any]:
-    return sweep(lettered("gpt2"), open_corpus(texts(14)), todo(), tokens_per_batch=150, **options)
+    return sweep(lettered("gpt2"), open_corpus(texts(9)), todo(), tokens_per_batch=150, **options)
 
 
 @pytest.mark.parametrize(
