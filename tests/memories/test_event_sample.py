@@ -38,7 +38,7 @@ def sampled(lm, seed: int = 0, tokens: int = 12) -> EventSample:
     return record_events(lm, prefixes(), recorder, tokens)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "gptj"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "olmo2", "gptj"])
 def test_every_number_is_the_traces(family):
     lm = tiny(family, torch.float64)
     sample = sampled(lm)

@@ -16,7 +16,7 @@ def test_overlap_is_intersection_over_union():
     assert overlap(a, b).tolist() == pytest.approx([1.0, 0.0, 1 / 5])
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "olmo2"])
 @torch.no_grad()
 def test_it_is_that_of_the_models_own_norm(family):
     lm = tiny(family, torch.float64)

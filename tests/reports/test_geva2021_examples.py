@@ -18,7 +18,7 @@ from unembed.reports.geva2021.refinement_section import CLASSES, breakdown
 from unembed.reports.geva2021.text import Text
 from unembed.sweeps import sweep
 
-FAMILIES = ("opt", "gpt2", "llama", "gptj")
+FAMILIES = ("opt", "gpt2", "llama", "gptj", "gemma2", "olmo2")
 FRACTION = 0.3
 
 
@@ -26,8 +26,18 @@ def distribution(lm: LanguageModel, x: Tensor, basis: str) -> Tensor:
     """Probabilities of every token, by the model's own modules or by the matrix alone."""
     if basis == "raw":
         return (x @ lm.weights.W_U).softmax(-1)
-    norm = lm.structure.final_norm
-    return lm.hf.get_output_embeddings()(x if norm is None else norm.module(x)).softmax(-1)  # type: ignore[misc]
+    norm, cap = lm.structure.final_norm, getattr(lm.hf.config, "final_logit_softcapping", None)
+    logits = lm.hf.get_output_embeddings()(x if norm is None else norm.module(x))  # type: ignore[misc]
+    return (logits if cap is None else cap * (logits / cap).tanh()).softmax(-1)
+
+
+def values_in_the_stream(lm: LanguageModel, layer: int) -> Tensor:
+    """The values times the gain of the norm behind the FFN, where there is one."""
+    values = lm.weights.W_out[layer]
+    if lm.hf.config.model_type not in ("gemma2", "olmo2"):
+        return values
+    norm = lm.hf.model.layers[layer].post_feedforward_layernorm
+    return values * (norm.weight + (1 if lm.hf.config.model_type == "gemma2" else 0))
 
 
 @torch.no_grad()
@@ -38,7 +48,7 @@ def brute(lm: LanguageModel, prefix: list[int], basis: str) -> dict[str, list[An
     found: dict[str, list[Any]] = {}
     for layer in range(lm.n_layers):
         y, o = run["mlp_out"][layer, 0, -1], run["resid_post"][layer, 0, -1]
-        r, m, values = o - y, run["coefficients"][layer, 0, -1], lm.weights.W_out[layer]
+        r, m, values = o - y, run["coefficients"][layer, 0, -1], values_in_the_stream(lm, layer)
         p, update, output = distribution(lm, r, basis), None, None
         update = int(distribution(lm, y, basis).argmax())
         output = int(distribution(lm, o, basis).argmax())
@@ -75,6 +85,8 @@ def swept(family: str, basis: str, tokens: int = 200) -> tuple[LanguageModel, Te
     corpus = open_corpus(texts(8))
     text = Text.of_corpus(corpus, lm)
     places = text.drawn(12, "prefixes", 3, "letters")
+    # Rows one at a time where the softmax of transformers gives NaN at padding in float64.
+    tokens = 1 if family == "gemma2" else tokens
     (found,) = sweep(lm, corpus, [Examples(places.tolist(), basis, FRACTION)], tokens_per_batch=tokens)
     return lm, text, places, found
 

@@ -63,6 +63,10 @@ def test_the_numbers_are_the_rooms(made):
     assert [r["dominant"] for r in report["fig6"].rows()] == pytest.approx(sample.contribution.mean(1).tolist())
     shares = [r["share"] for r in report["saturation_by_layer"].rows()]
     assert shares == pytest.approx((np.bincount(sample.saturation, minlength=lm.n_layers) / len(sample)).tolist())
+    for row in report["extreme_groups"].rows():
+        if row["appearances"]:
+            short, easy = row["short_prefix"], row["easy_target"]
+            assert max(short, easy) - 1e-12 <= row["either"] <= min(1, short + easy) + 1e-12
     assert report.passport.seed == 3
     for row in list(report["events"].rows())[:4]:
         assert lm.encode(row["prefix_text"]).shape[1] == row["position"] + 1
