@@ -82,7 +82,7 @@ def layers(dry: bool, tokens: int) -> None:
         seen = Examples(positions)
         seen.start(lm)
         with feeding(lm, [seen]) as feed:
-            for batch in bucketed(segments, BATCH, 64):
+            for batch in bucketed(iter(segments), BATCH, 64):
                 feed(batch)
         assert seen.result()["done"].all()
 
