@@ -48,7 +48,7 @@ def compare(
     saved: list[int] = []
     agreed: list[bool] = []
     nats = {"full": [0.0, 0], "early": [0.0, 0]}
-    for number, prompt in enumerate(prompts[:1] + list(prompts)):
+    for number, prompt in enumerate([*prompts[:1], *prompts]):
         full = _timed(lm, prompt, max_new_tokens, clock)
         with leaving(rule) as exits:
             early = _timed(lm, prompt, max_new_tokens, clock)
