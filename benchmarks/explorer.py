@@ -2,7 +2,7 @@
 
     python benchmarks/explorer.py [--samples 50] [--dry]
 
-About four minutes on a quiet machine with two cores. `--dry` prints and records nothing.
+About five minutes on two cores. `--dry` prints and records nothing.
 
 Wall times run from the input event to the next painted frame and feel everything else that the machine does; the load
 average stands beside them. The server's own CPU time for each request does not. Needs playwright and chromium.
@@ -25,6 +25,8 @@ from pathlib import Path
 import httpx
 from measure import Claim, record
 
+_FILLING = 180
+"""Traces of 32 tokens after which the server's caches are full, and its memory should stay as it is."""
 WORDS = [
     "the",
     "first",
@@ -155,7 +157,7 @@ def edited(k: int) -> dict:
 def growth(server: Server, n: int = 200) -> list[Claim]:
     """The server's memory over many traces, after as many as its caches hold."""
     with server.client() as client:
-        for k in range(60):
+        for k in range(_FILLING):
             client.post("/traces", json={"prompt": prompt(32, 1000 + k)}).raise_for_status()
         before = resident(server.pid)
         for k in range(n):

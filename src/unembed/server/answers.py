@@ -93,7 +93,7 @@ def encoded(content: Any) -> bytes:
 class Cache:
     """Bodies that were given before, the least recently used thrown out first."""
 
-    def __init__(self, limit: int = 48 * 1024 * 1024) -> None:
+    def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
         """`limit` is the number of bytes kept."""
         self._limit, self._size = limit, 0
         self._kept: OrderedDict[str, bytes] = OrderedDict()

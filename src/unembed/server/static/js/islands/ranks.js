@@ -1,8 +1,8 @@
 /**
  * How ranks change over layers: layer on x, place on y (logarithmic, place 1 on top), one line for each token.
  *
- * mount(el, {series: [{name, ranks: [number]}], layers: [string], size, at}, {onpick(layer)}) -> {update, destroy}
- *   `size`: the number of tokens of the vocabulary, the bottom of the scale.
+ * mount(el, {series: [{name, ranks: [number]}], layers: [string], size, at}, {onpick(layer)}) -> {update, at, destroy}
+ *   `at` (the option and the method): the layer under the cursor; `size`: the number of tokens of the vocabulary, the bottom of the scale.
  */
 import { fill, s } from "./nodes.js";
 import { visible } from "./tokens.js";
@@ -10,6 +10,7 @@ import { visible } from "./tokens.js";
 const H = 190;
 
 export function mount(el, data, options = {}) {
+  let move = () => {};
   const update = (next) => {
     const W = Math.max(300, Math.min(900, el.clientWidth || 560));
     const PAD = { left: 46, right: Math.min(120, 14 + 8 * Math.max(...next.series.map((one) => visible(one.name).length))), top: 14, bottom: 26 };
@@ -22,8 +23,12 @@ export function mount(el, data, options = {}) {
       svg.append(s("line", { x1: PAD.left, x2: W - PAD.right, y1: y(place - 1), y2: y(place - 1), class: "rule" }), text(PAD.left - 8, y(place - 1) + 4, place.toLocaleString("en"), "end"));
     const every = Math.ceil(n / 16);
     next.layers.forEach((label, i) => i % every || svg.append(text(x(i), H - 8, label, "middle")));
-    if (next.at !== undefined && next.at !== null)
-      svg.append(s("line", { x1: x(next.at), x2: x(next.at), y1: PAD.top - 6, y2: H - PAD.bottom + 4, class: "cursor" }));
+    const cursor = s("line", { y1: PAD.top - 6, y2: H - PAD.bottom + 4, class: "cursor" });
+    move = (i) => ["x1", "x2"].forEach((end) => cursor.setAttribute(end, x(i)));
+    if (next.at !== undefined && next.at !== null) {
+      move(next.at);
+      svg.append(cursor);
+    }
     const ends = [];
     next.series.forEach((one, k) => {
       const points = one.ranks.map((r, i) => `${x(i).toFixed(1)},${y(r).toFixed(1)}`).join(" ");
@@ -47,7 +52,7 @@ export function mount(el, data, options = {}) {
     fill(el, svg);
   };
   update(data);
-  return { update, destroy: () => fill(el) };
+  return { update, at: (i) => move(i), destroy: () => fill(el) };
 }
 
 function described(data) {

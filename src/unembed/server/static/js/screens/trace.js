@@ -22,6 +22,7 @@ export function render(root, page) {
   let plain = null;
   let view = null;
   let island = null;
+  let chart = null;
   let rows = [];
   const box = h("textarea", { "aria-label": "Prompt", rows: 1, spellcheck: "false", placeholder: "Write the beginning of a text …", oninput: typed, onkeydown: (e) => e.key === "Enter" && !e.shiftKey && (e.preventDefault(), run()) });
   const typedTokens = h("div", { class: "typed" });
@@ -285,7 +286,7 @@ export function render(root, page) {
       const found = await api.get(`/traces/${data.id}/ranks`, { token: pins.map((id) => `#${id}`), position: view.position }, { channel: "ranks" });
       series.push(...found.tokens.map((one) => ({ name: one.token, ranks: one.ranks })));
     }
-    ranks.mount(lines, { series, layers: view.layers.map((one) => String(one.layer)), size: model.d_vocab, at: layer() }, { onpick: (n) => go({ L: String(n), st: "post" }, { push: false }) });
+    chart = ranks.mount(lines, { series, layers: view.layers.map((one) => String(one.layer)), size: model.d_vocab, at: layer() }, { onpick: (n) => go({ L: String(n), st: "post" }, { push: false }) });
     const here = data.events.filter((e) => e.position === view.position);
     fill(lanes, here.map((e) => h("button", { type: "button", onclick: () => go({ L: String(e.layer), st: e.cause === "ffn" ? "post" : "mid" }, { push: false }) }, h("span", { class: "sign" }, e.kind === "saturation" ? "◆" : "✕"), h("span", {}, e.sentence))),
       here.length ? null : h("p", { class: "faint" }, model.can.events ? "No event at this position." : "Events are those of FFN updates, and this model has none."),
@@ -347,7 +348,7 @@ export function render(root, page) {
         select();
         if (view) {
           drawInspector();
-          race();
+          chart?.at(layer());
         }
       }
       if (now.pins !== before.pins) race();
