@@ -1,6 +1,6 @@
 """Events, scores and contributions of prefixes beside the passes and logit products that they cannot do without.
 
-    python benchmarks/events.py [--examples 96] [--record]
+    python benchmarks/events.py [--examples 96] [--dry]
 
 GPT-2 small's shape with random weights. The limit is the forward passes of the same batches up to the last stream, and
 the 2 * layers + 1 logit products of the prefixes' last positions; one thread, CPU time.
@@ -33,7 +33,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--examples", type=int, default=96)
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--record", action="store_true")
+    options.add_argument("--dry", action="store_true", help="print only, leave RESULTS.md as it is")
     given = options.parse_args()
     torch.set_num_threads(1)
     lm = unembed.load(GPT2LMHeadModel(GPT2Config()).eval())
@@ -56,10 +56,10 @@ def main() -> None:
 
     seconds = interleaved({"limit": limit, "ours": ours}, rounds=given.rounds)
     claim = Claim("events, scores, contributions, to passes + logit products", ratio(seconds, "ours", "limit"), 1.3)
-    if given.record:
-        record(f"Events of {given.examples} prefixes, GPT-2 small's shape", [claim], seconds, "One thread, CPU time.")
-    else:
+    if given.dry:
         print(claim, {name: sum(s) / len(s) for name, s in seconds.items()})
+    else:
+        record(f"Events of {given.examples} prefixes, GPT-2 small's shape", [claim], seconds, "One thread, CPU time.")
 
 
 if __name__ == "__main__":

@@ -71,7 +71,8 @@ def events_of(
 
     Args:
         final: the model's prediction.
-        final_ranks_before, final_ranks_after: its rank before and after each FFN.
+        final_ranks_before: its rank before each FFN.
+        final_ranks_after: its rank after each FFN.
         candidates: the top token before each FFN.
         candidate_ranks_after: its rank after that FFN.
     """
