@@ -45,7 +45,7 @@ def unembed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.setenv("COLUMNS", "100")
 
     def run(*arguments: object) -> Result:
-        from unembed.cli.main import app
+        from unembed.cli.commands import app
 
         torch.manual_seed(0)
         return CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import unembed
-from unembed.cli.main import app
+from unembed.cli.commands import app
 
 SMALL = ["--sequences", "3", "--length", "8"]
 COMMANDS = {

@@ -108,13 +108,13 @@ def test_a_judge_is_anything_that_names_patterns(found):
     class First:
         annotator = "first four"
 
-        def name(self, tokens):
-            return [Pattern(tokens[0], "semantic", (0, 1, 2, 3))]
+        def patterns(self, items, instruction):
+            return [Pattern(items[0], "semantic", (0, 1, 2, 3))]
 
     assert judged(found, First()).coverage() == [0.2, 0.2]
 
     class Wrong(First):
-        def name(self, tokens):
+        def patterns(self, items, instruction):
             return [Pattern("x", "semantic", (0, 1, 2, 99))]
 
     with pytest.raises(InvalidInput, match="places from 0 to 19"):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import unembed
 from tests.cli.conftest import save_model
-from unembed.cli.main import app
+from unembed.cli.commands import app
 from unembed.control.section_6 import section_6
 
 TEXT = "\n".join(

@@ -18,7 +18,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from tests.faults.made import World
-from unembed.cli.main import app
+from unembed.cli.commands import app
 
 LONGEST = 60
 """Seconds that one command may take on a tiny model."""

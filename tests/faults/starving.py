@@ -6,7 +6,7 @@ import resource
 from pathlib import Path
 
 from tests.faults.made import Ended, forked
-from unembed.cli.main import app
+from unembed.cli.commands import app
 
 HUNGRY = {
     "trace": ["trace", "Once upon a time there was a little " * 25],

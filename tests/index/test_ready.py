@@ -36,7 +36,7 @@ def test_serve_opens_the_ready_index(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from unembed.cli.main import app
+    from unembed.cli.commands import app
 
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
 

@@ -65,7 +65,7 @@ def written(text: str) -> str:
 
 def command_reference() -> str:
     """Every command with every option, as Markdown."""
-    command = [sys.executable, "-m", "typer", "unembed.cli.main", "utils", "docs", "--name", "unembed"]
+    command = [sys.executable, "-m", "typer", "unembed.cli.commands", "utils", "docs", "--name", "unembed"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip() + "\n"
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import unembed
 from tests.package.shown import README, blocks, command_reference, fresh
-from unembed.cli.main import app
+from unembed.cli.commands import app
 
 ROOT = README.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import unembed
 from tests.conftest import tiny
 from tests.sweeps.recorder import lettered, texts
-from unembed.cli.main import app
+from unembed.cli.commands import app
 from unembed.concepts.annotation import Pattern
 from unembed.corpus import open_corpus
 from unembed.errors import IndexFault, InvalidInput, UnembedError, Unsupported

@@ -24,7 +24,7 @@ def command(wren, monkeypatch):
 
 
 def _command(*arguments: str) -> dict:
-    from unembed.cli.main import app
+    from unembed.cli.commands import app
 
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import unembed
-from unembed.cli.main import app
+from unembed.cli.commands import app
 from unembed.errors import InvalidInput
 from unembed.training.by_name import train
 

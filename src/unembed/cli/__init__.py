@@ -17,7 +17,7 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     try:
-        from unembed.cli.main import app
+        from unembed.cli.commands import app
 
         app()
     except KeyboardInterrupt:  # while the commands are imported: later, they say so themselves
