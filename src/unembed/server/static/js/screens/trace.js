@@ -224,6 +224,16 @@ export function render(root, page) {
     requestAnimationFrame(() => performance.measure("select", { start: started, end: performance.now() }));
   }
 
+  /** The ring moves at once, the panes in the frame after: who holds an arrow down waits for the ring alone. */
+  let soon = 0;
+  function afterPaint() {
+    cancelAnimationFrame(soon);
+    soon = requestAnimationFrame(() => setTimeout(() => {
+      drawInspector();
+      chart?.at(layer());
+    }));
+  }
+
   /** Everything about one position comes in one answer, so that moving between layers asks nothing. */
   async function position() {
     if (!data) return;
@@ -346,10 +356,7 @@ export function render(root, page) {
       }
       if (now.L !== before.L || now.st !== before.st) {
         select();
-        if (view) {
-          drawInspector();
-          chart?.at(layer());
-        }
+        if (view) afterPaint();
       }
       if (now.pins !== before.pins) race();
       if (now.by !== before.by || now.vs !== before.vs) ledger(now.by, now.vs);
