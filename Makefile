@@ -105,5 +105,5 @@ $(OLDEST)/.installed: pyproject.toml  # only what differs from .venv, put before
 # warns; gemma2's logits are 2e-5 from later versions', and one sum by source token is 1.6e-4 off where 1e-4 is asked.
 oldest: $(VENV)/.installed-dev $(OLDEST)/.installed  ## every model family under the oldest transformers that pyproject.toml allows
 	@PYTHONPATH=$(OLDEST) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -p no:cacheprovider \
-		-W 'ignore:.torch.jit.script. is deprecated:DeprecationWarning' -k 'not nemotron and not gemma2-source' \
+		-W 'ignore:`torch.jit.script` is deprecated:DeprecationWarning' -k 'not nemotron and not gemma2-source' \
 		tests/models tests/stream tests/test_account.py tests/test_lens.py tests/test_trace.py $(ARGS)
