@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import re
 
+import numpy as np
+import pytest
 from playwright.sync_api import expect
 
+import unembed
 from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
 
 
@@ -80,6 +83,23 @@ def test_edits_are_undone_and_done_again(opened):
     expect(page.get_by_text("Nothing is changed yet.")).to_be_visible()
     page.keyboard.press("Control+Z")
     expect(region.get_by_role("spinbutton", name="Value")).to_have_value("-1")
+
+
+def test_an_edit_says_what_it_costs_in_nats(opened, lm):
+    page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:60@all")
+    table = unembed.steering.next_token_table(lm, PROMPT, [unembed.set_coefficient(3, 5, 60.0)])
+    nats = float(re.search(r"([\d.]+) nats", page.get_by_text("KL from the baseline").inner_text()).group(1))
+    assert nats == pytest.approx(table.passport.notes["divergence"], rel=0.01)
+
+
+def test_a_layer_lists_what_holds_ninety_per_cent(opened, lm):
+    page = opened(f"#/layer?p={PROMPT.replace(' ', '%20')}&L=2")
+    shares = [u.contribution for u in lm.trace(PROMPT).sub_updates(layer=2, top=lm.d_mlp)]
+    held = np.cumsum(shares) / sum(shares)
+    page.get_by_role("button", name="Show until 90 %").click()
+    expect(page.locator(".sub-update")).to_have_count(int((held < 0.9).sum()) + 1)
+    page.get_by_role("button", name="Show all listed").click()
+    expect(page.locator(".sub-update")).to_have_count(500)
 
 
 def test_two_memories_side_by_side(opened, lm):

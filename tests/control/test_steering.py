@@ -99,6 +99,9 @@ def test_next_token_table_holds_both_runs(wren):
     for r in rows:
         assert math.isclose(r["plain"], float(plain[r["id"]]), rel_tol=1e-5)
         assert math.isclose(r["edited"], float(edited[r["id"]]), rel_tol=1e-5)
+    cost = (plain.double() * (plain.double() / edited.double()).log()).sum()
+    assert table.passport.notes["divergence"] == pytest.approx(float(cost), rel=1e-4)
+    assert next_token_table(wren, "The great", []).passport.notes["divergence"] == 0
 
 
 def test_steering_changes_the_text_and_states_its_price(wren):

@@ -118,9 +118,15 @@ def steer(
 
 
 def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int = 10) -> Table:
-    """The tokens that are likeliest before or after the edits, with both probabilities, by the edited one."""
-    before = run(lm, prompt).logits[0, -1].float().softmax(-1)
-    after = run(lm, prompt, (), edits).logits[0, -1].float().softmax(-1)
+    """The tokens that are likeliest before or after the edits, with both probabilities, by the edited one.
+
+    Its passport notes `divergence`: KL(plain || edited) in nats, which is what the edits cost in surprise at this token
+    if text went on as the model expects without them.
+    """
+    plain = run(lm, prompt).logits[0, -1].float().log_softmax(-1)
+    edited = run(lm, prompt, (), edits).logits[0, -1].float().log_softmax(-1)
+    divergence = float(torch.nn.functional.kl_div(edited, plain, reduction="sum", log_target=True))
+    before, after = plain.exp(), edited.exp()
     ids = torch.cat([after.topk(min(top, len(after))).indices, before.topk(min(top, len(before))).indices]).unique()
     ids = ids[after[ids].argsort(descending=True, stable=True)]
     columns = {
@@ -129,7 +135,7 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
         "plain": before[ids].tolist(),
         "edited": after[ids].tolist(),
     }
-    return Table("The next token", columns, passport(lm, edits=len(edits)))
+    return Table("The next token", columns, passport(lm, edits=len(edits), divergence=round(divergence, 6)))
 
 
 def values_table(lm: Decoder, edits: Sequence[Edit], top: int = 8) -> Table:

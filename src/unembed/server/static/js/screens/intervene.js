@@ -1,5 +1,5 @@
 /** Change memories or heads; see the next token and two continuations side by side. */
-import { button, fill, h, percent, signed } from "../dom.js";
+import { button, fill, h, num, percent, signed } from "../dom.js";
 import { activeEdits, edits, go, setEdits, state } from "../state.js";
 import { about, card, memoryLink, numberBox, pane, prompt, table } from "../parts.js";
 import { token, visible } from "../islands/tokens.js";
@@ -104,10 +104,11 @@ export function render(root, page) {
   /** The newest value wins: older questions are dropped on the way. */
   const preview = (all = edits()) => pane(next, async () => {
     const active = all.filter((e) => e.on).map(({ on, ...e }) => e);
-    const { rows } = await api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
+    const { rows, passport } = await api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
     const most = Math.max(...rows.flatMap((r) => [r.plain, r.edited]));
     const bar = (p, cls) => h("span", { class: "bar-track" }, h("span", { class: `bar ${cls}`, style: { width: `${(100 * p) / most}%` } }));
-    fill(next, table(["token", "baseline", "", "edited", ""], rows.slice(0, 10).map((r) => [token(r.token), percent(r.plain), bar(r.plain, "plus"), percent(r.edited), bar(r.edited, "minus")])));
+    fill(next, table(["token", "baseline", "", "edited", ""], rows.slice(0, 10).map((r) => [token(r.token), percent(r.plain), bar(r.plain, "plus"), percent(r.edited), bar(r.edited, "minus")])),
+      active.length ? h("p", { class: "faint" }, `KL from the baseline: ${num(passport.notes.divergence)} nats`) : null);
   });
 
   async function run() {

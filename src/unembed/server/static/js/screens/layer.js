@@ -6,12 +6,22 @@ import { token, visible, mount as strip } from "../islands/tokens.js";
 
 const SORTS = [["share", "By size"], ["effect", "By effect on the target"], ["coefficient", "By coefficient"]];
 
+/** As many sub-updates as the server lists at once. */
+const MOST = 500;
+
+/** The fewest, largest first, that hold so much of the update's size; all of them when they hold less. */
+function until(all, size) {
+  let held = 0;
+  return all.filter((u) => held < size && ((held += u.share), true));
+}
+
 export function render(root, page) {
   const { api, model } = page;
   let data = null;
   let view = null;
   let wanted = 20;
   let sort = "share";
+  let most90 = false;
   let side = "all";
   const title = h("h1", {});
   const crumbs = h("div", { class: "soft" });
@@ -75,7 +85,7 @@ export function render(root, page) {
   }
 
   function drawList() {
-    const all = view.layers[0].sub_updates;
+    const all = most90 ? until(view.layers[0].sub_updates, 0.9) : view.layers[0].sub_updates;
     if (!all.length) {
       fill(list, h("li", { class: "note" }, model.can.memories ? "No sub-updates." : "This model has no FFN, or its memories belong to experts; a layer of a mixture cannot be read as one set of memories."));
       fill(listNote);
@@ -92,7 +102,8 @@ export function render(root, page) {
     const rest = model.d_mlp - all.length;
     fill(listNote, `The ${all.length} listed, by |coefficient| × length of the value, are ${percent(sum((u) => u.share))} of the update's size. `,
       rest > 0 && `${rest.toLocaleString("en")} others: ${percent(Math.max(0, 1 - sum((u) => u.share)))}`, rest > 0 && ffn && `, ${signed(ffn.share - sum((u) => u.score))} to the logit with the FFN's bias`, rest > 0 && ". ",
-      rest > 0 && wanted < 500 && button("Show more", () => ((wanted = Math.min(500, wanted * 4)), open()), { class: "quiet" }));
+      rest > 0 && !most90 && wanted < MOST && button("Show more", () => ((wanted = Math.min(MOST, wanted * 4)), open()), { class: "quiet" }),
+      button(most90 ? "Show all listed" : "Show until 90 %", () => ((most90 = !most90), (wanted = MOST), open()), { class: "quiet" }));
     fill(table, asTable("As a table", ["memory", "coefficient", "length of value", "share", "effect on target", "promotes"], () => all.map((u) => [`L${u.layer}M${u.index}`, u.coefficient, u.norm, u.share, u.score, u.top_tokens.slice(0, 6).map(visible).join(" ")])));
   }
 
