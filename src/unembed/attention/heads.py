@@ -6,7 +6,6 @@ Source: Elhage et al. 2021, "Virtual attention heads": A_b A_a and W_OV_a W_OV_b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -15,18 +14,16 @@ from torch import Tensor
 from unembed.attention.copying import OwnToken, Spectra, own_token
 from unembed.attention.frozen import frozen_run
 from unembed.attention.low_rank import LowRank
+from unembed.attention.matrices import HeadMatrices
 from unembed.attention.sides import embedding, unembedding
 from unembed.errors import InvalidInput
 from unembed.stream.run import Tokens, run
-
-if TYPE_CHECKING:
-    from unembed.attention.circuits import Circuits
 
 
 class HeadCircuit(ABC):
     """What can be asked of anything that moves information as a head does."""
 
-    def __init__(self, circuits: Circuits, path: tuple[tuple[int, int], ...]) -> None:
+    def __init__(self, circuits: HeadMatrices, path: tuple[tuple[int, int], ...]) -> None:
         """Keep the heads, earliest first."""
         self.circuits = circuits
         self.path = path

@@ -9,21 +9,18 @@ Source: Elhage et al. 2021, "Induction heads", "How induction heads work"; Olsso
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.copying import Spectra
-from unembed.attention.head_scores import HeadScores
+from unembed.attention.head_scores import HeadScores, head_scores
 from unembed.attention.low_rank import by_modulus
+from unembed.attention.matrices import HeadMatrices
 from unembed.attention.sides import check_basis, reading, writing
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-
-if TYPE_CHECKING:
-    from unembed.attention.circuits import Circuits
 
 
 @torch.no_grad()
@@ -78,7 +75,7 @@ class Evidence:
 
 @torch.no_grad()
 def evidence(
-    circuits: Circuits,
+    circuits: HeadMatrices,
     basis: str = "raw",
     seed: int = 0,
     *,
@@ -106,7 +103,7 @@ def evidence(
         )
     copying = circuits.copying_scores(basis)
     reads = circuits.composition("k", baseline=True, basis=basis, seed=seed)
-    scores = scores or circuits.head_scores(seed, n_sequences=n_sequences, length=length)
+    scores = scores or head_scores(circuits.lm, n_sequences, length, seed)
     product = circuits.product("qk", basis)
     found = []
     for layer in range(1, lm.n_layers):
@@ -140,7 +137,7 @@ class Look:
 
 
 @torch.no_grad()
-def look(circuits: Circuits, tokens: Tensor | str, layer: int, head: int, position: int, token: str | int) -> Look:
+def look(circuits: HeadMatrices, tokens: Tensor | str, layer: int, head: int, position: int, token: str | int) -> Look:
     """The two pictures of one head at one position: attention by source, and its effect on a token's logit by source.
 
     Patterns and norm scales are those of the run; biases are left out.

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.attention.low_rank import LowRank
+from unembed.attention.matrices import HeadMatrices
 from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-
-if TYPE_CHECKING:
-    from unembed.attention.circuits import Circuits
 
 _BLOCK = 256
 
@@ -52,7 +50,7 @@ class Centred:
 
 
 def centred(
-    circuits: Circuits,
+    circuits: HeadMatrices,
     layer: int,
     head: int,
     basis: str,
@@ -76,7 +74,7 @@ def centred(
 
 @torch.no_grad()
 def skip_trigrams(
-    circuits: Circuits,
+    circuits: HeadMatrices,
     layer: int,
     head: int,
     top: int = 50,
@@ -131,7 +129,7 @@ def skip_trigrams(
     return found
 
 
-def _at(both: Centred, circuits: Circuits, source: int) -> Int[Tensor, " one"]:
+def _at(both: Centred, circuits: HeadMatrices, source: int) -> Int[Tensor, " one"]:
     """Where a source stands among the tokens kept."""
     found = (both.ids == circuits.lm.single_token(source)).nonzero()[:, 0]
     if not len(found):
@@ -250,7 +248,7 @@ class Bugs:
 
 @torch.no_grad()
 def bugs(
-    circuits: Circuits,
+    circuits: HeadMatrices,
     layer: int,
     head: int,
     source: int,

@@ -10,17 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor
 
 from unembed import __version__
 from unembed.control.early_exit import calibration
 from unembed.control.early_exit.baselines import CONFIDENCES, FEATURES, Classifier, Confidence
 from unembed.control.early_exit.examples import Examples, examples
+from unembed.control.early_exit.exits import Score
+from unembed.control.early_exit.generation import Generated, generate
+from unembed.control.early_exit.promising import promised_in_generation
 from unembed.control.early_exit.rule import SubUpdates
 from unembed.control.steering import passport
 from unembed.errors import InvalidInput
@@ -31,33 +33,6 @@ METHODS = ("sub_updates", *FEATURES, *CONFIDENCES)
 SCHEMA = "unembed.exit_rule/1"
 SEED = 38
 """The first of the paper's five."""
-
-
-@runtime_checkable
-class Score(Protocol):
-    """What an exit asks after each layer; a token leaves where it is above the threshold."""
-
-    @property
-    def name(self) -> str:
-        """As `fit` takes it."""
-        ...
-
-    @property
-    def points(self) -> tuple[str, ...]:
-        """What it reads of a layer."""
-        ...
-
-    def scores(self, found: Examples) -> np.ndarray:
-        """(example, layer), without the last layer."""
-        ...
-
-    def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Whether the token under way scores above a threshold, from its own tensors; cheaper than the score."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Arrays to save."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +87,6 @@ class ExitRule:
         Raises:
             InvalidInput: too few prompts to promise anything.
         """
-        from unembed.control.early_exit.comparing import promised_in_generation
-
         if not 0 < disagreement < 1 or len(prompts) + 1 < 1 / disagreement:
             raise InvalidInput(
                 f"a disagreement of {disagreement:g} promised on {len(prompts)} prompts",
@@ -174,10 +147,8 @@ class ExitRule:
         title = f"{self.method}: from careful to fast"
         return Table(title, columns, passport(self.lm, corpus=found.corpus, examples=len(found)))
 
-    def generate(self, prompt: str, **options: Any) -> Any:
+    def generate(self, prompt: str, **options: Any) -> Generated:
         """Text that skips layers; see `unembed.control.early_exit.generation.generate`."""
-        from unembed.control.early_exit.generation import generate
-
         return generate(self, prompt, **options)
 
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from unembed.control.early_exit.exits import Exit
 from unembed.control.early_exit.leaving import leaving
 from unembed.errors import InvalidInput
 from unembed.stream.generate import generate as full_generate
-
-if TYPE_CHECKING:
-    from unembed.control.early_exit.exit_rule import ExitRule
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +31,7 @@ class Generated:
 
 
 def generate(
-    rule: ExitRule, prompt: str, *, max_new_tokens: int = 20, seed: int | None = None, **options: Any
+    rule: Exit, prompt: str, *, max_new_tokens: int = 20, seed: int | None = None, **options: Any
 ) -> Generated:
     """The prompt with a continuation whose tokens leave where the rule lets them.
 

@@ -16,22 +16,20 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from unembed.control.early_exit.examples import before_point
+from unembed.control.early_exit.exits import Exit
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.stream.watch import Callback, watch
 
-if TYPE_CHECKING:
-    from unembed.control.early_exit.exit_rule import ExitRule
-
 
 @contextmanager
-def leaving(rule: ExitRule) -> Iterator[list[int]]:
+def leaving(rule: Exit) -> Iterator[list[int]]:
     """While inside, every forward pass of one new token by `lm.hf` leaves where the rule lets it.
 
     Batches of one row only, with a KV cache, which is complete again at the end. Yields the list that receives each
@@ -157,7 +155,7 @@ def _joined(parts: list[Any]) -> Any:
 class _Pass:
     """The token under way, and the cache it belongs to."""
 
-    def __init__(self, rule: ExitRule) -> None:
+    def __init__(self, rule: Exit) -> None:
         self.rule = rule
         self.lm: Decoder = rule.lm
         self.thresholds = rule.thresholds.tolist()
