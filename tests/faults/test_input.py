@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import unembed
 from tests.faults import odd_arguments, odd_requests
 from tests.faults.made import World
+from unembed.cli.commands import app
 from unembed.errors import InvalidInput
 
 
@@ -17,6 +19,26 @@ def test_malformed_command_lines(world: World, monkeypatch: pytest.MonkeyPatch) 
     tally = odd_arguments.run(world, 100, seed=11)
     assert tally.broken == []
     assert tally.ended[2] > 20 and tally.ended[1] > 5  # both usage and what only the work finds out
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        (["index", "build", "--corpus", "The " * 3000, "--out", "o"], 1, "no file has this name"),
+        (["annotate", "export", "a" * 5000, "--per-layer", "1"], 1, "too long"),
+        (["circuits", "heads", "--html", "a" * 5000], 1, "too long"),
+        (["explain", "\udcff", "--token", " of"], 1, "half of a surrogate pair"),
+        (["train", "wren", "--threads", "999999999999"], 2, "less than or equal to 1024"),
+    ],
+)
+def test_what_no_file_and_no_text_can_be_is_one_line(
+    line: list[str], code: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, line)
+    assert ended.exit_code == code and says in ended.stderr
+    assert isinstance(ended.exception, SystemExit) and list(tmp_path.iterdir()) == []
 
 
 def test_malformed_requests(world: World) -> None:

@@ -22,7 +22,7 @@ def train(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, curve and model.")] = Path("models"),
     until: Annotated[int | None, typer.Option(min=1, help="Stop after this many updates.", show_default=False)] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads for torch.", show_default=False)] = None,
+    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads for torch.", show_default=False)] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights and batches; default: the recipe's.")] = None,
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="Compile the loss: needs a C++ compiler, twice as fast.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -41,15 +42,16 @@ def paths_of(source: str | Path) -> list[Path]:
         CorpusUnreadable: there are none.
     """
     path = Path(source).expanduser()
-    if path.is_file():
+    # Those of os.path take a name that no file can have for one that no file has.
+    if os.path.isfile(path):
         return [path]
-    if path.is_dir():
+    if os.path.isdir(path):
         kinds = (".txt", ".tokens", ".jsonl", ".ndjson", ".parquet")
         found = sorted(p for p in path.rglob("*") if p.suffix in kinds)
         if found:
             return found
         raise CorpusUnreadable(f"folder {path}", why=f"it holds no file that ends in {', '.join(kinds)}")
-    found = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
+    found = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if os.path.isfile(p))
     if not found:
         raise CorpusUnreadable(
             f"corpus {str(source)!r}", why="no file has this name or fits this pattern", instead="Check the path"

@@ -36,9 +36,19 @@ class Vocabulary:
         self._d_vocab = d_vocab
 
     def encode(self, text: str) -> Int[Tensor, "1 pos"]:
-        """The tokens of a text."""
+        """The tokens of a text.
+
+        Raises:
+            InvalidInput: it is empty, holds no token, or holds half of a surrogate pair, as damaged bytes decode to.
+        """
         if not text:
             raise InvalidInput("the prompt is empty", instead="Give at least one word")
+        if not _is_unicode(text):
+            raise InvalidInput(
+                f"text {text[:60]!r}",
+                why="it holds half of a surrogate pair, which is no character",
+                instead="Give it as UTF-8",
+            )
         ids = self._tokenizer(text, verbose=False)["input_ids"]
         if len(ids) == 0:
             raise InvalidInput("the prompt has no tokens", why=f"the tokenizer turns {text!r} into nothing")
@@ -141,3 +151,12 @@ def unlearned_by_embedding(rows: Float[Tensor, "d_vocab d_model"], known: int) -
     rare = distance < middle - _OUTLYING * spread
     rare[known:] = True
     return rare.cpu()
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether the text can be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -13,14 +13,20 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     """The path, if a file can stand there: for asking before hours of work, not after.
 
     Raises:
-        InvalidInput: the folder does not exist, or the path is a folder.
+        InvalidInput: the folder does not exist, the path is a folder, or no file can have such a name.
     """
     target = Path(path)
+    try:
+        is_folder = target.is_dir()
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot write {str(target)[:60]}…", why=error.strerror or str(error), instead="Give another name"
+        ) from error
     if not target.parent.is_dir():
         raise InvalidInput(
             f"cannot write {target}", why=f"the folder {target.parent} does not exist", instead="Create it first"
         )
-    if target.is_dir():
+    if is_folder:
         raise InvalidInput(f"cannot write {target}", why="it is a folder", instead="Give the name of a file")
     return target
 
