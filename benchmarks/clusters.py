@@ -111,11 +111,22 @@ def alone(name: str, n: int, d: int) -> None:
     """One contestant in this process; a small run first, so that what it imports is there and warm."""
     contestant = globals()[name]
     contestant(values(600, d), 20)
+    empty = peak_mb()
     x = values(n, d)
     before, wall, cpu = peak_mb(), time.perf_counter(), time.process_time()
     contestant(x, max(1, n * 10_000 // 36_864))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    print(json.dumps({"name": name, "wall_s": wall, "cpu_s": cpu, "peak_mb": peak_mb() - before}))
+    print(
+        json.dumps(
+            {
+                "name": name,
+                "wall_s": wall,
+                "cpu_s": cpu,
+                "peak_mb": peak_mb() - before,
+                "with_vectors_mb": peak_mb() - empty,
+            }
+        )
+    )
 
 
 TARGETS = {
@@ -143,8 +154,9 @@ def keep(n: int, d: int, threads: int, found: dict[str, dict[str, float]], *, dr
             note = f"{mine['peak_mb']:.0f} and {row['peak_mb']:.0f} MB beyond the vectors"
             claims.append(Claim(f"memory, to {PEERS[name]}", mine["peak_mb"] / row["peak_mb"], 1 / 8, note))
     if n in LARGEST_MB:
-        note = f"{mine['peak_mb']:.0f} MB beyond the vectors"
-        claims.append(Claim("peak memory, to its limit", mine["peak_mb"] / LARGEST_MB[n], 1.0, note))
+        # What drawing the vectors took counts as well: freed before the clustering, it hides a smaller peak.
+        note = f"{mine['with_vectors_mb']:.0f} MB, the vectors and their drawing included"
+        claims.append(Claim("peak memory, to its limit", mine["with_vectors_mb"] / LARGEST_MB[n], 1.0, note))
     how = (
         f"Whole dendrogram of all vectors, two levels of groups and 15 % alone; {threads} thread(s), one process each."
     )
