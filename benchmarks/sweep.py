@@ -1,8 +1,8 @@
 """What a sweep that keeps the top 25 triggers of every key costs, beside the plain forward and beside other ways.
 
-    python benchmarks/sweep.py [PART ...]      # wren gpt2 sentences fast ray; lens too, in an environment with TransformerLens
+    python benchmarks/sweep.py [PART ...]      # wren gpt2 sentences fast ray; lens lens-wren too, in an environment with TransformerLens
     python benchmarks/sweep.py gpt2 --tiny     # a tiny model, nothing written into RESULTS.md
-    .peers/transformer-lens-3.9.0/bin/python benchmarks/sweep.py lens
+    .peers/transformer-lens-3.9.0/bin/python benchmarks/sweep.py lens lens-wren
 
 wren, gpt2: against A1, the model's own forward without the unembedding, nothing kept. lens: against TransformerLens's cache
 of one point and `torch.topk` merged batch by batch. sentences: against the loop of the papers' scripts, one sentence at
@@ -175,18 +175,28 @@ def gpt2(size: Size) -> None:
 
 
 def lens(size: Size) -> None:
+    """GPT-2 small's shape, two threads: a topk uses one of them, and the wall clock sees that."""
+    torch.set_num_threads(2)
+    _lens(gpt2_small(size), size, "GPT-2 small's shape", "two threads, wall time", time.perf_counter)
+
+
+def lens_wren(size: Size) -> None:
+    """Wren's shape, one thread: the smaller the matrices, the more a topk costs beside them."""
+    _lens(unembed.load(), size, "wren's shape", "one thread, CPU time", time.process_time)
+
+
+def _lens(lm: LanguageModel, size: Size, shape: str, told: str, clock: Callable[[], float]) -> None:
     """TransformerLens as its users write it: the cache of one point, no logits, topk merged batch by batch."""
     if util.find_spec("transformer_lens") is None:
         print("no TransformerLens here: run this part with .peers/transformer-lens-3.9.0/bin/python")
         return
     import transformer_lens as tl  # pyright: ignore[reportMissingImports]
 
-    lm = gpt2_small(size)
-    c = lm.hf.config
     theirs = tl.HookedTransformer(
         tl.HookedTransformerConfig(
-            n_layers=c.n_layer, d_model=c.n_embd, n_ctx=1024, d_head=c.n_embd // c.n_head, n_heads=c.n_head,
-            d_mlp=4 * c.n_embd, d_vocab=c.vocab_size, act_fn="gelu_new", seed=0, device="cpu",
+            n_layers=lm.n_layers, d_model=lm.d_model, n_ctx=lm.n_ctx, d_head=lm.d_head, n_heads=lm.n_heads,
+            d_mlp=lm.d_mlp, d_vocab=lm.d_vocab, act_fn="relu" if lm.name == "wren" else "gelu_new", seed=0,
+            device="cpu",
         )
     )  # fmt: skip
     top, batches, seen = settled(lm, windows(), size)
@@ -208,13 +218,13 @@ def lens(size: Size) -> None:
             lists[n] = best, where.gather(0, row)
 
     steps = {A1: plain(lm), "TransformerLens": cached, "sweep": fed(lm, top)}
-    seconds = interleaved({name: each(step, batches) for name, step in steps.items()}, len(batches) - 1)
+    seconds = interleaved({name: each(step, batches) for name, step in steps.items()}, len(batches) - 1, clock)
     version = metadata.version("transformer-lens")
     claims = [
         Claim(f"sweep, to TransformerLens {version} cache + topk", ratio(seconds, "sweep", "TransformerLens"), 0.6),
         Claim("TransformerLens, to A1", ratio(seconds, "TransformerLens", A1), None),
     ]
-    publish("Sweep beside TransformerLens", claims, seconds, f"GPT-2 small's shape. {size.told(seen)}", size)
+    publish(f"Sweep beside TransformerLens, {shape}", claims, seconds, size.told(seen, told), size)
 
 
 def sentences(size: Size) -> None:
@@ -299,7 +309,8 @@ def ray(size: Size) -> None:
 PARTS: dict[str, tuple[Callable[[Size], None], Size]] = {
     "wren": (wren, Size(2048, 100_000, 15, False)),
     "gpt2": (gpt2, Size(1024, 16_384, 15, False)),
-    "lens": (lens, Size(1024, 16_384, 10, False)),
+    "lens": (lens, Size(1024, 16_384, 8, False)),
+    "lens-wren": (lens_wren, Size(1024, 100_000, 12, False)),
     "sentences": (sentences, Size(1024, 8_192, 5, False)),
     "fast": (fast, Size(1024, 16_384, 10, False)),
     "ray": (ray, Size(2048, 0, 4, False)),
