@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The ready index of `make run` would put triggers into every trace: tests that want one build it.
+os.environ["UNEMBED_CACHE"] = f"{tempfile.gettempdir()}/unembed-tests-{os.getpid()}"
 
 from jaxtyping import install_import_hook
 
