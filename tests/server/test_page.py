@@ -6,8 +6,7 @@ import gzip
 import json
 import re
 
-import pytest
-
+from tests.server.closeness import close
 from unembed import __version__
 from unembed.server import example
 from unembed.server.page import STATIC, script, style
@@ -54,20 +53,4 @@ def test_the_example_is_what_the_library_says(wren):
     kept, now = json.loads(example.FILE.read_text()), example.example(wren)
     for found in (kept, now):
         del found["trace"]["passport"], found["position"]["passport"]
-    same(kept, now)
-
-
-def same(a, b):
-    """Equal structure and text; numbers as close as two machines bring them, five digits being kept."""
-    if isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for name in a:
-            same(a[name], b[name])
-    elif isinstance(a, list):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            same(x, y)
-    elif isinstance(a, float):
-        assert a == pytest.approx(b, rel=1e-3, abs=1e-4)
-    else:
-        assert a == b
+    close(kept, now, rel=1e-3, abs_=1e-4)  # five digits are kept

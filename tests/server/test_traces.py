@@ -7,6 +7,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from tests.server.closeness import close
+
 PROMPT = "The first month of the year is"
 
 
@@ -29,22 +31,6 @@ def _command(*arguments: str) -> dict:
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
-
-
-def close(a, b):
-    """Equal structure and text; numbers of two runs of the model to the last bits of float32."""
-    if isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for name in a:
-            close(a[name], b[name])
-    elif isinstance(a, list):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            close(x, y)
-    elif isinstance(a, float):
-        assert a == pytest.approx(b, rel=1e-5, abs=1e-6)
-    else:
-        assert a == b
 
 
 def test_every_cell_of_the_grid_is_the_librarys(client, wren):

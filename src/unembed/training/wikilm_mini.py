@@ -228,7 +228,7 @@ def _updates(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimiser.param_groups:
-            group["lr"] = mini.lr * _share_of_peak(step / mini.steps)
+            group["lr"] = mini.lr * _share_of_peak(step, mini.steps)
         optimiser.step()
         step += 1
         if step % every == 0 or step == 1:
@@ -248,6 +248,9 @@ def _loss(model: WikiLMForCausalLM, ids: Tensor, mini: Mini, step: int) -> Tenso
     return -log_p.gather(-1, rows[:, 1:, None]).mean()
 
 
-def _share_of_peak(done: float) -> float:
+def _share_of_peak(step: int, steps: int) -> float:
     """The learning rate's: a rise over the first tenth, then down a cosine to zero."""
-    return (done + 1e-3) / 0.1 if done < 0.099 else 0.5 * (1 + math.cos(math.pi * (done - 0.1) / 0.9))
+    rise = max(1, steps // 10)
+    if step < rise:
+        return (step + 1) / rise
+    return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))

@@ -1,4 +1,4 @@
-"""Leaving early beside full generation: time, layers and text; and a promise that holds in generation."""
+"""Leaving early beside full generation: time, layers, and what becomes of the text."""
 
 from __future__ import annotations
 

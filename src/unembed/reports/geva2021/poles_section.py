@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from unembed.reports.geva2021.measuring import Measurements
-from unembed.reports.geva2021.telling import boxes, means, passport_of, prefix_text
+from unembed.reports.geva2021.telling import boxes, means, passport_of
 from unembed.reports.geva2021.values import Agreement
+from unembed.reports.geva2021.values_section import predictive_columns
 from unembed.reports.intervals import Measured, columns, share_of
 from unembed.reports.parts import Exhibit, Figure, Section
 from unembed.results import Table
@@ -85,17 +86,7 @@ def _predictive(m: Measurements, a: Agreement) -> Exhibit:
     assert m.negative is not None
     order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
     layer_of = np.searchsorted(a.bounds, order, side="right") - 1
-    first = [int(m.negative.positions[row][0]) for row in order]
-    found = {
-        "value": [f"{n}.{row - a.bounds[n]}" for row, n in zip(order, layer_of, strict=True)],
-        "token": m.lm.token_strings(a.top[order].tolist()),
-        "max_probability": [float(p) for p in a.probability[order]],
-        "precision": [
-            float(h / f) if f else float("nan") for h, f in zip(a.hits[order], a.followed[order], strict=True)
-        ],
-        "triggers": [int(f) for f in a.followed[order]],
-        "first_trigger_text": [prefix_text(m, p) if p >= 0 else "" for p in first],
-    }
+    found = predictive_columns(m, a, m.negative.positions, order, layer_of)
     note = "Token: the first of −v. Precision: the share of the key's negative triggers that it follows."
     table = Table(f"The {len(order)} negated values with the largest probability", found, passport_of(m))
     return Exhibit("predictive_negated_values", table, note, percent=("precision",), folded=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from unembed.reports.geva2021.measuring import Measurements
 from unembed.reports.geva2021.telling import Beside, boxes, first_upper, passport_of, percent, prefix_text, ranged
+from unembed.reports.geva2021.values import Agreement
 from unembed.reports.intervals import Measured, columns, share_of
 from unembed.reports.parts import Exhibit, Figure, Finding, Section
 from unembed.results import Table
@@ -174,9 +177,20 @@ def _by_probability(m: Measurements) -> tuple[dict[str, list], list[Measured]]:
 
 def _predictive(m: Measurements, order: np.ndarray, layer_of: np.ndarray) -> Exhibit:
     """Table 2's form: the most predictive values, what they predict, and how often their triggers agree."""
-    a = m.agreement
-    best = [m.triggers.positions[row] for row in order]
-    found = {
+    found = predictive_columns(m, m.agreement, m.triggers.positions, order, layer_of)
+    note = (
+        f"Precision: the share of the key's top {m.triggers.top} triggers that are followed by the value's first token."
+    )
+    table = Table(f"The {len(order)} most predictive values", found, passport_of(m))
+    return Exhibit("predictive_values", table, note, percent=("precision",), folded=True)
+
+
+def predictive_columns(
+    m: Measurements, a: Agreement, positions: np.ndarray, order: np.ndarray, layer_of: np.ndarray
+) -> dict[str, list[Any]]:
+    """The columns of a table of values, or of negated ones: the rows `order` of `a`, and where their triggers lie."""
+    first = [int(positions[row][0]) for row in order]
+    return {
         "value": [f"{n}.{row - a.bounds[n]}" for row, n in zip(order, layer_of, strict=True)],
         "token": m.lm.token_strings(a.top[order].tolist()),
         "max_probability": [float(p) for p in a.probability[order]],
@@ -184,10 +198,5 @@ def _predictive(m: Measurements, order: np.ndarray, layer_of: np.ndarray) -> Exh
             float(h / f) if f else float("nan") for h, f in zip(a.hits[order], a.followed[order], strict=True)
         ],
         "triggers": [int(f) for f in a.followed[order]],
-        "first_trigger_text": [prefix_text(m, int(p[0])) if p[0] >= 0 else "" for p in best],
+        "first_trigger_text": [prefix_text(m, p) if p >= 0 else "" for p in first],
     }
-    note = (
-        f"Precision: the share of the key's top {m.triggers.top} triggers that are followed by the value's first token."
-    )
-    table = Table(f"The {len(order)} most predictive values", found, passport_of(m))
-    return Exhibit("predictive_values", table, note, percent=("precision",), folded=True)
