@@ -19,7 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import unembed
 from unembed import early_exit, steering
-from unembed.control.early_exit.rule import SubUpdates
+from unembed.control.early_exit.sub_updates_rule import SubUpdates
 from unembed.results import Table
 from unembed.stream.watch import watch
 

@@ -18,7 +18,7 @@ from unembed.control.early_exit.baselines import Classifier, Confidence
 from unembed.control.early_exit.examples import Examples, confidence, joined, seen
 from unembed.control.early_exit.exit_rule import ExitRule, fingerprint
 from unembed.control.early_exit.promising import promised_in_generation
-from unembed.control.early_exit.rule import SubUpdates, value_clusters
+from unembed.control.early_exit.sub_updates_rule import SubUpdates, value_clusters
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.sub_updates import dominant
 

@@ -23,7 +23,7 @@ from unembed.control.early_exit.examples import Examples, examples
 from unembed.control.early_exit.exits import Score
 from unembed.control.early_exit.generation import Generated, generate
 from unembed.control.early_exit.promising import promised_in_generation
-from unembed.control.early_exit.rule import SubUpdates
+from unembed.control.early_exit.sub_updates_rule import SubUpdates
 from unembed.control.steering import passport
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder

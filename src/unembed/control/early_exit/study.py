@@ -11,7 +11,7 @@ from unembed.control.early_exit import calibration
 from unembed.control.early_exit.baselines import CONFIDENCES, FEATURES
 from unembed.control.early_exit.examples import Examples
 from unembed.control.early_exit.exit_rule import _fitted, measured, split
-from unembed.control.early_exit.rule import SubUpdates, value_clusters
+from unembed.control.early_exit.sub_updates_rule import SubUpdates, value_clusters
 from unembed.control.steering import passport
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
