@@ -28,17 +28,21 @@ circuits skip-trigrams 0 0 --model attn-2l
 steer 'The men were very' --promote happy --new-tokens 60
 index build --corpus C --out built
 early-exit fit --out rule.json --examples 300
+toxicity evaluate --prompts P --set 0.1=3 --self-debiasing --cache kept
+train wikilm-mini --out trained
+serve --no-browser --port 0
 annotate export pages.html --per-layer 20
 report elhage2021 --out out --model attn-2l
 report geva2021 --corpus C --out out --option examples=150
 report geva2022 --corpus C --out out
 """
-"""On the embedded models, so that each runs for a while; C is a corpus."""
+"""On the embedded models, so that each runs for a while; C is a corpus, P the same lines as prompts."""
 
 
 def commands(world: World) -> list[list[str]]:
     """The command lines."""
-    return [shlex.split(line.replace(" C ", f" {world.corpus} ")) for line in LONG.strip().splitlines()]
+    files = {"C": str(world.corpus), "P": str(world.corpus)}
+    return [[files.get(word, word) for word in shlex.split(line)] for line in LONG.strip().splitlines()]
 
 
 def during(world: World, arguments: list[str], seconds: float) -> Ended:

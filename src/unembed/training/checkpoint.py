@@ -15,8 +15,11 @@ from unembed.errors import CheckpointFault
 def save(state: Mapping[str, Any], path: Path) -> None:
     """Write to a temporary name, then rename, so that a kill leaves the last whole checkpoint."""
     temporary = path.with_suffix(".tmp")
-    torch.save(dict(state), temporary)
-    os.replace(temporary, path)
+    try:
+        torch.save(dict(state), temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unembed.errors import CheckpointFault
+from unembed.sweeps.local import deferred_interrupt
 from unembed.training import checkpoint
 from unembed.training.muon import Muon
 from unembed.training.networks import AttentionOnly, Wren, build, loss
@@ -50,17 +51,23 @@ class Run:
         return self.folder / "checkpoint.pt"
 
     def train(self, *, until: int | None = None, save_every: int = 100, progress: Progress | None = None) -> None:
-        """Make updates until the recipe's end or step `until`, whichever is first; the state is on disk afterwards."""
+        """Make updates until the recipe's end or step `until`, whichever is first; the state is on disk afterwards.
+
+        Ctrl-C waits for the update under way and saves it; a second one does not wait.
+        """
         end = self.recipe.steps if until is None else min(until, self.recipe.steps)
         began = time.monotonic()
-        while self.step < end:
-            nats = self._update(self.recipe.phase(self.step))
-            if self.step % 10 == 0 or self.step == end:
-                row = {"step": self.step, "tokens": self.n_tokens, "loss": round(nats, 4)}
-                self._log(row | {"seconds": round(time.monotonic() - began, 1)}, progress)
-            if self.step % save_every == 0:
-                self.save()
-        self.save()
+        with deferred_interrupt(True) as interrupted:
+            while self.step < end and not interrupted.is_set():
+                nats = self._update(self.recipe.phase(self.step))
+                if self.step % 10 == 0 or self.step == end:
+                    row = {"step": self.step, "tokens": self.n_tokens, "loss": round(nats, 4)}
+                    self._log(row | {"seconds": round(time.monotonic() - began, 1)}, progress)
+                if self.step % save_every == 0:
+                    self.save()
+            self.save()
+        if interrupted.is_set():
+            raise KeyboardInterrupt
 
     def save(self) -> None:
         """Write the checkpoint."""

@@ -24,6 +24,7 @@ from unembed.corpus.markup import looks_like_wikitext, tokenized
 from unembed.errors import CheckpointFault, InvalidInput
 from unembed.models.wikilm import WikiLMConfig, WikiLMForCausalLM
 from unembed.models.word_level import END, SPECIALS, UNKNOWN, word_tokenizer
+from unembed.sweeps.local import deferred_interrupt
 from unembed.training import checkpoint
 from unembed.training.documents import HELD_BACK_ONE_IN, documents
 
@@ -131,7 +132,8 @@ def train(
 ) -> Path:
     """Train and save a folder with weights, tokenizer, counts of words and the curve of the loss.
 
-    A `checkpoint.pt` in the folder is gone on with and is removed at the end.
+    A `checkpoint.pt` in the folder is gone on with and is removed at the end. Ctrl-C waits for the update under way and
+    saves it; a second one does not wait.
 
     Args:
         text: lines; a line is what `</s>` ends.
@@ -222,21 +224,24 @@ def _updates(
 
     every = max(1, mini.steps // 100)
     model.train()
-    while step < last:
-        loss = _loss(model, ids, mini, step)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in optimiser.param_groups:
-            group["lr"] = mini.lr * _share_of_peak(step, mini.steps)
-        optimiser.step()
-        step += 1
-        if step % every == 0 or step == 1:
-            curve.append({"step": step, "loss": round(float(loss.detach()), 4)})
-            if progress is not None:
-                progress(curve[-1])
-            save()
-    save()
+    with deferred_interrupt(True) as interrupted:
+        while step < last and not interrupted.is_set():
+            loss = _loss(model, ids, mini, step)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for group in optimiser.param_groups:
+                group["lr"] = mini.lr * _share_of_peak(step, mini.steps)
+            optimiser.step()
+            step += 1
+            if step % every == 0 or step == 1:
+                curve.append({"step": step, "loss": round(float(loss.detach()), 4)})
+                if progress is not None:
+                    progress(curve[-1])
+                save()
+        save()
+    if interrupted.is_set():
+        raise KeyboardInterrupt
     return curve
 
 

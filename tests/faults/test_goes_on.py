@@ -1,0 +1,156 @@
+"""Work that Ctrl-C meets: what was done by then is kept, and the same command run again goes on to the same end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.faults.made import Ended, World, forked
+from tests.training.test_loop import RECIPE
+from tests.training.test_loop import corpus as corpus  # a fixture
+from tests.training.test_wikilm_mini import LINES, SMALL
+from unembed.cli import main
+from unembed.index import Index
+from unembed.training import wikilm_mini
+from unembed.training.loop import Run
+
+NO_ONE: Callable[[BaseProcess], None] = lambda process: None  # noqa: E731
+
+
+def command(line: str, place: Path, meanwhile: Callable[[BaseProcess], None] = NO_ONE) -> Ended:
+    """Run a command in a fork, in a folder."""
+
+    def work() -> None:
+        os.chdir(place)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.argv = ["unembed", *shlex.split(line)]
+        main()
+
+    return forked(work, meanwhile)
+
+
+def once(there: Callable[[], Any]) -> Callable[[BaseProcess], None]:
+    """Interrupt as soon as something is there; after a minute in any case."""
+
+    def wait(process: BaseProcess) -> None:
+        end = time.monotonic() + 60
+        while process.is_alive() and not there() and time.monotonic() < end:
+            time.sleep(0.005)
+        if process.is_alive() and process.pid is not None:
+            os.kill(process.pid, signal.SIGINT)
+
+    return wait
+
+
+def at_update(number: int, inner: Callable[..., Any], times: int = 1) -> Callable[..., Any]:
+    """The same function, in whose n-th call Ctrl-C is pressed so many times."""
+    calls: list[None] = []
+
+    def pressed(*given: Any) -> Any:
+        calls.append(None)
+        if len(calls) == number:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+        return inner(*given)
+
+    return pressed
+
+
+def test_train_keeps_the_update_it_is_in_and_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n".join(LINES))
+    line = "train wikilm-mini --corpus text.txt --out {} --json"
+    pressed = mock.patch.object(wikilm_mini, "_loss", at_update(7, wikilm_mini._loss))
+    with mock.patch.object(wikilm_mini, "Mini", lambda: replace(SMALL, steps=12)):
+        assert command(line.format("whole"), tmp_path).code == 0
+        with pressed:
+            ended = command(line.format("cut"), tmp_path)
+        assert ended.code == 130 and ended.stderr.splitlines()[-1] == "unembed: Interrupted.", ended
+        left = sorted(path.name for path in (tmp_path / "cut" / "wikilm-mini").iterdir())
+        assert left == ["checkpoint.pt"]
+        assert torch.load(tmp_path / "cut" / "wikilm-mini" / "checkpoint.pt", weights_only=True)["step"] == 7
+        assert command(line.format("cut"), tmp_path).code == 0
+    whole, cut = (load_file(tmp_path / name / "wikilm-mini" / "model.safetensors") for name in ("whole", "cut"))
+    assert set(whole) == set(cut) and all(torch.equal(whole[name], cut[name]) for name in whole)
+
+
+@pytest.mark.parametrize(("times", "step"), [(1, 3), (2, 2)])
+def test_one_ctrl_c_waits_for_the_update_and_two_do_not(corpus: Any, tmp_path: Path, times: int, step: int) -> None:
+    Run(RECIPE, corpus, tmp_path, compiled=False).train(until=2)
+
+    def work() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        run = Run(RECIPE, corpus, tmp_path, compiled=False)
+        with mock.patch.object(run, "_update", at_update(1, run._update, times)), pytest.raises(KeyboardInterrupt):
+            run.train()
+
+    assert forked(work).code == 0
+    assert Run(RECIPE, corpus, tmp_path, compiled=False).step == step
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt", "loss.jsonl"]
+
+
+def test_toxicity_evaluate_keeps_its_continuations_and_ends_with_the_same_table(world: World, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("\n".join(f"The {letter} of the year" for letter in "abcdefgh"))
+    what = f"--set 0.1=3 --batch 2 --clean-tokens 256 --model {world.folder}/model"
+    line = f"toxicity evaluate --prompts prompts.txt {what} --csv"
+    kept = lambda: [row for file in tmp_path.glob("cut/*") for row in file.read_text().splitlines()]  # noqa: E731
+    whole = command(f"{line} --cache whole", tmp_path)
+    assert whole.code == 0 and whole.stdout.count("\n") == 3, whole
+    ended = command(f"{line} --cache cut", tmp_path, once(kept))
+    assert ended.code == 130 and ended.stderr == "unembed: Interrupted.\n" and not ended.stdout
+    before = kept()
+    assert 2 <= len(before) < 16  # two arms of eight prompts
+    again = command(f"{line} --cache cut", tmp_path)
+    assert again.stdout == whole.stdout
+    assert kept()[: len(before)] == before and len(kept()) == 16
+
+
+def test_serve_ends_with_one_line_and_keeps_its_labels(world: World, tmp_path: Path) -> None:
+    shutil.copytree(world.index, tmp_path / "index")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def ask(path: str, body: dict[str, Any] | None = None, patience: float = 30.0) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"authorization": "Bearer known", "content-type": "application/json"}
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/api/v1/{path}", data, headers)
+        with urllib.request.urlopen(request, timeout=patience) as answer:
+            return json.load(answer)
+
+    def asked_then_interrupted(process: BaseProcess) -> None:
+        def up() -> bool:
+            try:
+                return bool(ask("labels?layer=1&index=3"))
+            except OSError:
+                return False
+
+        while process.is_alive() and not up():
+            time.sleep(0.05)
+        ask("labels", {"layer": 1, "index": 3, "label": "months", "author": "ann"})
+        once(lambda: True)(process)
+
+    with mock.patch("unembed.server.running.new_token", lambda: "known"):
+        line = f"serve --no-browser --port {port} --model {world.folder}/model --index index"
+        ended = command(line, tmp_path, asked_then_interrupted)
+    assert ended.code == 130 and ended.stderr == "unembed: Interrupted.\n", ended
+    assert ended.stdout.startswith("unembed explorer of")
+    assert [row["label"] for row in Index.open(tmp_path / "index").labels(1, 3).rows()] == ["months"]
+    with socket.socket() as again:
+        assert again.connect_ex(("127.0.0.1", port)) != 0  # nothing of it still listens
