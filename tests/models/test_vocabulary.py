@@ -6,7 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer
+from tokenizers.decoders import Metaspace
+from tokenizers.models import Unigram, WordLevel
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from unembed.errors import InvalidInput, NotOneToken
 from unembed.models.embedded import tokenizer_folder
@@ -47,6 +50,25 @@ def test_bytes_and_unused_rows_are_named() -> None:
     assert "\\xff" in strings and not any("\ufffd" in s for s in strings)
     with pytest.raises(InvalidInput, match="between 0 and"):
         VOCABULARY.strings([len(TOKENIZER) + 3])
+
+
+def test_a_continuation_joins_on_as_the_tokenizer_joins_its_tokens() -> None:
+    ids = VOCABULARY.encode("The café was closed. Then it rained.")
+    for start in range(ids.shape[1]):  # also where a token ends within the two bytes of é
+        before, new = VOCABULARY.decode(ids[0, :start]), VOCABULARY.continuations(ids, start)[0]
+        assert "\ufffd" in before or before + new == VOCABULARY.decode(ids[0])
+    words = Tokenizer(WordLevel({"</s>": 0, "<unk>": 1, "The": 2, "film": 3, ".": 4}, unk_token="<unk>"))
+    by_words = Vocabulary(PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="</s>"), 5)
+    assert by_words.continuations(torch.tensor([[0, 2, 3, 1, 4, 0], [0, 0, 2, 4, 3, 3]]), 3) == [
+        " <unk> .",
+        " . film film",
+    ]
+    assert by_words.continuations(torch.tensor([[0, 2, 3]]), 1) == ["The film"]
+    pieces = Tokenizer(Unigram([("<unk>", 0.0), ("\u2581The", -1.0), ("\u2581fil", -1.0), ("m", -1.0)], unk_id=0))
+    pieces.decoder = Metaspace()
+    marked = Vocabulary(PreTrainedTokenizerFast(tokenizer_object=pieces), 4)
+    assert marked.continuations(torch.tensor([[1, 2, 3]]), 1) == [" film"]
+    assert marked.continuations(torch.tensor([[1, 2, 3]]), 2) == ["m"]
 
 
 def test_an_empty_prompt_is_refused() -> None:

@@ -64,21 +64,27 @@ class Vocabulary:
         """The text of tokens."""
         return str(self._tokenizer.decode(torch.as_tensor(ids).flatten().tolist()))
 
-    def decode_rows(self, ids: Int[Tensor, "row pos"]) -> list[str]:
-        """The text of each row, special tokens left out, as it continues a text (a leading space is kept)."""
+    def continuations(self, ids: Int[Tensor, "row pos"], start: int) -> list[str]:
+        """The text of each row from column `start` on, as it continues the text of the columns before.
+
+        Special tokens are left out, but for an unknown word.
+        """
         texts = []
         for row in ids.tolist():
-            kept = [i for i in row if i not in self._special]
-            text = str(self._tokenizer.decode(kept))
-            # Some tokenizers drop the leading space of the first piece, which a continuation needs.
-            if kept and not text.startswith(" ") and self._strings[kept[0]].startswith(" "):
-                text = " " + text
-            texts.append(text)
+            before, kept = ([i for i in part if i not in self._silent] for part in (row[:start], row[start:]))
+            # What joins two tokens (a space, or nothing) shows only where they are decoded together.
+            last = str(self._tokenizer.decode(before[-1:])) if before else ""
+            text = str(self._tokenizer.decode(before[-1:] + kept))
+            texts.append(text[len(last) :] if text.startswith(last) else str(self._tokenizer.decode(kept)))
         return texts
 
     @cached_property
-    def _special(self) -> set[int]:
-        return set(self._tokenizer.all_special_ids)
+    def _silent(self) -> set[int]:
+        """Tokens that stand for no text: where it begins and ends, and padding."""
+        tokenizer = self._tokenizer
+        unknown = getattr(tokenizer, "unk_token_id", None)
+        marks = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+        return set(tokenizer.all_special_ids) - ({unknown} if unknown not in marks else set())
 
     @cached_property
     def _strings(self) -> list[str]:

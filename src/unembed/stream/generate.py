@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
@@ -51,7 +52,26 @@ def generate(
         NotFinite: the edits make the logits overflow.
     """
     texts = [prompt] if isinstance(prompt, str) else list(prompt)
-    ids, mask = prepare(lm, texts)
+    ids, start = generate_ids(lm, texts, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
+    copies = ids.shape[0] // len(texts)
+    return [texts[i // copies] + new for i, new in enumerate(lm.vocabulary.continuations(ids, start))]
+
+
+@torch.no_grad()
+def generate_ids(
+    lm: Decoder,
+    prompts: Sequence[str],
+    edits: Sequence[Edit] = (),
+    *,
+    max_new_tokens: int = 20,
+    seed: int | None = None,
+    **options: Any,
+) -> tuple[Int[Tensor, "row pos"], int]:
+    """The tokens of `generate`, prompts included, and the column at which continuations start.
+
+    Not every tokenizer makes the same tokens of its own text again, so what counts tokens counts these.
+    """
+    ids, mask = prepare(lm, list(prompts))
     if lm.n_ctx is not None and ids.shape[1] + max_new_tokens > lm.n_ctx:
         raise InvalidInput(
             f"{ids.shape[1]} prompt tokens and {max_new_tokens} new ones",
@@ -72,9 +92,7 @@ def generate(
         out = model.generate(
             ids, attention_mask=mask, max_new_tokens=max_new_tokens, logits_processor=checks, **settings
         )
-    copies = out.shape[0] // len(texts)
-    new = lm.vocabulary.decode_rows(out[:, ids.shape[1] :])
-    return [texts[i // copies] + continuation for i, continuation in enumerate(new)]
+    return out, ids.shape[1]
 
 
 def _filler(lm: Decoder) -> int:

@@ -84,7 +84,7 @@ def steps(
         ids = torch.cat([ids, chosen], dim=1)
         given = ids if cache is None else chosen
         number = int(chosen)
-        text = lm.vocabulary.decode_rows(ids[:, length:])[0]
+        text = lm.vocabulary.continuations(ids, length)[0]
         yield Step(ids.shape[1] - 1, number, lm.token_strings([number])[0], probability, found, text)
         if number in ends:
             return

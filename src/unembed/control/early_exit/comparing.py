@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from unembed.control.early_exit.exit_rule import ExitRule
 from unembed.control.early_exit.leaving import leaving
@@ -17,7 +18,7 @@ from unembed.control.early_exit.promising import judged
 from unembed.control.steering import passport
 from unembed.models.decoder import Decoder
 from unembed.results import Table
-from unembed.stream.generate import generate as full_generate
+from unembed.stream.generate import generate_ids
 
 
 @torch.no_grad()
@@ -52,15 +53,13 @@ def compare(
         if number == 0:  # the first time only warms up
             continue
         saved += [lm.n_layers - 1 - n for n in exits]
-        start = lm.encode(prompt).shape[1]
         for name, found in (("full", full), ("early", early)):
             whole[name].append(found.seconds)
             body[name].append(found.body_seconds)
-            ids = lm.encode(found.text)[:, : lm.n_ctx]
-            right, loss = judged(lm, ids, start)
+            right, loss = judged(lm, found.ids, found.start)
             agreed += right if name == "early" else []
             nats[name][0] += loss
-            nats[name][1] += ids.shape[1] - start
+            nats[name][1] += len(right)
     layers = sum(saved) / max(len(saved), 1) / lm.n_layers
     shares = {name: 1 - sum(spent["early"]) / sum(spent["full"]) for name, spent in (("time", whole), ("body", body))}
     columns = {
@@ -81,9 +80,10 @@ def compare(
 
 @dataclass(frozen=True)
 class _Timed:
-    """A continued prompt, and what it took."""
+    """A continued prompt's tokens, where they are new, and what they took."""
 
-    text: str
+    ids: Tensor
+    start: int
     seconds: float
     body_seconds: float
 
@@ -92,8 +92,8 @@ def _timed(lm: Decoder, prompt: str, new_tokens: int, clock: Callable[[], float]
     """The prompt with its greedy continuation."""
     with _body_clock(lm, clock) as body:
         began = clock()
-        (text,) = full_generate(lm, prompt, max_new_tokens=new_tokens, min_new_tokens=new_tokens)
-        return _Timed(text, clock() - began, sum(body))
+        ids, start = generate_ids(lm, [prompt], max_new_tokens=new_tokens, min_new_tokens=new_tokens)
+        return _Timed(ids, start, clock() - began, sum(body))
 
 
 @contextmanager

@@ -6,10 +6,13 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Int
+from torch import Tensor
+
 from unembed.control.early_exit.exits import Exit
 from unembed.control.early_exit.leaving import leaving
 from unembed.errors import InvalidInput
-from unembed.stream.generate import generate as full_generate
+from unembed.stream.generate import generate_ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +22,10 @@ class Generated:
     text: str
     """Prompt and continuation."""
     prompt: str
+    ids: Int[Tensor, "1 pos"]
+    """Its tokens, the prompt's included."""
+    start: int
+    """The position of the first new token."""
     layers: tuple[int, ...]
     """For each new token but the first (which the full prompt gave), the last block computed to choose it."""
     n_layers: int
@@ -52,6 +59,9 @@ def generate(
         raise InvalidInput("several prompts", why="tokens of a batch would leave at different layers", instead="Loop")
     with leaving(rule) as exits:
         began = time.perf_counter()
-        (text,) = full_generate(rule.lm, prompt, max_new_tokens=max_new_tokens, seed=seed, use_cache=True, **options)
+        ids, start = generate_ids(
+            rule.lm, [prompt], max_new_tokens=max_new_tokens, seed=seed, use_cache=True, **options
+        )
         seconds = time.perf_counter() - began
-    return Generated(text, prompt, tuple(exits), rule.lm.n_layers, seconds)
+    text = prompt + rule.lm.vocabulary.continuations(ids, start)[0]
+    return Generated(text, prompt, ids, start, tuple(exits), rule.lm.n_layers, seconds)

@@ -45,9 +45,8 @@ def promised_in_generation(
     for threshold in sorted(thresholds, reverse=True):
         careful = rule.at(threshold)
         for i, prompt in enumerate(prompts):
-            text = generate(careful, prompt, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens).text
-            ids = lm.encode(text)[:, : lm.n_ctx]
-            right, _ = judged(lm, ids, lm.encode(prompt).shape[1])
+            made = generate(careful, prompt, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens)
+            right, _ = judged(lm, made.ids, made.start)
             worst[i] = max(worst[i], 1 - sum(right) / max(len(right), 1))
         if (sum(worst) + 1) / (len(prompts) + 1) > disagreement:
             break
