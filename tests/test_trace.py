@@ -8,6 +8,7 @@ import torch
 from tests.conftest import tiny
 from tests.families import DENSE
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
+from unembed.lens import read
 from unembed.memories.sub_updates import token_scores
 from unembed.stream.edits import set_coefficient
 from unembed.stream.run import run
@@ -24,6 +25,32 @@ def test_readings_are_those_of_the_captured_streams(name: str, tokens: torch.Ten
     assert torch.equal(trace.prediction, logits.argmax(-1))
     torch.testing.assert_close(last.probabilities[-1], logits.softmax(-1).gather(1, last.ids[-1]), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(trace.logits(), logits[-1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_what_enters_a_layer_is_read_like_any_other_stream(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    trace = lm.trace(tokens[0])
+    x = run(lm, tokens[:1], ["resid_pre"])["resid_pre"][:, 0]
+    plain = read(lm, x, 10, track=trace.prediction[:, None].expand(lm.n_layers, -1, 1))
+    found = trace.readings("resid_pre")
+    assert torch.equal(found.ids, plain.ids)
+    torch.testing.assert_close(found.probabilities, plain.probabilities, rtol=1e-4, atol=1e-6)
+    assert torch.equal(trace.prediction_ranks("resid_pre"), plain.tracked_ranks[..., 0])
+    for point in ("resid_pre", "resid_post"):
+        answer = int(trace.prediction[4])
+        assert torch.equal(trace.ranks_of(answer, point, position=4), trace.ranks_of(answer, point)[:, 4:5])
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_sub_updates_of_all_layers_are_those_of_each(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    trace, layers = lm.trace(tokens[0]), range(lm.n_layers)
+    for n, rows in zip(layers, trace.sub_updates_of(layers, 3, 4, 11), strict=True):
+        assert [r.index for r in rows] == [r.index for r in trace.sub_updates(n, 3, 4, 11)]
+        for row in rows:
+            assert row.top_tokens == lm.values.top_tokens(n, row.index, 10)
+            assert row.bottom_tokens == lm.values.top_tokens(n, row.index, 10, bottom=True)
 
 
 @pytest.mark.parametrize("name", DENSE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import torch
@@ -95,10 +95,11 @@ class Trace(Shown):
         self.parallel = any(b.parallel for b in lm.structure.blocks)
         has_ffn = all(b.feed_forward is not None for b in lm.structure.blocks)
         self._before = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
-        points = {"resid_pre", "resid_post", self._before}
+        # With what an account by component needs: most traces are asked for one, and a second pass costs more.
+        points = {*points_needed(lm, "component"), self._before}
         if lm.d_mlp:
             points.add("coefficients")
-        self.run: Run = run(lm, ids, sorted(points), self.edits, attention_mask=mask, logits=False)
+        self.run: Run = run(lm, ids, sorted(points), self.edits, attention_mask=mask)
         self._readings: dict[tuple[str, int, str, bool], Readings] = {}
         self._runs: dict[str, Run] = {}
 
@@ -130,7 +131,7 @@ class Trace(Shown):
 
     @cached_property
     def _last_logits(self) -> Float[Tensor, "pos d_vocab"]:
-        return logits_of(self.lm, self.run.at("resid_post", self.lm.n_layers - 1)[0])
+        return self.run.logits[0]
 
     @cached_property
     def _final(self) -> Int[Tensor, "pos 1"]:
@@ -145,6 +146,21 @@ class Trace(Shown):
     def _after(self) -> Reading:
         """Readings after each FFN, with the ranks of the final prediction and of what was first before it."""
         return self._read_after(slice(None), self._before_ffn)
+
+    @cached_property
+    def _entering(self) -> Reading:
+        """Readings of the stream entering each layer, with the rank of the final prediction.
+
+        What enters a layer is what left the layer below. Where that is so, bit for bit, only the lowest is read anew.
+        """
+        x, below = self.run["resid_pre"][:, 0], self.run["resid_post"][:-1, 0]
+        track = self._final.expand(x.shape[0], -1, -1)
+        if not torch.equal(x[1:], below):
+            return read(self.lm, x, _TOP, track=track)
+        after = self._after
+        parts = {f.name: getattr(after, f.name)[:-1] for f in fields(Reading)}
+        parts |= {name: parts[name][..., :1] for name in ("tracked_logits", "tracked_ranks")}
+        return joined([read(self.lm, x[:1], _TOP, track=track[:1]), Reading(**parts)])
 
     def _read_before(self, layers: slice) -> Reading:
         x = self.run[self._before][layers, 0]
@@ -224,6 +240,8 @@ class Trace(Shown):
             reading = self._after
         elif plain and point == self._before:
             reading = self._before_ffn
+        elif plain and point == "resid_pre":
+            reading = self._entering
         else:
             x = (self.run if kept else self.run_with((point,)))[point][:, 0]
             reading = read(
@@ -243,7 +261,9 @@ class Trace(Shown):
         return Readings(point, basis, hide_unlearned, reading, texts)
 
     def run_with(self, points: Sequence[str]) -> Run:
-        """The same prompt and edits run once more, keeping other points; kept for the next question."""
+        """A run of the same prompt and edits with these points: the trace's own, or another, kept for later."""
+        if all(point in self.run for point in points):
+            return self.run
         key = ",".join(sorted(points))
         if key not in self._runs:
             self._runs[key] = run(self.lm, self.tokens[None], tuple(points), self.edits)
@@ -254,8 +274,11 @@ class Trace(Shown):
     ) -> Int[Tensor, "layer pos"]:
         """The rank of a token at every layer, and at every position or the one that is asked; 0 is the top."""
         at = slice(None) if position is None else [position_of(self.run, position)]
+        token = self.lm.single_token(token)
+        if basis == "final" and position is not None and token == int(self.prediction[at]):
+            return self.prediction_ranks(point)[:, at]  # noted when the stream was read
         x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0, at]
-        track = torch.full((*x.shape[:-1], 1), self.lm.single_token(token))
+        track = torch.full((*x.shape[:-1], 1), token)
         scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
         return read(self.lm, x, 1, basis=basis, scale=scale, track=track).tracked_ranks[..., 0]
 
@@ -269,6 +292,8 @@ class Trace(Shown):
             return self._after.tracked_ranks[..., 0]
         if point == self._before:
             return self._before_ffn.tracked_ranks[..., 0]
+        if point == "resid_pre":
+            return self._entering.tracked_ranks[..., 0]
         x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0]
         return read(self.lm, x, 1, track=self._final.expand(x.shape[0], -1, -1)).tracked_ranks[..., 0]
 
@@ -306,31 +331,55 @@ class Trace(Shown):
             Unsupported: the model has no memories.
             OutOfRange: no such layer or position.
         """
+        return self.sub_updates_of([layer], position, top, token, k=k, hide_unlearned=hide_unlearned)[0]
+
+    def sub_updates_of(
+        self,
+        layers: Sequence[int],
+        position: int = -1,
+        top: int = _TOP,
+        token: str | int | None = None,
+        *,
+        k: int = 10,
+        hide_unlearned: bool = False,
+    ) -> list[list[SubUpdate]]:
+        """What `sub_updates` returns, for several layers at once: all values are read in one pass.
+
+        Raises:
+            Unsupported: the model has no memories.
+            OutOfRange: no such layer or position.
+        """
         lm = self.lm
-        layer = lm.layer(layer)
-        lm.feed_forward(layer)
+        layers = [lm.layer(n) for n in layers]
+        for n in layers:
+            lm.feed_forward(n)
         if top < 1:
             raise InvalidInput(f"top {top}", why="at least one sub-update must be listed")
         column = position_of(self.run, position)
-        found = dominant(self.run.at("coefficients", layer)[0, column], lm.weights.W_out[layer], top)
-        scores = None if token is None else token_scores(lm, self.run, layer, column, lm.single_token(token))
+        target = None if token is None else lm.single_token(token)
+        found = [dominant(self.run.at("coefficients", n)[0, column], lm.weights.W_out[n], top) for n in layers]
         values = Values(lm)
-        ends = [values.top(layer, found.index, k, bottom=b, hide_unlearned=hide_unlearned)[0] for b in (False, True)]
+        ends = values.ends(
+            [(n, one.index.tolist()) for n, one in zip(layers, found, strict=True)], k, hide_unlearned=hide_unlearned
+        )
         rows = []
-        for j, i in enumerate(found.index.tolist()):
-            m = float(found.coefficient[j])
+        for n, one, (promoted, suppressed) in zip(layers, found, ends, strict=True):
+            scores = None if target is None else token_scores(lm, self.run, n, column, target)
             rows.append(
-                SubUpdate(
-                    layer,
-                    i,
-                    m,
-                    values.norm(layer, i),
-                    float(found.contribution[j]),
-                    float(found.share[j]),
-                    None if scores is None else float(scores[i]),
-                    lm.token_strings(ends[0][j]),
-                    lm.token_strings(ends[1][j]),
-                )
+                [
+                    SubUpdate(
+                        n,
+                        i,
+                        float(one.coefficient[j]),
+                        values.norm(n, i),
+                        float(one.contribution[j]),
+                        float(one.share[j]),
+                        None if scores is None else float(scores[i]),
+                        lm.token_strings(promoted[j]),
+                        lm.token_strings(suppressed[j]),
+                    )
+                    for j, i in enumerate(one.index.tolist())
+                ]
             )
         return rows
 

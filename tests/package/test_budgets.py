@@ -33,8 +33,8 @@ before, start = held("VmRSS"), time.process_time()
 work()
 print(json.dumps({"peak": held("VmHWM") - before, "runs": len(runs), "seconds": time.process_time() - start}))
 """
-BUDGETS = {"trace": (80, 1), "account": (60, 2), "values": (110, 0), "composition": (60, 0), "copying": (60, 0)}
-"""MB above what the open model takes, and runs of the model; an account by memory runs it again, for coefficients.
+BUDGETS = {"trace": (80, 1), "account": (60, 1), "values": (110, 0), "composition": (60, 0), "copying": (60, 0)}
+"""MB above what the open model takes, and runs of the model; a trace keeps what an account by memory needs.
 
 All values' scores at once would be 6 x 1,024 x 8,192 numbers (201 MB); a head's matrix over the vocabulary, 268 MB.
 """

@@ -162,6 +162,24 @@ class Values:
         scores, ids = _top(lm, written_values(lm, layer, rows.to(lm.device)), k, basis, bottom, hidden)
         return (ids[0], scores[0]) if single else (ids, scores)
 
+    @torch.no_grad()
+    def ends(
+        self, memories: Sequence[tuple[int, Sequence[int]]], k: int = 30, *, hide_unlearned: bool = False
+    ) -> list[tuple[Int[Tensor, "value k"], Int[Tensor, "value k"]]]:
+        """For layers and indices of each: ids of the tokens promoted most and suppressed most (basis raw).
+
+        One pass through W_U for all of them and both ends: for few vectors, reading W_U is what costs.
+        """
+        lm = self._lm
+        for layer, index in memories:
+            for i in index:
+                lm.memory(layer, i)
+        rows = [written_values(lm, lm.layer(n), torch.as_tensor(index, device=lm.device)) for n, index in memories]
+        vectors = torch.cat(rows)
+        found = _top(lm, torch.cat([vectors, -vectors]), k, "raw", False, lm.unlearned if hide_unlearned else None)[1]
+        sizes = [len(row) for row in rows]
+        return list(zip(*(end.split(sizes) for end in found.tensor_split(2)), strict=True))
+
     def top_tokens(
         self,
         layer: int,

@@ -76,7 +76,7 @@ def trace_view(
     common, passport = _common(lm, trace, asked, target, tracer)
     position, target = common["position"], common["target"].id
     each = memories if memories is not None else 2 if layer is None else 10
-    updates = {n: _sub_updates(trace, n, position, each, target, asked, index) for n in layers}
+    updates = _sub_updates(trace, layers, position, each, target, asked, index)
     grid = None
     if point is not None:
         cells = _read(trace, point, asked)
@@ -236,17 +236,21 @@ def _events(trace: Any, position: int) -> list[EventView]:
 
 
 def _sub_updates(
-    trace: Any, layer: int, position: int, memories: int, target: int, asked: Asked, index: Any
-) -> list[SubUpdateView]:
+    trace: Any, layers: Sequence[int], position: int, memories: int, target: int, asked: Asked, index: Any
+) -> dict[int, list[SubUpdateView]]:
     if memories == 0:
-        return []
+        return {}
+    k, hide = max(asked.top, _READ_ANYWAY), asked.hide_unlearned
     try:
-        rows = trace.sub_updates(
-            layer, position, memories, target, k=max(asked.top, _READ_ANYWAY), hide_unlearned=asked.hide_unlearned
-        )
-    except Unsupported:
-        return []  # attention-only, or memories that belong to experts
-    return [SubUpdateView(**dataclasses.asdict(row), trigger=_trigger(index, row)) for row in rows]
+        found = trace.sub_updates_of(layers, position, memories, target, k=k, hide_unlearned=hide)
+    except Unsupported:  # attention-only, or memories that belong to experts; perhaps not in every layer
+        each = (layers[i : i + 1] for i in range(len(layers))) if len(layers) > 1 else ()
+        parts = [_sub_updates(trace, one, position, memories, target, asked, index) for one in each]
+        return {n: rows for part in parts for n, rows in part.items()}
+    return {
+        n: [SubUpdateView(**dataclasses.asdict(row), trigger=_trigger(index, row)) for row in rows]
+        for n, rows in zip(layers, found, strict=True)
+    }
 
 
 def _trigger(index: Any, row: Any) -> TriggerView | None:

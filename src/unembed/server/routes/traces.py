@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Literal
 
@@ -44,7 +43,7 @@ def router(session: Session) -> APIRouter:
 
         def work() -> dict[str, Any]:
             view = emergence(session.lm, session.tracing(asked.prompt, edits), asked.prompt, asked.top)
-            return {"id": key, **view.to_dict()}
+            return {"id": key, **vars(view)}
 
         return await answer(request, client, "trace", f"trace {key} {asked.top}", "tracing a prompt", work)
 
@@ -57,9 +56,9 @@ def router(session: Session) -> APIRouter:
         def parts() -> Iterator[bytes | dict[str, Any]]:
             for part in emerging(session.lm, session.tracing(asked.prompt, edits), asked.prompt, asked.top):
                 if isinstance(part, Emergence):
-                    yield encoded({"id": key, **part.to_dict()})
+                    yield encoded({"id": key, **vars(part)})
                 else:
-                    yield {"kind": "layers", "id": key, **dataclasses.asdict(part)}
+                    yield {"kind": "layers", "id": key, **vars(part)}
 
         async def items() -> AsyncIterator[bytes | dict[str, Any]]:
             kept = f"trace {key} {asked.top}"
@@ -101,7 +100,7 @@ def router(session: Session) -> APIRouter:
         prompt, edits = session.asked(trace_id)
         key = f"position {trace_id} {position} {token} {basis} {top} {memories} {hide_unlearned}"
 
-        def work() -> dict[str, Any]:
+        def work() -> TraceView:
             asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
             return _position(session, asked, None, memories, token)
 
@@ -124,7 +123,7 @@ def router(session: Session) -> APIRouter:
         prompt, edits = session.asked(trace_id)
         key = f"layer {trace_id} {layer} {position} {token} {basis} {top} {memories} {hide_unlearned}"
 
-        def work() -> dict[str, Any]:
+        def work() -> TraceView:
             asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
             return _position(session, asked, layer, memories, token)
 
@@ -145,14 +144,14 @@ def router(session: Session) -> APIRouter:
         prompt, edits = session.asked(trace_id)
         key = f"account {trace_id} {token} {against} {position} {by} {top}"
 
-        def work() -> dict[str, Any]:
+        def work() -> TraceView:
             asked = Asked(prompt, position, 5, "final", False, edits, None)
             target, other = a.token_of(token), a.token_of(against)
             assert target is not None
             view, _ = explain_view(
                 session.lm, asked, token=target, against=other, by=by, writers=top, tracing=session.tracing
             )
-            return view.to_dict()
+            return view
 
         return await answer(request, client, "account", key, "accounting for a logit", work)
 
@@ -185,7 +184,7 @@ def router(session: Session) -> APIRouter:
     return routes
 
 
-def _position(session: Session, asked: Asked, layer: int | None, memories: int, token: str | None) -> dict[str, Any]:
+def _position(session: Session, asked: Asked, layer: int | None, memories: int, token: str | None) -> TraceView:
     """A trace view as the page reads it: the grid over positions came with the trace itself."""
     view, _ = trace_view(
         session.lm,
@@ -196,4 +195,4 @@ def _position(session: Session, asked: Asked, layer: int | None, memories: int, 
         point=None,
         tracing=session.tracing,
     )
-    return view.to_dict()
+    return view
