@@ -85,6 +85,26 @@ def test_edits_are_undone_and_done_again(opened):
     expect(region.get_by_role("spinbutton", name="Value")).to_have_value("-1")
 
 
+def test_a_late_suggestion_does_not_hide_an_edit_brought_back(opened):
+    page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:9@all")
+    held = []
+    page.route("**/api/v1/traces/*?position*", lambda route: held.append(route))
+    region = page.get_by_role("region", name="Edits").first
+    region.get_by_role("button", name="Remove L3M5").click()
+    expect(page.get_by_text("Nothing is changed yet.")).to_be_visible()
+    page.wait_for_timeout(50)
+    for _ in range(200):
+        if held:
+            break
+        page.wait_for_timeout(50)
+    page.keyboard.press("Control+Z")
+    expect(region.get_by_role("spinbutton", name="Value")).to_have_value("9")
+    with page.expect_response("**/api/v1/traces/*?position*"):
+        held[0].continue_()
+    page.wait_for_timeout(100)
+    expect(region.get_by_role("spinbutton", name="Value")).to_have_value("9")
+
+
 def test_an_edit_says_what_it_costs_in_nats(opened, lm):
     page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:60@all")
     table = unembed.steering.next_token_table(lm, PROMPT, [unembed.set_coefficient(3, 5, 60.0)])

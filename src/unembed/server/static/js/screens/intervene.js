@@ -96,6 +96,7 @@ export function render(root, page) {
       shownRun = { count: data.tokens.length };
       if (!model.can.memories) return;
       const found = await api.get(`/traces/${data.id}`, { position: -1, memories: 5, top: 10 }, { channel: "suggest" });
+      if (edits().length) return; // one was made, or brought back, meanwhile
       const best = found.layers.flatMap((one) => one.sub_updates.slice(0, 2)).sort((a, b) => Math.abs(b.score) - Math.abs(a.score)).slice(0, 3);
       fill(list, h("p", { class: "soft" }, "Nothing is changed yet. Memories that move ", token(found.target.token), " most here:"), h("div", { class: "row" }, best.map((u) => button(`Switch off L${u.layer}M${u.index} (${signed(u.score)})`, () => tray.off(u), { class: "btn small", title: u.top_tokens.slice(0, 8).join(" ") }))));
     });
