@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -126,9 +127,7 @@ def test_the_rule_is_the_definition(similarity, seed):
     # Asked about one token, the rule decides as its score does.
     for n, layer in enumerate(rule._layers):
         for keys in rule._keys(n, test[:, n]):
-            assert all(
-                layer.is_above(t, torch.from_numpy(keys)) == (layer.score(keys) > t) for t in (-1.0, 0.0, 0.25, 1.0)
-            )
+            assert all(layer.is_above(t, keys) == (layer.score(keys) > t) for t in (-1.0, 0.0, 0.25, 1.0))
 
 
 def test_a_layer_where_nothing_settled_is_never_left():
@@ -162,6 +161,54 @@ def test_thresholds_by_precision_and_by_f1_are_brute_force():
             assert by_precision[layer] == math.inf
         f1 = [f1_score(y, scores[:, layer] >= t) for t in values]
         assert f1_score(y, scores[:, layer] > by_f1[layer]) == pytest.approx(max(f1))
+
+
+def test_only_layers_where_asking_pays_are_asked():
+    scores = np.random.default_rng(0).normal(size=(300, 5))
+    thresholds = np.array([1.5, -1.0, np.inf, 2.5, 0.5])
+
+    def worth(chosen, decision):
+        total = 0.0
+        for row in scores:
+            for n, threshold in enumerate(chosen):
+                if threshold == np.inf:
+                    continue
+                total -= decision
+                if row[n] > threshold:
+                    total += 5 - n
+                    break
+        return total / len(scores)
+
+    for decision, asked in ((0.0, {0, 1, 4}), (0.1, {1, 4}), (0.9, {1})):
+        found = calibration.where_it_pays(scores, thresholds, decision)
+        assert set(np.flatnonzero(found < np.inf).tolist()) == asked
+        kept = np.array(list(itertools.product((False, True), repeat=5)))
+        best = max(worth(np.where(k, thresholds, np.inf), decision) for k in kept)
+        assert worth(found, decision) == pytest.approx(best)
+    assert (calibration.where_it_pays(scores, np.full(5, 9.0), 0.1) == np.inf).all()
+
+
+def test_a_layer_that_is_not_asked_costs_nothing(deep, found):
+    rule = early_exit.fit(deep, found[:160], "sub_updates", clusters=8, decision=0.0).where_it_pays(found[160:], 0.15)
+    asked = set(np.flatnonzero(rule.thresholds < np.inf).tolist())
+    assert 0 < len(asked) < 4 and rule.calibrated.endswith("asked after layers " + ", ".join(map(str, sorted(asked))))
+
+    class Listening(SubUpdates):
+        def is_above(self, threshold, lm, layer, seen):
+            layers.add(layer)
+            return super().is_above(threshold, lm, layer, seen)
+
+    layers: set[int] = set()
+    score = Listening(rule.score.labels, rule.score.train, rule.score.saturation)
+    for thresholds in (rule.thresholds, np.array([np.inf, np.inf, 99.0, np.inf])):
+        layers.clear()
+        with torch.no_grad(), early_exit.leaving(ExitRule(deep, score, thresholds, "")):
+            cache = deep.hf(torch.arange(3, 7)[None], use_cache=True).past_key_values
+            deep.hf(torch.tensor([[9]]), past_key_values=cache, use_cache=True)
+        assert layers <= set(np.flatnonzero(thresholds < np.inf).tolist())
+    assert layers == {2}
+    with pytest.raises(InvalidInput, match="costs 2 blocks"):
+        rule.where_it_pays(found, 2.0)
 
 
 def test_the_promise_is_conformal_risk_control():

@@ -38,6 +38,13 @@ def fit(
         str | None,
         typer.Option(help="A number, or by layer: precision, f1. Default: the method's own.", show_default=False),
     ] = None,
+    decision: Annotated[
+        float | None,
+        typer.Option(
+            help="What asking once costs, in blocks, such as 0.1: then only layers where it pays are asked.",
+            show_default=False,
+        ),
+    ] = None,
     clusters: Annotated[int, typer.Option(min=2, help="For sub_updates: clusters of all values.")] = 200,
     similarity: Annotated[
         Literal["ordered", "set"], typer.Option(help="For sub_updates: as released, or as the paper says.")
@@ -64,7 +71,14 @@ def fit(
     own = {"clusters": clusters, "similarity": similarity} if method == "sub_updates" else {}
     found = early_exit.examples(lm, corpus, examples, seed=38 if seed is None else seed, progress=_progress)
     rule = early_exit.fit(
-        lm, found, method, seed=38 if seed is None else seed, threshold=level, disagreement=disagreement, **own
+        lm,
+        found,
+        method,
+        seed=38 if seed is None else seed,
+        threshold=level,
+        disagreement=disagreement,
+        decision=decision,
+        **own,
     )
     rule.save(out)
     if sys.stderr.isatty():

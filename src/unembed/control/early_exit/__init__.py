@@ -9,7 +9,8 @@ Owns the examples, the rules, their thresholds, the generation that skips layers
 from unembed.control.early_exit.baselines import PAPER_SWEEP
 from unembed.control.early_exit.comparing import compare
 from unembed.control.early_exit.examples import Examples, examples, saturation_table, seen
-from unembed.control.early_exit.exit_rule import METHODS, ExitRule, fit, load, split, untrained
+from unembed.control.early_exit.exit_rule import ExitRule, load
+from unembed.control.early_exit.fitting import METHODS, fit, split, untrained
 from unembed.control.early_exit.generation import Generated, generate
 from unembed.control.early_exit.leaving import leaving
 from unembed.control.early_exit.study import table_6

@@ -1,4 +1,4 @@
-"""A fitted exit: a score, a threshold for each layer, and the model they belong to."""
+"""A fitted exit: a score, a threshold for each layer, the model they belong to; kept in one file."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Int
 
 from unembed import __version__
 from unembed.control.early_exit import calibration
-from unembed.control.early_exit.baselines import CONFIDENCES, FEATURES, Classifier, Confidence
+from unembed.control.early_exit.baselines import FEATURES, Classifier, Confidence
 from unembed.control.early_exit.examples import Examples, examples
 from unembed.control.early_exit.exits import Score
 from unembed.control.early_exit.generation import Generated, generate
@@ -29,15 +27,12 @@ from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import Table, write_whole
 
-METHODS = ("sub_updates", *FEATURES, *CONFIDENCES)
 SCHEMA = "unembed.exit_rule/1"
-SEED = 38
-"""The first of the paper's five."""
 
 
 @dataclass(frozen=True, eq=False)
 class ExitRule:
-    """When a token may leave the model; made by `fit` or `load`."""
+    """When a token may leave the model; made by `fitting.fit` or `load`."""
 
     lm: Decoder
     score: Score
@@ -99,6 +94,24 @@ class ExitRule:
         )
         said = f"at most {disagreement:g} disagreement, promised on {len(prompts)} generations"
         return replace(self.at(threshold), calibrated=said, facts={**self.facts, "disagreement": disagreement})
+
+    def where_it_pays(self, found: Examples, decision: float) -> ExitRule:
+        """The same, asked only after the layers at which leaving is expected to save more than asking costs.
+
+        Args:
+            found: examples that the score was not fitted to.
+            decision: what asking once costs, in blocks: 0.1 for a tenth of the time that a block takes.
+
+        Raises:
+            InvalidInput: the cost is not between 0 and 1.
+        """
+        if not 0 <= decision < 1:
+            raise InvalidInput(
+                f"a decision that costs {decision:g} blocks", why="it must be at least 0 and below 1", instead="Try 0.1"
+            )
+        thresholds = calibration.where_it_pays(self.score.scores(found), self.thresholds, decision)
+        asked = ", ".join(str(n) for n in np.flatnonzero(thresholds < np.inf)) or "none"
+        return replace(self, thresholds=thresholds, calibrated=f"{self.calibrated}; asked after layers {asked}")
 
     def exits(self, found: Examples) -> Int[np.ndarray, " example"]:
         """The layer each example leaves after."""
@@ -170,21 +183,6 @@ class ExitRule:
         return write_whole(path, buffer.getvalue())
 
 
-def untrained(lm: Decoder, method: str = "margin") -> ExitRule:
-    """A rule by confidence alone, which needs no training: it never leaves until a threshold is chosen with `at`.
-
-    Args:
-        lm: the model.
-        method: "margin", "entropy" or "agreement".
-
-    Raises:
-        InvalidInput: the method needs training.
-    """
-    if method not in CONFIDENCES:
-        raise InvalidInput(f"method {method!r} untrained", why=f"only {', '.join(CONFIDENCES)} are", instead="Use fit")
-    return ExitRule(lm, Confidence(method), np.full(lm.n_layers - 1, np.inf), "never leaves")
-
-
 def _kind(method: str) -> str:
     return "sub_updates" if method == "sub_updates" else "classifier" if method in FEATURES else "confidence"
 
@@ -243,77 +241,3 @@ def measured(found: Examples, layer: np.ndarray) -> dict[str, Any]:
         "left_early": 100 * float((saved > 0).mean()),
         "exits_by_layer": np.bincount(layer, minlength=found.n_layers).tolist(),
     }
-
-
-def fit(
-    lm: Decoder,
-    corpus: Any = None,
-    method: str = "sub_updates",
-    *,
-    n: int = 10_000,
-    seed: int = SEED,
-    held_out: float = 0.1,
-    threshold: str | float | None = None,
-    disagreement: float | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    **options: Any,
-) -> ExitRule:
-    """Learn when a token may leave.
-
-    Args:
-        lm: the model.
-        corpus: `Examples`, or what `unembed.corpus.open_corpus` takes.
-        method: "sub_updates"; "representation", "update" or "both" (classifiers); "margin", "entropy" or "agreement".
-        n: how many examples to draw from a corpus.
-        seed: of the draw and of the split.
-        held_out: share of the examples kept for setting thresholds.
-        threshold: a number; "precision" (0.75, as released) or "f1" (as the paper says), by layer. By default zero for
-            sub_updates (the rule as it is), "precision" for classifiers, and for the others a promise of 5 per cent.
-        disagreement: set one threshold so that at most this share of tokens is expected to differ instead.
-        progress: called with examples done and examples in all.
-        options: for the score: `clusters`, `similarity`; `sweep`, `penalties`, `folds`.
-
-    Raises:
-        InvalidInput: no such method or threshold, or too few examples.
-        ExtraMissing: a classifier without scikit-learn.
-    """
-    if method not in METHODS:
-        raise InvalidInput(f"method {method!r}", why=f"it is none of {', '.join(METHODS)}")
-    if lm.n_layers < 2:
-        raise InvalidInput(f"early exit of {lm.name}", why="it has one layer", instead="Use a deeper model")
-    found = corpus if isinstance(corpus, Examples) else examples(lm, corpus, n, seed=seed, progress=progress)
-    train, held = split(found, seed, (1 - held_out, held_out))
-    if len(held) < 2:
-        raise InvalidInput(
-            f"{len(found)} examples", why="too few to fit and to set a threshold", instead="Give more text"
-        )
-    score = _fitted(lm, train, method, options)
-    facts = {"examples": len(found), "seed": seed, "corpus": found.corpus}
-    rule = ExitRule(lm, score, np.zeros(lm.n_layers - 1), "threshold 0, the rule as it is", facts)
-    if disagreement is not None:
-        return rule.promising(held, disagreement)
-    if threshold is None:
-        threshold = {"sub_updates": 0.0, "classifier": "precision"}.get(_kind(method))
-    if threshold is None:
-        return rule.promising(held, 0.05)
-    if isinstance(threshold, str):
-        if threshold not in ("precision", "f1"):
-            raise InvalidInput(f"threshold {threshold!r}", why="it is neither a number nor 'precision' nor 'f1'")
-        choose = calibration.by_precision if threshold == "precision" else calibration.by_f1
-        found_thresholds = choose(score.scores(held), held.saturation.numpy())
-        said = "precision 0.75 by layer" if threshold == "precision" else "largest F1 by layer"
-        return replace(rule, thresholds=found_thresholds, calibrated=said)
-    return rule if threshold == 0 and method == "sub_updates" else rule.at(threshold)
-
-
-def split(found: Examples, seed: int, shares: Sequence[float]) -> list[Examples]:
-    """The examples in a random order, in parts of these shares."""
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))
-    bounds = [round(len(found) * sum(shares[:k])) for k in range(len(shares))] + [len(found)]
-    return [found[order[a:b]] for a, b in pairwise(bounds)]
-
-
-def _fitted(lm: Decoder, train: Examples, method: str, options: dict[str, Any]) -> Score:
-    if method == "sub_updates":
-        return SubUpdates.fit(lm, train, **options)
-    return Classifier.fit(train, method, **options) if method in FEATURES else Confidence(method)

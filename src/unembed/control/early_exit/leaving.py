@@ -13,11 +13,13 @@ with that token's own.
 from __future__ import annotations
 
 import inspect
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -42,7 +44,7 @@ def leaving(rule: Exit) -> Iterator[list[int]]:
     def keep(name: str) -> Callback:
         return lambda t: state.seen.__setitem__(name, t[0, -1])
 
-    for layer in range(lm.n_layers - 1):
+    for layer in np.flatnonzero(rule.thresholds < np.inf).tolist():  # at infinity nothing leaves: it is not asked
         for name in rule.score.points:
             if name != "resid_post":
                 point = {"before": before_point(lm, layer), "update": "mlp_out"}.get(name, name)
@@ -50,8 +52,10 @@ def leaving(rule: Exit) -> Iterator[list[int]]:
     with watch(lm, taps), ExitStack() as stack:
         for layer, block in enumerate(lm.structure.blocks):
             layout = block.attention.layout
-            skippable = _Block(block.module.forward, layer, {layout.q, layout.k, layout.v})
+            skippable = _Block(block.module.forward, layer)
             state.blocks.append(skippable)
+            for module in {layout.q, layout.k, layout.v}:
+                stack.enter_context(_forward_replaced(module, _once(module, skippable)))
             stack.enter_context(_forward_replaced(block.module, _forward(skippable, state)))
         yield state.exits
         state.complete()
@@ -74,11 +78,18 @@ def _forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterato
 class _Block:
     """One block, and what it was given for the positions that skipped it and whose key and value are still to come."""
 
-    def __init__(self, real: Callable[..., Any], layer: int, projections: set[nn.Module]) -> None:
-        self.real, self.layer, self.projections = real, layer, projections
+    def __init__(self, real: Callable[..., Any], layer: int) -> None:
+        self.real, self.layer = real, layer
         self.names = list(inspect.signature(real).parameters)
         self.waiting: list[dict[str, Any]] = []
         self.known_to_store = False
+        self.projected: dict[nn.Module, Tensor] = {}
+        """What the projections gave for the token under way, together with those that waited."""
+        self.is_keeping = False
+
+    def stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """What the block is to read."""
+        return args[0] if args else kwargs[self.names[0]]
 
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """All arguments by name; the first is the stream."""
@@ -96,18 +107,16 @@ class _Block:
             self.fill(cache, cache_name)
             return self.real(*args, **kwargs)
         self.wait(self.named(args, kwargs), cache_name)
-        projected: dict[Any, Tensor] = {}
-        with ExitStack() as stack:
-            for module in self.projections:
-                keep = module.register_forward_hook(lambda m, _a, out: projected.__setitem__(m, out[..., -1:, :]))
-                stack.callback(keep.remove)
+        self.is_keeping = True
+        try:
             stored = self.fill(cache, cache_name)
-        with ExitStack() as stack:
-            for module, own in projected.items():
-                stack.enter_context(_forward_replaced(module, lambda *_a, own=own: own))
+            self.is_keeping = False
             cache.update = lambda *_a, **_k: stored
-            stack.callback(cache.__dict__.pop, "update")
             return self.real(*args, **kwargs)
+        finally:
+            self.is_keeping = False
+            self.projected.clear()
+            vars(cache).pop("update", None)
 
     def wait(self, given: dict[str, Any], cache_name: str) -> None:
         """Note a position; not the cache, which would be kept alive although nobody wants it any more."""
@@ -141,6 +150,20 @@ class _Block:
         )
 
 
+def _once(module: nn.Module, block: _Block) -> Callable[..., Any]:
+    """A projection's forward that computes a token's row once: it is kept while the cache is filled, and then given."""
+    real, projected = module.forward, block.projected
+
+    def forward(x: Tensor) -> Tensor:
+        if block.is_keeping:
+            out = real(x)
+            projected[module] = out[..., -1:, :]
+            return out
+        return projected[module] if projected else real(x)
+
+    return forward
+
+
 class _Stored(Exception):
     """Keys and values of the skipped positions are in the cache; nothing more of the block is needed."""
 
@@ -156,8 +179,8 @@ class _Pass:
     """The token under way, and the cache it belongs to."""
 
     def __init__(self, rule: Exit) -> None:
-        self.rule = rule
         self.lm: Decoder = rule.lm
+        self.score = rule.score
         self.thresholds = rule.thresholds.tolist()
         self.blocks: list[_Block] = []
         self.seen: dict[str, Tensor] = {}
@@ -209,9 +232,11 @@ class _Pass:
         if layer == self.lm.n_layers - 1:
             self.exits.append(layer)
             return
-        if "resid_post" in self.rule.score.points:
+        if self.thresholds[layer] == math.inf:
+            return
+        if "resid_post" in self.score.points:
             self.seen["resid_post"] = hidden[0, -1]
-        if self.rule.score.is_above(self.thresholds[layer], self.lm, layer, self.seen):
+        if self.score.is_above(self.thresholds[layer], self.lm, layer, self.seen):
             self.left = True
             self.exits.append(layer)
 
@@ -240,12 +265,11 @@ def _forward(block: _Block, state: _Pass) -> Callable[..., Any]:
     """The block's forward, which steps aside once the token has left."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        given = block.named(args, kwargs)
-        hidden = given[block.names[0]]
         if block.layer == 0:
-            state.begin(given, hidden)
+            state.begin(block.named(args, kwargs), block.stream(args, kwargs))
         if state.left:
-            state.skip(block, given)
+            hidden = block.stream(args, kwargs)
+            state.skip(block, block.named(args, kwargs))
             return (hidden, None) if state.returns_tuple else hidden
         out = block.run(state.cache, state.cache_name, args, kwargs)
         state.returns_tuple = isinstance(out, tuple)

@@ -10,7 +10,8 @@ import numpy as np
 from unembed.control.early_exit import calibration
 from unembed.control.early_exit.baselines import CONFIDENCES, FEATURES
 from unembed.control.early_exit.examples import Examples
-from unembed.control.early_exit.exit_rule import _fitted, measured, split
+from unembed.control.early_exit.exit_rule import measured
+from unembed.control.early_exit.fitting import fitted, split
 from unembed.control.early_exit.sub_updates_rule import SubUpdates, value_clusters
 from unembed.control.steering import passport
 from unembed.errors import InvalidInput
@@ -108,7 +109,7 @@ def _exits(
         similarity = "set" if method.endswith("set") else "ordered"
         rule = SubUpdates(labels, train.dominant.numpy(), train.saturation.numpy(), similarity)
         return calibration.exits(rule.scores(test), np.zeros(n))
-    score = _fitted(lm, train, method, sweep if method in FEATURES else {})
+    score = fitted(lm, train, method, sweep if method in FEATURES else {})
     if method in FEATURES:
         thresholds = calibration.by_precision(score.scores(held), held.saturation.numpy())
     else:

@@ -54,8 +54,7 @@ class _Layer:
         occurs = np.zeros((n_keys + 1, len(self.starts)))  # the last row stands for no key
         group_of = np.repeat(np.arange(len(self.starts)), self.sizes)
         np.add.at(occurs, (flat, group_of[examples]), 1)
-        self.occurs = torch.from_numpy(occurs)
-        self.group_sizes = torch.from_numpy(self.sizes)
+        self.occurs = occurs
 
     def score(self, keys: np.ndarray) -> float:
         """The smaller of the two leads that S has over the closest N_x; positive where the token leaves."""
@@ -69,16 +68,16 @@ class _Layer:
         mean = np.add.reduceat(counts, self.starts) / self.sizes
         return float(min(largest[0] - largest[1:].max(), mean[0] - mean[1:].max()))
 
-    def is_above(self, threshold: float, keys: Int[Tensor, " place"]) -> bool:
+    def is_above(self, threshold: float, keys: Int[np.ndarray, " place"]) -> bool:
         """Whether the score is above a threshold.
 
         The lead by mean similarity bounds the score and needs no pass over the examples; most tokens fall there.
         """
         if self.has_own and len(self.starts) > 1:
-            own, *others = (self.occurs[keys].sum(dim=0) / self.group_sizes).tolist()
+            own, *others = (self.occurs.take(keys, axis=0).sum(axis=0) / self.sizes).tolist()
             if own - max(others) <= threshold:
                 return False
-        return self.score(keys.numpy()) > threshold
+        return self.score(keys) > threshold
 
 
 class SubUpdates:
@@ -110,7 +109,6 @@ class SubUpdates:
         n_keys = self._n_clusters * (train.shape[2] if similarity == "ordered" else 1)
         self._layers = [_Layer(self._keys(n, train[:, n]), saturation, n_keys, n) for n in range(train.shape[1] - 1)]
         self._norms: dict[int, Tensor] = {}
-        self._labels, self._shifts = torch.from_numpy(labels), torch.from_numpy(self._places)
 
     @classmethod
     def fit(
@@ -122,7 +120,7 @@ class SubUpdates:
 
     def _keys(self, layer: int, dominant: np.ndarray) -> np.ndarray:
         """What is compared: (place, cluster) pairs, or each cluster once."""
-        clusters = self.labels[layer][dominant]
+        clusters = self.labels[layer].take(dominant)
         if self.similarity == "ordered":
             return clusters + self._places
         ordered = np.sort(clusters, axis=-1)
@@ -144,12 +142,8 @@ class SubUpdates:
         if layer not in self._norms:
             self._norms[layer] = contributions(torch.ones_like(m), lm.weights.W_out[layer])
         dominant = (m.abs() * self._norms[layer]).topk(min(DOMINANT, m.shape[-1])).indices
-        dominant = dominant.cpu()
-        if self.similarity == "ordered":
-            keys = self._labels[layer][dominant].add_(self._shifts)
-        else:
-            keys = torch.from_numpy(self._keys(layer, dominant.numpy()))
-        return self._layers[layer].is_above(threshold, keys)
+        # On ten numbers numpy takes a third of torch's time.
+        return self._layers[layer].is_above(threshold, self._keys(layer, dominant.numpy(force=True)))
 
     def state(self) -> dict[str, Any]:
         """Arrays to save."""
