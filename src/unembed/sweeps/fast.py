@@ -1,9 +1,10 @@
 """A faster forward pass for sweeps, not bit for bit the model's own: other kernels for the same formulas.
 
 "float32" changes rounding only: GELU's tanh form in one kernel instead of eight, and matrix products by oneDNN, which
-where the processor is not Intel's is the faster of torch's two libraries; on CUDA products in TF32. "bfloat16"
-multiplies in bfloat16, activations and the stream stay as they are. `fast_difference` measures what either does to the
-coefficients. Modules are not replaced, so hooks stay; when the block is left the model is as it was.
+where the processor is not Intel's is the faster of torch's two libraries, weights laid out as it likes them best; on
+CUDA products in TF32. "bfloat16" multiplies in bfloat16, activations and the stream stay as they are.
+`fast_difference` measures what either does to the coefficients. Modules are not replaced, so hooks stay; when the block
+is left the model is as it was.
 """
 
 from __future__ import annotations
@@ -15,19 +16,16 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import activations
-from transformers.models.bloom.modeling_bloom import BloomGelu
 from transformers.pytorch_utils import Conv1D
 
 from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.stream.run import run
+from unembed.sweeps.pieces import TANH_GELUS
 
 Fast = Literal["float32", "bfloat16"]
 MODES = ("float32", "bfloat16")
-_TANH_GELUS = (activations.NewGELUActivation, activations.FastGELUActivation, BloomGelu)
-"""Modules that spell out 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
 
 
 def checked(lm: Decoder, fast: str | None) -> None:
@@ -50,7 +48,8 @@ def checked(lm: Decoder, fast: str | None) -> None:
 def quickened(lm: Decoder, fast: str | None) -> Iterator[None]:
     """While inside, the model's forward pass is the faster one.
 
-    Memory: with "bfloat16" half the float32 weights once more.
+    Memory: with "bfloat16" half the float32 weights once more; with "float32" those of `Conv1D` (GPT-2) once more,
+    which lie the wrong way round for oneDNN.
     """
     checked(lm, fast)
     if fast is None:
@@ -84,7 +83,7 @@ def fast_difference(lm: Decoder, batch: Batch, fast: str) -> float:
 
 
 def _forward(module: nn.Module, fast: str) -> Callable[..., Any] | None:
-    if isinstance(module, _TANH_GELUS):
+    if isinstance(module, TANH_GELUS):
         return partial(nn.functional.gelu, approximate="tanh")
     if type(module) not in (nn.Linear, Conv1D):
         return None
@@ -92,17 +91,21 @@ def _forward(module: nn.Module, fast: str) -> Callable[..., Any] | None:
     weight, bias = linear.weight.detach(), linear.bias
     if weight.dtype != torch.float32 or weight.is_meta:
         return None
-    weight, bias = weight.T if isinstance(module, Conv1D) else weight, None if bias is None else bias.detach()
-    onednn = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    multiply = _onednn if onednn else nn.functional.linear
-    if fast == "float32":
-        return lambda x: multiply(x, weight, bias)
-    small, offset = weight.bfloat16(), None if bias is None else bias.bfloat16()
-    return lambda x: multiply(x.bfloat16(), small, offset).to(x.dtype)
+    turned = isinstance(module, Conv1D)
+    weight, bias = weight.T if turned else weight, None if bias is None else bias.detach()
+    half = fast == "bfloat16"
+    if half:
+        weight, bias = weight.bfloat16(), None if bias is None else bias.bfloat16()
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        multiply = partial(nn.functional.linear, weight=weight, bias=bias)
+    else:
+        # The product as torch's own compiler calls it; torch has no public names for it.
+        laid = torch.ops.mkldnn._reorder_linear_weight(weight) if half or turned else weight
+        multiply = partial(_onednn, weight=laid, bias=bias)
+    return (lambda x: multiply(x.bfloat16()).to(x.dtype)) if half else multiply
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product as torch's own compiler calls it; torch has no public name for it."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 

@@ -41,5 +41,16 @@ def under(
 ) -> tuple[Int[Tensor, " found"], Int[Tensor, " found"]]:
     """The rows of `x` under cells of its maxima that reach their key's threshold."""
     rows, inside = members(row, len(x))
-    cell, place = ((x[rows, key[:, None]] * sign >= threshold[key][:, None]) & inside).nonzero(as_tuple=True)
+    cell, place = ((entries(x, rows, key) * sign >= threshold[key][:, None]) & inside).nonzero(as_tuple=True)
     return rows[cell, place], key[cell]
+
+
+def entries(
+    x: Float[Tensor, "row key"], rows: Int[Tensor, "cell step"], key: Int[Tensor, " cell"]
+) -> Float[Tensor, "cell step"]:
+    """The entries of `x` at several rows of one key for each cell."""
+    if not x.is_contiguous():
+        return x[rows, key[:, None]]
+    # One list of places in memory: torch gathers by it more than twice as fast as by two indices.
+    places = rows * x.shape[1] + key[:, None]
+    return x.view(-1).index_select(0, places.flatten()).view(places.shape)

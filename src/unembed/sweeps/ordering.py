@@ -22,7 +22,7 @@ def ordered(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, Ten
     v, order = v.sort(dim=1, descending=True)
     p = p.gather(1, order)
     g = None if g is None else g.gather(1, order)
-    wrong = ((v[:, 1:] == v[:, :-1]) & (p[:, 1:] < p[:, :-1])).any(dim=1).nonzero()[:, 0]
+    wrong = ((v[:, 1:] == v[:, :-1]) & (p[:, 1:] < p[:, :-1])).nonzero()[:, 0].unique()
     if len(wrong):  # equal values happen where prefixes are equal; few rows, so the second sort is only for them
         by_position = p[wrong].argsort(dim=1, stable=True)
         by_value = v[wrong].gather(1, by_position).argsort(dim=1, descending=True, stable=True)

@@ -13,6 +13,7 @@ from unembed.models.decoder import Decoder
 from unembed.stream.run import forward_arguments
 from unembed.stream.watch import Callback, Stop, memory_guard, watch
 from unembed.sweeps.fast import Fast, quickened
+from unembed.sweeps.pieces import in_pieces
 from unembed.sweeps.reducer import LOGITS, Need, Reducer
 
 
@@ -39,7 +40,7 @@ def feeding(lm: Decoder, reducers: Sequence[Reducer], fast: Fast | None = None) 
 
         return look
 
-    with quickened(lm, fast), watch(lm, {need: callback(need) for need in wanting}) as current:
+    with quickened(lm, fast), in_pieces(lm), watch(lm, {need: callback(need) for need in wanting}) as current:
 
         @torch.no_grad()
         def feed(batch: Batch) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unembed.errors import NotFinite
 from unembed.sweeps.columns import Columns
-from unembed.sweeps.maxima import maxima, members, under
+from unembed.sweeps.maxima import entries, maxima, members, under
 from unembed.sweeps.ordering import EMPTY, limited, nth_largest, ordered
 
 CELLS = 1 << 15
@@ -119,7 +119,7 @@ class TopLists:
         """Look into cells (row of the finer maxima, key) and let wait what survives."""
         row, key = cells
         column, inside = members(row, len(x))
-        values = x[column, key[:, None]] * sign
+        values = entries(x, column, key) * sign
         enters = (values >= threshold[key][:, None]) & inside & columns.allowed[column]
         if in_group is not None:
             enters &= values >= in_group[column, key[:, None]]
@@ -205,7 +205,8 @@ class TopLists:
         width = self.top + int(counts.max())
         v = self.values.new_full((len(touched), width), -torch.inf)
         p = self.positions.new_full((len(touched), width), EMPTY)
-        v[:, : self.top], p[:, : self.top] = self.values[touched], self.positions[touched]
+        v[:, : self.top] = self.values.index_select(0, touched)
+        p[:, : self.top] = self.positions.index_select(0, touched)
         v[row, column], p[row, column] = values, positions
         g = None
         if self.groups is not None and groups is not None:
