@@ -15,6 +15,7 @@ import unembed
 from tests.conftest import tiny
 from unembed import early_exit
 from unembed.control.early_exit import calibration
+from unembed.control.early_exit.asking import where_it_pays
 from unembed.control.early_exit.baselines import Classifier, Confidence
 from unembed.control.early_exit.examples import Examples, confidence, joined, seen
 from unembed.control.early_exit.exit_rule import ExitRule, fingerprint
@@ -180,12 +181,12 @@ def test_only_layers_where_asking_pays_are_asked():
         return total / len(scores)
 
     for decision, asked in ((0.0, {0, 1, 4}), (0.1, {1, 4}), (0.9, {1})):
-        found = calibration.where_it_pays(scores, thresholds, decision)
+        found = where_it_pays(scores, thresholds, decision)
         assert set(np.flatnonzero(found < np.inf).tolist()) == asked
         kept = np.array(list(itertools.product((False, True), repeat=5)))
         best = max(worth(np.where(k, thresholds, np.inf), decision) for k in kept)
         assert worth(found, decision) == pytest.approx(best)
-    assert (calibration.where_it_pays(scores, np.full(5, 9.0), 0.1) == np.inf).all()
+    assert (where_it_pays(scores, np.full(5, 9.0), 0.1) == np.inf).all()
 
 
 def test_a_layer_that_is_not_asked_costs_nothing(deep, found):
@@ -207,8 +208,31 @@ def test_a_layer_that_is_not_asked_costs_nothing(deep, found):
             deep.hf(torch.tensor([[9]]), past_key_values=cache, use_cache=True)
         assert layers <= set(np.flatnonzero(thresholds < np.inf).tolist())
     assert layers == {2}
-    with pytest.raises(InvalidInput, match="costs 2 blocks"):
-        rule.where_it_pays(found, 2.0)
+    with pytest.raises(InvalidInput, match="must not be negative"):
+        rule.where_it_pays(found, -2.0)
+
+
+def test_the_cost_of_a_decision_is_in_blocks(wren):
+    now = 0.0
+
+    class Slow(Confidence):
+        def is_above(self, threshold, lm, layer, seen):
+            nonlocal now
+            now += 0.5
+            return True
+
+    def block(_module, _args):
+        nonlocal now
+        now += 2.0
+
+    hooks = [b.module.register_forward_pre_hook(block) for b in wren.structure.blocks]
+    rule = ExitRule(wren, Slow("margin"), np.array([0.1, np.inf, 0.1, 0.1, 0.1]), "")
+    try:
+        cost = early_exit.decision_cost(rule, "The old king", rounds=1, clock=lambda: now)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert cost == pytest.approx(0.25)
 
 
 def test_the_promise_is_conformal_risk_control():

@@ -39,9 +39,9 @@ def fit(
         typer.Option(help="A number, or by layer: precision, f1. Default: the method's own.", show_default=False),
     ] = None,
     decision: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            help="What asking once costs, in blocks, such as 0.1: then only layers where it pays are asked.",
+            help="What asking costs, in blocks (0.1), or: measured. Then only layers where it pays are asked.",
             show_default=False,
         ),
     ] = None,
@@ -60,7 +60,8 @@ def fit(
 ) -> None:
     """Fit a rule on random prefixes of sentences, set its threshold on others, and save it."""
     options.check_output(None, json=as_json, plain=plain)
-    level = _number_or_word(threshold)
+    level = _number_or_word(threshold, "--threshold", "precision", "f1")
+    cost = _number_or_word(decision, "--decision", "measured")
     from unembed import early_exit
     from unembed.cli.opening import opened
     from unembed.cli.output import deliver_table
@@ -77,7 +78,7 @@ def fit(
         seed=38 if seed is None else seed,
         threshold=level,
         disagreement=disagreement,
-        decision=decision,
+        decision=cost,  # pyright: ignore[reportArgumentType]
         **own,
     )
     rule.save(out)
@@ -86,13 +87,13 @@ def fit(
     deliver_table(early_exit.saturation_table(lm, found), as_json=as_json, csv=False, plain=plain, html=None)
 
 
-def _number_or_word(text: str | None) -> str | float | None:
-    if text is None or text in ("precision", "f1"):
+def _number_or_word(text: str | None, option: str, *words: str) -> str | float | None:
+    if text is None or text in words:
         return text
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number, 'precision' or 'f1'", param_hint="--threshold") from None
+        raise typer.BadParameter(f"{text!r} is neither a number nor {' or '.join(words)}", param_hint=option) from None
 
 
 def _progress(done: int, total: int) -> None:

@@ -6,6 +6,7 @@
 Owns the examples, the rules, their thresholds, the generation that skips layers. Source: Geva et al. 2022, section 6.2.
 """
 
+from unembed.control.early_exit.asking import decision_cost
 from unembed.control.early_exit.baselines import PAPER_SWEEP
 from unembed.control.early_exit.comparing import compare
 from unembed.control.early_exit.examples import Examples, examples, saturation_table, seen
@@ -22,6 +23,7 @@ __all__ = [
     "ExitRule",
     "Generated",
     "compare",
+    "decision_cost",
     "examples",
     "fit",
     "generate",

@@ -1,4 +1,4 @@
-"""Where to set the threshold: the paper's two ways, one that promises a bound on disagreement, and where not to ask.
+"""Where to set the threshold: the paper's two ways, and one that promises a bound on disagreement.
 
 The promise is conformal risk control (Angelopoulos, Bates, Fisch, Lei, Schuster 2022, Theorem 1): over examples like
 those it was set on, the expected share of tokens that differ from the full model's is at most the level. A loss must
@@ -93,33 +93,3 @@ def _curve(scores: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     thresholds, first = np.unique(scores[order], return_index=True)
     above = np.cumsum(own[order][::-1])[::-1]
     return thresholds, above[first], len(scores) - first
-
-
-def where_it_pays(
-    scores: Float[np.ndarray, "example layer"], thresholds: Float[np.ndarray, " layer"], decision: float
-) -> Float[np.ndarray, " layer"]:
-    """The thresholds, infinite at layers where asking costs more than leaving there saves.
-
-    Layers are given up one at a time, the one whose loss helps most first, for as long as that helps.
-
-    Args:
-        scores: of examples that the score was not fitted to.
-        thresholds: at infinity a layer is not asked.
-        decision: what asking once costs, in blocks.
-    """
-
-    def worth(chosen: np.ndarray) -> float:
-        layer = exits(scores, chosen)
-        asked = np.cumsum(chosen < np.inf)[np.minimum(layer, len(chosen) - 1)]
-        return float((scores.shape[1] - layer).mean() - decision * asked.mean())
-
-    def without(chosen: np.ndarray, layer: int) -> np.ndarray:
-        return np.where(np.arange(len(chosen)) == layer, np.inf, chosen)
-
-    best = thresholds
-    while (best < np.inf).any():
-        tried = max((without(best, n) for n in np.flatnonzero(best < np.inf).tolist()), key=worth)
-        if worth(tried) < worth(best):
-            break
-        best = tried
-    return best

@@ -16,6 +16,7 @@ from jaxtyping import Int
 
 from unembed import __version__
 from unembed.control.early_exit import calibration
+from unembed.control.early_exit.asking import where_it_pays
 from unembed.control.early_exit.baselines import FEATURES, Classifier, Confidence
 from unembed.control.early_exit.examples import Examples, examples
 from unembed.control.early_exit.exits import Score
@@ -100,16 +101,14 @@ class ExitRule:
 
         Args:
             found: examples that the score was not fitted to.
-            decision: what asking once costs, in blocks: 0.1 for a tenth of the time that a block takes.
+            decision: what asking once costs, in blocks, as `decision_cost` measures it.
 
         Raises:
-            InvalidInput: the cost is not between 0 and 1.
+            InvalidInput: the cost is negative.
         """
-        if not 0 <= decision < 1:
-            raise InvalidInput(
-                f"a decision that costs {decision:g} blocks", why="it must be at least 0 and below 1", instead="Try 0.1"
-            )
-        thresholds = calibration.where_it_pays(self.score.scores(found), self.thresholds, decision)
+        if not decision >= 0:
+            raise InvalidInput(f"a decision that costs {decision:g} blocks", why="it must not be negative")
+        thresholds = where_it_pays(self.score.scores(found), self.thresholds, decision)
         asked = ", ".join(str(n) for n in np.flatnonzero(thresholds < np.inf)) or "none"
         return replace(self, thresholds=thresholds, calibrated=f"{self.calibrated}; asked after layers {asked}")
 

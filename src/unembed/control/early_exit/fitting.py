@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from unembed.control.early_exit import calibration
+from unembed.control.early_exit.asking import decision_cost
 from unembed.control.early_exit.baselines import CONFIDENCES, FEATURES, Classifier, Confidence
 from unembed.control.early_exit.examples import Examples, examples
 from unembed.control.early_exit.exit_rule import ExitRule
 from unembed.control.early_exit.exits import Score
 from unembed.control.early_exit.sub_updates_rule import SubUpdates
+from unembed.control.steering import default_text
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 
@@ -49,7 +51,7 @@ def fit(
     held_out: float = 0.1,
     threshold: str | float | None = None,
     disagreement: float | None = None,
-    decision: float | None = None,
+    decision: float | Literal["measured"] | None = None,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> ExitRule:
@@ -65,7 +67,8 @@ def fit(
         threshold: a number; "precision" (0.75, as released) or "f1" (as the paper says), by layer. By default zero for
             sub_updates (the rule as it is), "precision" for classifiers, and for the others a promise of 5 per cent.
         disagreement: set one threshold so that at most this share of tokens is expected to differ instead.
-        decision: what asking costs, in blocks; then only the layers where it pays are asked (`ExitRule.where_it_pays`).
+        decision: what asking once costs, in blocks; then only the layers where it pays are asked
+            (`ExitRule.where_it_pays`). "measured": as measured now, on a line of text.
         progress: called with examples done and examples in all.
         options: for the score: `clusters`, `similarity`; `sweep`, `penalties`, `folds`.
 
@@ -87,6 +90,8 @@ def fit(
     facts = {"examples": len(found), "seed": seed, "corpus": found.corpus}
     rule = ExitRule(lm, score, np.zeros(lm.n_layers - 1), "threshold 0, the rule as it is", facts)
     rule = _calibrated(rule, held, threshold, disagreement)
+    if decision == "measured":
+        decision = decision_cost(rule, " ".join(default_text().split()[:32]))
     return rule if decision is None else rule.where_it_pays(held, decision)
 
 
