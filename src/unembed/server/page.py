@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from unembed.views.joining import joined
 STATIC = Path(__file__).parent / "static"
 
 
+_COMMENT = re.compile(r"^[ ]*(?:/\*\*.*?\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)
+
+
 def script() -> str:
-    """All modules of the page as one."""
-    return joined(_text, "js/main.js") + '$load("js/main.js");\n'
+    """All modules of the page as one, without the comments, which stay in the folder."""
+    return joined(lambda path: _COMMENT.sub("", _text(path)), "js/main.js") + '$load("js/main.js");\n'
 
 
 def style() -> str:

@@ -84,7 +84,11 @@ export function segmented(label, options, chosen, onchoose) {
   return group;
 }
 
-/** Say something to a screen reader. */
+/** Say something in passing, to eyes and to a screen reader. */
 export function say(text) {
-  document.getElementById("live").textContent = text;
+  const live = document.getElementById("live");
+  live.textContent = text;
+  clearTimeout(saying);
+  saying = setTimeout(() => (live.textContent = ""), 6000);
 }
+let saying = 0;

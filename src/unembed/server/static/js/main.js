@@ -1,9 +1,12 @@
 /** The shell: header, rail, status line, keys; each screen is a module of its own, loaded when first opened. */
 import { button, fill, h, icon, say } from "./dom.js";
 import * as api from "./api.js";
-import { go, state, watch } from "./state.js";
+import { go, goTo, state, watch } from "./state.js";
 import * as tray from "./tray.js";
-import { shareMenu } from "./sharing.js";
+import { copyLink, shareMenu } from "./sharing.js";
+import * as names from "./names.js";
+import * as tour from "./tour.js";
+import { token } from "./islands/tokens.js";
 
 const SCREENS = [
   ["trace", "Trace", () => import("./screens/trace.js")],
@@ -19,7 +22,7 @@ const main = document.getElementById("main");
 let shown = null;
 
 /** What every screen is given. */
-const page = { model: null, api, say };
+const page = { model: null, api, say, version: new URL(import.meta.url).pathname.split("/").at(-3) };
 
 async function start() {
   theme(localStorage.getItem("theme"));
@@ -32,12 +35,42 @@ async function start() {
     return;
   }
   document.querySelector(".model-chip").replaceChildren(h("b", {}, page.model.name), ` ${sizes(page.model)}`);
+  if (page.model.can.index) await names.load().catch(api.fail);
+  if (state().s) await recall();
   const linked = state().model;
   if (linked && linked !== mark(page.model)) warnOther(linked);
   tray.mount(document.getElementById("tray"), state());
-  watch((now, before) => (now.screen === before.screen ? shown?.update(now, before) : open()));
+  watch((now, before) => {
+    if (now.s) return recall();
+    crumbs();
+    return now.screen === before.screen ? shown?.update(now, before) : open();
+  });
+  tour.mount();
   await open();
 }
+
+/** A link too long to be one names what the server keeps. */
+async function recall() {
+  try {
+    goTo((await api.get(`/sessions/${encodeURIComponent(state().s)}`)).address, { push: false });
+  } catch (error) {
+    go({ s: "" }, { push: false });
+    api.fail(error);
+  }
+}
+
+/** Where the page is: prompt, position, layer, memory; each leads up to itself. */
+function crumbs() {
+  const { screen, p, pos, L, r, m, h: head } = state();
+  const list = [];
+  if (p) list.push([`“${p.length > 30 ? `… ${p.slice(-28)}` : p}”`, { screen: "trace", pos: "", L: "", t: "", r: "", only: "" }]);
+  if (p && pos !== "") list.push([h("span", {}, `pos ${pos} `, page.tokens?.[pos] !== undefined && token(page.tokens[pos])), { screen: "trace", L: "", r: "", only: "" }]);
+  if (L !== "") list.push([r ? `L${r.replace("-", " to ")}` : `L${L}`, { screen: "layer" }]);
+  if (screen === "memory" && m) list.push([`L${m.replace(".", "M")}`, { screen }]);
+  if (screen === "heads" && head) list.push([`L${head.replace(".", "H")}`, { screen }]);
+  fill(document.getElementById("crumbs"), h("ol", {}, list.map(([text, change]) => h("li", {}, button(text, () => go(change), { class: "quiet" })))));
+}
+page.crumbs = crumbs;
 
 const mark = (m) => `${m.name}${m.revision ? `@${m.revision.slice(0, 8)}` : ""}`;
 page.mark = () => mark(page.model);
@@ -67,6 +100,7 @@ async function open() {
   main.replaceChildren();
   document.title = `${found[1]} · unembed`;
   shown = module.render(main, page);
+  crumbs();
   await shown.update(state(), { ...state(), screen: "" });
   performance.mark("unembed-open");
 }
@@ -79,6 +113,7 @@ function draw() {
   fill(document.getElementById("top"),
     h("a", { class: "brand", href: "#/trace" , onclick: (e) => (e.preventDefault(), go({ screen: "trace" })) }, h("img", { src: document.querySelector("link[rel=icon]").href, alt: "" }), "unembed"),
     h("span", { class: "model-chip" }),
+    h("nav", { id: "crumbs", "aria-label": "Where you are" }),
     h("span", { class: "spacer" }),
     search,
     h("button", { class: "icon-btn", type: "button", "aria-label": "Copy or export", title: "Copy or export (x)", "aria-haspopup": "menu", onclick: (e) => shareMenu(e.currentTarget, page, () => shown) }, icon("share")),
@@ -132,7 +167,9 @@ const KEYS = [
   ["arrows, Home, End", "move in the grid, in heads, in lists"],
   ["Enter · Esc", "go deeper · go back, close"],
   ["[ ] · , .", "layer down, up · position left, right"],
+  ["Shift ↑ ↓ · drag over layer names", "choose layers, to see what they do together"],
   ["m · p · e · d", "next metric · pin the cell's token · events on and off · show what edits changed"],
+  ["b, held", "the baseline, while edits are on"],
   ["i · r", "add the strongest memory to the edits · run"],
   ["Ctrl Z · Ctrl Shift Z", "undo a change of the edits · make it again"],
   ["/ · Ctrl K", "search · commands"],
@@ -149,7 +186,7 @@ function help() {
       h("p", {}, "◆ saturation: from here on the final token stays first. ✕ elimination: the first candidate falls furthest. Layers and positions count from 0; place 1 is the top."),
       h("table", {}, h("caption", {}, "Keys"), h("tbody", {}, KEYS.map(([k, what]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, what))))),
       h("label", { class: "check" }, h("input", { type: "checkbox", checked: localStorage.getItem("keys") === "off", onchange: (e) => localStorage.setItem("keys", e.target.checked ? "off" : "on") }), "Switch single-letter keys off"),
-      h("div", { class: "row" }, button("Close", () => dialog.close(), { class: "btn main" })),
+      h("div", { class: "row" }, button("Close", () => dialog.close(), { class: "btn main" }), button("Take the six-step tour", () => (dialog.close(), tour.begin()), { class: "btn" })),
     ));
   document.body.append(dialog);
   dialog.addEventListener("close", () => dialog.remove());
@@ -160,7 +197,8 @@ function palette() {
   const commands = [
     ...SCREENS.map(([name, title]) => [`Open ${title}`, () => go({ screen: name })]),
     ["Light or dark", flip],
-    ["Copy link", () => navigator.clipboard?.writeText(location.href)],
+    ["Copy link", () => copyLink(page)],
+    ["Take the tour", tour.begin],
     ["Clear all edits", () => go({ iv: "", off: "" })],
     ["Clear pins", () => go({ pins: "" })],
     ["Help and keys", help],
@@ -206,12 +244,30 @@ addEventListener("keydown", (event) => {
     return;
   }
   if (event.key.length === 1 && localStorage.getItem("keys") === "off") return;
-  const taken = { "/": () => document.getElementById("search-box").focus(), "?": help, c: () => navigator.clipboard?.writeText(location.href).then(() => say("Link copied")), x: () => shareMenu(document.querySelector("#top .icon-btn"), page, () => shown), r: () => go({ screen: "intervene" }) }[event.key];
+  const taken = { "/": () => document.getElementById("search-box").focus(), "?": help, c: () => copyLink(page), x: () => shareMenu(document.querySelector("#top .icon-btn"), page, () => shown), r: () => go({ screen: "intervene" }) }[event.key];
   if (shown?.key?.(event)) event.preventDefault();
   else if (taken) {
     event.preventDefault();
     taken();
   }
+});
+
+addEventListener("keyup", (event) => shown?.keyup?.(event));
+
+/** Tokens are copied as they are, not as they are drawn. */
+addEventListener("copy", (event) => {
+  const chosen = getSelection();
+  if (!chosen.rangeCount || event.target.closest?.("input, textarea")) return;
+  const range = chosen.getRangeAt(0);
+  const around = range.commonAncestorContainer;
+  const whole = (around.closest ? around : around.parentElement)?.closest(".tok");
+  const part = document.createElement("div");
+  part.append(whole && whole.textContent === String(chosen) ? whole.cloneNode(true) : range.cloneContents());
+  const drawn = part.querySelectorAll(".tok");
+  if (!drawn.length) return;
+  for (const el of drawn) el.textContent = el.dataset.raw ?? el.textContent;
+  event.clipboardData.setData("text/plain", part.textContent);
+  event.preventDefault();
 });
 
 start();

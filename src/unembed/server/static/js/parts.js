@@ -1,9 +1,11 @@
 /** Pieces that several screens show: candidates, sub-updates, accounts, tables of the same numbers. */
-import { button, fill, h, num, percent, place, signed } from "./dom.js";
+import { append, button, fill, h, num, percent, place, signed } from "./dom.js";
 import { go, state } from "./state.js";
 import { token, visible } from "./islands/tokens.js";
 import * as bars from "./islands/bars.js";
 import * as tray from "./tray.js";
+import { indexed, nameOf } from "./names.js";
+import * as api from "./api.js";
 
 /** A list of candidates, best first. `before`: the same position's list one stage earlier, for changes of place. */
 export function candidates(list, { before = null, onpick = null, rank = null, n = 6 } = {}) {
@@ -39,7 +41,19 @@ export function subUpdate(u, { most = u.share, target = "" } = {}) {
       h("span", { class: "faint", title: "share: |coefficient| × length of the value, over the sum of all" }, percent(u.share)),
       button("+", () => tray.off(u), { class: "quiet", title: "Add to the edits: switch this memory off", "aria-label": `Switch L${u.layer}M${u.index} off` })),
     h("div", { class: "toks" }, u.coefficient < 0 ? h("span", { class: "faint" }, "turned round: ") : null, toks(pushed)),
-    u.score === null ? null : h("div", { class: "faint" }, `${signed(u.score)} to the logit of ${visible(target)}`));
+    u.score === null ? null : h("div", { class: "faint" }, `${signed(u.score)} to the logit of ${visible(target)}`),
+    more(u));
+}
+
+/** What the card of a memory would show first, opened in place. */
+function more(u) {
+  const body = h("div", { class: "stack" });
+  return h("details", { ontoggle: (e) => e.target.open && !body.firstChild && pane(body, async () => {
+    fill(body, [["promotes", u.top_tokens.slice(0, 10)], ["suppresses", u.bottom_tokens.slice(0, 5)]].map(([end, list]) => h("p", {}, h("span", { class: "soft" }, `${end} `), toks(list, 10))));
+    if (!indexed()) return;
+    const { rows } = await api.get(`/memories/${u.layer}/${u.index}/triggers`, { top: 2, context: 16 }, { channel: `more ${u.layer}.${u.index}` });
+    append(body, rows.map((row) => h("p", { dir: "auto" }, h("span", { class: "faint" }, `${num(row.coefficient)} `), row.prefix.replace(/\s+/g, " "), h("mark", {}, row.token))));
+  }) }, h("summary", { class: "faint" }, "Tokens and triggers"), body);
 }
 
 /** The word for a writer, and where a click on it leads. */
@@ -101,7 +115,8 @@ export function memoryLink({ layer, index }, props = {}) {
     e.preventDefault();
     go(e.shiftKey && state().screen === "memory" ? { mv: m } : { screen: "memory", m, mv: "" });
   };
-  return h("a", { class: "tok", href: `#/memory?m=${m}`, onclick: follow, ...props }, `L${layer}M${index}`);
+  const name = nameOf({ layer, index });
+  return [h("a", { class: "tok", href: `#/memory?m=${m}`, onclick: follow, ...props }, `L${layer}M${index}`), name && h("span", { class: "tag", dir: "auto", title: "what people call it" }, name)];
 }
 
 /** Some tokens, one after the other. */

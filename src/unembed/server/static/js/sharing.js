@@ -1,6 +1,7 @@
 /** Copy and export: the link, the Python call, the command, the data, the picture. */
 import { button, h, say } from "./dom.js";
-import { activeEdits, state } from "./state.js";
+import { activeEdits, goTo, state } from "./state.js";
+import * as api from "./api.js";
 
 const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 const python = (text) => JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
@@ -39,6 +40,45 @@ export function asCommand(page) {
   return `unembed trace ${quote(now.p)}${now.pos === "" ? "" : ` --position ${now.pos}`}${layer}${token}${sets}${model}`;
 }
 
+/** Characters of an address beyond which a link names what the server keeps. */
+const LONG = 2000;
+
+function address(page) {
+  const { hash } = location;
+  return hash.includes("model=") ? hash : `${hash || "#/trace"}${hash.includes("?") ? "&" : "?"}model=${encodeURIComponent(page.mark())}`;
+}
+
+/** Copy the link of what is shown; a long one is kept by the server under a short name. */
+export async function copyLink(page) {
+  const long = address(page).length > LONG;
+  try {
+    const short = long ? `#/${state().screen}?s=${(await api.send("/sessions", { address: address(page) })).id}` : address(page);
+    await navigator.clipboard.writeText(location.href.split("#")[0] + short);
+    say(long ? "Link copied. It names a session that this server keeps until it stops; download the session to keep it." : "Link copied");
+  } catch (error) {
+    api.fail(error);
+  }
+}
+
+const SESSION = "unembed.session/1";
+
+function openSession() {
+  const input = h("input", { type: "file", accept: ".json,application/json", onchange: async () => {
+    const found = await input.files[0].text().then(JSON.parse).catch(() => ({}));
+    if (found.schema === SESSION && /^#\/[\x21-\x7e]*$/.test(found.address)) goTo(found.address);
+    else api.fail(new api.Problem({ code: "session", message: `${input.files[0].name} is no session`, fix: "Choose a file that Download session wrote" }));
+  } });
+  input.click();
+}
+
+/** What was asked of which model, as a person cites it. */
+export function cited(page) {
+  const { p, pos, L } = state();
+  const made = activeEdits().map((e) => call(e).replace("unembed.", ""));
+  const at = [pos !== "" && `position ${pos}`, L !== "" && `layer ${L}`].filter(Boolean).join(", ");
+  return `unembed ${page.version}: ${page.mark()} (${page.model.family}, ${page.model.dtype}, on ${page.model.device})${page.model.index ? `, index ${page.model.index}` : ""}; prompt ${JSON.stringify(p)}${at && `, ${at}`}; ${made.length ? `edits ${made.join(", ")}` : "no edits"}; readings through the model's own final norm.`;
+}
+
 /** Offer a file. */
 export function save(name, text, type) {
   const url = URL.createObjectURL(text instanceof Blob ? text : new Blob([text], { type }));
@@ -58,12 +98,13 @@ export function shareMenu(anchor, page, shown) {
     say(`${what} copied`);
   };
   const exported = () => shown()?.exported?.() || null;
-  const withModel = () => location.href.includes("model=") ? location.href : `${location.href}${location.hash.includes("?") ? "&" : `${location.hash ? "" : "#/trace"}?`}model=${encodeURIComponent(page.mark())}`;
   const items = [
-    ["Copy link", copy(withModel(), "Link")],
+    ["Copy link", () => copyLink(page)],
     ["Copy as Python", copy(asPython(page), "Python")],
+    ["Copy as a citation", copy(cited(page), "Citation")],
     ["Copy as command", copy(asCommand(page), "Command")],
   ];
+  items.push(["Download session", () => save("session.json", JSON.stringify({ schema: SESSION, model: page.mark(), address: address(page) }, null, 1), "application/json")], ["Open a session …", openSession]);
   const out = exported();
   if (out) {
     items.push(["Save data as JSON", () => save(`${out.name}.json`, JSON.stringify(out.json, null, 1), "application/json")]);

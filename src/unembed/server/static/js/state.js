@@ -3,7 +3,7 @@
  * the same model is served.
  */
 
-const DEFAULTS = { p: "", pos: "", L: "", st: "post", t: "", pins: "", iv: "", off: "", metric: "probability", stages: "post", diff: "", by: "component", vs: "", q: "", m: "", h: "", v: "", mv: "", fl: "", dir: "", n: "", seed: "", model: "" };
+const DEFAULTS = { p: "", pos: "", L: "", st: "post", t: "", pins: "", iv: "", off: "", metric: "probability", stages: "post", diff: "", by: "component", vs: "", q: "", m: "", h: "", v: "", mv: "", fl: "", dir: "", n: "", seed: "", model: "", r: "", only: "", tour: "", s: "", try: "" };
 let current = read();
 const watchers = [];
 
@@ -45,6 +45,12 @@ export function go(change, { push = true } = {}) {
   tell(before);
 }
 
+/** Change to the state of an address, `#/...`. */
+export function goTo(address, { push = true } = {}) {
+  history[push ? "pushState" : "replaceState"](null, "", address);
+  reread();
+}
+
 /** Be told of changes: `on(state, before)`. Returns how to stop. */
 export function watch(on) {
   watchers.push(on);
@@ -55,11 +61,13 @@ function tell(before) {
   for (const on of [...watchers]) on(current, before);
 }
 
-addEventListener("popstate", () => {
+function reread() {
   const before = current;
   current = read();
   tell(before);
-});
+}
+
+addEventListener("popstate", reread);
 
 /** The edits of the tray: `[{target, layer, index, action, value, positions, on}]`. */
 export function edits(text = current.iv) {

@@ -4,7 +4,8 @@
  * mount(el, data, options) -> {update, select, destroy}
  *   data: {rows: [{label, sub, name, cells: [{text, q, title, name, same, glyph, cls}]}], columns: [{text, next}]}
  *     `same`: the cell repeats the row below it; q: 0 to 16, the fill. Rows are given top first.
- *   options: {onselect(row, column), onopen(row, column), onhover(row, column, element), label}
+ *   options: {onselect(row, column), onopen(row, column), onhover(row, column, element), onrange(first, last, row), label}
+ *     `onrange`: rows chosen by dragging over their labels or with Shift and the arrows; null where one label was clicked
  */
 import { token, visible } from "./tokens.js";
 
@@ -33,6 +34,9 @@ export function mount(el, data, options = {}) {
   let painted = new Map();
   let heads = new Map();
   let frame = 0;
+  let ranged = null;
+  let anchor = null;
+  let dragged = null;
 
   const observer = new ResizeObserver(() => schedule());
   observer.observe(el);
@@ -42,6 +46,28 @@ export function mount(el, data, options = {}) {
     const found = cellOf(event);
     if (found) pick(found[0], found[1], true);
   });
+  const rowAt = (event) => clamp(Math.floor((event.clientY - body.getBoundingClientRect().top) / rowHeight), data.rows.length);
+  body.addEventListener("pointerdown", (event) => {
+    if (!options.onrange || event.button || !event.target.closest(".grid-label")) return;
+    body.setPointerCapture(event.pointerId);
+    dragged = [rowAt(event), false];
+    event.preventDefault();
+  });
+  body.addEventListener("pointermove", (event) => {
+    if (!dragged) return;
+    const r = rowAt(event);
+    if (r !== dragged[0]) dragged[1] = true;
+    if (dragged[1]) tellRange(dragged[0], r);
+  });
+  body.addEventListener("pointerup", (event) => {
+    if (dragged && !dragged[1]) {
+      pick(dragged[0], at[1], true);
+      options.onrange(null);
+    }
+    dragged = null;
+    el.focus({ preventScroll: true });
+  });
+  body.addEventListener("pointercancel", () => (dragged = null));
   body.addEventListener("dblclick", (event) => {
     const found = cellOf(event);
     if (found && options.onopen) options.onopen(found[0], found[1]);
@@ -111,7 +137,7 @@ export function mount(el, data, options = {}) {
     el.style.width = `${columnWidth - MARGIN}px`;
     el.append(token(data.columns[c].text));
     const small = div("grid-next");
-    small.textContent = String(c);
+    small.textContent = data.columns[c].next === undefined ? String(c) : `${c} → ${visible(data.columns[c].next)}`;
     el.append(small);
     head.append(el);
     return el;
@@ -123,6 +149,7 @@ export function mount(el, data, options = {}) {
     el.setAttribute("aria-rowindex", String(r + 2));
     el.style.top = `${r * rowHeight}px`;
     if (data.rows[r].cls) el.classList.add(data.rows[r].cls);
+    if (inRange(r)) el.classList.add("ranged");
     const label = div("grid-label");
     label.setAttribute("role", "rowheader");
     label.textContent = data.rows[r].label;
@@ -190,8 +217,28 @@ export function mount(el, data, options = {}) {
     paint();
   }
 
+  function tellRange(from, to) {
+    options.onrange(Math.min(from, to), Math.max(from, to), to);
+  }
+
+  function mark(range) {
+    ranged = range;
+    for (const [r, row] of painted) row.el.classList.toggle("ranged", inRange(r));
+  }
+
+  const inRange = (r) => !!ranged && r >= ranged[0] && r <= ranged[1];
+
   function onkey(event) {
     const { key, ctrlKey } = event;
+    const by = { ArrowUp: -1, ArrowDown: 1 }[key];
+    if (event.shiftKey && by && options.onrange) {
+      anchor ??= at[0];
+      pick(at[0] + by, at[1], false);
+      tellRange(anchor, at[0]);
+      event.preventDefault();
+      return event.stopPropagation();
+    }
+    if (key !== "Shift") anchor = null;
     const last = [data.rows.length - 1, data.columns.length - 1];
     const moves = {
       ArrowUp: [at[0] - 1, at[1]],
@@ -230,6 +277,8 @@ export function mount(el, data, options = {}) {
         }
     },
     select: (r, c) => pick(r, c, false),
+    /** The rows marked as chosen together, [first, last] or null. */
+    mark,
     cell: (r, c) => painted.get(r)?.cells.get(c) || null,
     destroy() {
       observer.disconnect();

@@ -57,7 +57,8 @@ export function token(text, cls = "") {
   }
   flush();
   if (!parts.length) el.textContent = "∅";
-  el.title = JSON.stringify(text);
+  el.title = `${JSON.stringify(text)} · bytes ${[...new TextEncoder().encode(text)].map((b) => hex(b, 2)).join(" ")}`;
+  el.dataset.raw = text;
   return el;
 }
 

@@ -2,6 +2,7 @@
 import { button, fill, h, percent, segmented, signed } from "../dom.js";
 import { activeEdits, go, state } from "../state.js";
 import { about, account, asTable, candidates, card, failure, pane, prompt, subUpdate } from "../parts.js";
+import { nameOf } from "../names.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 
 const SORTS = [["share", "By size"], ["effect", "By effect on the target"], ["coefficient", "By coefficient"]];
@@ -32,13 +33,13 @@ export function render(root, page) {
   const books = h("div");
   const table = h("div");
   const move = (n) => go({ L: String(Math.max(0, Math.min(model.n_layers - 1, layer() + n))) }, { push: false });
-  const target = h("input", { type: "text", "aria-label": "Target token", placeholder: "target token, space included", onchange: () => go({ t: target.value }, { push: false }) });
+  const target = h("input", { type: "text", "aria-label": "Target token", placeholder: "a token", title: "a token, its space included", onchange: () => go({ t: target.value }, { push: false }) });
   fill(root, h("div", { class: "stack" },
     h("div", { class: "row" }, title, h("span", { class: "spacer" }), button("Layer below", () => move(-1), { class: "btn small", title: "[" }), button("Layer above", () => move(1), { class: "btn small", title: "]" })),
     crumbs, tokens,
     card("Before, between, after", h("label", { class: "row faint" }, "Target", target), three, about("The stream entering the layer, after its attention, and after its FFN, each read through the model's own final norm and output matrix. ▲ ▼ say how many places a token moved within the list.")),
     h("div", { class: "two" },
-      card("Sub-updates of the FFN", [segmented("Order", SORTS, sort, (v) => ((sort = v), drawList())), segmented("Show", [["all", "All"], ["for", "For the target"], ["against", "Against"]], side, (v) => ((side = v), drawList()))], list, listNote, about("The FFN's update is a sum of memories: coefficient times value. Size is |coefficient| × length of the value, and a memory's share is its size over the sum of all sizes of the layer. The effect is what it adds to the target's logit, with the final norm held as it was."), table),
+      card("Sub-updates of the FFN", [segmented("Order", SORTS, sort, (v) => ((sort = v), drawList())), segmented("Show", [["all", "All"], ["for", "For the target"], ["against", "Against"], ...(model.can.index ? [["named", "Named"], ["unnamed", "Not named"]] : [])], side, (v) => ((side = v), drawList()))], list, listNote, about("The FFN's update is a sum of memories: coefficient times value. Size is |coefficient| × length of the value, and a memory's share is its size over the sum of all sizes of the layer. The effect is what it adds to the target's logit, with the final norm held as it was."), table),
       card("The account of the target's logit", null, books))));
 
   const layer = () => (state().L === "" ? model.n_layers - 1 : Math.max(0, Math.min(model.n_layers - 1, Number(state().L) || 0)));
@@ -68,6 +69,8 @@ export function render(root, page) {
 
   function draw() {
     const one = view.layers[0];
+    page.tokens = data.tokens.map((t) => t.token);
+    page.crumbs();
     title.textContent = `Layer ${one.layer}`;
     fill(crumbs, "at ", token(data.tokens[view.position].token), ` position ${view.position}; target `, token(view.target.token));
     target.value = state().t.startsWith("#") ? view.target.token : state().t;
@@ -85,13 +88,14 @@ export function render(root, page) {
   }
 
   function drawList() {
+    if (!view) return;
     const all = most90 ? until(view.layers[0].sub_updates, 0.9) : view.layers[0].sub_updates;
     if (!all.length) {
       fill(list, h("li", { class: "note" }, model.can.memories ? "No sub-updates." : "This model has no FFN, or its memories belong to experts; a layer of a mixture cannot be read as one set of memories."));
       fill(listNote);
       return;
     }
-    const shown = all.filter((u) => side === "all" || (side === "for") === (u.score > 0));
+    const shown = all.filter((u) => ({ all: true, for: u.score > 0, against: u.score <= 0, named: !!nameOf(u), unnamed: !nameOf(u) })[side]);
     const by = { share: (u) => u.share, effect: (u) => Math.abs(u.score), coefficient: (u) => Math.abs(u.coefficient) }[sort];
     const most = Math.max(...all.map((u) => u.share));
     const started = performance.now();

@@ -5,6 +5,7 @@ import { about, asTable, card, empty, memoryLink, pane, prompt, toks, tokenBars 
 import { token, visible, mount as strip } from "../islands/tokens.js";
 import * as histogram from "../islands/histogram.js";
 import * as tray from "../tray.js";
+import * as names_ from "../names.js";
 
 const author = () => localStorage.getItem("author") || "";
 const BUILD = "unembed index build --out my-index";
@@ -160,8 +161,9 @@ export function render(root, page) {
   }
 
   function tryForm(box, layer, index) {
-    const input = h("input", { type: "text", "aria-label": "Text to try", value: prompt(), style: { flex: 1 }, onkeydown: (e) => e.key === "Enter" && run() });
+    const input = h("input", { type: "text", "aria-label": "Text to try", value: state().try || prompt(), style: { flex: 1 }, onkeydown: (e) => e.key === "Enter" && run() });
     const run = () => pane(box, async () => {
+      if (input.value !== prompt()) go({ try: input.value }, { push: false });
       const found = await api.post(`/memories/${layer}/${index}/activations`, { prompt: input.value || " " }, { channel: "activations" });
       const { tokens, coefficients } = found;
       const most = Math.max(...coefficients.map(Math.abs), 1e-9);
@@ -197,6 +199,7 @@ export function render(root, page) {
       const write = async (path, body) => {
         await api.send(path, body).catch(api.fail);
         api.forget("/memories/search");
+        await names_.load().catch(api.fail);
         again();
       };
       fill(box, rows.map((row) => h("p", { class: "row" }, h("b", {}, row.label), h("span", { class: "faint" }, `${row.author || "someone"}, ${row.made.slice(0, 10)}${row.notes.confidence ? `, sure ${row.notes.confidence} of 5` : ""}`), button("withdraw", () => write(`/labels/${row.id}/withdraw`, { author: author() || "someone" }), { class: "quiet" }))),

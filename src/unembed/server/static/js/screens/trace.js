@@ -1,5 +1,5 @@
 /** The first screen: how the next-token prediction forms, layer by layer, at every position. */
-import { button, fill, h, num, percent, place, segmented } from "../dom.js";
+import { button, fill, h, num, percent, place, segmented, signed } from "../dom.js";
 import { activeEdits, go, state } from "../state.js";
 import { about, account, asTable, candidates, card, failure, FIRST, pane, prompt, subUpdate } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
@@ -7,6 +7,7 @@ import * as grid from "../islands/grid.js";
 import * as ranks from "../islands/ranks.js";
 import * as bars from "../islands/bars.js";
 import * as tray from "../tray.js";
+import * as tour from "../tour.js";
 
 const EXAMPLES = [FIRST, "She put the book on the", "one two three four one two three", "Once upon a time there was a little"];
 const METRICS = [["probability", "Probability", "of the first token"], ["rank", "Place of the answer", "where the final prediction stands"], ["entropy", "Entropy", "how undecided the reading is"], ["divergence", "KL to the end", "how far the reading is from the model's prediction"]];
@@ -21,6 +22,7 @@ export function render(root, page) {
   let data = null;
   let plain = null;
   let view = null;
+  let peeking = false;
   let island = null;
   let chart = null;
   let rows = [];
@@ -86,6 +88,8 @@ export function render(root, page) {
       model = example ? example.model : page.model;
       data = found;
       plain = before;
+      page.tokens = data.tokens.map((t) => t.token);
+      page.crumbs();
       typedTokens.replaceChildren();
       count.textContent = `${data.tokens.length} tokens${model.n_ctx ? ` of ${model.n_ctx}` : ""}`;
       drawControls();
@@ -97,11 +101,18 @@ export function render(root, page) {
       if (error.code !== "superseded") {
         failure(host, error, load);
         island = null;
+        if (error.code === "invalid") await offerEnd(text);
         api.fail(error);
       }
     } finally {
       host.classList.remove("waiting");
     }
+  }
+
+  /** A prompt that the model's context does not hold: offer its end. */
+  async function offerEnd(text) {
+    const { tokens, limit } = await api.get("/tokenize", { text }, { channel: "tokenize" });
+    if (limit && tokens.length > limit) host.append(button(`Keep the last ${limit} of ${tokens.length} tokens`, () => go({ p: tokens.slice(-limit).join("") }), { class: "btn" }));
   }
 
   /** The layers that have been read, while the others still are. */
@@ -146,13 +157,15 @@ export function render(root, page) {
     const V = Math.log2(model.d_vocab);
     const most = greatest();
     const eventsAt = new Map();
-    for (const e of data.events) eventsAt.set(`${e.layer} ${e.position} ${e.cause === "ffn" ? "resid_post" : "resid_mid"} ${e.kind}`, e);
-    const shown = data.stages.filter((one) => stages === "both" || one.point === "resid_post");
+    const seen = peeking ? plain : data;
+    for (const e of seen.events) eventsAt.set(`${e.layer} ${e.position} ${e.cause === "ffn" ? "resid_post" : "resid_mid"} ${e.kind}`, e);
+    const shown = seen.stages.filter((one) => stages === "both" || one.point === "resid_post");
     const found = [];
-    for (let n = 0; n < data.stages[0].ids.length; n++)
+    const only = state().only ? span() : null;
+    for (let n = only ? only[0] : 0; n < (only ? only[1] + 1 : seen.stages[0].ids.length); n++)
       for (const one of shown) {
         const below = found[0];
-        const other = diff && plain ? plain.stages.find((x) => x.point === one.point) : null;
+        const other = diff && plain && !peeking ? plain.stages.find((x) => x.point === one.point) : null;
         found.unshift({
           label: one.point === "resid_post" ? `Layer ${n}` : "",
           sub: one.point === "resid_post" ? "" : "after attention",
@@ -163,16 +176,16 @@ export function render(root, page) {
             const id = one.ids[n][p][0];
             const prob = one.probabilities[n][p][0];
             const rank = one.rank_of_prediction[n][p];
-            const answer = id === data.prediction[p];
+            const answer = id === seen.prediction[p];
             const nats = most === null ? null : spread[one.point][metric][n][p];
             const q = Math.max(0, Math.round(16 * (nats !== null ? nats / most : metric === "rank" ? 1 - Math.log2(rank + 1) / V : Math.sqrt(prob))));
             const glyph = ["saturation", "elimination"].map((kind) => eventsAt.has(`${n} ${p} ${one.point} ${kind}`) || (stages !== "both" && one.point === "resid_post" && eventsAt.has(`${n} ${p} resid_mid ${kind}`)) ? (kind === "saturation" ? "◆" : "✕") : "").join("");
             let cls = answer ? "answer" : "";
             if (other) cls = other.ids[n][p][0] !== id ? "moved" : other.probabilities[n][p][0] === prob ? "still" : "";
             return {
-              id, prob, rank, nats, text: data.texts[id], q, cls, glyph,
-              same: !!below && below.cells[p].id === id && !glyph && n < model.n_layers - 1,
-              name: `Layer ${n} ${one.point === "resid_post" ? "after FFN" : "after attention"}, position ${p} ${visible(t.token)}: first ${visible(data.texts[id])} ${percent(prob)}, answer at place ${place(rank)}${nats === null ? "" : `, ${num(nats)} nats`}${glyph.includes("◆") ? ", saturation here" : ""}${glyph.includes("✕") ? ", elimination here" : ""}`,
+              id, prob, rank, nats, text: seen.texts[id], q, cls, glyph,
+              same: !!below && below.cells[p].id === id && !glyph && n < (only ? only[1] : model.n_layers - 1),
+              name: `Layer ${n} ${one.point === "resid_post" ? "after FFN" : "after attention"}, position ${p} ${visible(t.token)}: first ${visible(seen.texts[id])} ${percent(prob)}, answer at place ${place(rank)}${nats === null ? "" : `, ${num(nats)} nats`}${glyph.includes("◆") ? ", saturation here" : ""}${glyph.includes("✕") ? ", elimination here" : ""}`,
             };
           }),
         });
@@ -189,19 +202,20 @@ export function render(root, page) {
 
   function drawGrid(recolour = false) {
     rows = cells();
-    const next = { rows, columns: data.tokens.map((t) => ({ text: t.token })), corner: "layer \\ token" };
+    const next = { rows, columns: data.tokens.map((t, p) => ({ text: t.token, next: data.tokens[p + 1]?.token })), corner: "layer \\ token" };
     if (!island) {
       host.replaceChildren();
       const el = h("div");
       host.append(el);
-      island = grid.mount(el, next, { label: "Most likely next token after every layer and position", onselect: choose, onopen: (r) => go({ screen: "layer", L: String(rows[r].n) }), onhover: hover });
+      island = grid.mount(el, next, { label: "Most likely next token after every layer and position", onselect: choose, onopen: (r) => go({ screen: "layer", L: String(rows[r].n) }), onhover: hover, onrange: choseRows });
     } else if (recolour) island.recolour(next);
     else island.update(next);
     host.firstChild.classList.toggle("no-events", state().st === "quiet");
     select();
+    markRows();
     drawLegend();
     const changed = plain ? data.prediction.filter((id, p) => id !== plain.prediction[p]).length : 0;
-    fill(summary, plain && `With these edits the prediction changes at ${changed} of ${data.tokens.length} positions.`, example && ["An example, traced with wren beforehand. ", button("Trace it here", live, { class: "quiet" })]);
+    fill(summary, plain && `With these edits the prediction changes at ${changed} of ${data.tokens.length} positions.`, example && ["An example, traced with wren beforehand. ", button("Trace it here", live, { class: "quiet" }), " ", button("Take the six-step tour", tour.begin, { class: "quiet" })]);
     fill(table, asTable("As a table", ["layer", "stage", "position", "token", "first", "probability", "place of the answer", ...(greatest() === null ? [] : [`${state().metric} (nats)`])], () => rows.flatMap((row) => row.cells.map((c, p) => [row.n, row.point === "resid_post" ? "after FFN" : "after attention", p, visible(data.tokens[p].token), visible(c.text), c.prob, c.rank + 1, ...(c.nats === null ? [] : [c.nats])]))));
   }
 
@@ -210,6 +224,24 @@ export function render(root, page) {
     const most = greatest();
     const scale = most !== null ? ["0", ramp, `${num(most)} nats`] : state().metric === "rank" ? [`place ${model.d_vocab.toLocaleString("en")}`, ramp, "place 1 (logarithmic)"] : ["0 %", ramp, "100 % (square root)"];
     fill(legend, scale, h("span", {}, "▢ holds the final answer"));
+  }
+
+  /** The layers chosen together, [lowest, highest], or null. */
+  function span() {
+    const found = /^(\d+)-(\d+)$/.exec(state().r);
+    const [a, b] = found ? found.slice(1).map(Number) : [1, 0];
+    return a < b && b < model.n_layers ? [a, b] : null;
+  }
+
+  function choseRows(first, last, row) {
+    if (first === null || rows[first].n === rows[last].n) return state().r && go({ r: "", only: "" }, { push: false });
+    go({ r: `${rows[last].n}-${rows[first].n}`, L: String(rows[row].n), st: "post" }, { push: false });
+  }
+
+  function markRows() {
+    const found = span();
+    const inside = found ? rows.flatMap((one, i) => (one.n >= found[0] && one.n <= found[1] ? [i] : [])) : [];
+    island?.mark(inside.length ? [inside[0], inside.at(-1)] : null);
   }
 
   function select() {
@@ -267,7 +299,27 @@ export function render(root, page) {
       button("→ append", () => go({ p: data.tokens.map((one) => one.token).join("") + shown[0].token, pos: "", L: "", t: "" }), { class: "quiet", title: "Add the first token to the prompt" }));
   }
 
+  /** What some layers did together at the position. */
+  function drawSpan([a, b]) {
+    const [low, high] = [view.layers[a], view.layers[b]];
+    const { rows: writers, logit, others } = view.accounts[0];
+    const part = (ffn) => writers.filter((row) => row.layer >= a && row.layer <= b && row.layer !== null && row.label.startsWith("ffn") === ffn).reduce((sum, row) => sum + row.share, 0);
+    const updates = view.layers.slice(a, b + 1).flatMap((one) => one.sub_updates).sort((x, y) => Math.abs(y.score) - Math.abs(x.score)).slice(0, 8);
+    const pick = (c) => go({ t: `#${c.id}` }, { push: false });
+    fill(inspector,
+      h("div", {}, h("h2", {}, `Layers ${a} to ${b}, together`), h("p", { class: "soft" }, "at ", token(data.tokens[view.position].token), ` position ${view.position}; target `, token(view.target.token))),
+      h("div", { class: "row" }, h("label", { class: "check" }, h("input", { type: "checkbox", checked: !!state().only, onchange: (e) => go({ only: e.target.checked ? "1" : "" }, { push: false }) }), "Only these layers in the grid"), button("One layer", () => go({ r: "", only: "" }, { push: false }), { class: "quiet", title: "Esc" })),
+      h("div", { class: "sandwich" },
+        h("div", {}, h("h3", {}, `Entering ${a}`), candidates(low.before, { onpick: pick, rank: low.rank_before })),
+        h("div", {}, h("h3", {}, `After ${b}`), candidates(high.after, { before: low.before, onpick: pick, rank: high.rank_after }))),
+      h("p", {}, "To the logit ", h("b", {}, num(logit)), " of ", token(view.target.token), ` they give ${signed(part(false))} by attention, ${signed(part(true))} by their FFNs`, others ? ", counting the writers listed." : "."),
+      view.layers.slice(a, b + 1).flatMap((one) => one.events).map((e) => h("p", { class: "warn" }, sentence(e))),
+      updates.length ? h("div", {}, h("h3", {}, "Sub-updates that move the target most"), h("ol", {}, updates.map((u) => subUpdate(u, { most: Math.max(...updates.map((x) => x.share)), target: view.target.token }))), h("p", { class: "faint" }, "among the five largest of each layer")) : null);
+  }
+
   function drawInspector() {
+    const together = span();
+    if (together) return drawSpan(together);
     const one = view.layers[layer()];
     const mid = state().st === "mid" && one.middle;
     const after = mid ? one.middle : one.after;
@@ -312,6 +364,12 @@ export function render(root, page) {
     });
   }
 
+  /** Follow a token in the race, or follow it no more. */
+  function pin(id) {
+    const pins = state().pins.split(" ").filter(Boolean);
+    go({ pins: (pins.includes(id) ? pins.filter((x) => x !== id) : [...pins, id].slice(-5)).join(" ") }, { push: false });
+  }
+
   let pop = null;
   let popTimer = 0;
   function hover(r, c, cell) {
@@ -327,9 +385,9 @@ export function render(root, page) {
     hide();
     const one = data.stages.find((x) => x.point === rows[r].point);
     const n = rows[r].n;
-    const list = one.ids[n][c].map((id, k) => ({ label: token(data.texts[id]), value: one.probabilities[n][c][k], text: percent(one.probabilities[n][c][k]) }));
+    const list = one.ids[n][c].map((id, k) => ({ label: token(data.texts[id]), value: one.probabilities[n][c][k], text: percent(one.probabilities[n][c][k]), id, title: "pin: follow it in the race" }));
     const body = h("div");
-    bars.mount(body, { rows: list, signed: false });
+    bars.mount(body, { rows: list, signed: false }, { onpick: (row) => pin(String(row.id)) });
     pop = h("div", { id: "pop", role: "tooltip" }, h("h2", {}, `Layer ${n} ${rows[r].point === "resid_post" ? "after FFN" : "after attention"}, position ${c}`), body, h("p", { class: "faint" }, "the answer ", token(data.texts[data.prediction[c]]), ` at place ${place(one.rank_of_prediction[n][c])}`));
     const box = cell.getBoundingClientRect();
     pop.style.left = `${Math.min(box.left, innerWidth - 262) + scrollX}px`;
@@ -354,7 +412,9 @@ export function render(root, page) {
         select();
         return position();
       }
-      if (now.L !== before.L || now.st !== before.st) {
+      if (now.only !== before.only || (now.only && now.r !== before.r)) drawGrid();
+      if (now.r !== before.r) markRows();
+      if (now.L !== before.L || now.st !== before.st || now.r !== before.r) {
         select();
         if (view) afterPaint();
       }
@@ -380,13 +440,20 @@ export function render(root, page) {
         }
         case "p": {
           const row = rows.find((one) => one.n === layer() && (one.point === "resid_post") === (state().st !== "mid")) || rows[0];
-          const id = String(row.cells[at()].id);
-          const pins = state().pins.split(" ").filter(Boolean);
-          return step({ pins: (pins.includes(id) ? pins.filter((x) => x !== id) : [...pins, id].slice(-5)).join(" ") });
+          return pin(String(row.cells[at()].id)), true;
         }
-        case "Escape": return pop ? (hide(), true) : false;
+        case "b":
+          if (plain && !peeking) (peeking = true), drawGrid();
+          return !!plain;
+        case "Escape": return pop ? (hide(), true) : span() ? step({ r: "", only: "" }) : false;
         default: return false;
       }
+    },
+    /** The baseline is shown as long as its key is held. */
+    keyup(event) {
+      if (event.key !== "b" || !peeking) return;
+      peeking = false;
+      drawGrid();
     },
     exported: () => data && { name: "trace", json: { ...data, chosen: view }, rows: [["layer", "stage", "position", "token", "first_token", "probability", "rank_of_prediction"], ...rows.flatMap((row) => row.cells.map((c, p) => [row.n, row.point, p, data.tokens[p].token, c.text, c.prob, c.rank]))] },
     destroy() {

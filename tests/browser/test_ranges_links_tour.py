@@ -1,0 +1,217 @@
+"""Layers chosen together, links too long to be one, the tour, names beside memories, where the page is."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
+from unembed import __version__
+
+
+def inspector(page):
+    return page.get_by_role("complementary", name="The chosen cell")
+
+
+def label_of(page, layer):
+    return grid(page).get_by_role("rowheader", name=f"Layer {layer}", exact=True)
+
+
+def drag(page, start, end):
+    a, b = (label_of(page, n).bounding_box() for n in (start, end))
+    page.mouse.move(a["x"] + 20, a["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(b["x"] + 20, (a["y"] + b["y"]) / 2 + 10)
+    page.mouse.move(b["x"] + 20, b["y"] + 10)
+    page.mouse.up()
+
+
+def test_dragging_over_layers_shows_what_they_do_together(opened, lm):
+    page = opened(AT)
+    expect(the_sum(page)).to_be_visible()
+    asked = []
+    page.on("request", lambda r: asked.append(r.url) if "/api/" in r.url and "spread" not in r.url else None)
+    drag(page, 2, 4)
+    expect(inspector(page).get_by_role("heading", name="Layers 2 to 4, together")).to_be_visible()
+    assert "r=2-4" in page.url and asked == []
+    trace = lm.trace(PROMPT)
+    rows = [r for r in trace.account(int(trace.prediction[-1])).rows if 2 <= r.layer <= 4]
+    said = inspector(page).get_by_text("they give").inner_text().replace("−", "-")
+    shown = [float(x) for x in re.findall(r"([+-][\d.]+) by", said)]
+    for number, ffn in zip(shown, (False, True), strict=True):
+        assert math.isclose(number, sum(r.share for r in rows if r.label.startswith("ffn") is ffn), abs_tol=6e-3)
+    before = trace.readings("resid_pre").tokens[2][-1][0].replace(" ", "·")
+    expect(inspector(page).get_by_role("listitem").first).to_contain_text(before)
+    inspector(page).get_by_role("checkbox", name="Only these layers").check()
+    expect(grid(page)).to_have_attribute("aria-rowcount", "4")
+    other = opened(page.url[page.url.index("#") :])
+    expect(grid(other)).to_have_attribute("aria-rowcount", "4")
+    label_of(page, 3).click()
+    expect(inspector(page).get_by_role("heading", name="Layer 3, FFN")).to_be_visible()
+    expect(grid(page)).to_have_attribute("aria-rowcount", str(lm.n_layers + 1))
+
+
+def test_shift_and_arrows_choose_layers_and_escape_lets_go(opened):
+    page = opened(AT)
+    expect(the_sum(page)).to_be_visible()
+    grid(page).focus()
+    page.keyboard.press("Shift+ArrowDown")
+    page.keyboard.press("Shift+ArrowDown")
+    expect(inspector(page).get_by_role("heading", name="Layers 3 to 5, together")).to_be_visible()
+    page.keyboard.press("Shift+ArrowUp")
+    expect(inspector(page).get_by_role("heading", name="Layers 4 to 5, together")).to_be_visible()
+    expect(page.locator(".grid-row.ranged")).to_have_count(2)
+    page.keyboard.press("Escape")
+    expect(inspector(page).get_by_role("heading", name="Layer 4, FFN")).to_be_visible()
+    expect(page.locator(".grid-row.ranged")).to_have_count(0)
+
+
+@pytest.fixture
+def clipboard(opened):
+    """Open a page that may use the clipboard."""
+    return lambda where: opened(where, permissions=["clipboard-read", "clipboard-write"])
+
+
+def test_a_long_link_names_a_session_and_brings_everything_back(opened, clipboard, served):
+    many = ";".join(f"M{n % 6}.{n}:set:{n}.5@all" for n in range(50))
+    page = clipboard(f"{AT}&L=2&iv={many}&off={','.join(map(str, range(50)))}&pins={'+'.join(map(str, range(300)))}")
+    expect(the_sum(page)).to_be_visible()
+    page.get_by_role("button", name="Copy or export").click()
+    page.get_by_role("menuitem", name="Copy link").click()
+    expect(page.get_by_text("download the session to keep it")).to_be_visible()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert len(link) < 100 and "?s=" in link
+    other = opened(link.removeprefix(served.address))
+    expect(other.get_by_role("heading", name="50 edits")).to_be_visible()
+    expect(other.get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
+    page.get_by_role("button", name="Copy or export").click()
+    with page.expect_download() as download:
+        page.get_by_role("menuitem", name="Download session").click()
+    kept = json.loads(download.value.path().read_text())
+    assert kept["schema"] == "unembed.session/1" and kept["address"].startswith("#/trace?p=")
+    third = opened()
+    expect(grid(third)).to_be_visible()
+    third.get_by_role("button", name="Copy or export").click()
+    with third.expect_file_chooser() as chooser:
+        third.get_by_role("menuitem", name="Open a session").click()
+    chooser.value.set_files(download.value.path())
+    expect(third.get_by_role("heading", name="50 edits")).to_be_visible()
+    third.go_back()
+    expect(third.get_by_role("heading", name="50 edits")).to_be_hidden()
+
+
+def test_a_short_link_holds_everything_itself(clipboard):
+    page = clipboard(AT)
+    expect(the_sum(page)).to_be_visible()
+    page.get_by_role("heading", name="What each layer would say").click()
+    page.keyboard.press("c")
+    expect(page.get_by_text("Link copied")).to_be_visible()
+    assert "p=The%20first%20month" in page.evaluate("navigator.clipboard.readText()")
+
+
+def test_a_session_this_server_does_not_know_is_said(opened):
+    page = opened(f"#/trace?s={'0' * 18}")
+    expect(page.get_by_role("contentinfo").get_by_text("this server does not know it")).to_be_visible()
+    expect(grid(page)).to_be_visible()
+    opened.complaints[:] = [c for c in opened.complaints if "422" not in c]
+
+
+def test_the_tour_has_six_steps_and_ends(opened):
+    page = opened()
+    page.get_by_role("button", name="Take the six-step tour").click()
+    tour = page.locator("#tour")
+    seen = []
+    for n in range(1, 7):
+        expect(tour.get_by_text(f"{n} of 6")).to_be_visible()
+        expect(page.locator(".toured")).to_have_count(1)
+        assert f"tour={n}" in page.url
+        seen.append(tour.get_by_role("heading").inner_text())
+        tour.get_by_role("button", name="Next" if n < 6 else "Done").click()
+    assert len(set(seen)) == 6
+    expect(tour).to_be_hidden()
+    expect(page.locator(".toured")).to_have_count(0)
+    assert "tour" not in page.url
+
+
+def test_a_link_begins_the_tour_anywhere_and_escape_ends_it(opened):
+    page = opened("#/trace?tour=4")
+    expect(page.locator("#tour").get_by_text("4 of 6")).to_be_visible()
+    expect(page.locator(".ranks.toured")).to_have_count(1)
+    page.locator("#tour").get_by_role("button", name="Back").click()
+    expect(page.locator("#tour").get_by_text("3 of 6")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#tour")).to_be_hidden()
+
+
+def test_names_stand_beside_memories_everywhere(opened, served, lm):
+    first = lm.trace(PROMPT).sub_updates(5, top=1)[0].index
+    served.session.index.add_label(5, first, "the calendar", author="gil")
+    page = opened(AT)
+    expect(inspector(page).get_by_text("the calendar")).to_be_visible()
+    page = opened(f"#/layer?L=5&p={PROMPT.replace(' ', '%20')}")
+    page.get_by_role("radio", name="Named", exact=True).click()
+    expect(page.locator(".sub-update")).to_have_count(1)
+    expect(page.locator(".sub-update").get_by_text("the calendar")).to_be_visible()
+
+
+def test_crumbs_lead_up(opened):
+    page = opened(f"#/layer?L=3&pos=2&p={PROMPT.replace(' ', '%20')}")
+    crumbs = page.get_by_role("navigation", name="Where you are")
+    expect(crumbs.get_by_role("listitem")).to_have_count(3)
+    expect(crumbs.get_by_role("button", name="pos 2")).to_contain_text("·month")
+    crumbs.get_by_role("button", name="pos 2").click()
+    expect(inspector(page).get_by_text("position 2")).to_be_visible()
+    expect(crumbs.get_by_role("listitem")).to_have_count(2)
+
+
+def test_the_baseline_is_seen_while_its_key_is_held(opened, lm):
+    edited = opened(AT + "&iv=M5.3:set:90@all;M4.7:set:90@all")
+    expect(the_sum(edited)).to_be_visible()
+    texts = lambda: edited.locator(".cell").all_inner_texts()  # noqa: E731
+    with_edits = texts()
+    edited.keyboard.down("b")
+    plain = opened(AT)
+    expect(the_sum(plain)).to_be_visible()
+    assert texts() == plain.locator(".cell").all_inner_texts() != with_edits
+    edited.keyboard.up("b")
+    assert texts() == with_edits
+
+
+def test_tokens_are_copied_as_they_are(clipboard):
+    page = clipboard(AT)
+    expect(the_sum(page)).to_be_visible()
+    page.evaluate("getSelection().selectAllChildren(document.querySelectorAll('.grid-token .tok')[1])")
+    page.keyboard.press("Control+c")
+    assert page.evaluate("navigator.clipboard.readText()") == " first"
+
+
+def test_a_prompt_too_long_offers_its_end(opened, lm):
+    page = opened("#/trace?p=" + "+".join(["word"] * (lm.n_ctx + 20)))
+    page.get_by_role("button", name=re.compile(f"^Keep the last {lm.n_ctx} of ")).click()
+    expect(grid(page)).to_have_attribute("aria-colcount", str(lm.n_ctx + 1))
+    opened.complaints[:] = [c for c in opened.complaints if "422" not in c]
+
+
+def test_a_sub_update_opens_in_place(opened, index):
+    page = opened(f"#/layer?L=3&p={PROMPT.replace(' ', '%20')}")
+    row = page.locator(".sub-update").first
+    layer, number = map(int, re.findall(r"\d+", row.get_by_role("link").inner_text()))
+    row.get_by_text("Tokens and triggers").click()
+    expect(row.get_by_text("suppresses")).to_be_visible()
+    marks = [r["token"].strip() for r in index.triggers(layer, number, 2, context=16).to_dict()["rows"]]
+    expect(row.locator("mark")).to_have_count(len(marks))
+    assert [m.strip() for m in row.locator("mark").all_inner_texts()] == marks
+
+
+def test_what_was_asked_is_copied_as_a_citation(clipboard):
+    page = clipboard(AT + "&pos=3&iv=M3.5:set:9@all")
+    expect(the_sum(page)).to_be_visible()
+    page.get_by_role("button", name="Copy or export").click()
+    page.get_by_role("menuitem", name="Copy as a citation").click()
+    expect(page.get_by_text("Citation copied")).to_be_visible()
+    said = page.evaluate("navigator.clipboard.readText()")
+    assert said.startswith(f"unembed {__version__}: wren") and "position 3; edits set_coefficient(3, 5, 9.0)" in said
