@@ -142,6 +142,7 @@ def test_faults_are_one_line(unembed: Run, folder: Path, tmp_path: Path, gpt2_fo
         (("index", "triggers", folder, 9, 0), "layer 9"),
         (("index", "promoting", folder, "Quetzal"), "is not one token"),
         (("index", "sql", folder, "DROP TABLE triggers"), "a DROP statement"),
+        (("index", "sql", folder, "INSERT INTO labels VALUES (1)"), "an INSERT statement"),
         (("index", "sql", folder, "SELECT x FROM nowhere"), "the query failed"),
         (("index", "export", folder, tmp_path / "out.xlsx"), "export as 'xlsx'"),
         (("index", "firing", folder, "a", "--model", "attn-2l"), "is not of attn-2l"),

@@ -121,6 +121,12 @@ def is_complete(folder: Path) -> bool:
         return False
 
 
+def deliver_status(index: Any, as_json: bool) -> None:
+    """What an index is of and how far it has come."""
+    state = index.status()
+    deliver({"schema": "unembed.index.status/1", **state}, as_json, lambda: print("\n".join(status_lines(state))))
+
+
 def status_lines(state: dict[str, Any]) -> list[str]:
     """A status for people."""
     facts, passport = state["facts"], state["passport"]

@@ -79,7 +79,8 @@ class Sql:
             raise InvalidInput(f"{len(statements)} SQL statements", why="one SELECT is run at a time")
         if statements[0].type != duckdb.StatementType.SELECT:
             kind = str(statements[0].type).rpartition(".")[2]
-            raise InvalidInput(f"a {kind} statement", why="an index is only read", instead="Write one SELECT")
+            article = "an" if kind[0] in "AEIOU" else "a"
+            raise InvalidInput(f"{article} {kind} statement", why="an index is only read", instead="Write one SELECT")
         cursor = self._connection.cursor()
         cursor.register("labels", labels)
         timer = threading.Timer(timeout, cursor.interrupt)
