@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 PEERS := .peers/transformer-lens-4.3.0
 OLDEST := .peers/transformers-5.9.0
+WHEELS := .cache/wheels
 PROMPT ?= Once upon a time there was a little
 
 .DEFAULT_GOAL := help
-.PHONY: oldest toxic-model toxicity-scorer browser help run test lint bench docs models parity readme clean
+.PHONY: oldest wheel toxic-model toxicity-scorer browser help run test lint bench docs models parity readme clean
 
 help:  ## list what there is
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -27,6 +28,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "Installing what tests and checks need" >&2
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-browser: $(VENV)/.installed-dev
+	@$(PIP) --editable '.[browser]'
 	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
@@ -49,8 +54,7 @@ run: $(VENV)/.installed $(READY)  ## install, index the embedded model, then tra
 test: $(VENV)/.installed-dev  ## all tests but those in a browser
 	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --ignore tests/browser $(ARGS)
 
-browser: $(VENV)/.installed-dev  ## the explorer in headless Chromium (a `chromium` on the path)
-	@$(PIP) --editable '.[browser]'
+browser: $(VENV)/.installed-browser  ## the explorer in headless Chromium (a `chromium` on the path)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser $(ARGS)
 
 lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between rooms
@@ -63,7 +67,7 @@ lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between roo
 BENCHMARKS := $(filter-out $(addprefix benchmarks/,measure.py toxicity.py faults.py),$(wildcard benchmarks/*.py))
 
 bench: $(VENV)/.installed-dev  ## measure every claim, write benchmarks/RESULTS.md (about an hour; Chromium for the explorer)
-	@$(PIP) --editable '.[browser,ray,report,concepts,peers]'
+	@$(PIP) --editable '.[browser,ray,nlp]' fastcluster  # TransformerLens has an environment of its own
 	@for script in $(BENCHMARKS); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
 docs: $(VENV)/.installed-docs  ## build the documentation into site/
@@ -89,11 +93,10 @@ clean:  ## remove what make made, the virtual environment included
 
 $(PEERS)/.installed: pyproject.toml constraints.txt  # TransformerLens brings a hundred packages; they stay away from .venv
 	@$(PYTHON) -m venv $(PEERS)
-	@$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet torch==2.13.0 transformer-lens==4.3.0 pytest hypothesis beartype scipy
-	@$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable .
+	@$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[parity]' transformer-lens==4.3.0
 	@touch $@
 
-parity: $(PEERS)/.installed  ## the same numbers from TransformerLens, in an environment of its own
+parity: $(PEERS)/.installed  ## the same numbers from TransformerLens and other libraries, in an environment of its own
 	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -p no:cacheprovider -W ignore tests/parity
 
 $(OLDEST)/.installed: pyproject.toml  # only what differs from .venv, put before it on the path
@@ -107,3 +110,12 @@ oldest: $(VENV)/.installed-dev $(OLDEST)/.installed  ## every model family under
 	@PYTHONPATH=$(OLDEST) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -p no:cacheprovider \
 		-W 'ignore:`torch.jit.script` is deprecated:DeprecationWarning' -k 'not nemotron and not gemma2-source' \
 		tests/models tests/stream tests/test_account.py tests/test_lens.py tests/test_trace.py $(ARGS)
+
+# Every requirement as a file, so that the wheel can be installed where there is no index.
+$(WHEELS)/.downloaded: pyproject.toml constraints.txt | $(VENV)/.installed-dev
+	@rm -rf $(WHEELS)
+	@$(BIN)/python -m pip download --disable-pip-version-check --quiet --constraint constraints.txt --no-build-isolation --dest $(WHEELS) .
+	@touch $@
+
+wheel: $(WHEELS)/.downloaded  ## build the wheel from the sdist, install it in an environment of its own, use it without network
+	@$(BIN)/python -m tests.package.alone $(WHEELS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -34,6 +35,31 @@ def test_a_missing_requirement_comes_with_its_command(monkeypatch: pytest.Monkey
     assert found["ray"].command == "pip install 'unembed[ray]'"
     assert found["rich"].state == "too old or new"
     assert "rich" in found["rich"].command
+
+
+EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize("extra", sorted(set(EXTRAS) - {"all", "test", "lint"}))
+def test_every_extra_that_is_missing_comes_with_its_command(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`all`, `test` and `lint` are parts or sums of others."""
+    asked = [f'{line}; extra == "{name}"' for name, lines in EXTRAS.items() for line in lines]
+    monkeypatch.setattr(environment.metadata, "requires", lambda _: asked)
+
+    def without(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(environment.metadata, "version", without)
+    assert f"pip install 'unembed[{extra}]'" in {finding.command for finding in examine()}
+
+
+def test_an_extra_holds_what_the_extras_it_names_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ['unembed[a]; extra == "dev"', 'torch>=2; extra == "dev"', 'numpy; extra == "a"', 'absent; extra == "a"']
+    monkeypatch.setattr(environment.metadata, "requires", lambda _: asked)
+    found = {finding.what: finding for finding in examine()}
+    assert (found["[dev]"].found, found["[dev]"].state) == ("2 of 3 packages", "absent")
+    asked.remove(asked[-1])
+    assert {finding.what: finding for finding in examine()}["[dev]"].state == "ok"
 
 
 def test_missing_weights_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -42,15 +42,23 @@ _USES = {
     "serve": "unembed serve",
     "ray": "sweeps on several machines",
     "notebook": "widgets in Jupyter",
+    "nlp": "early exit by classifiers",
     "data": "corpora by their Hugging Face name",
     "big": "models spread over several devices",
 }
 """Extras that a user would choose, and what for; the empty one stands for what is always required."""
+_WORK = {
+    "dev": "make test, make lint",
+    "browser": "make browser",
+    "docs": "make docs",
+    "parity": "make parity",
+}
+"""Extras for work on unembed itself, and what for: one finding each, because they hold many packages."""
 
 
 def examine() -> list[Finding]:
     """Look at everything once; nothing is imported but torch, and that only for its devices."""
-    return [*_python(), *_packages(), *_devices(), *_shipped()]
+    return [*_python(), *_packages(), *_extras_for_work(), *_devices(), *_shipped()]
 
 
 def _python() -> Iterator[Finding]:
@@ -80,6 +88,31 @@ def _packages() -> Iterator[Finding]:
         fits = requirement.specifier.contains(version, prereleases=True)
         command = "" if fits else f"pip install '{requirement.name}{requirement.specifier}'"
         yield Finding(requirement.name, version, "ok" if fits else "too old or new", _USES[extra], command)
+
+
+def _extras_for_work() -> Iterator[Finding]:
+    for extra, use in _WORK.items():
+        wanted = _whole_extra(extra)
+        if not wanted:
+            continue
+        there = sum(_fits(requirement) for requirement in wanted)
+        state: State = "ok" if there == len(wanted) else "absent"
+        command = "" if state == "ok" else f"pip install 'unembed[{extra}]'"
+        yield Finding(f"[{extra}]", f"{there} of {len(wanted)} packages", state, use, command)
+
+
+def _whole_extra(extra: str) -> list[Requirement]:
+    """What an extra asks for, with what the extras it names ask for."""
+    asked = [r for r in map(Requirement, metadata.requires("unembed") or []) if _asked_by(r, extra)]
+    own = [r for r in asked if r.name != "unembed"]
+    return own + [r for other in asked if other.name == "unembed" for name in other.extras for r in _whole_extra(name)]
+
+
+def _fits(requirement: Requirement) -> bool:
+    try:
+        return requirement.specifier.contains(metadata.version(requirement.name), prereleases=True)
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def _asked_by(requirement: Requirement, extra: str) -> bool:

@@ -59,7 +59,7 @@ class Classifier:
             from sklearn.model_selection import GridSearchCV
         except ImportError as error:
             raise ExtraMissing(
-                "scikit-learn is not installed", why="classifiers need it", instead="pip install 'unembed[report]'"
+                "scikit-learn is not installed", why="classifiers need it", instead="pip install 'unembed[nlp]'"
             ) from error
         weights, biases = [], []
         saturation = found.saturation.numpy()
