@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, OutOfRange, SumNotProved
+from unembed.errors import InvalidInput, OutOfRange, SumNotProved, integer
 from unembed.lens import final_scale, logit_direction
 from unembed.models.decoder import Decoder
 from unembed.results.shown import Shown
@@ -108,6 +108,8 @@ class _Columns:
 
 def points_needed(lm: Decoder, by: str) -> tuple[str, ...]:
     """What a run must have kept for an account of this kind."""
+    if by not in BY:
+        raise InvalidInput(f"by {by!r}", why=f"it is none of {', '.join(BY)}")
     points = ["resid_pre", "resid_post", "attn_out"]
     if any(b.feed_forward is not None for b in lm.structure.blocks):
         points.append("mlp_out")
@@ -123,7 +125,7 @@ def position_of(run: Run, position: int, row: int = 0) -> int:
     Raises:
         OutOfRange: the row has no such position.
     """
-    real = run.attention_mask[row].nonzero()[:, 0]
+    real, position = run.attention_mask[row].nonzero()[:, 0], integer("position", position)
     if not -len(real) <= position < len(real):
         raise OutOfRange(f"position {position}", why=f"the prompt has {len(real)} tokens, 0 to {len(real) - 1}")
     return int(real[position])

@@ -21,7 +21,9 @@ Each message has three parts: what failed (with the offending value), why, and w
 
 from __future__ import annotations
 
+import operator
 import re
+from typing import Any
 
 
 class UnembedError(Exception):
@@ -106,3 +108,41 @@ class CheckpointFault(UnembedError):
 
 class ExtraMissing(UnembedError):
     """An optional dependency is not installed; the message names the extra."""
+
+
+LARGEST = 2**31 - 1
+"""The largest count that is taken; no machine holds a longer list."""
+
+
+def integer(what: str, number: Any) -> int:
+    """A Python int: what NumPy and torch take for a whole number passes, 3.5 and "3" do not.
+
+    Raises:
+        InvalidInput: it is no whole number.
+    """
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise InvalidInput(f"{what} {number!r:.60}", why="it is no whole number") from None
+
+
+def whole(what: str, number: Any, least: int = 1, most: int = LARGEST) -> int:
+    """A count as a Python int, checked.
+
+    Raises:
+        InvalidInput: it is no whole number, or outside `least` to `most`.
+    """
+    found = integer(what, number)
+    if not least <= found <= most:
+        bound = f"at least {least}" if found < least else f"at most {most}"
+        raise InvalidInput(f"{what} {found}", why=f"it must be {bound}")
+    return found
+
+
+def seeded(seed: Any) -> int:
+    """A seed that every source of chance here takes.
+
+    Raises:
+        InvalidInput: it is no whole number from 0 to 2**32 - 1.
+    """
+    return whole("seed", seed, 0, 2**32 - 1)

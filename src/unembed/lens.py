@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, whole
 from unembed.models.decoder import Decoder
 from unembed.names import BASES
 
@@ -152,6 +152,7 @@ def read(
 
     Memory: ROWS * COLUMNS scores at a time beside the result.
     """
+    top = whole("top", top)
     positions = x.shape[:-1]
     flat = x.reshape(-1, x.shape[-1])
     scales = None if scale is None else scale.expand(*positions, 1).reshape(-1, 1)

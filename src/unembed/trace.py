@@ -11,12 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.account import Account, account, points_needed, position_of
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, whole
 from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.memories.events import Event, events_of
 from unembed.memories.sub_updates import Dominant, dominant, token_scores
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
+from unembed.names import POINTS, STREAM_POINTS
 from unembed.results import Passport
 from unembed.results.shown import Shown
 from unembed.stream.edits import Edit
@@ -230,8 +231,9 @@ class Trace(Shown):
         return self._readings[key]
 
     def _read(self, point: str, top: int, basis: str, hide_unlearned: bool) -> Readings:
-        if top < 1:
-            raise InvalidInput(f"top {top}", why="at least one token must be listed")
+        top = whole("top", top)
+        if point in POINTS and point not in STREAM_POINTS:
+            raise InvalidInput(f"readings of {point}", why=f"the stream is read at {', '.join(STREAM_POINTS)}")
         kept = point in self.run
         if not kept:
             self.run_with((point,))
@@ -353,8 +355,7 @@ class Trace(Shown):
         layers = [lm.layer(n) for n in layers]
         for n in layers:
             lm.feed_forward(n)
-        if top < 1:
-            raise InvalidInput(f"top {top}", why="at least one sub-update must be listed")
+        top = whole("top", top)
         column = position_of(self.run, position)
         target = None if token is None else lm.single_token(token)
         found = [dominant(self.run.at("coefficients", n)[0, column], lm.weights.W_out[n], top) for n in layers]

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.sides import reading, writing
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, seeded
 from unembed.models.decoder import Decoder
 
 MODES = ("q", "k", "v")
@@ -167,7 +167,7 @@ def random_baseline(lm: Decoder, n_heads: int = 64, seed: int = 0) -> float:
 
     The same for Q, K and V: each is a product of two factors (d_model, d_head) on either side.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seeded(seed))
     n = max(2, min(n_heads, _HEADS))
     a_out, a_in, b_out, b_in = (torch.randn(n, lm.d_model, lm.d_head, generator=generator) for _ in range(4))
     a, b = Gram.of(a_out, a_in), Gram.of(b_out, b_in)

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.attention.frozen import FrozenRun, frozen_run, orders
-from unembed.errors import InvalidInput, OutOfMemory, OutOfRange
+from unembed.errors import InvalidInput, OutOfMemory, OutOfRange, whole
 from unembed.models.decoder import Decoder
 from unembed.stream.run import Tokens
 
@@ -110,8 +110,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
 
     Memory: one stream (pos, d_model) for every path below the highest order, and one vector for every path.
     """
-    if order < 0:
-        raise InvalidInput(f"order {order}", why="a path goes through no head, one, two, ...")
+    order = min(whole("order", order, 0), lm.n_layers)  # no path goes through more heads than there are layers
     frozen = frozen_run(lm, tokens)
     n_batch, pos = frozen.run.tokens.shape
     if n_batch != 1:

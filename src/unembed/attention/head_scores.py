@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, seeded, whole
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.stream.run import forward_arguments, prepare
@@ -69,7 +69,7 @@ class HeadScores:
 
     def top(self, kind: str, k: int = 5) -> list[tuple[int, int, float]]:
         """The heads with the largest scores of a kind: (layer, head, score)."""
-        scores = self[kind]
+        scores, k = self[kind], whole("k", k)
         best = scores.flatten().topk(min(k, scores.numel()))
         heads = scores.shape[1]
         return [(int(i) // heads, int(i) % heads, float(v)) for i, v in zip(best.indices, best.values, strict=True)]
@@ -85,6 +85,7 @@ def repeated_tokens(
     Raises:
         InvalidInput: too short to repeat, or longer than the context.
     """
+    n_sequences, seed = whole("n_sequences", n_sequences), seeded(seed)
     front = _front(lm)
     if length is None:
         length = 64 if lm.n_ctx is None else min(64, (lm.n_ctx - len(front)) // 2)

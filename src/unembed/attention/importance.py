@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unembed.attention.frozen import FrozenRun, frozen_run, orders
 from unembed.attention.windows import windows_of
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, whole
 from unembed.models.decoder import Decoder
 from unembed.stream.run import prepare
 
@@ -81,7 +81,11 @@ def term_importance(
 
     Memory: order + layers + 1 streams of a batch, its patterns and its logits for one order.
     """
-    highest = min(lm.n_layers, 3 if lm.n_layers > 4 else lm.n_layers) if order is None else min(order, lm.n_layers)
+    highest = (
+        min(lm.n_layers, 3 if lm.n_layers > 4 else lm.n_layers)
+        if order is None
+        else min(whole("order", order, 0), lm.n_layers)
+    )
     losses = torch.zeros(highest + 1, dtype=torch.float64)
     by_layer = torch.zeros(lm.n_layers, dtype=torch.float64)
     own, count = 0.0, 0

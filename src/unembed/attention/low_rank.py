@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from unembed.attention import entries
-from unembed.errors import InvalidInput, OutOfRange
+from unembed.errors import InvalidInput, OutOfRange, integer
 
 
 class Svd(NamedTuple):
@@ -192,12 +193,14 @@ class LowRank:
     def _ids(self, ids: Tensor | int | list[int] | slice, axis: int) -> Tensor | list[int] | slice:
         if isinstance(ids, slice):
             return ids
-        chosen = torch.as_tensor([ids] if isinstance(ids, int) else ids)
-        n = self.shape[axis]
-        if chosen.numel() and (int(chosen.min()) < -n or int(chosen.max()) >= n):
-            what = "row" if axis == -2 else "column"
-            raise OutOfRange(f"{what} {int(chosen.max())}", why=f"the matrix has {n}, counted 0 to {n - 1}")
-        return chosen.to(self.left.device)
+        n, what = self.shape[axis], "row" if axis == -2 else "column"
+        if not isinstance(ids, Tensor):
+            ids = [integer(what, i) for i in (ids if isinstance(ids, Iterable) else [ids])]
+        ends = [ids.min(), ids.max()] if isinstance(ids, Tensor) and ids.numel() else ids
+        for i in map(int, ends):
+            if not -n <= i < n:
+                raise OutOfRange(f"{what} {i}", why=f"the matrix has {n}, counted 0 to {n - 1}")
+        return torch.as_tensor(ids, dtype=torch.long, device=self.left.device)
 
 
 def by_modulus(values: Complex[Tensor, "*batch r"]) -> Complex[Tensor, "*batch r"]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from unembed.attention.low_rank import LowRank
 from unembed.attention.matrices import HeadMatrices
 from unembed.attention.windows import windows_of
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, whole
 from unembed.models.decoder import Decoder
 
 _BLOCK = 256
@@ -101,6 +101,8 @@ def skip_trigrams(
     Time: one pass of blocks over either circuit. The best triples come from the `top` sources whose best product is
     largest, and there from the `top` best destinations and outputs, so nothing else is looked at.
     """
+    # The best of a list lie among its `top` best sources, so a longer list than this could not be held anyway.
+    top = whole("top", top, most=10_000)
     both = centred(circuits, layer, head, basis, offset, hide_unlearned, among)
     n = len(both.ids)
     if source is None:

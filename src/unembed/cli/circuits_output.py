@@ -13,6 +13,20 @@ SCHEMA = "unembed.circuits/1"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
 _ROWS = 40
 _BAR = 8
+_HYPHENATED = {
+    "attention": "atten- tion",
+    "composition": "compo- sition",
+    "copying": "copy- ing",
+    "destination": "desti- nation",
+    "duplicate": "dupli- cate",
+    "eigenvalues": "eigen- values",
+    "induction": "induc- tion",
+    "matching": "match- ing",
+    "positive": "posi- tive",
+    "previous": "previ- ous",
+    "resting": "rest- ing",
+}
+"""Where a heading may break when a table is wider than the terminal."""
 
 
 def deliver(report: Any, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
@@ -70,16 +84,39 @@ def _table(exhibit: Any, width: int, plain: bool) -> Any:
     names = [n for n in exhibit.table.column_names if not n.endswith(("_low", "_high"))]
     widest = 5 + sum(max(len(_word(n)), 6) + 2 for n in names)
     bars = not plain and widest + (_BAR + 1) * len(exhibit.percent) <= width
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    headings, gap = {n: _word(n) for n in names}, 2
+    if _least(headings, rows, gap) > width:
+        headings = {n: " ".join(_HYPHENATED.get(word, word) for word in _word(n).split()) for n in names}
+        gap = 2 if _least(headings, rows, 2) <= width else 1
+    has_room = _least(headings, rows, gap) <= width
+    drawn = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim", show_edge=False)
     for name in names:
         numeric = all(isinstance(r[name], int | float | None) and not isinstance(r[name], bool) for r in rows)
-        drawn.add_column(_word(name), justify="right" if numeric and rows else "left", overflow="ellipsis")
+        drawn.add_column(
+            headings[name],
+            justify="right" if numeric and rows else "left",
+            overflow="ellipsis",
+            min_width=_longest(headings, rows, name) if has_room else None,
+        )
     for row in rows:
         drawn.add_row(*(_cell(name, row, exhibit, bars, visible_rich) for name in names))
     if len(exhibit.table) > _ROWS:
         drawn.caption = Text(f"{len(exhibit.table) - _ROWS:,} more rows: --csv, --json or --html", style="dim")
         drawn.caption_justify = "left"
     return drawn
+
+
+def _least(headings: dict[str, str], rows: list[dict[str, Any]], gap: int) -> int:
+    """The width below which some column would break inside a word."""
+    return sum(_longest(headings, rows, name) + gap for name in headings)
+
+
+def _longest(headings: dict[str, str], rows: list[dict[str, Any]], name: str) -> int:
+    """The longest word of a column; four cells of a number."""
+    words = headings[name].split()
+    for row in rows:
+        words += row[name].split() if isinstance(row[name], str) else ["100%"]
+    return max(map(len, words))
 
 
 def _word(name: str) -> str:

@@ -33,7 +33,7 @@ def draw_trace(view: TraceView, width: int, *, plain: bool = False) -> Any:
 
 def draw_explanation(view: TraceView, width: int, *, plain: bool = False) -> Any:
     """Header, the target's way through the layers, and the accounts of its logit."""
-    parts = [_header(view, width), _layers(view, width, plain)]
+    parts = [_header(view, width), _layers(view, width, plain), *_events(view, plain)]
     for account in view.accounts:
         parts += [Text(), _account(account, width, plain)]
     return Group(*parts)

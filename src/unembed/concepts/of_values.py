@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unembed.concepts.classes import COUNTED, KINDS, Classes
 from unembed.concepts.finding import MOST_EXPECTED, Concept, coverage, find_concepts
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, seeded, whole
 from unembed.lens import read
 from unembed.memories.clusters import cluster
 from unembed.memories.values import written_values
@@ -154,9 +154,8 @@ def sample_memories(
         InvalidInput: none are asked for.
         OutOfRange: there is no such layer.
     """
-    if per_layer < 1:
-        raise InvalidInput(f"{per_layer} memories of each layer", why="a sample needs at least one")
-    generator = torch.Generator().manual_seed(seed)
+    per_layer = whole("per_layer", per_layer)
+    generator = torch.Generator().manual_seed(seeded(seed))
     chosen = []
     for n in range(lm.n_layers) if layers is None else layers:
         layer, _ = lm.memory(n, 0)
@@ -194,6 +193,8 @@ def value_concepts(
         InvalidInput: the model has no tokenizer.
     """
     chosen = sample_memories(lm, per_layer, seed, layers) if memories is None else [lm.memory(*m) for m in memories]
+    if not chosen:
+        raise InvalidInput("concepts of no memories", instead="Name at least one, or none to have them drawn")
     values = torch.cat([written_values(lm, n, torch.tensor([i])) for n, i in chosen])
     return vector_concepts(
         lm,

@@ -43,7 +43,7 @@ def load_edits(path: str | os.PathLike[str], *, model: str | None = None) -> lis
     """
     try:
         stored = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot read edits from {path}", why=str(error), instead="Give a saved file") from error
     if not isinstance(stored, dict) or stored.get("schema") != SCHEMA or not isinstance(stored.get("edits"), list):
         raise InvalidInput(f"{path} holds no edits", why=f"its schema is not {SCHEMA}", instead="Save them again")

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, NotFinite
+from unembed.errors import InvalidInput, NotFinite, whole
 from unembed.models.decoder import Decoder
 from unembed.stream.edits import Edit
 from unembed.stream.watch import memory_guard, watch
@@ -39,7 +39,7 @@ def windows(
     Raises:
         InvalidInput: fewer than two tokens.
     """
-    size = min(window or 512, lm.n_ctx or 10**9)
+    size = min(whole("window", window or 512, 2), lm.n_ctx or 10**9)
     # Characters are never fewer than a quarter of a token here, so a long file is not tokenised for nothing.
     ids = lm.vocabulary.encode(text if max_tokens is None else text[: 16 * max_tokens + 64])[0][:max_tokens]
     if len(ids) < 2:
@@ -76,6 +76,10 @@ def perplexity(
 
     Memory: logits of 4,096 tokens at a time.
     """
+    if isinstance(rows, str):
+        raise InvalidInput(
+            "perplexity of a text", why="it is asked of windows of tokens", instead="Give windows(lm, text)"
+        )
     ask: Scores = scores or (lambda ids: lm.hf(ids, use_cache=False).logits)
     total = torch.zeros((), dtype=torch.float64)
     with watch(lm, {}, edits) if edits else nullcontext(), memory_guard("perplexity"):

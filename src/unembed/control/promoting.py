@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, whole
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
 from unembed.stream.run import run
@@ -54,6 +54,10 @@ def forms(lm: Decoder, word: str) -> list[int]:
         )
     unknown = getattr(tokenizer, "unk_token_id", None)
     for text in spellings:
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            raise InvalidInput(
+                f"word {text[:60]!r}", why="it holds half of a surrogate pair", instead="Give it as UTF-8"
+            )
         ids = tokenizer.encode(text, add_special_tokens=False)
         # A tokenizer that drops the space gives the same id twice; one that adds a bare space token gives two ids.
         if len(ids) == 1 and ids[0] != unknown and ids[0] not in found:
@@ -87,6 +91,9 @@ def promoting(lm: Decoder, words: Sequence[str], top: int = 5, *, preview: int =
 
     Memory: one score for each value and form.
     """
+    top = whole("top", top)
+    if isinstance(words, str):
+        raise InvalidInput(f"words {words[:60]!r}", why="they are a list", instead="Give ['happy', 'thank']")
     return [found for word in words for found in _promoting_one(lm, word, top, preview)]
 
 

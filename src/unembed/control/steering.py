@@ -14,7 +14,7 @@ import torch
 from unembed.control.edits_file import load_edits, save_edits
 from unembed.control.perplexity import default_text, perplexity, windows
 from unembed.control.promoting import Promoter, firing, promoting, words_of
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, whole
 from unembed.models.decoder import Decoder
 from unembed.results import Passport, Table
 from unembed.stream.edits import Edit, scale_coefficient, set_coefficient
@@ -93,6 +93,7 @@ def steer(
     """
     if not edits:
         raise InvalidInput("nothing to steer with", instead="Give at least one edit, or words to promote or suppress")
+    samples = whole("samples", samples, most=10_000)
     if samples > 1 and seed is None:
         raise InvalidInput(
             f"{samples} samples without a seed", why="greedy continuations are equal", instead="Give a seed"
@@ -123,6 +124,7 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
     Its passport notes `divergence`: KL(plain || edited) in nats, which is what the edits cost in surprise at this token
     if text went on as the model expects without them.
     """
+    top = whole("top", top)
     plain = run(lm, prompt).logits[0, -1].float().log_softmax(-1)
     edited = run(lm, prompt, (), edits).logits[0, -1].float().log_softmax(-1)
     divergence = float(torch.nn.functional.kl_div(edited, plain, reduction="sum", log_target=True))

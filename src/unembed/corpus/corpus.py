@@ -15,7 +15,7 @@ from unembed.corpus.markup import detokenized
 from unembed.corpus.readers import SHIPPED, Reading, documents_of, paths_of
 from unembed.corpus.segmenting import sentence_segments, window_segments
 from unembed.corpus.segments import Batch, Document, Encoder, Segment
-from unembed.errors import CorpusUnreadable, InvalidInput
+from unembed.errors import CorpusUnreadable, InvalidInput, whole
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ def open_corpus(
         raise InvalidInput(f"window={window}", why="a window holds two tokens or more")
     if overlap is not None and (overlap < 0 or (window is not None and overlap >= window)):
         raise InvalidInput(f"overlap={overlap}", why="it must be at least 0 and smaller than the window")
-    if max_documents is not None and max_documents < 1:
-        raise InvalidInput(f"max_documents={max_documents}", why="it must be at least 1")
+    if max_documents is not None:
+        max_documents = whole("max_documents", max_documents)
     reading = Reading(column, errors, markup)
     rest = (reading, segmentation, window, overlap, detokenize, max_documents)
     if source is None:

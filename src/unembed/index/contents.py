@@ -175,17 +175,6 @@ class Contents:
         return Table(title, columns, self.passport)
 
 
-def positive(name: str, number: int) -> int:
-    """A count, checked.
-
-    Raises:
-        InvalidInput: it is less than 1.
-    """
-    if number < 1:
-        raise InvalidInput(f"{name} {number}", why="it must be at least 1")
-    return number
-
-
 def shortened(text: str) -> str:
     """A text short enough for a title."""
     return text if len(text) <= 40 else text[:39] + "…"

@@ -9,19 +9,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from unembed.corpus import Corpus, open_corpus
-from unembed.errors import IndexFault
+from unembed.errors import IndexFault, whole
 from unembed.index import build as building
-from unembed.index import firing, queries, tables
-from unembed.index.contents import Contents, positive
+from unembed.index import firing, queries, state, tables
+from unembed.index.contents import Contents
 from unembed.index.estimate import Estimate, estimate
 from unembed.index.export import export
 from unembed.index.fingerprint import weights_fingerprint
 from unembed.index.labels import COLUMNS as LABEL_COLUMNS
 from unembed.index.labels import Labels
-from unembed.index.manifest import Manifest, fault, read_manifest
+from unembed.index.manifest import Manifest, read_manifest
 from unembed.index.plan import By, Poles, Settings
 from unembed.index.sql import Sql
 from unembed.index.vectors import Vectors
@@ -243,7 +241,7 @@ class Index(Contents):
             Columns layer, index, pole, coefficient, strength, place (how many of the stored triggers are stronger),
             position and token (where in the text), top_tokens (what the value promotes).
         """
-        return firing.firing_on(self, self.model, text, positive("top", top), by)
+        return firing.firing_on(self, self.model, text, whole("top", top), by)
 
     def search(self, text: str, top: int = 20, *, pole: str = "positive", context: int | None = None) -> Table:
         """Triggers whose text holds words: full-text search, the strongest triggers first.
@@ -278,7 +276,7 @@ class Index(Contents):
         vectors = self._vectors[among]
         cosines = vectors.cosines(vectors.row(layer, index))
         cosines[self.row(layer, index)] = -2.0
-        best, rows = cosines.topk(min(positive("top", top), len(cosines) - 1))
+        best, rows = cosines.topk(min(whole("top", top), len(cosines) - 1))
         columns = self.memories(rows.numpy()) | {"cosine": best.tolist(), "top_tokens": self.top_tokens(rows.numpy())}
         return self.table(f"{among.capitalize()} most similar to {layer}.{index}", columns)
 
@@ -292,7 +290,7 @@ class Index(Contents):
         """
         with self._opening:
             sql = self._sql
-        return self.table(query.strip(), sql.select(query, self._label_table(), timeout=timeout))
+        return self.table(query.strip(), sql.select(query, Labels(self.path).arrow(), timeout=timeout))
 
     @cached_property
     def _sql(self) -> Sql:
@@ -305,35 +303,11 @@ class Index(Contents):
 
     def status(self) -> dict[str, Any]:
         """What the index is of, how far its build has come, and bytes by part, as JSON can hold it."""
-        manifest = self.manifest
-        parts: dict[str, int] = {}
-        for entry in manifest.files:
-            parts[entry.part] = parts.get(entry.part, 0) + entry.size
-        return {
-            "path": str(self.path),
-            "state": manifest.state,
-            "passport": self.passport.to_dict(),
-            "weights": manifest.weights,
-            "settings": dict(manifest.settings),
-            "layers": len(manifest.layers),
-            "keys": self.n_keys,
-            "poles": list(self.poles) if manifest.has("triggers") else [],
-            "facts": dict(manifest.facts),
-            "parts": parts,
-            "bytes": sum(parts.values()),
-            "labels": len(self.labels()),
-        }
+        return state.status(self)
 
     def verify(self) -> Table:
         """Every file beside its checksum: columns file, part, bytes, fault (None where the file is sound)."""
-        files = self.manifest.files
-        columns = {
-            "file": [entry.path for entry in files],
-            "part": [entry.part for entry in files],
-            "bytes": [entry.size for entry in files],
-            "fault": [fault(self.path, entry) for entry in files],
-        }
-        return self.table(f"Files of index {self.path}", columns)
+        return state.files(self)
 
     def export(
         self,
@@ -394,15 +368,3 @@ class Index(Contents):
             layer, index = self.memory(0 if layer is None else layer, index)
         rows = Labels(self.path).rows(layer, index)
         return self.table("Labels", {name: [row[name] for row in rows] for name in LABEL_COLUMNS})
-
-    def _label_table(self) -> pa.Table:
-        rows = Labels(self.path).rows()
-        types = {"id": pa.int64(), "layer": pa.int32(), "index": pa.int32()}
-        return pa.table(
-            {
-                name: pa.array(
-                    [str(row[name]) if name == "notes" else row[name] for row in rows], types.get(name, pa.string())
-                )
-                for name in LABEL_COLUMNS
-            }
-        )

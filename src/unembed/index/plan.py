@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from unembed.corpus import Corpus
-from unembed.errors import IndexFault, InvalidInput, Unsupported
+from unembed.errors import IndexFault, InvalidInput, Unsupported, whole
 from unembed.index.fingerprint import weights_fingerprint
 from unembed.index.lock import NAME as LOCK_NAME
 from unembed.index.manifest import NAME as MANIFEST_NAME
@@ -50,6 +51,13 @@ class Settings:
     tokens_per_batch: int = 2048
     engine: str | Ray = "local"
 
+    def __post_init__(self) -> None:
+        """Counts as plain ints, so that the manifest can hold them; refuse those that make no sense."""
+        least = {"top": 1, "top_tokens": 1, "min_prefix": 0, "per_document": 1, "tokens_per_batch": 1}
+        for name, bound in least.items():
+            if (number := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(name, number, bound))
+
     def identity(self) -> dict[str, Any]:
         """What changes the content; a build with another identity is another index."""
         return {name: value for name, value in vars(self).items() if name not in ("engine", "tokens_per_batch")}
@@ -65,8 +73,6 @@ def planned(lm: Decoder, corpus: Corpus, settings: Settings) -> Manifest:
     if not lm.d_mlp:
         lm.feed_forward(0)
         raise Unsupported(f"an index of {lm.name}", why="it has no memories")
-    if settings.top < 1 or settings.top_tokens < 1:
-        raise InvalidInput("an index of nothing", why="top and top_tokens must be at least 1")
     passport = Passport(
         lm.name, lm.revision, str(lm.dtype).removeprefix("torch."), corpus.fingerprint, basis="raw",
         notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation},
@@ -86,7 +92,14 @@ def check_place(folder: Path) -> None:
     Raises:
         InvalidInput: it holds other files, or is a file.
     """
-    if folder.exists() and not folder.is_dir():
+    try:
+        is_file = folder.exists() and not folder.is_dir()
+        if b"\0" in os.fsencode(folder):
+            raise ValueError("a NUL")
+    except (OSError, ValueError) as error:  # ValueError: a NUL, or half of a surrogate pair
+        why = getattr(error, "strerror", None) or "no folder can have this name"
+        raise InvalidInput(f"cannot build in {str(folder)[:60]!r}", why=why, instead="Give another name") from error
+    if is_file:
         raise InvalidInput(f"cannot build in {folder}", why="it is a file", instead="Give the name of a folder")
     if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
         return

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, whole
 from unembed.index import text_search
-from unembed.index.contents import Contents, positive, shortened
+from unembed.index.contents import Contents, shortened
 from unembed.results import Table
 
 _PLACE_COLUMNS = ("document", "sentence", "position", "prefix", "token", "next_token")
@@ -19,7 +19,7 @@ def triggers(held: Contents, layer: int, index: int, top: int, pole: str, contex
     coefficient, position = held.pole(pole)
     layer, index = held.memory(layer, index)
     row = held.row(layer, index)
-    n = min(positive("top", top), int((position[row] >= 0).sum()))
+    n = min(whole("top", top), int((position[row] >= 0).sum()))
     columns = {"rank": list(range(n)), "coefficient": coefficient[row][:n].tolist()}
     columns |= _places(held, position[row][:n], context)
     return held.table(f"Triggers of key {layer}.{index}, {pole} coefficients", columns)
@@ -28,7 +28,7 @@ def triggers(held: Contents, layer: int, index: int, top: int, pole: str, contex
 def value_tokens(held: Contents, layer: int, index: int, top: int) -> Table:
     """See `Index.value_tokens`."""
     layer, index = held.memory(layer, index)
-    token, score = (part[held.row(layer, index)][: positive("top", top)] for part in held.readings)
+    token, score = (part[held.row(layer, index)][: whole("top", top)] for part in held.readings)
     columns = {"rank": list(range(len(token))), "token_id": token.tolist()}
     columns |= {"token": [held.strings[i] for i in token], "score": score.tolist()}
     return held.table(f"Top tokens of value {layer}.{index}", columns)
@@ -45,7 +45,7 @@ def promoting(held: Contents, token: str | int, top: int, by: str) -> Table:
     if by == "rank":
         order = np.argsort(ranks, kind="stable")
         rows, ranks = rows[order], ranks[order]
-    rows, ranks = rows[: positive("top", top)], ranks[:top]
+    rows, ranks = rows[: whole("top", top)], ranks[:top]
     columns: dict[str, Any] = held.memories(rows) | {"rank": ranks.tolist(), "score": scores[rows, ranks].tolist()}
     columns["top_tokens"] = held.top_tokens(rows)
     return held.table(f"Values that promote {held.strings[number]!r}, {len(found):,} in all", columns)
@@ -55,7 +55,7 @@ def search(held: Contents, text: str, top: int, pole: str, context: int | None) 
     """See `Index.search`."""
     held.need("search")
     match = text_search.match_of(text)
-    positive("top", top)
+    whole("top", top)
     coefficient, position = held.pole(pole)
     passages = held.passages
     segments = text_search.segments_matching(held.path / "search.sqlite", match)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from unembed.errors import InvalidInput, OutOfRange
+from unembed.errors import InvalidInput, OutOfRange, integer
 from unembed.lens import read
 from unembed.memories.complete import complete_linkage
 from unembed.memories.dendrogram import Dendrogram
@@ -46,7 +46,11 @@ def dendrogram(
         raise InvalidInput(f"linkage {linkage!r}", why=f"it is none of {', '.join(LINKAGES)}")
     if metric != "cosine":
         raise InvalidInput(f"metric {metric!r}", why="the means of average linkage need cosine", instead="Use 'cosine'")
-    return LINKAGES[linkage](torch.as_tensor(vectors))
+    try:
+        rows = torch.as_tensor(vectors)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("vectors", why=str(error), instead="Give one row of numbers for each") from error
+    return LINKAGES[linkage](rows)
 
 
 def cluster(
@@ -70,7 +74,7 @@ def cluster(
 
     Memory: see `unembed.memories.linkage`.
     """
-    n = len(vectors)
+    n, n_clusters = len(vectors), integer("n_clusters", n_clusters)
     if not 1 <= n_clusters <= max(n, 1):
         raise OutOfRange(f"{n_clusters} clusters", why=f"there are {n} vectors, so 1 to {n}")
     return torch.from_numpy(dendrogram(vectors, linkage, metric).cut(n_clusters))
@@ -197,6 +201,9 @@ def cluster_values(
     Memory: two copies of the values in float32, and what `unembed.memories.linkage` states.
     """
     chosen = tuple(lm.layer(layer) for layer in (range(lm.n_layers) if layers is None else layers))
+    if not chosen:
+        raise InvalidInput("clusters of the values of no layer", instead="Name at least one layer")
+    n_clusters = integer("n_clusters", n_clusters)
     values = [written_values(lm, layer).float() for layer in chosen]
     memory = np.concatenate(
         [np.column_stack([np.full(len(v), layer), np.arange(len(v))]) for layer, v in zip(chosen, values, strict=True)]

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.corpus import Batch, Segment
-from unembed.errors import Unsupported
+from unembed.errors import Unsupported, seeded
 from unembed.lens import final_scale, read
 from unembed.memories.events import Event, elimination_layer, saturation_layer
 from unembed.memories.examples import draw_examples, example_batches
@@ -118,7 +118,7 @@ class EventRecorder(Reducer):
 
     def __init__(self, seed: int = 0) -> None:
         """`seed` is that of the random sub-updates."""
-        self.seed = seed
+        self.seed = seeded(seed)
 
     def start(self, lm: Decoder) -> None:
         """Begin empty.

@@ -14,7 +14,7 @@ from typing import Any
 
 from unembed.corpus import Batch, Corpus, Segment, open_corpus
 from unembed.corpus.batches import bucketed
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, seeded
 from unembed.models.decoder import Decoder
 
 _AHEAD = 32
@@ -35,6 +35,7 @@ def draw_examples(lm: Decoder, corpus: Corpus | str | Path | Any, n: int, seed: 
     """
     if n < 1:
         raise InvalidInput(f"{n} examples", why="a sample needs at least one")
+    seed = seeded(seed)
     draw = random.Random(seed)
     kept: list[Segment] = []
     seen = 0

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, whole
 from unembed.lens import COLUMNS, ROWS, read, top_k
 from unembed.models.decoder import Decoder
 
@@ -69,7 +70,7 @@ def value_readings(
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))
     hidden = lm.unlearned if hide_unlearned else None
     sizes = [lm.feed_forward(n).down_proj is not None and lm.weights.W_out[n].shape[0] for n in chosen]
-    k = min(k, lm.d_vocab)
+    k = min(whole("k", k), lm.d_vocab)
     ids = torch.empty(len(chosen), sizes[0], k, dtype=torch.int32)
     scores = torch.empty(len(chosen), sizes[0], k, dtype=torch.float32)
     done, total = 0, sum(sizes)
@@ -153,10 +154,9 @@ class Values:
     ) -> tuple[Int[Tensor, "*value k"], Float[Tensor, "*value k"]]:
         """Ids and scores of the tokens that values promote most (or, with `bottom`, suppress most)."""
         lm = self._lm
-        single = isinstance(index, int)
-        rows = torch.as_tensor([index] if single else index)
-        for i in rows.tolist():
-            lm.memory(layer, i)
+        several = index.tolist() if isinstance(index, Tensor) else index
+        single = not isinstance(several, Sequence | np.ndarray)
+        rows = torch.tensor([lm.memory(layer, i)[1] for i in ([several] if single else several)], dtype=torch.long)
         layer = lm.layer(layer)
         hidden = lm.unlearned if hide_unlearned else None
         scores, ids = _top(lm, written_values(lm, layer, rows.to(lm.device)), k, basis, bottom, hidden)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from unembed.errors import InvalidInput, OutOfRange, Unsupported
+from unembed.errors import InvalidInput, OutOfRange, Unsupported, integer
 from unembed.models.dry_run import vocabulary_size
 from unembed.models.loading import Opened
 from unembed.models.resolver import resolve
@@ -117,7 +117,8 @@ class Decoder:
             NotOneToken: the text is several tokens or none; the message says which and suggests a leading space.
             OutOfRange: the id is not in the vocabulary.
         """
-        if isinstance(target, int):
+        if not isinstance(target, str):
+            target = integer("token", target)
             if not 0 <= target < self.d_vocab:
                 raise OutOfRange(f"token {target}", why=f"the vocabulary of {self.name} is 0 to {self.d_vocab - 1}")
             return target
@@ -156,6 +157,7 @@ class Decoder:
         return layer, self._within(f"memory in layer {layer}", index, self.weights.W_out[layer].shape[0])
 
     def _within(self, what: str, index: int, n: int) -> int:
+        index = integer(what, index)
         if not -n <= index < n:
             raise OutOfRange(
                 f"{what} {index}" if what in ("layer", "head") else f"{what}: {index}",

@@ -62,7 +62,7 @@ class Vocabulary:
 
     def decode(self, ids: Tensor | Sequence[int]) -> str:
         """The text of tokens."""
-        return str(self._tokenizer.decode(torch.as_tensor(ids).flatten().tolist()))
+        return str(self._tokenizer.decode(self._checked(ids)))
 
     def continuations(self, ids: Int[Tensor, "row pos"], start: int) -> list[str]:
         """The text of each row from column `start` on, as it continues the text of the columns before.
@@ -111,10 +111,17 @@ class Vocabulary:
 
     def strings(self, ids: Tensor | Sequence[int]) -> list[str]:
         """Each token's own text."""
-        flat = torch.as_tensor(ids).flatten().tolist()
-        if flat and not 0 <= min(flat) <= max(flat) < self._d_vocab:
-            raise InvalidInput("token ids", why=f"they must lie between 0 and {self._d_vocab - 1}")
-        return [self._strings[i] for i in flat]
+        return [self._strings[i] for i in self._checked(ids)]
+
+    def _checked(self, ids: Tensor | Sequence[int]) -> list[int]:
+        try:
+            flat = torch.as_tensor(ids).flatten().tolist()
+            inside = not flat or 0 <= min(flat) <= max(flat) < self._d_vocab
+        except (RuntimeError, TypeError, ValueError):
+            flat, inside = [], False
+        if not inside or any(isinstance(i, float) for i in flat):
+            raise InvalidInput("token ids", why=f"they must be whole numbers between 0 and {self._d_vocab - 1}")
+        return flat
 
     @cached_property
     def _by_string(self) -> dict[str, int]:
@@ -124,17 +131,20 @@ class Vocabulary:
         """The id of a text that is one token."""
         if text in self._by_string:
             return self._by_string[text]
+        if not _is_unicode(text):
+            raise NotOneToken(f"{text[:60]!r} is not one token", why="it holds half of a surrogate pair")
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
         if len(ids) == 1:
             return ids[0]
-        pieces = " + ".join(repr(s) for s in self.strings(ids)) or "nothing"
+        pieces = " + ".join(repr(s) for s in self.strings(ids[:20])) or "nothing"
+        pieces += f" and {len(ids) - 20} more" if len(ids) > 20 else ""
         spaced = f" {text}"
         hint = (
             f"Try {spaced!r} with its leading space"
             if not text.startswith(" ") and spaced in self._by_string
             else ("Choose one of these pieces")
         )
-        raise NotOneToken(f"{text!r} is not one token", why=f"it is {pieces}", instead=hint)
+        raise NotOneToken(f"{text[:200]!r} is not one token", why=f"it is {pieces}", instead=hint)
 
 
 def unlearned_by_counts(counts: Int[Tensor, " known"], d_vocab: int) -> Bool[Tensor, " d_vocab"]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
-
 from unembed.attention.circuits import Circuits
 from unembed.attention.direct_path import DirectPath
 from unembed.attention.erasing import MemoryManagement
@@ -15,7 +13,7 @@ from unembed.attention.geometry import Subspaces, VirtualWeights
 from unembed.attention.importance import TermImportance
 from unembed.attention.in_context import InContext
 from unembed.reports.parts import Exhibit, Figure, Section
-from unembed.results import Passport, Table
+from unembed.results import Passport, Table, visible
 
 
 def direct_path_section(circuits: Circuits, found: DirectPath, passport: Passport) -> Section:
@@ -53,7 +51,7 @@ def expansion_section(
     circuits: Circuits, found: Expansion, token: int, top: int, passport: Passport, name: str = "expansion"
 ) -> Section:
     """A token's logit by path: the largest terms, and the sums by order."""
-    (said,) = circuits.lm.token_strings(torch.tensor([token]))
+    said = visible(circuits.lm.token_strings([token])[0])
     share = found.share(token).double()
     order = share.abs().argsort(descending=True)[:top].tolist()
     terms = Table(

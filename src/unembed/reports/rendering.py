@@ -6,6 +6,7 @@ page.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -27,14 +28,15 @@ def prepared(out: str | os.PathLike[str]) -> Path:
         InvalidInput: the path is a file, or its parent does not exist.
     """
     folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"cannot write to {folder}", why="it is a file", instead="Give the name of a folder")
     try:
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file")
         for part in (folder, folder / TABLES, folder / FIGURES):
             part.mkdir(exist_ok=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL, or half of a surrogate pair
+        why = getattr(error, "strerror", None) or "no folder can have this name"
         raise InvalidInput(
-            f"cannot write to {folder}", why=error.strerror or str(error), instead="Give a folder in an existing one"
+            f"cannot write to {str(folder)[:60]!r}", why=why, instead="Give a folder in an existing one"
         ) from error
     return folder
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unembed.corpus import open_corpus
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, seeded
 from unembed.index.fingerprint import weights_fingerprint
 from unembed.models.decoder import Decoder
 from unembed.reports.parts import Report
@@ -87,7 +87,7 @@ def report(
         InvalidInput: no such study or option, the corpus is missing or too small, the folder cannot be written to.
         Unsupported: the model lacks what the study asks for.
     """
-    study = find(name)
+    study, seed = find(name), seeded(seed)
     if corpus is not None:
         # Opened here, so that what a stopped run left is known by the text's own fingerprint, not by its path.
         corpus = open_corpus(None if isinstance(corpus, str) and corpus == SHIPPED else corpus)

@@ -18,10 +18,11 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     try:
         is_folder = target.is_dir()
-    except OSError as error:
-        raise InvalidInput(
-            f"cannot write {str(target)[:60]}…", why=error.strerror or str(error), instead="Give another name"
-        ) from error
+        if b"\0" in os.fsencode(target):
+            raise ValueError("a NUL")
+    except (OSError, ValueError) as error:  # ValueError: a NUL, or half of a surrogate pair
+        why = getattr(error, "strerror", None) or "no file can have this name"
+        raise InvalidInput(f"cannot write {str(target)[:60]!r}", why=why, instead="Give another name") from error
     if not target.parent.is_dir():
         raise InvalidInput(
             f"cannot write {target}", why=f"the folder {target.parent} does not exist", instead="Create it first"

@@ -195,23 +195,30 @@ class Table:
             return " ".join(self._html_value(name, item) for item in value)
         return html.escape(_number(value))
 
-    def __rich__(self) -> Any:
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         """Title, first rows and passport as rich draws them."""
         from rich import box
-        from rich.console import Group
         from rich.table import Table as RichTable
 
         numeric = self._numeric(_SHOWN_ROWS)
-        shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-        for name in self.column_names:
-            justify = "right" if name in numeric else "left"
-            shown.add_column(visible_rich(name, prose=True), justify=justify, overflow="fold")
+        headings = {name: name.replace("_", " ") for name in self.column_names}  # a long one breaks between words
+        widths = {name: max(map(len, [*heading.split(), ""])) for name, heading in headings.items()}
+        has_room = sum(width + 2 for width in widths.values()) <= options.max_width
+        shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for name, heading in headings.items():
+            shown.add_column(
+                visible_rich(heading, prose=True),
+                justify="right" if name in numeric else "left",
+                overflow="fold",
+                min_width=widths[name] if has_room else None,
+            )
         for row in self._rows(_SHOWN_ROWS):
             shown.add_row(*(self._rich_value(name, value) for name, value in row.items()))
-        parts = [visible_rich(self.title, prose=True, style="bold"), shown]
+        yield visible_rich(self.title, prose=True, style="bold")
+        yield shown
         if len(self) > _SHOWN_ROWS:
-            parts.append(visible_rich(f"{len(self) - _SHOWN_ROWS:,} more rows", prose=True))
-        return Group(*parts, visible_rich(self.passport.line(), prose=True, style="dim"))
+            yield visible_rich(f"{len(self) - _SHOWN_ROWS:,} more rows", prose=True)
+        yield visible_rich(self.passport.line(), prose=True, style="dim")
 
     def _rich_value(self, name: str, value: object) -> Any:
         from rich.text import Text
@@ -228,7 +235,7 @@ class Table:
         from rich.console import Console
 
         out = io.StringIO()
-        Console(file=out, width=width, color_system=None, legacy_windows=False).print(self.__rich__())
+        Console(file=out, width=width, color_system=None, legacy_windows=False).print(self)
         return out.getvalue()
 
     def __str__(self) -> str:

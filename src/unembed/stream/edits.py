@@ -6,6 +6,7 @@ in a run, a trace and a generation alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +15,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from unembed.errors import InvalidInput, Unsupported
+from unembed.errors import LARGEST, InvalidInput, Unsupported, whole
 
 if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
@@ -35,8 +36,12 @@ class Edit:
 
     def __post_init__(self) -> None:
         """Refuse a value that would silently poison the run."""
-        if not torch.isfinite(torch.tensor(float(self.value))):
-            raise InvalidInput(f"edit value {self.value}", why="it is not a finite number")
+        try:
+            is_finite = math.isfinite(float(self.value))
+        except (OverflowError, TypeError, ValueError):
+            is_finite = False
+        if not is_finite:
+            raise InvalidInput(f"edit value {self.value!r:.60}", why="it is not a finite number")
         if isinstance(self.positions, str) and self.positions not in ("all", "last"):
             raise InvalidInput(f"positions {self.positions!r}", why='they are "all", "last" or a sequence of numbers')
 
@@ -53,34 +58,38 @@ class Edit:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Edit:
         """The edit that `to_dict` wrote."""
-        where = data.get("positions", "all")
-        return cls(**{**data, "positions": where if isinstance(where, str) else tuple(where)})
+        try:
+            where = data.get("positions", "all")
+            return cls(**{**data, "positions": where if isinstance(where, str) else tuple(where)})
+        except (AttributeError, TypeError) as error:
+            raise InvalidInput(f"edit {data!r:.80}", why=str(error), instead="Give what to_dict() returned") from error
 
 
 def _where(positions: str | int | Sequence[int]) -> Where:
     if isinstance(positions, str):
         return positions  # type: ignore[return-value]  (checked by Edit)
-    return (positions,) if isinstance(positions, int) else tuple(int(p) for p in positions)
+    several = positions if isinstance(positions, Iterable) else [positions]
+    return tuple(whole("position", p, -LARGEST) for p in several)
 
 
 def set_coefficient(layer: int, index: int, to: float, positions: str | int | Sequence[int] = "all") -> Edit:
     """Give a memory this coefficient, whatever the input. Source: Geva et al. 2022, section 6.1."""
-    return Edit("coefficient", "set", layer, index, float(to), _where(positions))
+    return Edit("coefficient", "set", layer, index, to, _where(positions))
 
 
 def scale_coefficient(layer: int, index: int, by: float, positions: str | int | Sequence[int] = "all") -> Edit:
     """Multiply a memory's coefficient; 0 silences it."""
-    return Edit("coefficient", "scale", layer, index, float(by), _where(positions))
+    return Edit("coefficient", "scale", layer, index, by, _where(positions))
 
 
 def add_to_coefficient(layer: int, index: int, amount: float, positions: str | int | Sequence[int] = "all") -> Edit:
     """Add to a memory's coefficient."""
-    return Edit("coefficient", "add", layer, index, float(amount), _where(positions))
+    return Edit("coefficient", "add", layer, index, amount, _where(positions))
 
 
 def scale_head(layer: int, head: int, by: float, positions: str | int | Sequence[int] = "all") -> Edit:
     """Multiply what a head writes (its z, before W_O); 0 ablates it."""
-    return Edit("head", "scale", layer, head, float(by), _where(positions))
+    return Edit("head", "scale", layer, head, by, _where(positions))
 
 
 def checked(lm: Decoder, edits: Iterable[Edit]) -> tuple[Edit, ...]:

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from unembed.errors import InvalidInput, NotFinite
+from unembed.errors import InvalidInput, NotFinite, UnembedError, seeded, whole
 from unembed.models.decoder import Decoder
 from unembed.stream.edits import Edit
 from unembed.stream.run import prepare
@@ -71,6 +71,7 @@ def generate_ids(
 
     Not every tokenizer makes the same tokens of its own text again, so what counts tokens counts these.
     """
+    max_new_tokens = whole("max_new_tokens", max_new_tokens)
     ids, mask = prepare(lm, list(prompts))
     if lm.n_ctx is not None and ids.shape[1] + max_new_tokens > lm.n_ctx:
         raise InvalidInput(
@@ -87,11 +88,17 @@ def generate_ids(
         watch(lm, {}, edits),
     ):
         if seed is not None:
-            torch.manual_seed(seed)
+            torch.manual_seed(seeded(seed))
         model: Any = lm.hf  # its generate() is a mixin that the type checker cannot see through
-        out = model.generate(
-            ids, attention_mask=mask, max_new_tokens=max_new_tokens, logits_processor=checks, **settings
-        )
+        try:
+            out = model.generate(
+                ids, attention_mask=mask, max_new_tokens=max_new_tokens, logits_processor=checks, **settings
+            )
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            if isinstance(error, UnembedError) or not options:
+                raise
+            named = ", ".join(f"{name}={value!r:.40}" for name, value in options.items())
+            raise InvalidInput(f"generating with {named}", why=str(error).split("\n")[0]) from error
     return out, ids.shape[1]
 
 

@@ -78,6 +78,8 @@ def prepare(
         ids = lm.encode(tokens)
     elif isinstance(tokens, Tensor):
         ids = tokens
+    elif not hasattr(tokens, "__len__"):
+        raise InvalidInput(f"tokens {tokens!r:.60}", why="they are neither text nor ids")
     elif len(tokens) > 0 and all(isinstance(t, str) for t in tokens):
         return _padded(lm, [lm.encode(t)[0] for t in tokens])  # type: ignore[arg-type]
     else:

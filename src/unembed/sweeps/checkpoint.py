@@ -90,20 +90,23 @@ def prepare(path: Path) -> None:
         CheckpointFault: it cannot.
     """
     try:
+        if b"\0" in os.fsencode(path):
+            raise ValueError("a NUL")
         path.parent.mkdir(parents=True, exist_ok=True)
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             left.unlink(missing_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         beside.touch()
         beside.unlink()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _unwritable(path, error) from error
 
 
 def _unwritable(path: Path, error: Exception) -> CheckpointFault:
     # On a full disk torch reports where its archive broke off; the system's own words are in the error before.
     before = error if isinstance(error, OSError) else error.__context__
-    why = getattr(before, "strerror", None) or "the disk may be full"
+    unnamed = "no file can have this name" if isinstance(error, ValueError) else "the disk may be full"
+    why = getattr(before, "strerror", None) or unnamed
     return CheckpointFault(
         f"checkpoint {path}", why=f"it cannot be written: {why}", instead="Make room, or name another file"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unembed.corpus.corpus import Corpus, open_corpus
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, whole
 from unembed.models.decoder import Decoder
 from unembed.sweeps import local, ray_engine
 from unembed.sweeps.crew import Ray
@@ -60,8 +60,7 @@ def sweep(
     """
     if not isinstance(engine, Ray) and engine not in ENGINES:
         raise InvalidInput(f"engine={engine!r}", why=f"it is none of {', '.join(ENGINES)}")
-    if tokens_per_batch < 1:
-        raise InvalidInput(f"tokens_per_batch={tokens_per_batch}", why="it must be at least 1")
+    tokens_per_batch = whole("tokens_per_batch", tokens_per_batch)
     todo = [reducers] if isinstance(reducers, Reducer) else list(reducers)
     if not todo:
         raise InvalidInput("reducers", why="there is none", instead="Give at least one, such as TopTriggers()")

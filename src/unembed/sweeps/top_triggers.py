@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from unembed.corpus.segments import Batch
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, whole
 from unembed.models.decoder import Decoder
 from unembed.sweeps.columns import Columns
 from unembed.sweeps.ordering import EMPTY
@@ -64,9 +64,8 @@ class TopTriggers(Reducer):
         ):
             if value not in allowed:
                 raise InvalidInput(f"{name}={value!r}", why=f"it is none of {', '.join(allowed)}")
-        for name, value, least in (("top", top, 1), ("min_prefix", min_prefix, 0), ("per_document", per_document, 1)):
-            if value is not None and value < least:
-                raise InvalidInput(f"{name}={value}", why=f"it must be at least {least}")
+        top, min_prefix = whole("top", top, most=100_000), whole("min_prefix", min_prefix, 0)
+        per_document = None if per_document is None else whole("per_document", per_document)
         if per_document and distinct:
             raise InvalidInput(
                 "per_document with distinct",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, seeded, whole
 from unembed.training import making, wikilm_mini
 from unembed.training.recipes import RECIPES
 
@@ -45,7 +45,11 @@ def train(
         CheckpointFault: a checkpoint in `out` is damaged or of another recipe.
     """
     if threads is not None:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(whole("threads", threads, most=4096))
+    if until is not None:
+        until = whole("until", until)
+    if seed is not None:
+        seed = seeded(seed)
     if name == WIKILM_MINI:
         mini = wikilm_mini.Mini()
         mini = replace(mini, seed=mini.seed if seed is None else seed)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.corpus import open_corpus
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, seeded, whole
 from unembed.memories.events import saturation_layer
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder
@@ -115,6 +115,7 @@ def examples(
 
     Memory: 2 * n * layers * d_model floats, and a batch's activations.
     """
+    n, seed = whole("n", n), seeded(seed)
     opened = open_corpus(corpus)
     segments = [s for s in opened.segments(lm) if len(s.tokens) - s.lead >= 2]
     if not segments:
@@ -135,8 +136,8 @@ def examples(
         batch.append(i)
     parts.append(seen(lm, [rows[j] for j in batch]))
     places += batch
-    whole = joined(parts)[torch.tensor(places).argsort()]
-    return replace(whole, corpus=opened.fingerprint)
+    ordered = joined(parts)[torch.tensor(places).argsort()]
+    return replace(ordered, corpus=opened.fingerprint)
 
 
 def joined(parts: Sequence[Examples]) -> Examples:

@@ -30,15 +30,15 @@ Labelled = tuple[list[str], list[int]]
 LICENCE = "data set CC0 (Jigsaw); comments from Wikipedia talk pages, CC BY-SA 3.0; weights as the package, Apache-2.0"
 
 
-def comments(path: Path) -> Labelled:
+def comments(path: str | Path) -> Labelled:
     """The distinct comments of a Jigsaw file and their labels.
 
     Raises:
         InvalidInput: it cannot be read, or a row is not a comment and 0 or 1.
     """
     try:
-        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = list(csv.reader(io.StringIO(Path(path).read_text(encoding="utf-8"))))
+    except (OSError, ValueError, csv.Error) as error:
         raise InvalidInput(f"cannot read {path}", why=str(error), instead="Give the folder of the data") from error
     for number, row in enumerate(rows, start=1):
         if len(row) != 2 or row[1] not in ("0", "1"):
@@ -79,7 +79,7 @@ def fit(texts: Sequence[str], labels: Sequence[int]) -> tuple[np.ndarray, float]
     Raises:
         ExtraMissing: scikit-learn is not installed.
     """
-    require("sklearn", "concepts")
+    require("sklearn", "nlp")
     from scipy.sparse import csr_matrix
     from sklearn.linear_model import LogisticRegression
 

@@ -33,7 +33,7 @@ def read_prompts(path: str | Path, *, challenging_only: bool = False, limit: int
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot read prompts from {path}", why=str(error), instead="Give JSON lines") from error
     plain = Path(path).suffix == ".txt"
     found = [_prompt(line, n, path, plain) for n, line in enumerate(lines, start=1) if line.strip()]

@@ -75,7 +75,7 @@ class StoredScores:
         self._scores: dict[str, dict[str, float]] = {}
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise InvalidInput(f"cannot read scores from {path}", why=str(error), instead="Give JSON lines") from error
         for number, line in enumerate(lines, start=1):
             if not line.strip():

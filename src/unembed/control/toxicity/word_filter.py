@@ -60,7 +60,7 @@ class WordFilter(LogitsProcessor):
         Raises:
             InvalidInput: no words.
         """
-        banned = {w.strip().lower().encode().translate(_SPACES) for w in words if w.strip()}
+        banned = {w.strip().lower().encode(errors="surrogatepass").translate(_SPACES) for w in words if w.strip()}
         if not banned:
             raise InvalidInput("a word filter without words", instead="Give at least one")
         self._bytes = token_bytes(tokenizer)
@@ -130,7 +130,7 @@ def read_words(path: str | Path) -> list[str]:
     """
     try:
         words = [w for line in Path(path).read_text(encoding="utf-8").splitlines() if (w := line.strip())]
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot read words from {path}", why=str(error), instead="Give one word a line") from error
     if not words:
         raise InvalidInput(f"{path} holds no words", instead="Give one word a line")
