@@ -108,6 +108,9 @@ def leave(model: str) -> None:
     rules = [early_exit.fit(lm, found, "sub_updates")]
     for method in ("update", "margin"):
         rules.append(at_accuracy(early_exit.fit(lm, found, method, **SWEEP.get(method, {})), held, 94.0))
+    for rule in rules[:2]:
+        cost = early_exit.decision_cost(rule, prompts[0], clock=time.process_time)
+        rules.append(rule.where_it_pays(early_exit.examples(lm, None, 800, seed=98), cost))
     for rule in rules:
         row = next(iter(early_exit.compare(rule, prompts, max_new_tokens=40, clock=time.process_time).rows()))
         other = next(iter(rule.evaluate(held).rows()))

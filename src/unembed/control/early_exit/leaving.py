@@ -52,10 +52,8 @@ def leaving(rule: Exit) -> Iterator[list[int]]:
     with watch(lm, taps), ExitStack() as stack:
         for layer, block in enumerate(lm.structure.blocks):
             layout = block.attention.layout
-            skippable = _Block(block.module.forward, layer)
+            skippable = _Block(block.module.forward, layer, {layout.q, layout.k, layout.v})
             state.blocks.append(skippable)
-            for module in {layout.q, layout.k, layout.v}:
-                stack.enter_context(_forward_replaced(module, _once(module, skippable)))
             stack.enter_context(_forward_replaced(block.module, _forward(skippable, state)))
         yield state.exits
         state.complete()
@@ -78,7 +76,7 @@ def _forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterato
 class _Block:
     """One block, and what it was given for the positions that skipped it and whose key and value are still to come."""
 
-    def __init__(self, real: Callable[..., Any], layer: int) -> None:
+    def __init__(self, real: Callable[..., Any], layer: int, projections: set[nn.Module]) -> None:
         self.real, self.layer = real, layer
         self.names = list(inspect.signature(real).parameters)
         self.waiting: list[dict[str, Any]] = []
@@ -86,6 +84,7 @@ class _Block:
         self.projected: dict[nn.Module, Tensor] = {}
         """What the projections gave for the token under way, together with those that waited."""
         self.is_keeping = False
+        self._once = [(module, _once(module, self)) for module in projections]
 
     def stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """What the block is to read."""
@@ -101,22 +100,20 @@ class _Block:
         Reading the projections' weights is what a single token costs, so the waiting positions go through them
         together with this one, whose own rows are then used and not computed again.
         """
-        if not self.waiting:
-            return self.real(*args, **kwargs)
         if getattr(cache.layers[self.layer], "is_sliding", True):  # its update gives a window that depends on how many
             self.fill(cache, cache_name)
             return self.real(*args, **kwargs)
         self.wait(self.named(args, kwargs), cache_name)
-        self.is_keeping = True
-        try:
+        with ExitStack() as stack:
+            for module, forward in self._once:
+                stack.enter_context(_forward_replaced(module, forward))
+            stack.callback(self.projected.clear)
+            self.is_keeping = True
             stored = self.fill(cache, cache_name)
             self.is_keeping = False
             cache.update = lambda *_a, **_k: stored
+            stack.callback(vars(cache).pop, "update", None)
             return self.real(*args, **kwargs)
-        finally:
-            self.is_keeping = False
-            self.projected.clear()
-            vars(cache).pop("update", None)
 
     def wait(self, given: dict[str, Any], cache_name: str) -> None:
         """Note a position; not the cache, which would be kept alive although nobody wants it any more."""
@@ -159,7 +156,7 @@ def _once(module: nn.Module, block: _Block) -> Callable[..., Any]:
             out = real(x)
             projected[module] = out[..., -1:, :]
             return out
-        return projected[module] if projected else real(x)
+        return projected[module]
 
     return forward
 
@@ -182,6 +179,7 @@ class _Pass:
         self.lm: Decoder = rule.lm
         self.score = rule.score
         self.thresholds = rule.thresholds.tolist()
+        self.asks = [*(threshold < math.inf for threshold in self.thresholds), True]
         self.blocks: list[_Block] = []
         self.seen: dict[str, Tensor] = {}
         self.left = False
@@ -202,7 +200,8 @@ class _Pass:
         """A new forward pass reaches the first block."""
         if hidden.shape[0] != 1:
             raise Unsupported("leaving early with a batch", why="its tokens would leave at different layers")
-        name = next((k for k, v in given.items() if hasattr(v, "update") and hasattr(v, "get_seq_length")), None)
+        cache = given.get(self.cache_name)
+        name = self.cache_name if cache is not None else _cache_name(given)
         if name is None:
             raise Unsupported(
                 "leaving early", why="the blocks are given no KV cache", instead="Generate with use_cache=True"
@@ -227,12 +226,8 @@ class _Pass:
 
     def ask(self, layer: int, hidden: Tensor) -> None:
         """After a block: may the token leave?"""
-        if self.is_prompt:
-            return
         if layer == self.lm.n_layers - 1:
             self.exits.append(layer)
-            return
-        if self.thresholds[layer] == math.inf:
             return
         if "resid_post" in self.score.points:
             self.seen["resid_post"] = hidden[0, -1]
@@ -248,6 +243,10 @@ class _Pass:
             if cache is not None:
                 block.fill(cache, self.cache_name)
             block.waiting.clear()
+
+
+def _cache_name(given: dict[str, Any]) -> str | None:
+    return next((k for k, v in given.items() if hasattr(v, "update") and hasattr(v, "get_seq_length")), None)
 
 
 def _lengths_asked(cache: Any, n_layers: int) -> set[int]:
@@ -271,9 +270,10 @@ def _forward(block: _Block, state: _Pass) -> Callable[..., Any]:
             hidden = block.stream(args, kwargs)
             state.skip(block, block.named(args, kwargs))
             return (hidden, None) if state.returns_tuple else hidden
-        out = block.run(state.cache, state.cache_name, args, kwargs)
-        state.returns_tuple = isinstance(out, tuple)
-        state.ask(block.layer, out[0] if isinstance(out, tuple) else out)
+        out = block.run(state.cache, state.cache_name, args, kwargs) if block.waiting else block.real(*args, **kwargs)
+        if state.asks[block.layer] and not state.is_prompt:
+            state.returns_tuple = isinstance(out, tuple)
+            state.ask(block.layer, out[0] if state.returns_tuple else out)
         return out
 
     return forward
