@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from unembed.errors import IndexFault, InvalidInput
 
 NAME = "labels.sqlite"
@@ -83,6 +85,19 @@ class Labels:
             ).fetchall()
         rows = [dict(zip(COLUMNS, row, strict=True)) for row in found]
         return [row | {"notes": json.loads(row["notes"])} for row in rows]
+
+    def arrow(self) -> pa.Table:
+        """The labels that hold, as SQL sees them; notes as text."""
+        rows = self.rows()
+        types = {"id": pa.int64(), "layer": pa.int32(), "index": pa.int32()}
+        return pa.table(
+            {
+                name: pa.array(
+                    [str(row[name]) if name == "notes" else row[name] for row in rows], types.get(name, pa.string())
+                )
+                for name in COLUMNS
+            }
+        )
 
     def _append(self, layer: int, index: int, kind: str, label: str, author: str, notes: str, gone: int | None) -> int:
         made = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
