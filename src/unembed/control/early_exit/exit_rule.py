@@ -24,7 +24,7 @@ from unembed.control.early_exit.generation import Generated, generate
 from unembed.control.early_exit.promising import promised_in_generation
 from unembed.control.early_exit.sub_updates_rule import SubUpdates
 from unembed.control.steering import passport
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, whole
 from unembed.models.decoder import Decoder
 from unembed.results import Table, write_whole
 
@@ -148,7 +148,7 @@ class ExitRule:
             steps: rows, at most.
         """
         scores = self.score.scores(found)
-        thresholds = calibration.candidates(scores, steps - 2)
+        thresholds = calibration.candidates(scores, whole("steps", steps, 3) - 2)
         rows = [measured(found, calibration.exits(scores, np.full(scores.shape[1], t))) for t in thresholds]
         columns = {
             "threshold": [float(t) for t in thresholds],
