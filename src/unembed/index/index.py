@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from unembed.corpus import Corpus, open_corpus
-from unembed.errors import IndexFault
+from unembed.errors import IndexFault, whole
 from unembed.index import build as building
 from unembed.index import firing, queries, state, tables
-from unembed.index.contents import Contents, positive
+from unembed.index.contents import Contents
 from unembed.index.estimate import Estimate, estimate
 from unembed.index.export import export
 from unembed.index.fingerprint import weights_fingerprint
@@ -241,7 +241,7 @@ class Index(Contents):
             Columns layer, index, pole, coefficient, strength, place (how many of the stored triggers are stronger),
             position and token (where in the text), top_tokens (what the value promotes).
         """
-        return firing.firing_on(self, self.model, text, positive("top", top), by)
+        return firing.firing_on(self, self.model, text, whole("top", top), by)
 
     def search(self, text: str, top: int = 20, *, pole: str = "positive", context: int | None = None) -> Table:
         """Triggers whose text holds words: full-text search, the strongest triggers first.
@@ -276,7 +276,7 @@ class Index(Contents):
         vectors = self._vectors[among]
         cosines = vectors.cosines(vectors.row(layer, index))
         cosines[self.row(layer, index)] = -2.0
-        best, rows = cosines.topk(min(positive("top", top), len(cosines) - 1))
+        best, rows = cosines.topk(min(whole("top", top), len(cosines) - 1))
         columns = self.memories(rows.numpy()) | {"cosine": best.tolist(), "top_tokens": self.top_tokens(rows.numpy())}
         return self.table(f"{among.capitalize()} most similar to {layer}.{index}", columns)
 
