@@ -110,6 +110,13 @@ def test_terminal_form_shows_tokens_and_passport() -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
+def test_a_single_row_that_is_too_wide_is_shown_downwards_whole() -> None:
+    columns = {f"column_number_{n}": [f"value {n}"] for n in range(9)} | {"exits_by_layer": [[0, 0, 17, 0, 400]]}
+    text = Table("One row", columns, Passport("wren", None, "float32", notes={"fitted": {"examples": 4}})).to_text(80)
+    assert all(f"column number {n}  value {n}" in text for n in range(9))
+    assert "exits by layer   0 0 17 0 400" in text and "fitted examples 4" in text
+
+
 def test_html_page_is_self_contained_and_escaped(tmp_path: Path) -> None:
     page = table().to_html(tmp_path / "t.html")
     assert "&lt;b&gt;" in page

@@ -77,6 +77,8 @@ class Passport:
 def _short(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_short(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_short, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

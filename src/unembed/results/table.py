@@ -200,20 +200,27 @@ class Table:
         from rich import box
         from rich.table import Table as RichTable
 
-        numeric = self._numeric(_SHOWN_ROWS)
         headings = {name: name.replace("_", " ") for name in self.column_names}  # a long one breaks between words
-        widths = {name: max(map(len, [*heading.split(), ""])) for name, heading in headings.items()}
-        has_room = sum(width + 2 for width in widths.values()) <= options.max_width
-        shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for name, heading in headings.items():
-            shown.add_column(
-                visible_rich(heading, prose=True),
-                justify="right" if name in numeric else "left",
-                overflow="fold",
-                min_width=widths[name] if has_room else None,
-            )
-        for row in self._rows(_SHOWN_ROWS):
-            shown.add_row(*(self._rich_value(name, value) for name, value in row.items()))
+        rows = [{name: self._rich_value(name, value) for name, value in row.items()} for row in self._rows(_SHOWN_ROWS)]
+        natural = sum(max(len(heading), *(len(row[name]) for row in rows), 0) + 2 for name, heading in headings.items())
+        if len(rows) == 1 and natural > options.max_width:  # one row that is too wide reads better downwards
+            shown = RichTable(box=None, pad_edge=False, show_header=False)
+            for name, heading in headings.items():
+                shown.add_row(visible_rich(heading, prose=True, style="dim"), rows[0][name])
+        else:
+            numeric = self._numeric(_SHOWN_ROWS)
+            widths = {name: max(map(len, [*heading.split(), ""])) for name, heading in headings.items()}
+            has_room = sum(width + 3 for width in widths.values()) <= options.max_width
+            shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+            for name, heading in headings.items():
+                shown.add_column(
+                    visible_rich(heading, prose=True),
+                    justify="right" if name in numeric else "left",
+                    overflow="fold",
+                    min_width=widths[name] if has_room else None,
+                )
+            for row in rows:
+                shown.add_row(*row.values())
         yield visible_rich(self.title, prose=True, style="bold")
         yield shown
         if len(self) > _SHOWN_ROWS:
