@@ -136,6 +136,7 @@ def test_faults_are_one_line(unembed: Run, folder: Path, tmp_path: Path, gpt2_fo
     assert verified.exit_code == 1 and "values/score.npy: 5 bytes instead of" in verified.stdout
     assert unembed("index", "verify", folder).exit_code == 0
     (tmp_path / "empty.txt").write_text(" \n")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 noir\n")
     build = ("index", "build", "--model", gpt2_folder, "--out")
     for arguments, says in (
         (("index", "status", tmp_path / "nowhere"), "no index at"),
@@ -150,6 +151,8 @@ def test_faults_are_one_line(unembed: Run, folder: Path, tmp_path: Path, gpt2_fo
         ((*build, tmp_path, "--corpus", corpus), "holds other files"),
         ((*build, tmp_path / "x", "--corpus", tmp_path / "empty.txt"), "no text"),
         ((*build, tmp_path / "x", "--corpus", tmp_path / "gone.txt"), "gone.txt"),
+        ((*build, tmp_path / "x", "--corpus", tmp_path / "latin.txt"), "byte 3: 0xe9 is not UTF-8 here. "),
+        ((*build, tmp_path / "x", "--corpus", tmp_path / "latin.txt"), "--errors replace"),
     ):
         result = unembed(*arguments)
         assert result.exit_code == 1, (arguments, result.stdout)

@@ -81,7 +81,7 @@ class HubData:
                 raise CorpusUnreadable(
                     f"data set {self.name}, row {number}",
                     why=f"it has no text under {self.column!r}, only {', '.join(row)}",
-                    instead="Name the column with column=",
+                    instead="Name the column with column= (index build --column)",
                 )
             yield f"{self.name}:{number}", text, (number + 1) / n if n else 0.0
 

@@ -99,7 +99,7 @@ class _Lines:
                     raise CorpusUnreadable(
                         f"{self._path}, byte {self._at + error.start}",
                         why=f"0x{raw[error.start]:02x} is not UTF-8 here",
-                        instead="Convert the file to UTF-8, or read it with errors='replace'",
+                        instead="Convert it to UTF-8, or read it with errors='replace' (index build --errors replace)",
                     ) from error
                 self._at += len(raw)
                 yield line
@@ -146,7 +146,9 @@ def _json_lines(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]
         if not isinstance(row, dict) or not isinstance(row.get(reading.column), str):
             has = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
             raise CorpusUnreadable(
-                where, why=f"it has no text under {reading.column!r}, only {has}", instead="Name the field with column="
+                where,
+                why=f"it has no text under {reading.column!r}, only {has}",
+                instead="Name the field with column= (index build --column)",
             )
         yield str(row.get("title") or row.get("id") or f"{path.name}:{number}"), row[reading.column], lines.share
 
@@ -161,7 +163,7 @@ def _parquet(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
             raise CorpusUnreadable(
                 f"{path}",
                 why=f"it has no column {reading.column!r}, only {', '.join(file.schema_arrow.names)}",
-                instead="Name the column of the text with column=",
+                instead="Name the column of the text with column= (index build --column)",
             )
         number = 0
         for rows in file.iter_batches(batch_size=256, columns=[reading.column]):
