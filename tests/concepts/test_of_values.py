@@ -60,7 +60,7 @@ def test_tables_agree_with_the_concepts(lm):
 def test_bad_input_is_one_clear_line(lm, tmp_path: Path):
     with pytest.raises(OutOfRange, match="layer 7"):
         value_concepts(lm, [(7, 0)])
-    with pytest.raises(InvalidInput, match="at least one"):
+    with pytest.raises(InvalidInput, match="at least 1"):
         value_concepts(lm, per_layer=0)
     from tests.conftest import tiny
 

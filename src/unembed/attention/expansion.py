@@ -110,7 +110,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
 
     Memory: one stream (pos, d_model) for every path below the highest order, and one vector for every path.
     """
-    order = min(whole("order", order, 0), lm.n_layers)  # no path goes through more heads than there are layers
+    order = whole("order", order, 0, 10_000)
     frozen = frozen_run(lm, tokens)
     n_batch, pos = frozen.run.tokens.shape
     if n_batch != 1:
