@@ -8,6 +8,8 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe i
 
 SCREENS = {
     "trace": ("#/trace", "Sum "),
+    "tour": ("#/trace?tour=3", "Sum "),
+    "together": ("#/trace?p=one+two+three&r=2-4&L=4", "they give"),
     "layer": ("#/layer?L=3", "Sum "),
     "memory": ("#/memory?m=3.5", "blue positive"),
     "intervene": ("#/intervene?iv=M3.5:set:20@all", "baseline"),

@@ -14,6 +14,7 @@ const MARGIN = 2;
 
 export function mount(el, data, options = {}) {
   el.classList.add("grid");
+  el.classList.toggle("ranges", !!options.onrange);
   el.tabIndex = 0;
   el.setAttribute("role", "grid");
   el.setAttribute("aria-label", options.label || "Layers and positions");
