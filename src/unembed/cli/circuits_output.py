@@ -79,25 +79,26 @@ def _table(exhibit: Any, width: int, plain: bool) -> Any:
     from rich.text import Text
 
     from unembed.results import visible_rich
+    from unembed.results.widths import column_widths
 
     rows = list(exhibit.table.rows())[:_ROWS]
     names = [n for n in exhibit.table.column_names if not n.endswith(("_low", "_high"))]
     widest = 5 + sum(max(len(_word(n)), 6) + 2 for n in names)
     bars = not plain and widest + (_BAR + 1) * len(exhibit.percent) <= width
     headings, gap = {n: _word(n) for n in names}, 2
-    if _least(headings, rows, gap) > width:
+    cells = [{n: _cell(n, row, exhibit, False, visible_rich).plain for n in names} for row in rows]
+    if _least(headings, cells, gap) > width:
         headings = {n: " ".join(_HYPHENATED.get(word, word) for word in _word(n).split()) for n in names}
-        gap = 2 if _least(headings, rows, 2) <= width else 1
-    has_room = _least(headings, rows, gap) <= width
+        gap = 2 if _least(headings, cells, 2) <= width else 1
+    natural = [max(len(text) for text in (headings[n], *(row[n] for row in cells))) for n in names]
+    natural = [length + (_BAR + 1) * (bars and n in exhibit.percent) for n, length in zip(names, natural, strict=True)]
+    least = [_longest(headings, cells, n) for n in names]
+    widths = column_widths(natural, least, width - gap * len(names))
     drawn = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim", show_edge=False)
-    for name in names:
+    for name, wide in zip(names, widths, strict=True):
         numeric = all(isinstance(r[name], int | float | None) and not isinstance(r[name], bool) for r in rows)
-        drawn.add_column(
-            headings[name],
-            justify="right" if numeric and rows else "left",
-            overflow="ellipsis",
-            min_width=_longest(headings, rows, name) if has_room else None,
-        )
+        justify = "right" if numeric and rows else "left"
+        drawn.add_column(headings[name], justify=justify, overflow="ellipsis", width=wide)
     for row in rows:
         drawn.add_row(*(_cell(name, row, exhibit, bars, visible_rich) for name in names))
     if len(exhibit.table) > _ROWS:
@@ -106,17 +107,14 @@ def _table(exhibit: Any, width: int, plain: bool) -> Any:
     return drawn
 
 
-def _least(headings: dict[str, str], rows: list[dict[str, Any]], gap: int) -> int:
+def _least(headings: dict[str, str], cells: list[dict[str, str]], gap: int) -> int:
     """The width below which some column would break inside a word."""
-    return sum(_longest(headings, rows, name) + gap for name in headings)
+    return sum(_longest(headings, cells, name) + gap for name in headings)
 
 
-def _longest(headings: dict[str, str], rows: list[dict[str, Any]], name: str) -> int:
-    """The longest word of a column; four cells of a number."""
-    words = headings[name].split()
-    for row in rows:
-        words += row[name].split() if isinstance(row[name], str) else ["100%"]
-    return max(map(len, words))
+def _longest(headings: dict[str, str], cells: list[dict[str, str]], name: str) -> int:
+    """The longest word of a column."""
+    return max(len(word) for text in (headings[name], *(row[name] for row in cells)) for word in text.split())
 
 
 def _word(name: str) -> str:

@@ -17,6 +17,7 @@ from unembed.errors import InvalidInput
 from unembed.results.files import write_whole
 from unembed.results.passport import Passport
 from unembed.results.token_text import visible_html, visible_rich
+from unembed.results.widths import column_widths
 
 SCHEMA = "unembed.table/1"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
@@ -202,23 +203,20 @@ class Table:
 
         headings = {name: name.replace("_", " ") for name in self.column_names}  # a long one breaks between words
         rows = [{name: self._rich_value(name, value) for name, value in row.items()} for row in self._rows(_SHOWN_ROWS)]
-        natural = sum(max(len(heading), *(len(row[name]) for row in rows), 0) + 2 for name, heading in headings.items())
-        if len(rows) == 1 and natural > options.max_width:  # one row that is too wide reads better downwards
+        texts = [[heading, *(row[name].plain for row in rows)] for name, heading in headings.items()]
+        natural = [max(map(len, column)) for column in texts]
+        least = [max((len(word) for text in column for word in text.split()), default=0) for column in texts]
+        room = options.max_width - 2 * len(headings) - 1
+        if len(rows) == 1 and sum(natural) > room:  # one row that is too wide reads better downwards
             shown = RichTable(box=None, pad_edge=False, show_header=False)
             for name, heading in headings.items():
                 shown.add_row(visible_rich(heading, prose=True, style="dim"), rows[0][name])
         else:
             numeric = self._numeric(_SHOWN_ROWS)
-            widths = {name: max(map(len, [*heading.split(), ""])) for name, heading in headings.items()}
-            has_room = sum(width + 3 for width in widths.values()) <= options.max_width
             shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-            for name, heading in headings.items():
-                shown.add_column(
-                    visible_rich(heading, prose=True),
-                    justify="right" if name in numeric else "left",
-                    overflow="fold",
-                    min_width=widths[name] if has_room else None,
-                )
+            for (name, heading), width in zip(headings.items(), column_widths(natural, least, room), strict=True):
+                justify = "right" if name in numeric else "left"
+                shown.add_column(visible_rich(heading, prose=True), justify=justify, overflow="fold", width=width)
             for row in rows:
                 shown.add_row(*row.values())
         yield visible_rich(self.title, prose=True, style="bold")

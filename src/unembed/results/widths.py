@@ -1,0 +1,29 @@
+"""How wide each column of a table is drawn on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def column_widths(natural: Sequence[int], least: Sequence[int], room: int) -> list[int | None]:
+    """Widths for columns that do not all fit as wide as they would be.
+
+    Every column gets the width of its longest word, and what is left over goes to the columns that want it, a
+    character at a time to the one that lacks most.
+
+    Args:
+        natural: the width at which nothing breaks, by column.
+        least: the width at which no word breaks.
+        room: what all columns may take together, gaps not counted.
+
+    Returns:
+        A width by column; None for each where all fit, or where words must break anyway.
+    """
+    if sum(natural) <= room or sum(least) > room:
+        return [None] * len(natural)
+    widths = list(least)
+    for _ in range(room - sum(least)):
+        lacking = [wanted - width for wanted, width in zip(natural, widths, strict=True)]
+        most = lacking.index(max(lacking))
+        widths[most] += 1
+    return list[int | None](widths)
