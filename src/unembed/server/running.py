@@ -16,7 +16,7 @@ from unembed.server.session import Session
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket bound to the address; port 0 takes any free one.
+    """A socket that listens at the address, so that a browser quicker than the server waits; port 0 takes any free one.
 
     Raises:
         InvalidInput: the address cannot be used.
@@ -26,6 +26,7 @@ def listening(host: str, port: int) -> socket.socket:
         found = socket.socket(family, socket.SOCK_STREAM)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
+        found.listen()
     except OSError as error:
         raise InvalidInput(
             f"cannot listen on {host}:{port}", why=str(error), instead="Choose another --port, or 0 for any free one"
