@@ -21,6 +21,7 @@ def listening(host: str, port: int) -> socket.socket:
     Raises:
         InvalidInput: the address cannot be used.
     """
+    found: socket.socket | None = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         found = socket.socket(family, socket.SOCK_STREAM)
@@ -28,6 +29,8 @@ def listening(host: str, port: int) -> socket.socket:
         found.bind((host, port))
         found.listen()
     except OSError as error:
+        if found is not None:
+            found.close()
         raise InvalidInput(
             f"cannot listen on {host}:{port}", why=str(error), instead="Choose another --port, or 0 for any free one"
         ) from error
