@@ -19,6 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import unembed
 from unembed import early_exit, steering
+from unembed.control.early_exit.comparing import body_clock
 from unembed.control.early_exit.sub_updates_rule import SubUpdates
 from unembed.results import Table
 from unembed.stream.watch import watch
@@ -202,29 +203,32 @@ def mechanics() -> None:
     score = Drawn(labels, train, generator.integers(0, 12, size=9000))
     rule = early_exit.ExitRule(lm, score, np.zeros(11), "drawn exits")
     ids = torch.arange(50, 52)[None]
-    options = dict(max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False, pad_token_id=0)
+    options = dict(max_new_tokens=64, min_new_tokens=64, do_sample=False, pad_token_id=0)
     saved: list[int] = []
+    blocks: dict[str, list[float]] = {"full": [], "early": []}
 
-    def body(n: int = TOKENS) -> None:
-        cache = lm.hf.transformer(ids, use_cache=True).past_key_values
-        for _ in range(n):
-            lm.hf.transformer(ids[:, :1], past_key_values=cache, use_cache=True)
-
-    def early(what: Any) -> None:
-        with early_exit.leaving(rule) as exits:
+    def generation(name: str, what: Any) -> None:
+        with body_clock(lm, time.process_time) as spent:
             what()
+        blocks[name].append(sum(spent))
+
+    def whole() -> None:
+        lm.hf.generate(ids, **options)
+
+    def early() -> None:
+        with early_exit.leaving(rule) as exits:
+            whole()
         saved.extend(11 - layer for layer in exits)
 
-    whole = lambda: lm.hf.generate(ids, **options)  # noqa: E731
     with torch.no_grad():
         seconds = interleaved(
-            {"body": body, "early body": lambda: early(body), "whole": whole, "early whole": lambda: early(whole)},
-            rounds=5,
+            {"full": lambda: generation("full", whole), "early": lambda: generation("early", early)}, rounds=5
         )
+    seconds |= {f"blocks, {name}": spent[-5:] for name, spent in blocks.items()}
     layers = float(np.mean(saved)) / 12
     claims = []
-    for name, said in (("body", "blocks, decisions and cache"), ("whole", "head and loop too")):
-        share = 1 - ratio(seconds, f"early {name}", name)
+    for name, said in (("blocks, ", "blocks, decisions and cache"), ("", "head and loop too")):
+        share = 1 - ratio(seconds, f"{name}early", f"{name}full")
         note = f"{100 * share:.1f} % of time, {100 * layers:.1f} % of layers"
         claims.append(
             Claim(f"{said}: 0.6 to the share of the layers' time that was saved", 0.6 * layers / share, 1.0, note)

@@ -68,6 +68,24 @@ def _hooked(hf: GPT2LMHeadModel) -> Any:
     return model.eval()
 
 
+def by_nnsight(hf: GPT2LMHeadModel, tokens: Tensor) -> tuple[str, Callable[[], Any]] | None:
+    """nnsight, where it is installed, saving the tensors that we capture."""
+    try:
+        import nnsight
+    except ModuleNotFoundError:
+        return None
+    model = nnsight.NNsight(hf)
+
+    def traced() -> Any:
+        with torch.no_grad(), model.trace(tokens):
+            kept = nnsight.save([])
+            for block in model.transformer.h:
+                kept += [block.input, block.ln_2.input, block.mlp.c_proj.input, block.mlp.output, block.output]
+        return kept
+
+    return f"nnsight {metadata.version('nnsight')}", traced
+
+
 def wanted(name: str) -> bool:
     """Whether a hook of TransformerLens holds one of the tensors that we capture."""
     return name.endswith(("resid_pre", "resid_mid", "resid_post", "mlp.hook_post", "mlp_out"))
@@ -87,6 +105,9 @@ def capture(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) ->
         variants[everything] = lambda: model.run_with_cache(tokens)
         variants[same] = lambda: model.run_with_cache(tokens, names_filter=wanted)
         claims += [(f"the same, to {everything}", everything, target), (f"the same, to {same}", same, None)]
+    if (found := by_nnsight(lm.hf, tokens)) is not None:
+        variants[found[0]] = found[1]
+        claims.append((f"the same, to {found[0]}", found[0], 1.05))
     seconds = interleaved(variants, rounds=15)
     measured = [Claim(what, ratio(seconds, "unembed", limit), target) for what, limit, target in claims]
     record(f"Capture of a prompt of {POSITIONS} tokens{_where()}", measured, seconds, SHAPE)

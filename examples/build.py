@@ -121,15 +121,16 @@ copying = circuits.copying_scores()
 print(f"copying score of the induction head: {copying[induction]:.2f} (1: every eigenvalue of W_E W_OV W_U is positive)")
 """,
     """## See it at work
-A made-up name comes twice. At its second occurrence, where does the head look, and what does the model say?""",
+A name comes twice, the second time only its beginning. Where does the head look, what does the model say, and what would it say without it?""",
     """
-prompt = "Mrs. Dorrington went to the market. When she came home, Mrs. Dor"
+prompt = "Lord Farquaad was short. The ogre laughed at Lord Far"
 run = lm.run(prompt, capture=("pattern",))
 pattern = run["pattern"][induction[0]][0, induction[1], -1]
 tokens = lm.token_strings(run.tokens[0])
 for place in pattern.topk(3).indices.tolist():
     print(f"{pattern[place]:.2f} on {tokens[place]!r}, after {tokens[place - 1]!r}")
-print("prediction:", lm.token_strings(lm.trace(prompt).prediction[-1:]))
+for what, edits in (("with", []), ("without", [unembed.scale_head(*induction, by=0.0)])):
+    print(what, "the head:", lm.token_strings(lm.trace(prompt, edits=edits).logits().topk(3).indices))
 """,
     """## The logits as a sum of paths
 Nothing is left out at order 2, so the sum is exact.""",

@@ -90,14 +90,14 @@ class _Timed:
 
 def _timed(lm: Decoder, prompt: str, new_tokens: int, clock: Callable[[], float]) -> _Timed:
     """The prompt with its greedy continuation."""
-    with _body_clock(lm, clock) as body:
+    with body_clock(lm, clock) as body:
         began = clock()
         ids, start = generate_ids(lm, [prompt], max_new_tokens=new_tokens, min_new_tokens=new_tokens)
         return _Timed(ids, start, clock() - began, sum(body))
 
 
 @contextmanager
-def _body_clock(lm: Decoder, clock: Callable[[], float]) -> Iterator[list[float]]:
+def body_clock(lm: Decoder, clock: Callable[[], float]) -> Iterator[list[float]]:
     """While inside, the seconds from the first block to the last of every pass of one token."""
     spent: list[float] = []
     began = 0.0

@@ -52,7 +52,7 @@ def leaving(rule: Exit) -> Iterator[list[int]]:
     with watch(lm, taps), ExitStack() as stack:
         for layer, block in enumerate(lm.structure.blocks):
             layout = block.attention.layout
-            skippable = _Block(block.module.forward, layer, {layout.q, layout.k, layout.v})
+            skippable = _Block(block.module, layer, {layout.q, layout.k, layout.v})
             state.blocks.append(skippable)
             stack.enter_context(_forward_replaced(block.module, _forward(skippable, state)))
         yield state.exits
@@ -73,14 +73,17 @@ def _forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterato
             module.forward = before
 
 
+_KNOWN_TO_STORE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Blocks whose attention has been seen to write to the cache it is given."""
+
+
 class _Block:
     """One block, and what it was given for the positions that skipped it and whose key and value are still to come."""
 
-    def __init__(self, real: Callable[..., Any], layer: int, projections: set[nn.Module]) -> None:
-        self.real, self.layer = real, layer
-        self.names = list(inspect.signature(real).parameters)
+    def __init__(self, module: nn.Module, layer: int, projections: set[nn.Module]) -> None:
+        self.module, self.real, self.layer = module, module.forward, layer
+        self.names = list(inspect.signature(self.real).parameters)
         self.waiting: list[dict[str, Any]] = []
-        self.known_to_store = False
         self.projected: dict[nn.Module, Tensor] = {}
         """What the projections gave for the token under way, together with those that waited."""
         self.is_keeping = False
@@ -138,7 +141,7 @@ class _Block:
         try:
             self.real(**given)
         except _Stored as done:
-            self.known_to_store = True
+            _KNOWN_TO_STORE.add(self.module)
             return done.args[0]
         finally:
             del cache.update
@@ -221,7 +224,7 @@ class _Pass:
     def skip(self, block: _Block, given: dict[str, Any]) -> None:
         """The token passes a block by. A block's first time is stored at once, which shows that it can be."""
         block.wait(given, self.cache_name)
-        if not block.known_to_store or block.layer in self._at_once:
+        if block.module not in _KNOWN_TO_STORE or block.layer in self._at_once:
             block.fill(self.cache, self.cache_name)
 
     def ask(self, layer: int, hidden: Tensor) -> None:
