@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 
@@ -372,6 +373,7 @@ def counts_rows(module, into: list[int]) -> None:
 
 
 def test_keys_and_values_wait_until_a_token_needs_them(deep):
+    deep = unembed.load(copy.deepcopy(deep.hf))  # whose blocks have never been skipped
     plan = [0, 0, 0, 3, 1, 0, 3, 0]
     read = {n: [] for n in range(5)}
     counted = [block.module.attn.c_attn for block in deep.structure.blocks]
@@ -400,6 +402,15 @@ def test_keys_and_values_wait_until_a_token_needs_them(deep):
     expected = copied(deep, out.sequences[:, :-1], [4] * 3 + taken)
     assert_same_cache(out.past_key_values, expected.past_key_values)
     assert out.sequences[0, 3:].tolist() == expected.logits[0, 2:].argmax(-1).tolist()
+
+    # A block that has shown that it stores is not made to show it again.
+    rows: list[int] = []
+    counts_rows(counted[4], rows)
+    with early_exit.leaving(ExitRule(deep, Planned(plan[:2]), np.zeros(4), "")):
+        out = deep.hf.generate(
+            torch.tensor([[5, 17, 60]]), max_new_tokens=3, pad_token_id=0, return_dict_in_generate=True
+        )
+    assert rows == [3, 2]
 
 
 def test_a_second_generation_does_not_touch_the_first_ones_cache(deep):
