@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
+
 from tests.cli.conftest import save_model
 from tests.index.conftest import TEXTS
 from unembed.corpus import open_corpus
@@ -92,6 +94,8 @@ def forked(work: Callable[[], Any], meanwhile: Callable[[BaseProcess], None] = l
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  (pytest holds its own)
             sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            # After a fork torch makes its threads anew, and fails where two threads ask at once: here one asks first.
+            torch.set_num_threads(torch.get_num_threads())
             try:
                 work()
             finally:
