@@ -45,11 +45,11 @@ class Edit:
         if isinstance(self.positions, str) and self.positions not in ("all", "last"):
             raise InvalidInput(f"positions {self.positions!r}", why='they are "all", "last" or a sequence of numbers')
 
-    def applied(self, old: Tensor) -> Tensor:
-        """The new numbers for the old ones."""
+    def apply_(self, numbers: Tensor) -> Tensor:
+        """Put the new numbers in the place of the old ones."""
         if self.action == "set":
-            return torch.full_like(old, self.value)
-        return old * self.value if self.action == "scale" else old + self.value
+            return numbers.fill_(self.value)
+        return numbers.mul_(self.value) if self.action == "scale" else numbers.add_(self.value)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for saving."""
@@ -142,11 +142,12 @@ def edit_coefficients(m: Tensor, edits: Sequence[Edit], rows: Rows) -> Tensor:
     """The coefficients (batch, pos, d_mlp) after the edits; the model's own tensor is left alone."""
     m = m.clone()
     for edit in edits:
+        column = m.select(-1, edit.index)
         if edit.positions == "all" and rows.real is None:  # every cell: no mask to make, which a generation feels
-            m[..., edit.index] = edit.applied(m[..., edit.index])
+            edit.apply_(column)
             continue
         where = rows.mask(edit.positions, (m.shape[0], m.shape[1]), m.device)
-        m[..., edit.index] = torch.where(where, edit.applied(m[..., edit.index]), m[..., edit.index])
+        column.copy_(torch.where(where, edit.apply_(column.clone()), column))
     return m
 
 
@@ -155,5 +156,6 @@ def edit_heads(z: Tensor, edits: Sequence[Edit], rows: Rows) -> Tensor:
     z = z.clone()
     for edit in edits:
         where = rows.mask(edit.positions, (z.shape[0], z.shape[1]), z.device)[..., None]
-        z[..., edit.index, :] = torch.where(where, edit.applied(z[..., edit.index, :]), z[..., edit.index, :])
+        head = z.select(-2, edit.index)
+        head.copy_(torch.where(where, edit.apply_(head.clone()), head))
     return z
