@@ -77,7 +77,7 @@ models: $(VENV)/.installed-dev  ## train the embedded models again: CORPUS=folde
 	@test -n "$(CORPUS)" || { echo 'Name the corpus: make models CORPUS=path/to/corpus (see docs/models.md)' >&2; exit 2; }
 	@$(BIN)/python -m unembed.training --corpus "$(CORPUS)" $(ARGS)
 
-readme: $(VENV)/.installed-dev $(READY)  ## run the commands shown in README.md and put in what they print
+readme: $(VENV)/.installed-dev $(READY)  ## run the commands whose output README.md and the tutorial show, and put in what they print
 	@UNEMBED_CACHE=$(CURDIR)/.cache/unembed $(BIN)/python -m tests.package.shown --write
 
 toxic-model: $(VENV)/.installed-dev  ## fine-tune a copy of wren on COMMENTS=jigsaw.csv, to measure suppression on (not shipped)

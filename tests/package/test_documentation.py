@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import unembed
-from tests.package.shown import README, blocks, command_reference, fresh
+from tests.package.shown import README, TUTORIAL, blocks, code, command_of, command_reference, drift, fresh
 from unembed.cli.commands import app
 
 ROOT = README.parent
@@ -57,27 +58,59 @@ def test_the_reference_of_commands_is_what_help_says() -> None:
     assert command_reference() == (ROOT / "docs" / "cli-reference.md").read_text(encoding="utf-8")
 
 
-def skeleton(shown: str) -> list[str]:
-    """Section titles and labels: what stays when a shipped model is trained further."""
-    titles = re.compile(r"(Layers at|Dominant sub-updates|Why |sum of shares|layer  before|memory +m|wren )")
-    labels = re.compile(r"(embedding|positions|attention \d+|ffn \d+|final norm bias) ")
-    return [
-        " ".join(match[0].split()) for row in shown.splitlines() if (match := titles.match(row) or labels.match(row))
-    ]
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The ready index that `make run` builds, which the pages take for granted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNEMBED_CACHE", str(tmp_path_factory.mktemp("ready")))
+        patch.delenv("NO_COLOR", raising=False)
+        built = re.findall(
+            r"UNEMBED_CACHE=\S+ \$\(BIN\)/unembed (index build .*?) >", (ROOT / "Makefile").read_text("utf-8")
+        )
+        assert CliRunner().invoke(app, built[0].split()).exit_code == 0
+        yield
 
 
-def test_the_readme_shows_what_is_printed() -> None:
-    shown = blocks(README.read_text(encoding="utf-8"))
-    assert [what.split()[0] for what, _ in shown] == ["unembed", "python"]
-    for what, body in shown:
-        now = fresh(what, body)
+@pytest.mark.parametrize("page", [README, TUTORIAL], ids=lambda page: page.name)
+def test_a_page_shows_what_is_printed(page: Path, ready: None) -> None:
+    shown = blocks(page.read_text(encoding="utf-8"))
+    assert len(shown) >= 2
+    for (what, body), now in zip(shown, fresh(page.read_text(encoding="utf-8")), strict=True):
         if what == "python":
-            code = [row for row in body.splitlines() if not row.startswith("# ")]
-            assert [row for row in now.splitlines() if not row.startswith("# ")] == code
-            assert len(now.splitlines()) == len(body.splitlines()), "run `make readme`"
-        else:
-            assert skeleton(now) == skeleton(body), "run `make readme`"
-            assert len(skeleton(body)) > 15
+            assert code(body) == code(now)
+        assert drift(body, now) == [], f"`{what}`: run `make readme`"
+
+
+def test_every_command_whose_output_the_tutorial_shows_is_there_to_be_typed() -> None:
+    text = TUTORIAL.read_text(encoding="utf-8")
+    typed = {
+        row
+        for block in re.findall(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        for row in block.splitlines()
+    }
+    assert [what for what, _ in blocks(text) if what != "python" and command_of(what) not in typed] == []
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("3  ·the 28%", "3  ·the 26%"),
+        ("4.571    +9.95", "4.572    +9.95"),
+        ("memory 5.132  +2.73", "memory 5.133  +2.73"),
+        ("10 → 2", "10 → 3"),
+        ("+1.75", "−1.75"),
+        ("7e−4", "7e−3"),
+        ("·the ·a", "·a ·the"),
+        ("one\ntwo", "one"),
+    ],
+)
+def test_an_output_that_drifted_is_noticed(was: str, now: str) -> None:
+    assert drift(was, now)
+
+
+def test_the_last_digit_and_the_bars_of_an_output_may_move() -> None:
+    assert drift("4.571  +9.95  │███▌ 50%  7e−4  error 5e-07", "4.571  +9.94  │████ 51%  8e−4  error 5e-07") == []
+    assert drift("sum +6.54   relative error 1e-07", "sum +6.54   relative error 3e-07") == []
 
 
 def test_the_first_command_comes_within_eighty_words() -> None:
