@@ -19,7 +19,7 @@ from unembed.models.decoder import Decoder
 from unembed.results.shown import Shown
 from unembed.stream.edits import Edit
 from unembed.stream.run import Run, Tokens, run
-from unembed.stream.writers import Branch, attention_branch, memory_branch, tolerance
+from unembed.stream.writers import Branch, attention_branch, memory_branch, source_values, tolerance
 
 BY: tuple[str, ...] = ("component", "head", "source", "memory")
 
@@ -212,14 +212,7 @@ def _attention(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: s
 def _by_source(
     lm: Decoder, seen: Run, layer: int, column: int, read: Float[Tensor, "head d_head"]
 ) -> Float[Tensor, "head src"]:
-    site = lm.structure.blocks[layer].attention
-    entered = seen.at("attn_in", layer)[0]
-    values = torch.einsum("sm,hmd->hsd", entered, lm.weights.W_V[layer])
-    if (bias := lm.weights.b_V[layer]) is not None:
-        values = values + bias[:, None]
-    if site.clip is not None:
-        values = values.clamp(-site.clip, site.clip)
-    values = values.repeat_interleave(site.queries_per_kv, dim=0).to(read.dtype)
+    values = source_values(lm, seen, layer).to(read.dtype)
     share = seen.at("pattern", layer)[0, :, column].to(read.dtype) * torch.einsum("hsd,hd->hs", values, read)
     whole = (seen.at("z", layer)[0, column].to(read.dtype) * read).sum(-1)
     missed = float((share.sum(-1) - whole).abs().max() / share.abs().max().clamp_min(1e-30))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import unembed
@@ -41,3 +43,32 @@ def test_a_pattern_is_the_models_and_its_rows_add_up_to_one(client, wren):
 
 def test_a_head_that_does_not_exist(client):
     assert client.get("/api/v1/heads/2/99").status_code == 404
+
+
+def test_a_text_needs_no_trace_and_edits_hold(client, wren):
+    edit = {"target": "head", "action": "scale", "layer": 0, "index": 1, "value": 0.0}
+    found = client.post("/api/v1/heads/4/1/attention", json={"prompt": PROMPT, "edits": [edit]}).json()
+    edited = wren.run(PROMPT, ("pattern",), edits=[unembed.Edit.from_dict({**edit, "positions": "all"})])
+    assert found["weights"][-1] == pytest.approx(edited.at("pattern", 4)[0, 1, -1].tolist(), rel=1e-4, abs=1e-7)
+    plain = client.post("/api/v1/heads/4/1/attention", json={"prompt": PROMPT}).json()
+    assert found["weights"][-1] != pytest.approx(plain["weights"][-1], rel=1e-3)
+    assert found["ids"] == wren.encode(PROMPT)[0].tolist()
+
+
+def test_effects_are_the_accounts_rows(client, wren):
+    found = client.post("/api/v1/heads/here", json={"prompt": PROMPT, "token": " year", "position": 3}).json()
+    account = wren.trace(PROMPT).account(" year", 3, by="head")
+    assert found["token"]["token"] == " year" and found["token"]["score"] == pytest.approx(account.logit)
+    expected = [row.share for row in account.rows if row.label.startswith("head ")]
+    assert [x for row in found["scores"]["effect"] for x in row] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    pattern = wren.run(PROMPT, ("pattern",)).at("pattern", 2)[0, 3]
+    assert found["scores"]["own"][2][3] == pytest.approx(float(pattern.diagonal().mean()), rel=1e-4)
+    spread = [float(-(row[: i + 1] * row[: i + 1].log()).sum()) / math.log(i + 1) for i, row in enumerate(pattern) if i]
+    assert found["scores"]["entropy"][2][3] == pytest.approx(sum(spread) / len(spread), rel=1e-4)
+    assert "position 3" in found["said"]["effect"]
+
+
+def test_without_a_token_the_prediction_is_meant(client, wren):
+    found = client.post("/api/v1/heads/here", json={"prompt": PROMPT}).json()
+    assert found["token"]["id"] == int(wren.trace(PROMPT).prediction[-1])
+    assert client.post("/api/v1/heads/here", json={"prompt": PROMPT, "position": 99}).status_code == 404

@@ -44,6 +44,33 @@ def test_suppression_shows_the_price_beside_the_benefit(client):
     same = {"action": "scale", "layer": 3, "index": 5, "value": 1.0}
     asked = {"prompt": PROMPT, "edits": [same], "samples": 2, "max_new_tokens": 5, "cost_tokens": 128}
     found = client.post("/api/v1/labs/suppress", json=asked).json()
-    assert found["plain"] == found["edited"] and len(found["plain"]) == 2
+    (one,) = found["prompts"]
+    assert one["plain"] == one["edited"] and len(one["plain"]) == 2
     assert found["perplexity_plain"] == pytest.approx(found["perplexity_edited"], rel=1e-6)
     assert client.post("/api/v1/labs/suppress", json={**asked, "edits": []}).status_code == 422
+
+
+def test_several_prompts_have_one_price(client, wren):
+    from unembed import steering, toxicity
+
+    edit = {"action": "set", "layer": 3, "index": 5, "value": 30.0}
+    asked = {"prompt": PROMPT, "further": ["She said that"], "edits": [edit], "samples": 2, "max_new_tokens": 5}
+    found = client.post("/api/v1/labs/suppress", json={**asked, "cost_tokens": 128}).json()
+    assert [one["prompt"] for one in found["prompts"]] == [PROMPT, "She said that"]
+    edits = [unembed.set_coefficient(3, 5, 30.0)]
+    own = steering.steer(wren, "She said that", edits, max_new_tokens=5, seed=0, samples=2)
+    assert [one["text"] for one in found["prompts"][1]["edited"]] == list(own.edited)
+    scores = toxicity.open_scorer("linear").score(list(own.edited))["toxicity"]
+    assert [one["score"] for one in found["prompts"][1]["edited"]] == pytest.approx(scores)
+    assert found["perplexity_edited"] != found["perplexity_plain"]
+
+
+def test_each_step_of_the_curve_says_where_tokens_leave(client):
+    found = client.post("/api/v1/labs/early-exit", json={"prompt": PROMPT}).json()
+    n, last = len(found["tokens"]), found["n_layers"] - 1
+    assert found["dial"]["rows"][0]["exits"] == [last] * n and found["says"][last] == found["final"]
+    for row in found["dial"]["rows"]:
+        said = [found["says"][layer][i] for i, layer in enumerate(row["exits"])]
+        assert sum(last - e for e in row["exits"]) / n == pytest.approx(row["saved_layers"])
+        differ = sum(a != b for a, b in zip(said, found["final"], strict=True))
+        assert 100 * differ / n == pytest.approx(row["disagreement"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import unembed
 from unembed.memories.suppressing import values_scoring
 from unembed.views.search import understand
 
@@ -75,3 +76,51 @@ def test_a_query_is_taken_apart():
 
 def test_concepts_are_a_table(client):
     assert client.get("/api/v1/memories/3/5/concepts").json()["schema"] == "unembed.table/1"
+
+
+def test_contexts_end_where_the_key_fires_with_the_stored_coefficient(indexed, index, wren):
+    found = indexed.get("/api/v1/memories/5/955/contexts?top=8").json()
+    rows = list(index.triggers(5, 955, 8).rows())
+    assert found["kept"] == 25 and len(found["contexts"]) == len(rows)
+    for one, row in zip(found["contexts"], rows, strict=True):
+        assert one["coefficient"] == row["coefficient"]
+        assert one["coefficients"][-1] == pytest.approx(row["coefficient"], rel=1e-4)
+        assert "".join(one["tokens"]) == row["prefix"] + row["token"] and one["next_token"] == row["next_token"]
+        m = wren.trace(row["prefix"] + row["token"]).run.at("coefficients", 5)[0, :, 955]
+        assert one["coefficients"] == pytest.approx(m.tolist(), rel=1e-3, abs=1e-5)
+
+
+def test_bands_hold_every_sampled_token_that_fires(indexed, index):
+    found = indexed.get("/api/v1/memories/5/955/coefficients").json()
+    assert found["sampled"] == sum(found["counts"])
+    assert found["layer_largest"] == max(
+        row["largest"] for row in index.sql("SELECT max(largest) AS largest FROM statistics WHERE layer = 5").rows()
+    )
+    bands = found["bands"]
+    assert [b["above"] for b in bands] == sorted((b["above"] for b in bands), reverse=True)
+    for band in bands:
+        assert band["contexts"]
+        for one in band["contexts"]:
+            assert band["above"] < one["coefficient"] <= band["up_to"] and one["coefficients"][-1] == one["coefficient"]
+    # The sample of so small a corpus is all of it.
+    fires = found["statistics"]["active_fraction"] * found["tokens"]
+    assert sum(b["tokens"] for b in bands if b["up_to"] > 0) == pytest.approx(fires)
+    assert bands[0]["contexts"][0]["coefficient"] == pytest.approx(found["statistics"]["largest"])
+
+
+def test_a_window_is_read_with_its_context(wren, tmp_path):
+    from unembed.corpus import open_corpus
+    from unembed.views.coefficients import coefficients_view
+    from unembed.views.contexts import contexts_view
+
+    text = "The first month of the year is January and the last one is December of the same year . " * 3
+    corpus = open_corpus([text], segmentation="windows", window=16, overlap=8)
+    held = unembed.Index.build(wren, corpus, tmp_path / "windows", top=5)
+    for index in (5, 100, 955):
+        for one in contexts_view(wren, held, 5, index, 5).contexts:
+            assert one.coefficients[-1] == pytest.approx(one.coefficient, rel=1e-4)
+            assert len(one.tokens) <= 16
+        view = coefficients_view(wren, held, 5, index)
+        assert view.sampled == view.tokens
+        fires = view.statistics["active_fraction"] * view.tokens
+        assert sum(b.tokens for b in view.bands if b.up_to > 0) == pytest.approx(fires)

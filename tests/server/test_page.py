@@ -22,6 +22,12 @@ def test_every_module_of_the_folder_is_in_the_script():
         assert file.read_text() in style()
 
 
+def test_no_text_of_a_module_runs_over_lines_so_that_indents_can_go():
+    for file in STATIC.rglob("*.js"):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            assert line.count("`") % 2 == 0 and not line.endswith("\\"), f"{file.name}:{number}"
+
+
 def test_modules_are_joined_in_whatever_way_they_import():
     files = {
         "a/main.js": 'import { one as uno, two } from "./b.js";\nimport * as c from "../c.js";\ngo(uno, two, c);\n',

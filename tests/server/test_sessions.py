@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import pytest
+from starlette.testclient import TestClient
+
+from unembed.server.app import create
+from unembed.server.session import Session
 
 
 def test_a_kept_address_comes_back_under_a_name_its_text_decides(client):
@@ -26,3 +32,27 @@ def test_only_the_pages_own_addresses_are_kept(client, address):
 
 def test_strangers_keep_nothing(stranger):
     assert stranger.post("/api/v1/sessions", json={"address": "#/trace"}).status_code == 401
+
+
+def test_a_link_outlives_the_server_where_there_is_an_index(indexed, client, wren, index):
+    address = "#/trace?p=" + "kept+" * 900
+    saved = indexed.post("/api/v1/sessions", json={"address": address}).json()
+    assert saved["stays"] is True
+    later = Session(wren, index, index_name="of-tests")
+    page = TestClient(
+        create(later, token="t", port=7335), base_url="http://127.0.0.1:7335", headers={"authorization": "Bearer t"}
+    )
+    assert page.get(f"/api/v1/sessions/{saved['id']}").json() == {"address": address}
+    later.close()
+    assert client.post("/api/v1/sessions", json={"address": address}).json()["stays"] is False
+
+
+def test_a_folder_that_takes_no_file_still_gives_a_link(tmp_path):
+    from unembed.server.kept import KeptAddresses
+
+    kept = KeptAddresses(tmp_path / "gone")
+    assert kept.put("a", "#/trace") is False and kept.get("a") is None
+    held = KeptAddresses(tmp_path)
+    assert held.put("a", "#/trace") and held.put("a", "#/heads") and held.get("a") == "#/trace"
+    with sqlite3.connect(held.path) as connection, pytest.raises(sqlite3.DatabaseError, match="append-only"):
+        connection.execute("DELETE FROM sessions")

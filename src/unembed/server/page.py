@@ -20,10 +20,13 @@ STATIC = Path(__file__).parent / "static"
 
 _COMMENT = re.compile(r"^[ ]*(?:/\*\*.*?\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)
 
+_INDENT = re.compile(r"^ +", re.MULTILINE)
+"""No text of the modules runs over several lines, so that what begins a line is no part of one; a test says so."""
+
 
 def script() -> str:
-    """All modules of the page as one, without the comments, which stay in the folder."""
-    return joined(lambda path: _COMMENT.sub("", _text(path)), "js/main.js") + '$load("js/main.js");\n'
+    """All modules of the page as one, without the comments and the indents, which stay in the folder."""
+    return joined(lambda path: _INDENT.sub("", _COMMENT.sub("", _text(path))), "js/main.js") + '$load("js/main.js");\n'
 
 
 def style() -> str:

@@ -85,6 +85,20 @@ def attention_branch(lm: Decoder, layer: int, z: Float[Tensor, "*pos head d_head
     return Branch(site.branch_norm, site.branch_norm.scale(raw), site.multiplier)
 
 
+def source_values(lm: Decoder, run: Run, layer: int) -> Float[Tensor, "head src d_head"]:
+    """Each head's value at each position of the first prompt, bias and clip included: what the pattern mixes.
+
+    The run must have kept `attn_in`.
+    """
+    site = lm.structure.blocks[layer].attention
+    values = torch.einsum("sm,hmd->hsd", run.at("attn_in", layer)[0], lm.weights.W_V[layer])
+    if (bias := lm.weights.b_V[layer]) is not None:
+        values = values + bias[:, None]
+    if site.clip is not None:
+        values = values.clamp(-site.clip, site.clip)
+    return values.repeat_interleave(site.queries_per_kv, dim=0)
+
+
 def memory_branch(lm: Decoder, layer: int, coefficients: Float[Tensor, "*pos d_mlp"]) -> Branch:
     """How the memories of a layer enter the stream in the run that gave the coefficients."""
     site = lm.feed_forward(layer)

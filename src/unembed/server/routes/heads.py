@@ -6,11 +6,20 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
 
 from unembed.server import asked as a
 from unembed.server.answers import tagged
 from unembed.server.session import Session
 from unembed.views.heads import HeadsView, HeadView, InductionView, head_view, heads_view, induction_view
+from unembed.views.heads_here import HeadsHere, PatternView, heads_here, pattern_view
+
+
+class HereAsked(a.PromptAsked):
+    """A prompt, a position of it, and a token whose logit is asked about; the prediction without it."""
+
+    position: int = Field(-1, ge=-a.LARGEST, le=a.LARGEST)
+    token: str | None = Field(None, max_length=200)
 
 
 class _Held:
@@ -92,28 +101,39 @@ def router(session: Session) -> APIRouter:
             request, await session.body(key, work, what="repeating a text", client=client, channel="induction")
         )
 
-    @routes.get("/traces/{trace_id}/attention/{layer}/{head}")
+    @routes.get("/traces/{trace_id}/attention/{layer}/{head}", responses={200: {"model": PatternView}})
     async def get_pattern(
         request: Request, trace_id: a.TraceId, layer: a.LayerNumber, head: a.Index, client: a.Client = ""
     ) -> Response:
-        """The attention weights of a head on a prompt, by destination and source; each row adds up to one."""
+        """The attention weights of a head on a prompt, by destination and source, and how much each carries."""
         prompt, edits = session.asked(trace_id)
 
         def work() -> dict[str, Any]:
-            lm = session.lm
-            n, h = lm.layer(layer), lm.head(head)
-            trace = session.tracing(prompt, edits)
-            pattern = trace.run_with(("pattern",)).at("pattern", n)[0, h]
-            return {
-                "layer": n,
-                "head": h,
-                "tokens": trace.token_strings,
-                "weights": [row[: i + 1].tolist() for i, row in enumerate(pattern)],
-            }
+            return pattern_view(session.lm, session.tracing(prompt, edits), layer, head).to_dict()
 
         key = f"pattern {trace_id} {layer} {head}"
         return tagged(
             request, await session.body(key, work, what="reading attention", client=client, channel="pattern")
         )
+
+    @routes.post("/heads/{layer}/{head}/attention", responses={200: {"model": PatternView}})
+    async def post_pattern(
+        request: Request, layer: a.LayerNumber, head: a.Index, asked: a.PromptAsked, client: a.Client = ""
+    ) -> Response:
+        """The same on any text, which need not be traced first."""
+        key = session.remember(asked.prompt, [e.edit() for e in asked.edits])
+        return await get_pattern(request, key, layer, head, client)
+
+    @routes.post("/heads/here", responses={200: {"model": HeadsHere}})
+    async def post_here(request: Request, asked: HereAsked, client: a.Client = "") -> Response:
+        """What every head does on a prompt: its share of a token's logit, the shape of its pattern."""
+        edits = [e.edit() for e in asked.edits]
+        key = f"here {session.remember(asked.prompt, edits)} {asked.position} {asked.token}"
+
+        def work() -> dict[str, Any]:
+            trace = session.tracing(asked.prompt, edits)
+            return heads_here(session.lm, trace, asked.position, a.token_of(asked.token)).to_dict()
+
+        return tagged(request, await session.body(key, work, what="reading heads", client=client, channel="here"))
 
     return routes

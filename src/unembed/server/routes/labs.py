@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,8 +26,11 @@ class WordsAsked(BaseModel):
 
 
 class SuppressAsked(a.PromptAsked):
-    """A prompt to continue with and without edits, and what is measured of both."""
+    """Prompts to continue with and without edits, and what is measured of both."""
 
+    further: list[Annotated[str, Field(min_length=1, max_length=4000)]] = Field(
+        default_factory=list, max_length=7, description="prompts beside the first"
+    )
     samples: int = Field(4, ge=1, le=16)
     max_new_tokens: int = Field(20, ge=1, le=60)
     seed: int = Field(0, ge=0, le=a.LARGEST)
@@ -58,30 +62,33 @@ def router(session: Session) -> APIRouter:
         def work() -> dict[str, Any]:
             from unembed import steering, toxicity
 
-            found = steering.steer(
-                session.lm,
-                asked.prompt,
-                edits,
-                max_new_tokens=asked.max_new_tokens,
-                seed=asked.seed,
-                samples=asked.samples,
-                cost_text=steering.default_text(),
-                cost_tokens=asked.cost_tokens,
-            )
             scorer = toxicity.open_scorer("linear")
-            sides = {
-                name: [
-                    {"text": text, "score": score}
-                    for text, score in zip(texts, scorer.score(list(texts))["toxicity"], strict=True)
-                ]
-                for name, texts in (("plain", found.plain), ("edited", found.edited))
-            }
+
+            def scored(texts: Sequence[str]) -> list[dict[str, Any]]:
+                scores = scorer.score(list(texts))["toxicity"]
+                return [{"text": text, "score": float(x)} for text, x in zip(texts, scores, strict=True)]
+
+            # The price does not depend on the prompt: it is measured once.
+            cost: dict[str, Any] = {"cost_text": steering.default_text(), "cost_tokens": asked.cost_tokens}
+            found = [
+                steering.steer(
+                    session.lm,
+                    prompt,
+                    edits,
+                    max_new_tokens=asked.max_new_tokens,
+                    seed=asked.seed,
+                    samples=asked.samples,
+                    **(cost if i == 0 else {}),
+                )
+                for i, prompt in enumerate([asked.prompt, *asked.further])
+            ]
             return {
-                "prompt": asked.prompt,
                 "scorer": scorer.name,
-                **sides,
-                "perplexity_plain": found.perplexity_plain,
-                "perplexity_edited": found.perplexity_edited,
+                "prompts": [
+                    {"prompt": one.prompt, "plain": scored(one.plain), "edited": scored(one.edited)} for one in found
+                ],
+                "perplexity_plain": found[0].perplexity_plain,
+                "perplexity_edited": found[0].perplexity_edited,
                 "cost_tokens": asked.cost_tokens,
             }
 
@@ -108,6 +115,11 @@ def router(session: Session) -> APIRouter:
             exits = rule.exits(found)
             said = found.top[np.arange(len(found)), exits]
             final = found.top[:, -1]
+            dial = rule.dial(found, 24).to_dict()
+            for row in dial["rows"]:
+                row["exits"] = (
+                    rule.at(float("inf") if row["threshold"] is None else row["threshold"]).exits(found).tolist()
+                )
             return {
                 "method": asked.method,
                 "threshold": asked.threshold,
@@ -118,7 +130,8 @@ def router(session: Session) -> APIRouter:
                 "final": lm.token_strings(final),
                 "agrees": (said == final).tolist(),
                 "n_layers": lm.n_layers,
-                "dial": rule.dial(found, 24).to_dict(),
+                "says": [lm.token_strings(found.top[:, n]) for n in range(lm.n_layers)],
+                "dial": dial,
                 "measured": next(rule.evaluate(found).rows()),
             }
 

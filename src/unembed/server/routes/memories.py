@@ -10,6 +10,7 @@ from unembed.server import asked as a
 from unembed.server.answers import tagged
 from unembed.server.session import Session
 from unembed.views.coefficients import CoefficientsView, coefficients_view
+from unembed.views.contexts import ContextsView, contexts_view
 from unembed.views.memory import MemoryView, memory_view
 from unembed.views.search import Search, search
 
@@ -75,11 +76,32 @@ def router(session: Session) -> APIRouter:
             await session.body(key, work, what="reading triggers", client=client, channel="triggers", on="files"),
         )
 
+    @routes.get("/memories/{layer}/{index}/contexts", responses={200: {"model": ContextsView}})
+    async def get_contexts(
+        request: Request,
+        layer: a.LayerNumber,
+        index: a.Index,
+        top: a.Top = 25,
+        pole: Literal["positive", "negative"] = "positive",
+        client: a.Client = "",
+    ) -> Response:
+        """The key's triggers token by token, each with the coefficient it had there."""
+        held = session.need_index()
+
+        def work() -> dict[str, Any]:
+            return contexts_view(session.lm, held, layer, index, top, pole).to_dict()
+
+        key = f"contexts {layer} {index} {top} {pole}"
+        return tagged(
+            request,
+            await session.body(key, work, what="reading triggers", client=client, channel="contexts", on="long"),
+        )
+
     @routes.get("/memories/{layer}/{index}/coefficients", responses={200: {"model": CoefficientsView}})
     async def get_coefficients(
         request: Request, layer: a.LayerNumber, index: a.Index, client: a.Client = ""
     ) -> Response:
-        """How large the coefficient is over the index's corpus: statistics of all of it, a histogram of a sample."""
+        """How large the coefficient is over the index's corpus: statistics; of a sample a histogram and bands."""
         held = session.need_index()
 
         def work() -> dict[str, Any]:

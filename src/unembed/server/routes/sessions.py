@@ -1,8 +1,12 @@
-"""Addresses too long for a link: kept under a short name that their text decides, until the server stops."""
+"""Addresses too long for a link: kept under a short name that their text decides.
+
+Where there is an index, its folder keeps them, as it keeps labels; without one they last until the server stops.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path
@@ -10,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from unembed.errors import InvalidInput
 from unembed.server.answers import Cache
+from unembed.server.kept import KeptAddresses
+from unembed.server.session import Session
 
 _KEPT = 8 * 1024 * 1024
 """Bytes of addresses kept, the least recently asked thrown out first."""
@@ -26,12 +32,14 @@ class SavedName(BaseModel):
     """The name under which an address is kept."""
 
     id: str
+    stays: bool = Field(description="whether it outlives the server, in the index's folder")
 
 
-def router(_: object) -> APIRouter:
+def router(session: Session) -> APIRouter:
     """The routes; what is kept belongs to them alone."""
     routes = APIRouter(tags=["about"])
     kept = Cache(_KEPT)
+    file = None if session.index is None else KeptAddresses(session.index.path)
 
     @routes.post("/sessions")
     async def save(asked: SavedAddress) -> SavedName:
@@ -39,18 +47,22 @@ def router(_: object) -> APIRouter:
         body = asked.address.encode()
         name = hashlib.blake2b(body, digest_size=9).hexdigest()
         kept.put(name, body)
-        return SavedName(id=name)
+        stays = file is not None and await session.beside(partial(file.put, name, asked.address), "files")
+        return SavedName(id=name, stays=stays)
 
     @routes.get("/sessions/{name}")
     async def get(name: Annotated[str, Path(pattern=r"^[0-9a-f]{18}$")]) -> SavedAddress:
         """The address kept under a name."""
         body = kept.get(name)
-        if body is None:
+        if body is not None:
+            return SavedAddress(address=body.decode())
+        address = None if file is None else await session.beside(partial(file.get, name), "files")
+        if address is None:
             raise InvalidInput(
                 f"session {name}",
                 why="this server does not know it",
                 instead="Open the file that was saved with it, or make the link again",
             )
-        return SavedAddress(address=body.decode())
+        return SavedAddress(address=address)
 
     return routes
