@@ -174,3 +174,51 @@ def test_the_spread_is_that_of_the_whole_distributions(name: str, tokens: torch.
     torch.testing.assert_close(entropy.double(), -(p * p.log()).sum(-1), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(divergence.double(), (p * (p.log() - p[-1].log())).sum(-1), rtol=1e-3, atol=1e-5)
     assert float(divergence[-1].max()) < 1e-5 < float(divergence[0].max())
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_standings_are_places_and_shares_among_all_tokens(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    trace = lm.trace(tokens[0])
+    with torch.no_grad():
+        p = lm.hf(tokens[:1]).logits[0].softmax(-1)
+    for token in (11, int(trace.prediction[3])):
+        for position in (None, 3):
+            ranks, probabilities = trace.standings(token, position=position)
+            at = slice(None) if position is None else [position]
+            assert torch.equal(ranks[-1], (p[at] > p[at, token : token + 1]).sum(-1))
+            torch.testing.assert_close(probabilities[-1], p[at, token], rtol=1e-4, atol=1e-6)
+    listed = [5, 11, int(trace.prediction[3])]
+    among = trace.ranks_among(listed, "resid_post", 1, 3)
+    assert among.tolist() == [int(trace.ranks_of(t, position=3)[1, 0]) for t in listed]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gptj"])
+def test_moves_are_all_the_updates_that_halve_or_double_a_place(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    trace = lm.trace(tokens[0])
+    found = {(m.layer, m.position, m.cause): (m.kind, m.rank_before, m.rank_after) for m in trace.moves(11)}
+    expected = {}
+    if not trace.parallel:
+        pre, mid, post = (trace.ranks_of(11, p) + 1 for p in ("resid_pre", "resid_mid", "resid_post"))
+        for cause, before, after in (("attention", pre, mid), ("ffn", mid, post)):
+            for n in range(lm.n_layers):
+                for p in range(len(trace)):
+                    a, b = int(before[n, p]), int(after[n, p])
+                    if a >= 2 * b or b >= 2 * a:
+                        expected[n, p, cause] = ("rise" if b < a else "fall", a - 1, b - 1)
+    assert found == expected and bool(found) is not trace.parallel
+    assert trace.moves(11, 4) == [m for m in trace.moves(11) if m.position == 4]
+    assert trace.moves(position=4) == trace.moves(int(trace.prediction[4]), 4)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_what_heads_add_is_what_the_account_says_and_adds_up_to_the_attention(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    trace = lm.trace(tokens[0])
+    shares = {r.index: r.share for r in trace.account(11, 4, by="head").rows if r.label.startswith("head 1.")}
+    heads = trace.head_updates(1, 4, 11)
+    assert [h.norm for h in heads] == sorted((h.norm for h in heads), reverse=True)
+    for head in heads:
+        assert head.score == pytest.approx(shares[head.index], rel=1e-3, abs=1e-5)
+    assert sum(h.share for h in heads) == pytest.approx(1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from unembed.account import Account, account, points_needed, position_of
 from unembed.errors import InvalidInput, whole
-from unembed.lens import Reading, final_scale, joined, logits_of, read
-from unembed.memories.events import Event, events_of
+from unembed.lens import Reading, final_scale, joined, logit_direction, logits_of, read
+from unembed.memories.events import Event, events_of, moves_of
 from unembed.memories.sub_updates import Dominant, dominant, token_scores
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
@@ -22,6 +23,7 @@ from unembed.results import Passport
 from unembed.results.shown import Shown
 from unembed.stream.edits import Edit
 from unembed.stream.run import Run, Tokens, prepare, run
+from unembed.stream.writers import attention_branch
 
 _TOP = 10
 
@@ -77,6 +79,23 @@ class SubUpdate:
     def promoted(self) -> list[str]:
         """The tokens this sub-update pushes up, whatever the sign of its coefficient."""
         return self.top_tokens if self.coefficient >= 0 else self.bottom_tokens
+
+
+@dataclass(frozen=True)
+class HeadUpdate:
+    """What one head adds to the stream at a position."""
+
+    layer: int
+    index: int
+    norm: float
+    """The length of what it adds, in stream units."""
+    share: float
+    """Its length over the sum of the lengths of the layer's heads."""
+    score: float | None
+    """What it adds to the chosen token's logit (basis frozen), if one was chosen."""
+    top_tokens: list[str]
+    """Tokens that what it adds promotes most (basis raw)."""
+    bottom_tokens: list[str]
 
 
 class Trace(Shown):
@@ -275,14 +294,35 @@ class Trace(Shown):
         self, token: str | int, point: str = "resid_post", basis: str = "final", position: int | None = None
     ) -> Int[Tensor, "layer pos"]:
         """The rank of a token at every layer, and at every position or the one that is asked; 0 is the top."""
+        return self.standings(token, point, basis, position)[0]
+
+    def standings(
+        self, token: str | int, point: str = "resid_post", basis: str = "final", position: int | None = None
+    ) -> tuple[Int[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
+        """The rank (0 is the top) and the probability of a token at every layer, at every position or the one asked.
+
+        Raises:
+            PointMissing: the model has no such point.
+        """
         at = slice(None) if position is None else [position_of(self.run, position)]
         token = self.lm.single_token(token)
         if basis == "final" and position is not None and token == int(self.prediction[at]):
-            return self.prediction_ranks(point)[:, at]  # noted when the stream was read
-        x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0, at]
-        track = torch.full((*x.shape[:-1], 1), token)
-        scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
-        return read(self.lm, x, 1, basis=basis, scale=scale, track=track).tracked_ranks[..., 0]
+            found, at = self._of_prediction(point), (slice(None), at)  # noted when the stream was read
+        else:
+            x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0, at]
+            track = torch.full((*x.shape[:-1], 1), token)
+            scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
+            found, at = read(self.lm, x, 1, basis=basis, scale=scale, track=track), ...
+        return found.tracked_ranks[..., 0][at], found.tracked_probabilities[..., 0][at]
+
+    def ranks_among(
+        self, tokens: Sequence[int], point: str, layer: int, position: int, basis: str = "final"
+    ) -> Int[Tensor, " token"]:
+        """The ranks of several tokens at one point of one layer and position; 0 is the top."""
+        column = position_of(self.run, position)
+        x = self.run_with((point,)).at(point, self.lm.layer(layer))[0, [column]]
+        scale = self.scale[[column]] if basis == "frozen" else None
+        return read(self.lm, x, 1, basis=basis, scale=scale, track=torch.as_tensor([tokens])).tracked_ranks[0]
 
     def prediction_ranks(self, point: str = "resid_post") -> Int[Tensor, "layer pos"]:
         """The rank of every position's own final prediction at a point of every layer; 0 is the top.
@@ -290,14 +330,18 @@ class Trace(Shown):
         Raises:
             PointMissing: the model has no such point.
         """
+        return self._of_prediction(point).tracked_ranks[..., 0]
+
+    def _of_prediction(self, point: str) -> Reading:
+        """A reading of every layer and position whose first tracked token is the position's final prediction."""
         if point == "resid_post":
-            return self._after.tracked_ranks[..., 0]
+            return self._after
         if point == self._before:
-            return self._before_ffn.tracked_ranks[..., 0]
+            return self._before_ffn
         if point == "resid_pre":
-            return self._entering.tracked_ranks[..., 0]
+            return self._entering
         x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0]
-        return read(self.lm, x, 1, track=self._final.expand(x.shape[0], -1, -1)).tracked_ranks[..., 0]
+        return read(self.lm, x, 1, track=self._final.expand(x.shape[0], -1, -1))
 
     def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
         """The model's logits after a position."""
@@ -407,6 +451,84 @@ class Trace(Shown):
             return self._events
         column = position_of(self.run, position)
         return [e for e in self._events if e.position == column]
+
+    def moves(self, token: str | int | None = None, position: int | None = None) -> list[Event]:
+        """Updates across which a token's place at least halves or doubles, attention's and the FFN's apart.
+
+        Args:
+            token: the token to follow; each position's own prediction when None.
+            position: only this position.
+
+        Returns:
+            Moves by position and layer; none where attention and FFN of a block are added at once.
+
+        Raises:
+            OutOfRange: no such position.
+        """
+        column = None if position is None else position_of(self.run, position)
+        halves: list[tuple[str, str, Literal["ffn", "attention"]]]
+        if self._before == "resid_mid":
+            halves = [("resid_pre", "resid_mid", "attention"), ("resid_mid", "resid_post", "ffn")]
+        elif any(b.feed_forward is not None for b in self.lm.structure.blocks):
+            return []
+        else:
+            halves = [("resid_pre", "resid_post", "attention")]
+        if token is None:
+            at, tokens = slice(None) if column is None else [column], self.prediction.cpu()
+            ranks = {point: self.prediction_ranks(point)[:, at].cpu() for half in halves for point in half[:2]}
+            tokens = tokens[at]
+        else:
+            ranks = {point: self.ranks_of(token, point, position=column).cpu() for half in halves for point in half[:2]}
+            tokens = torch.full((ranks["resid_post"].shape[1],), self.lm.single_token(token))
+        found = [move for a, b, cause in halves for move in moves_of(tokens, ranks[a], ranks[b], cause)]
+        if column is not None:
+            found = [replace(move, position=column) for move in found]
+        return sorted(found, key=lambda move: (move.position, move.layer))
+
+    def head_updates(
+        self,
+        layer: int,
+        position: int = -1,
+        token: str | int | None = None,
+        *,
+        k: int = 10,
+        hide_unlearned: bool = False,
+    ) -> list[HeadUpdate]:
+        """What each head of a layer writes at a position, the longest first.
+
+        Args:
+            layer: the layer.
+            position: the position; the last by default.
+            token: a token to score each for.
+            k: how many tokens to list.
+            hide_unlearned: leave out tokens that the model never learned.
+
+        Raises:
+            OutOfRange: no such layer or position.
+        """
+        lm, layer, column = self.lm, self.lm.layer(layer), position_of(self.run, position)
+        z = self.run_with(("z",)).at("z", layer)[0, column]
+        raw = torch.einsum("hd,hdm->hm", z, lm.weights.W_O[layer].to(z.dtype))
+        written = attention_branch(lm, layer, z).written(raw)
+        hidden = lm.unlearned if hide_unlearned else None
+        ends = [read(lm, end, k, basis="raw", hidden=hidden).ids for end in (written, -written)]
+        scores = None
+        if token is not None:
+            u = logit_direction(lm, lm.single_token(token)) / self.scale[column]
+            scores = (written.to(u.dtype) @ u).tolist()
+        sizes = written.float().norm(dim=-1)
+        shares = sizes / sizes.sum().clamp_min(1e-30)
+        return [
+            HeadUpdate(
+                layer,
+                h,
+                float(sizes[h]),
+                float(shares[h]),
+                None if scores is None else scores[h],
+                *(lm.token_strings(ids[h]) for ids in ends),
+            )
+            for h in sizes.argsort(descending=True).tolist()
+        ]
 
     def account(
         self, token: str | int, position: int = -1, against: str | int | None = None, by: str = "component"

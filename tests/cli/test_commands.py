@@ -63,10 +63,11 @@ def test_json_schema_is_stable(unembed: Run, gpt2_folder: Path) -> None:
     assert view["schema"] == "unembed.trace/1"
     assert list(view) == [
         *("schema", "passport", "model", "sizes", "prompt", "edits", "tokens", "position", "basis", "hide_unlearned"),
-        *("prediction", "without_edits", "target", "layers", "grid", "accounts"),
+        *("prediction", "without_edits", "target", "layers", "grid", "accounts", "findings", "moves"),
     ]
     assert list(view["layers"][0]) == [
         *("layer", "before", "middle", "after", "rank_before", "rank_middle", "rank_after", "events", "sub_updates"),
+        *("probability_before", "probability_middle", "probability_after", "middle_from", "after_from", "heads"),
     ]
     assert Passport.from_dict(view["passport"]).notes == {"hide_unlearned": False}
 

@@ -74,11 +74,86 @@ def test_edits_change_the_trace_and_its_id(client, wren):
     assert layer["without_edits"] is not None
 
 
-def test_ranks_of_chosen_tokens(client, wren):
+def test_trajectories_of_chosen_tokens(client, wren):
     key = post(client)["id"]
-    found = client.get(f"/api/v1/traces/{key}/ranks", params={"token": [" the", "#17"], "position": 2}).json()
+    asked = {"token": [" the", "#17"]}
+    one = client.get(f"/api/v1/traces/{key}/trajectories", params={**asked, "position": 2}).json()
+    everywhere = client.get(f"/api/v1/traces/{key}/trajectories", params=asked).json()
     trace = wren.trace(PROMPT)
-    assert [t["ranks"] for t in found["tokens"]] == [trace.ranks_of(token)[:, 2].tolist() for token in (" the", 17)]
+    assert one["position"] == 2 and everywhere["position"] is None
+    for token, here, all_of_it in zip((" the", 17), one["tokens"], everywhere["tokens"], strict=True):
+        for point in ("resid_mid", "resid_post"):
+            ranks, probabilities = trace.standings(token, point)
+            assert all_of_it["points"][point]["ranks"] == ranks.tolist()
+            close(all_of_it["points"][point]["probabilities"], probabilities.tolist())
+            assert here["points"][point]["ranks"] == ranks[:, [2]].tolist()
+    bad = client.get(f"/api/v1/traces/{key}/trajectories", params={**asked, "position": 99})
+    assert bad.status_code == 404
+
+
+def test_findings_are_those_of_the_trace_and_the_command_tells_the_same(client, wren, command):
+    key = post(client, "She put the book on the")["id"]
+    found = client.get(f"/api/v1/traces/{key}").json()
+    trace = wren.trace("She put the book on the")
+    assert [f["kind"] for f in found["findings"]] == ["saturation", "memory", "elimination"]
+    assert [abs(f["nats"]) for f in found["findings"]] == sorted(
+        (abs(f["nats"]) for f in found["findings"]), reverse=True
+    )
+    settled, memory, dropped = found["findings"]
+    events = {e.kind: e for e in trace.events(-1)}
+    answer = int(trace.prediction[-1])
+    before, after = (trace.standings(answer, point)[1][:, -1] for point in ("resid_mid", "resid_post"))
+    layer = events["saturation"].layer
+    assert settled["layer"] == layer and settled["nats"] == pytest.approx(
+        float((after / before)[layer].log()), rel=1e-4
+    )
+    assert settled["sentence"] in {e["sentence"] for e in post(client, "She put the book on the")["events"]}
+    best = max((r for r in trace.account(answer, by="memory").rows if r.index >= 0), key=lambda r: r.share)
+    assert (memory["layer"], memory["index"]) == (best.layer, best.index)
+    assert memory["nats"] == pytest.approx(best.share, rel=1e-4) and f"+{best.share:.2f}" in memory["sentence"]
+    assert dropped["layer"] == events["elimination"].layer and all(f["definition"] for f in found["findings"])
+    assert client.get(f"/api/v1/traces/{key}/layers/3").json()["findings"] == []
+    assert command("trace", "She put the book on the")["findings"][0]["sentence"] == settled["sentence"]
+
+
+def test_the_largest_change_is_no_smaller_than_any_other(client, wren):
+    found = client.get(f"/api/v1/traces/{post(client)['id']}").json()
+    change = next(f for f in found["findings"] if f["kind"] == "change")
+    trace = wren.trace(PROMPT)
+    p = [
+        trace.standings(int(trace.prediction[-1]), point)[1][:, -1]
+        for point in ("resid_pre", "resid_mid", "resid_post")
+    ]
+    steps = {(n, i): float((p[i][n] / p[i - 1][n]).log()) for n in range(wren.n_layers) for i in (1, 2)}
+    del steps[0, 1]
+    where = max(steps, key=lambda step: abs(steps[step]))
+    assert (change["layer"], change["point"]) == (where[0], ("", "resid_mid", "resid_post")[where[1]])
+    assert change["nats"] == pytest.approx(steps[where], rel=1e-4)
+
+
+def test_moves_are_told_in_words(client, wren):
+    key = post(client, "Once upon a time there was a little")["id"]
+    found = client.get(f"/api/v1/traces/{key}").json()["moves"]
+    trace = wren.trace("Once upon a time there was a little")
+    moves = trace.moves(int(trace.prediction[-1]), -1)
+    assert [(m["layer"], m["cause"], m["rank_after"]) for m in found] == [
+        (m.layer, m.cause, m.rank_after) for m in moves
+    ]
+    assert "Layer 0 attention: ·girl rises from place 21 to 2." in [m["sentence"] for m in found]
+
+
+def test_a_layer_tells_what_its_heads_add_and_where_candidates_came_from(client, wren):
+    key = post(client)["id"]
+    found = client.get(f"/api/v1/traces/{key}/layers/3", params={"heads": True, "token": " the"}).json()["layers"][0]
+    trace = wren.trace(PROMPT)
+    shares = {r.index: r.share for r in trace.account(" the", by="head").rows if r.label.startswith("head 3.")}
+    assert len(found["heads"]) == wren.n_heads
+    for head in found["heads"]:
+        assert head["score"] == pytest.approx(shares[head["index"]], rel=1e-3, abs=1e-5)
+    assert sum(head["share"] for head in found["heads"]) == pytest.approx(1)
+    for candidate, was in zip(found["after"], found["after_from"], strict=True):
+        assert was == int(trace.ranks_of(candidate["id"], "resid_mid")[3, -1])
+    assert client.get(f"/api/v1/traces/{key}/layers/3").json()["layers"][0]["heads"] == []
 
 
 def test_a_memory_is_what_the_library_says(client, wren):

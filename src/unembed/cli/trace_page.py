@@ -85,8 +85,13 @@ def _header(view: TraceView) -> str:
         )
     return (
         f"<h1>{escape(view.model)}</h1><p class='note'>{escape(view.sizes)}</p><div class='strip'>{strip}</div>"
-        f'<p class="answer">→ {_candidates(view.prediction, view.target.id)}</p>{edited}'
+        f'<p class="answer">→ {_candidates(view.prediction, view.target.id)}</p>{edited}{_findings(view)}'
     )
+
+
+def _findings(view: TraceView) -> str:
+    rows = "".join(f'<li title="{escape(one.definition)}">{escape(one.sentence)}</li>' for one in view.findings)
+    return f"<ol>{rows}</ol>" if rows else ""
 
 
 def _candidates(candidates: Sequence[Candidate], target: int | None) -> str:

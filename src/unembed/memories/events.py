@@ -1,4 +1,4 @@
-"""Saturation and elimination: when a prediction settles, and when a candidate falls.
+"""Saturation and elimination: when a prediction settles, and when a candidate falls. Moves: what a token's place owes.
 
 Both are defined on ranks alone (0 is the top), over the FFN updates of one position. "Before" is the stream that the
 update enters (resid_mid; resid_pre where attention and FFN are parallel), "after" is resid_post.
@@ -7,6 +7,7 @@ update enters (resid_mid; resid_pre where attention and FFN are parallel), "afte
   the FFN if the token was not yet first before that update, else what came between (attention or an earlier block).
 - Elimination: among a position's updates, the one that pushes the candidate that was first before it furthest down;
   there is none if no candidate falls.
+- Move (ours): an update of attention or FFN across which a token's place, counted from 1, at least halves or doubles.
 
 Source: Geva et al. 2022, section 5.1, with the definitions that the released code uses.
 """
@@ -19,12 +20,15 @@ from typing import Literal
 from jaxtyping import Int
 from torch import Tensor
 
+STEP = 2
+"""A move is told from this factor between a token's places before and after an update."""
+
 
 @dataclass(frozen=True)
 class Event:
-    """One event. Ranks count from 0, the top."""
+    """One event, or a move (rise, fall). Ranks count from 0, the top."""
 
-    kind: Literal["saturation", "elimination"]
+    kind: Literal["saturation", "elimination", "rise", "fall"]
     layer: int
     position: int
     token: int
@@ -88,3 +92,24 @@ def events_of(
             layer = int(fell[p])
             events.append(Event("elimination", layer, p, int(candidates[layer, p]), 0, int(rank[p]), "ffn"))
     return events
+
+
+def moves_of(
+    tokens: Int[Tensor, " pos"],
+    before: Int[Tensor, "layer pos"],
+    after: Int[Tensor, "layer pos"],
+    cause: Literal["ffn", "attention"],
+) -> list[Event]:
+    """Every update across which a position's token rises or falls at least `STEP`-fold, by position and layer.
+
+    Args:
+        tokens: the token followed at each position.
+        before: its rank before each layer's update.
+        after: its rank after it.
+        cause: whose updates these are.
+    """
+    up, down = before + 1 >= STEP * (after + 1), after + 1 >= STEP * (before + 1)
+    return [
+        Event("rise" if up[n, p] else "fall", n, p, int(tokens[p]), int(before[n, p]), int(after[n, p]), cause)
+        for p, n in (up | down).T.nonzero().tolist()
+    ]

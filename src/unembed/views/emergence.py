@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from unembed.errors import PointMissing, Unsupported
-from unembed.results import visible
-from unembed.views.trace_gather import edit_in_words, sizes_of
+from unembed.views.trace_gather import edit_in_words, events_said, sizes_of
 from unembed.views.trace_view import EventView, Token
 
 SCHEMA = "unembed.emergence/1"
@@ -18,13 +17,6 @@ SCHEMA = "unembed.emergence/1"
 
 STAGES = ("resid_mid", "resid_post")
 """The stream after attention, and after the FFN."""
-
-
-@dataclass(frozen=True)
-class EventSaid(EventView):
-    """An event with the sentence that tells it."""
-
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,7 @@ class Emergence:
     prediction: list[int]
     """The model's most likely next token after every position."""
     stages: list[Stage]
-    events: list[EventSaid]
+    events: list[EventView]
     texts: dict[int, str]
     """The text of every token id above."""
 
@@ -101,7 +93,7 @@ def emergence(lm: Any, trace: Any, prompt: str, top: int = 5) -> Emergence:
         tokens=_tokens(trace),
         prediction=prediction,
         stages=stages,
-        events=[_said(e, texts[e.token]) for e in events],
+        events=events_said(lm, events),
         texts=texts,
     )
 
@@ -116,6 +108,20 @@ def spread(trace: Any) -> dict[str, dict[str, list[list[float]]]]:
     return found
 
 
+def trajectories(trace: Any, tokens: Sequence[str | int], position: int | None = None) -> dict[str, Any]:
+    """Rank and probability of tokens by point, [layer][position]; of one position, as a list of one, if it is asked."""
+    ids = [trace.lm.single_token(token) for token in tokens]
+    found = []
+    for i, text in zip(ids, trace.lm.token_strings(ids), strict=True):
+        points = {}
+        for point in STAGES:
+            with suppress(PointMissing):
+                ranks, probabilities = trace.standings(i, point, position=position)
+                points[point] = {"ranks": ranks.tolist(), "probabilities": probabilities.tolist()}
+        found.append({"id": i, "token": text, "points": points})
+    return {"position": None if position is None else position % len(trace), "tokens": found}
+
+
 def _tokens(trace: Any) -> list[Token]:
     return [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)]
 
@@ -123,12 +129,6 @@ def _tokens(trace: Any) -> list[Token]:
 def _texts(lm: Any, stages: list[Stage], more: list[int]) -> dict[int, str]:
     ids = sorted({i for s in stages for layer in s.ids for cell in layer for i in cell} | set(more))
     return dict(zip(ids, lm.token_strings(ids), strict=True))
-
-
-def _said(e: Any, text: str) -> EventSaid:
-    plain = EventView(e.kind, e.layer, e.position, e.token, text, e.rank_before, e.rank_after, e.cause)
-    sentence = f"{plain.place[0].upper()}{plain.place[1:]}: {visible(text)} {plain.happened} ({e.kind})."
-    return EventSaid(**dataclasses.asdict(plain), sentence=sentence)
 
 
 def _stage(trace: Any, point: str, top: int) -> Stage | None:

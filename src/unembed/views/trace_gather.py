@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from unembed.errors import PointMissing, Unsupported
-from unembed.results import Passport
+from unembed.results import Passport, visible
+from unembed.views.findings import findings
 from unembed.views.trace_view import (
     SCHEMA_EXPLAIN,
     SCHEMA_TRACE,
@@ -56,6 +57,7 @@ def trace_view(
     point: str | None,
     tracing: Tracing | None = None,
     index: Any = None,
+    heads: bool = False,
 ) -> tuple[TraceView, Passport]:
     """What `unembed trace` shows, and its passport.
 
@@ -68,6 +70,7 @@ def trace_view(
         point: where the grid over all positions is read; no grid when None.
         tracing: gives the trace of a prompt under edits, where it may be at hand already; `lm.trace` when None.
         index: an index of the model, for the top trigger of each sub-update; none are shown when None.
+        heads: with `layer`, what its heads add too.
     """
     tracer: Tracing = tracing or lm.trace
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
@@ -77,6 +80,9 @@ def trace_view(
     position, target = common["position"], common["target"].id
     each = memories if memories is not None else 2 if layer is None else 10
     updates = _sub_updates(trace, layers, position, each, target, asked, index)
+    shown = _layers(trace, layers, position, target, asked, updates)
+    if layer is not None:
+        shown = [_closer(trace, one, position, target, asked, heads) for one in shown]
     grid = None
     if point is not None:
         cells = _read(trace, point, asked)
@@ -84,9 +90,11 @@ def trace_view(
     view = TraceView(
         schema=SCHEMA_TRACE,
         **common,
-        layers=_layers(trace, layers, position, target, asked, updates),
+        layers=shown,
         grid=grid,
         accounts=[_account(trace, target, None, "component", position, _COMPONENTS_SHOWN)],
+        findings=findings(trace, position, common["target"], shown) if layer is None else [],
+        moves=_moves(trace, position, target) if layer is None and asked.basis == "final" else [],
     )
     return view, passport
 
@@ -197,15 +205,19 @@ def _layers(
     asked: Asked,
     updates: dict[int, list[SubUpdateView]],
 ) -> list[LayerView]:
-    def at(point: str) -> tuple[list[list[Candidate]], list[int]]:
-        ranks = trace.ranks_of(target, point, asked.basis, position=position)
-        return _column(trace, point, asked, position), ranks[:, 0].tolist()
+    def at(point: str) -> tuple[list[list[Candidate]], list[int], list[float]]:
+        ranks, probabilities = trace.standings(target, point, asked.basis, position=position)
+        return _column(trace, point, asked, position), ranks[:, 0].tolist(), probabilities[:, 0].tolist()
 
-    (before, rank_before), (after, rank_after) = at("resid_pre"), at("resid_post")
+    (before, rank_before, p_before), (after, rank_after, p_after) = at("resid_pre"), at("resid_post")
     try:
-        middle, rank_middle = at("resid_mid")
+        middle, rank_middle, p_middle = at("resid_mid")
     except PointMissing:
-        middle, rank_middle = None, None  # parallel and attention-only blocks: no stream between attention and FFN
+        middle, rank_middle, p_middle = (
+            None,
+            None,
+            None,
+        )  # parallel and attention-only blocks: no stream between attention and FFN
     events = _events(trace, position)
     return [
         LayerView(
@@ -218,21 +230,52 @@ def _layers(
             rank_after=rank_after[n],
             events=[event for event in events if event.layer == n],
             sub_updates=updates.get(n, []),
+            probability_before=p_before[n],
+            probability_middle=None if p_middle is None else p_middle[n],
+            probability_after=p_after[n],
         )
         for n in layers
     ]
 
 
+def _closer(trace: Any, one: LayerView, position: int, target: int, asked: Asked, heads: bool) -> LayerView:
+    """One layer with where its candidates came from, and what its heads add if asked."""
+
+    def places(candidates: list[Candidate], point: str) -> list[int]:
+        ids = [c.id for c in candidates]
+        return trace.ranks_among(ids, point, one.layer, position, asked.basis).tolist()
+
+    k, hide = max(asked.top, _READ_ANYWAY), asked.hide_unlearned
+    return dataclasses.replace(
+        one,
+        middle_from=None if one.middle is None else places(one.middle, "resid_pre"),
+        after_from=places(one.after, "resid_pre" if one.middle is None else "resid_mid"),
+        heads=trace.head_updates(one.layer, position, target, k=k, hide_unlearned=hide) if heads else [],
+    )
+
+
 def _events(trace: Any, position: int) -> list[EventView]:
     try:
-        found = trace.events(position)
+        return events_said(trace.lm, trace.events(position))
     except Unsupported:
         return []  # events are those of FFN updates, and the model has none
-    texts = trace.lm.token_strings([event.token for event in found])
-    return [
-        EventView(e.kind, e.layer, e.position, e.token, text, e.rank_before, e.rank_after, e.cause)
-        for e, text in zip(found, texts, strict=True)
-    ]
+
+
+def _moves(trace: Any, position: int, target: int) -> list[EventView]:
+    return events_said(trace.lm, trace.moves(target, position))
+
+
+def events_said(lm: Any, events: Sequence[Any]) -> list[EventView]:
+    """Events with their tokens' texts, and in words."""
+    texts = lm.token_strings([event.token for event in events])
+    return [_said(event, text) for event, text in zip(events, texts, strict=True)]
+
+
+def _said(e: Any, text: str) -> EventView:
+    plain = EventView(e.kind, e.layer, e.position, e.token, text, e.rank_before, e.rank_after, e.cause)
+    kind = "" if e.kind in ("rise", "fall") else f" ({e.kind})"
+    sentence = f"{plain.place[0].upper()}{plain.place[1:]}: {visible(text)} {plain.happened}{kind}."
+    return dataclasses.replace(plain, sentence=sentence)
 
 
 def _sub_updates(

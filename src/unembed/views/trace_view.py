@@ -5,8 +5,10 @@ Ranks count from 0, the top, as in the library; what people read calls rank 0 pl
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from unembed.trace import HeadUpdate
 
 SCHEMA_TRACE = "unembed.trace/1"
 SCHEMA_EXPLAIN = "unembed.explain/1"
@@ -34,7 +36,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class EventView:
-    """A saturation (the final token is first for good) or an elimination (the first token falls)."""
+    """A saturation (the final token is first for good), an elimination (the first token falls), or a rise or fall."""
 
     kind: str
     layer: int
@@ -45,6 +47,8 @@ class EventView:
     rank_after: int
     cause: str
     """"ffn" or "attention": what brought it about."""
+    sentence: str = ""
+    """All of it in words."""
 
     @property
     def place(self) -> str:
@@ -54,6 +58,8 @@ class EventView:
     @property
     def happened(self) -> str:
         """What became of the token, to be read after its name."""
+        if self.kind in ("rise", "fall"):
+            return f"{self.kind}s from place {self.rank_before + 1:,} to {self.rank_after + 1:,}"
         if self.kind == "elimination":
             return f"falls from place 1 to {self.rank_after + 1:,}"
         if self.cause == "ffn":
@@ -112,6 +118,16 @@ class LayerView:
     rank_after: int
     events: list[EventView]
     sub_updates: list[SubUpdateView]
+    probability_before: float = 0.0
+    """Of the target token, as the ranks are."""
+    probability_middle: float | None = None
+    probability_after: float = 0.0
+    middle_from: list[int] | None = None
+    """The rank before of every candidate of the middle; None where several layers are shown, or no middle is."""
+    after_from: list[int] | None = None
+    """The rank in the middle, or before where there is none, of every candidate after."""
+    heads: list[HeadUpdate] = field(default_factory=list)
+    """What the layer's heads add, where it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +170,23 @@ class GridView:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """One sentence about a position, and where it leads."""
+
+    kind: str
+    sentence: str
+    definition: str
+    """What was looked for."""
+    nats: float
+    """Its weight: nats of a token's log-probability, or of its logit."""
+    layer: int
+    point: str
+    """The stream after the update: resid_mid after attention, resid_post after the FFN."""
+    index: int | None
+    """Of the memory, where it is one."""
+
+
+@dataclass(frozen=True)
 class TraceView:
     """All that `unembed trace` and `unembed explain` show."""
 
@@ -173,6 +206,10 @@ class TraceView:
     layers: list[LayerView]
     grid: GridView | None
     accounts: list[AccountView]
+    findings: list[Finding] = field(default_factory=list)
+    """At most three, the heaviest first; where all layers are shown."""
+    moves: list[EventView] = field(default_factory=list)
+    """Updates across which the target's place at least halves or doubles; where all layers are shown."""
 
     def to_dict(self) -> dict[str, Any]:
         """The view as JSON can hold it."""

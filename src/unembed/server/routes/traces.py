@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from unembed.server import asked as a
 from unembed.server.answers import encoded, lines, tagged
 from unembed.server.session import MAX_PROMPT, Session
-from unembed.views.emergence import Emergence, emergence, emerging, spread
+from unembed.views.emergence import Emergence, emergence, emerging, spread, trajectories
 from unembed.views.trace_gather import Asked, explain_view, trace_view
 from unembed.views.trace_view import TraceView
 
@@ -117,15 +117,19 @@ def router(session: Session) -> APIRouter:
         top: a.Top = 10,
         memories: Annotated[int, Query(ge=1, le=500)] = 10,
         hide_unlearned: bool = False,
+        heads: bool = False,
         client: a.Client = "",
     ) -> Response:
-        """One layer at one position: what `unembed trace --layer L --json` prints, without the grid."""
+        """One layer at one position: what `unembed trace --layer L --json` prints, without the grid.
+
+        With `heads`, what the layer's heads add too.
+        """
         prompt, edits = session.asked(trace_id)
-        key = f"layer {trace_id} {layer} {position} {token} {basis} {top} {memories} {hide_unlearned}"
+        key = f"layer {trace_id} {layer} {position} {token} {basis} {top} {memories} {hide_unlearned} {heads}"
 
         def work() -> TraceView:
             asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
-            return _position(session, asked, layer, memories, token)
+            return _position(session, asked, layer, memories, token, heads)
 
         return await answer(request, client, "layer", key, "reading a layer", work)
 
@@ -155,36 +159,33 @@ def router(session: Session) -> APIRouter:
 
         return await answer(request, client, "account", key, "accounting for a logit", work)
 
-    @routes.get("/traces/{trace_id}/ranks")
-    async def get_ranks(
+    @routes.get("/traces/{trace_id}/trajectories")
+    async def get_trajectories(
         request: Request,
         trace_id: a.TraceId,
         token: Annotated[list[str], Query(max_length=8)],
-        position: a.Position = -1,
+        position: a.Position | None = None,
         client: a.Client = "",
     ) -> Response:
-        """The rank of chosen tokens after every layer, from 0, at one position or, without it, at all."""
+        """Rank, from 0, and probability of chosen tokens at both stages of every layer, [layer][position].
+
+        At all positions, or at the one that is asked.
+        """
         prompt, edits = session.asked(trace_id)
 
         def work() -> dict[str, Any]:
-            trace = session.tracing(prompt, edits)
-            column = position % len(trace)
-            ids = [session.lm.single_token(t) for text in token if (t := a.token_of(text)) is not None]
-            ranks = [trace.ranks_of(i)[:, column].tolist() for i in ids]
-            return {
-                "position": column,
-                "tokens": [
-                    {"id": i, "token": text, "ranks": r}
-                    for i, text, r in zip(ids, session.lm.token_strings(ids), ranks, strict=True)
-                ],
-            }
+            ids = [t for text in token if (t := a.token_of(text)) is not None]
+            return trajectories(session.tracing(prompt, edits), ids, position)
 
-        return await answer(request, client, "ranks", f"ranks {trace_id} {token} {position}", "following tokens", work)
+        key = f"trajectories {trace_id} {token} {position}"
+        return await answer(request, client, "trajectories", key, "following tokens", work)
 
     return routes
 
 
-def _position(session: Session, asked: Asked, layer: int | None, memories: int, token: str | None) -> TraceView:
+def _position(
+    session: Session, asked: Asked, layer: int | None, memories: int, token: str | None, heads: bool = False
+) -> TraceView:
     """A trace view as the page reads it: the grid over positions came with the trace itself."""
     view, _ = trace_view(
         session.lm,
@@ -194,5 +195,6 @@ def _position(session: Session, asked: Asked, layer: int | None, memories: int, 
         token=a.token_of(token),
         point=None,
         tracing=session.tracing,
+        heads=heads,
     )
     return view

@@ -345,8 +345,8 @@ export function render(root, page) {
     const pins = state().pins.split(" ").filter(Boolean).slice(0, 5);
     const series = [{ name: view.target.token, ranks: view.layers.map((one) => one.rank_after) }];
     if (pins.length && !live()) {
-      const found = await api.get(`/traces/${data.id}/ranks`, { token: pins.map((id) => `#${id}`), position: view.position }, { channel: "ranks" });
-      series.push(...found.tokens.map((one) => ({ name: one.token, ranks: one.ranks })));
+      const found = await api.get(`/traces/${data.id}/trajectories`, { token: pins.map((id) => `#${id}`), position: view.position }, { channel: "trajectories" });
+      series.push(...found.tokens.map((one) => ({ name: one.token, ranks: one.points.resid_post.ranks.flat() })));
     }
     chart = ranks.mount(lines, { series, layers: view.layers.map((one) => String(one.layer)), size: model.d_vocab, at: layer() }, { onpick: (n) => go({ L: String(n), st: "post" }, { push: false }) });
     const here = data.events.filter((e) => e.position === view.position);
