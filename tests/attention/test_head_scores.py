@@ -40,10 +40,13 @@ def test_direct_effects_are_the_shares_of_accounts(name: str) -> None:
     tokens, _ = repeated_tokens(lm, 1, 4, seed=4)
     trace, run = lm.trace(tokens), lm.run(tokens, ("z", "resid_post"))
     every = torch.arange(lm.d_vocab)[:, None].expand(-1, 4)
-    readout, scale = room._centred_unembedding(lm), final_scale(lm, run.at("resid_post", 1)[0, -1])
+    readout, scale = (
+        room._centred_unembedding(lm, torch.arange(lm.d_vocab)),
+        final_scale(lm, run.at("resid_post", 1)[0, -1]),
+    )
     for layer in range(2):
         z = run.at("z", layer)[0, -1:].expand(lm.d_vocab, -1, -1)
-        effects = room._direct_effects(lm, layer, z, every, readout) / scale
+        effects = room._direct_effects(lm, layer, z, readout[every]) / scale
         torch.testing.assert_close(effects.mean(0), torch.zeros(4), rtol=0, atol=1e-5)
         for token, against in ((3, 50), (96, 8)):
             rows = trace.account(token, against=against, by="head").rows
@@ -57,14 +60,14 @@ def test_copying_is_the_mean_direct_effect_on_the_attended_token(name: str) -> N
     scores = unembed.circuits(lm).head_scores(seed=4, n_sequences=2, length=5)
     tokens, _ = repeated_tokens(lm, 2, 5, seed=4)
     run = lm.run(tokens, ("z", "pattern", "resid_post"))
-    readout = room._centred_unembedding(lm)
+    readout = room._centred_unembedding(lm, torch.arange(lm.d_vocab))
     for layer in range(2):
         for head in range(4):
             effects = []
             for row in range(2):
                 for dst in range(5, 10):
                     ids = tokens[row, run.at("pattern", layer)[row, head, dst].argmax()].expand(1, 4)
-                    effect = room._direct_effects(lm, layer, run.at("z", layer)[row, dst][None], ids, readout)
+                    effect = room._direct_effects(lm, layer, run.at("z", layer)[row, dst][None], readout[ids])
                     effects.append(effect[0, head] / final_scale(lm, run.at("resid_post", 1)[row, dst])[0])
             expected = torch.stack(effects).mean()
             torch.testing.assert_close(scores.copying[layer, head].float(), expected, rtol=1e-4, atol=1e-5)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, seeded, whole
+from unembed.errors import InvalidInput, integer, seeded, whole
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.stream.run import forward_arguments, prepare
@@ -89,7 +89,8 @@ def repeated_tokens(
     front = _front(lm)
     if length is None:
         length = 64 if lm.n_ctx is None else min(64, (lm.n_ctx - len(front)) // 2)
-    if n_sequences < 1 or length < 2:
+    length = integer("length", length)
+    if length < 2:
         raise InvalidInput(f"{n_sequences} sequences of 2 x {length} tokens", why="there is nothing to repeat")
     if lm.n_ctx is not None and len(front) + 2 * length > lm.n_ctx:
         raise InvalidInput(
@@ -140,22 +141,26 @@ def head_scores(
         length = tokens.shape[1] // 2
         if tokens.shape[1] % 2 or not torch.equal(tokens[:, :length], tokens[:, length:]):
             raise InvalidInput("tokens", why="the second half of a sequence is not its first half")
-    readout, at_once = _centred_unembedding(lm), max(1, _TOKENS // tokens.shape[1])
-    parts = [_scores_of(lm, some, front, length, readout) for some in tokens.split(at_once)]
+    at_once = max(1, _TOKENS // tokens.shape[1])
+    # The sequences hold few of the vocabulary's tokens, and a head's effect is asked on no others.
+    known, rows = tokens.unique(return_inverse=True)
+    readout = _centred_unembedding(lm, known)
+    batches = zip(tokens.split(at_once), rows.split(at_once), strict=True)
+    parts = [_scores_of(lm, some, rows_of, front, length, readout) for some, rows_of in batches]
     return HeadScores.of(torch.cat(parts, dim=1).cpu(), length, seed)
 
 
 class _Pass:
     """One batch of sequences under way: scores as the layers come by."""
 
-    def __init__(self, lm: Decoder, tokens: Tensor, front: int, length: int, readout: Tensor) -> None:
-        """Room for the scores of every kind."""
-        self.lm, self.tokens, self.length, self.readout = lm, tokens, length, readout
-        batch, pos = tokens.shape
-        self.second = torch.arange(front + length, pos, device=tokens.device)
-        self.after_first = torch.arange(1, pos, device=tokens.device)
-        self.scores = torch.zeros(len(KINDS), batch, lm.n_layers, lm.n_heads, dtype=torch.float64, device=tokens.device)
-        self.effects = torch.zeros(lm.n_layers, batch, len(self.second), lm.n_heads, device=tokens.device)
+    def __init__(self, lm: Decoder, rows: Tensor, front: int, length: int, readout: Tensor) -> None:
+        """Room for the scores of every kind; `rows` are the tokens' rows of the readout."""
+        self.lm, self.rows, self.length, self.readout = lm, rows, length, readout
+        batch, pos = rows.shape
+        self.second = torch.arange(front + length, pos, device=rows.device)
+        self.after_first = torch.arange(1, pos, device=rows.device)
+        self.scores = torch.zeros(len(KINDS), batch, lm.n_layers, lm.n_heads, dtype=torch.float64, device=rows.device)
+        self.effects = torch.zeros(lm.n_layers, batch, len(self.second), lm.n_heads, device=rows.device)
         self.z: dict[int, Tensor] = {}
         self.scale: Tensor | None = None
 
@@ -170,9 +175,9 @@ class _Pass:
         for kind, (dst, src) in {**places, 4: (later, torch.zeros_like(later))}.items():
             self.scores[kind, :, layer] = pattern[:, :, dst, src].double().mean(dim=-1)
         most = pattern[:, :, second].argmax(dim=-1)  # (batch, head, dst)
-        ids = self.tokens.gather(1, most.flatten(1)).view(most.shape).transpose(1, 2)
-        for row, z in enumerate(self.z.pop(layer)):
-            self.effects[layer, row] = _direct_effects(self.lm, layer, z, ids[row], self.readout)
+        rows = self.rows.gather(1, most.flatten(1)).view(most.shape).transpose(1, 2)
+        for n, z in enumerate(self.z.pop(layer)):
+            self.effects[layer, n] = _direct_effects(self.lm, layer, z, self.readout[rows[n]])
 
     def end(self, resid: Float[Tensor, "batch pos d_model"]) -> None:
         """The last stream tells by what the final norm divides; nothing later is needed."""
@@ -186,10 +191,10 @@ class _Pass:
 
 
 def _scores_of(
-    lm: Decoder, tokens: Tensor, front: int, length: int, readout: Tensor
+    lm: Decoder, tokens: Tensor, rows: Tensor, front: int, length: int, readout: Tensor
 ) -> Float[Tensor, "kind sequence layer head"]:
     """The scores of one batch."""
-    current = _Pass(lm, tokens, front, length, readout)
+    current = _Pass(lm, rows, front, length, readout)
 
     def end(resid: Tensor) -> None:
         current.end(resid)
@@ -205,10 +210,10 @@ def _scores_of(
     return current.result()
 
 
-def _centred_unembedding(lm: Decoder) -> Float[Tensor, "d_vocab d_model"]:
+def _centred_unembedding(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tensor, "token d_model"]:
     """For each token the direction of its logit above the mean of all logits, before the final norm's scale."""
     W_U = lm.weights.W_U.T
-    centred = W_U - W_U.mean(dim=0)
+    centred = W_U[ids] - W_U.mean(dim=0)
     norm = lm.structure.final_norm
     if norm is not None:
         centred = norm.pulled_back(centred, torch.ones(1, dtype=W_U.dtype, device=W_U.device))
@@ -216,11 +221,11 @@ def _centred_unembedding(lm: Decoder) -> Float[Tensor, "d_vocab d_model"]:
 
 
 def _direct_effects(
-    lm: Decoder, layer: int, z: Float[Tensor, "pos head d_head"], ids: Int[Tensor, "pos head"], readout: Tensor
+    lm: Decoder, layer: int, z: Float[Tensor, "pos head d_head"], directions: Float[Tensor, "pos head d_model"]
 ) -> Float[Tensor, "pos head"]:
-    """What each head adds to one token's logit at each position, up to the final norm's scale."""
+    """What each head writes along one direction at each position, up to the final norm's scale."""
     branch = attention_branch(lm, layer, z)
     written = torch.einsum("phd,hdm->phm", z, lm.weights.W_O[layer])
     if branch.norm is not None and branch.scale is not None:
         written = branch.norm.frozen(written, branch.scale[:, None])
-    return (written * readout[ids]).sum(dim=-1) * branch.multiplier
+    return (written * directions).sum(dim=-1) * branch.multiplier
