@@ -13,25 +13,21 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 
 from unembed import __version__
+from unembed.server.lighter import light
 from unembed.views.joining import joined
 
 STATIC = Path(__file__).parent / "static"
 
 
-_COMMENT = re.compile(r"^[ ]*(?:/\*\*.*?\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)
-
-_INDENT = re.compile(r"^ +", re.MULTILINE)
-"""No text of the modules runs over several lines, so that what begins a line is no part of one; a test says so."""
-
-
 def script() -> str:
-    """All modules of the page as one, without the comments and the indents, which stay in the folder."""
-    return joined(lambda path: _INDENT.sub("", _COMMENT.sub("", _text(path))), "js/main.js") + '$load("js/main.js");\n'
+    """All modules of the page as one; as people read them they stay in the folder."""
+    return joined(_text, "js/main.js", light) + '$load("js/main.js");\n'
 
 
 def style() -> str:
-    """Both style sheets as one."""
-    return _text("islands.css") + _text("app.css")
+    """Both style sheets as one, without comments and the spaces that only people need."""
+    text = re.sub(r"/\*.*?\*/", "", _text("islands.css") + _text("app.css"), flags=re.DOTALL)
+    return re.sub(r"\s*([{};,])\s*", r"\1", re.sub(r"\s+", " ", text)).replace(": ", ":")
 
 
 def add_page(app: FastAPI) -> None:

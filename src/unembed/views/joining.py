@@ -1,6 +1,6 @@
 """The explorer's modules as one script: the page's in one request, a notebook's inside its output.
 
-Nothing is rewritten but import and export, so what is served is what lies in the folder. A module becomes a function
+Nothing is rewritten but import and export. A module becomes a function
 that is called when it is first imported; what it exports is the object it returns.
 """
 
@@ -23,19 +23,21 @@ const $load = (name) => ($made[name] ??= $modules[name]());
 """
 
 
-def joined(read: Callable[[str], str], entry: str) -> str:
+def joined(read: Callable[[str], str], entry: str, light: Callable[[str], str] = str) -> str:
     """A module and all that it imports as one script, in which `$load(name)` gives a module's exports.
 
     Args:
         read: gives the text of a file by its path.
         entry: the module to begin with.
+        light: makes a module's text shorter, once what it imports and exports is settled.
     """
     parts: dict[str, str] = {}
     waiting = [entry]
     while waiting:
         path = waiting.pop()
         if path not in parts:
-            parts[path], needed = _wrapped(path, read(path))
+            text, needed = _wrapped(path, read(path))
+            parts[path] = light(text)
             waiting += needed
     modules = "".join(f'$modules["{path}"] = () => {{\n{body}}};\n' for path, body in parts.items())
     return f"{_LOADER}{modules}"
