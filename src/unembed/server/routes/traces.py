@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Literal
 
@@ -27,11 +28,15 @@ def router(session: Session) -> APIRouter:
     async def tokenize(
         request: Request, text: Annotated[str, Query(max_length=MAX_PROMPT)], client: a.Client = ""
     ) -> Response:
-        """The tokens of a text, as ids and texts."""
+        """The tokens of a text, as ids and texts; `changed`: from which character on the tokens hold another text."""
 
         def work() -> dict[str, Any]:
-            ids = session.lm.encode(text)[0].tolist() if text else []
-            return {"ids": ids, "tokens": session.lm.token_strings(ids), "limit": session.lm.n_ctx}
+            lm = session.lm
+            ids = lm.encode(text)[0].tolist() if text else []
+            back = lm.decode(ids) if ids else ""
+            differ = (i for i, (a, b) in enumerate(itertools.zip_longest(text, back)) if a != b)
+            changed = None if text in back else next(differ)
+            return {"ids": ids, "tokens": lm.token_strings(ids), "limit": lm.n_ctx, "changed": changed}
 
         return await answer(request, client, "tokenize", f"tokenize {text}", "splitting text", work)
 

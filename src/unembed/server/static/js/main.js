@@ -6,6 +6,8 @@ import * as tray from "./tray.js";
 import { copyLink, shareMenu } from "./sharing.js";
 import * as names from "./names.js";
 import * as tour from "./tour.js";
+import { changed, panel } from "./timing.js";
+import { table } from "./parts.js";
 import { token } from "./islands/tokens.js";
 
 const SCREENS = [
@@ -42,8 +44,9 @@ async function start() {
   tray.mount(document.getElementById("tray"), state());
   watch((now, before) => {
     if (now.s) return recall();
+    const done = changed(now, before);
     crumbs();
-    return now.screen === before.screen ? shown?.update(now, before) : open();
+    Promise.resolve(now.screen === before.screen ? shown?.update(now, before) : open()).then(done);
   });
   tour.mount();
   await open();
@@ -168,7 +171,7 @@ const KEYS = [
   ["Enter · Esc", "go deeper · go back, close"],
   ["[ ] · , .", "layer down, up · position left, right"],
   ["Shift ↑ ↓ · drag over layer names", "choose layers, to see what they do together"],
-  ["m · p · e · d", "next metric · pin the cell's token · events on and off · show what edits changed"],
+  ["m · p · e · d", "next metric · pin the cell's token (or Shift and a click) · events on and off · show what edits changed"],
   ["b, held", "the baseline, while edits are on"],
   ["i · r", "add the strongest memory to the edits · run"],
   ["Ctrl Z · Ctrl Shift Z", "undo a change of the edits · make it again"],
@@ -201,6 +204,7 @@ function palette() {
     ["Take the tour", tour.begin],
     ["Clear all edits", () => go({ iv: "", off: "" })],
     ["Clear pins", () => go({ pins: "" })],
+    ["Timings of this page", () => panel(table)],
     ["Help and keys", help],
   ];
   const list = h("ul", { role: "listbox" });

@@ -4,7 +4,8 @@
  * mount(el, data, options) -> {update, select, destroy}
  *   data: {rows: [{label, sub, name, cells: [{text, q, title, name, same, glyph, cls}]}], columns: [{text, next}]}
  *     `same`: the cell repeats the row below it; q: 0 to 16, the fill. Rows are given top first.
- *   options: {onselect(row, column), onopen(row, column), onhover(row, column, element), onrange(first, last, row), label}
+ *   options: {onselect(row, column), onopen(row, column), onhover(row, column, element), onrange(first, last, row), onpin(row, column), label}
+ *     `onpin`: a cell clicked with Shift;
  *     `onrange`: rows chosen by dragging over their labels or with Shift and the arrows; null where one label was clicked
  */
 import { token, visible } from "./tokens.js";
@@ -45,7 +46,8 @@ export function mount(el, data, options = {}) {
   el.addEventListener("keydown", onkey);
   body.addEventListener("click", (event) => {
     const found = cellOf(event);
-    if (found) pick(found[0], found[1], true);
+    if (found && event.shiftKey && options.onpin) options.onpin(...found);
+    else if (found) pick(found[0], found[1], true);
   });
   const rowAt = (event) => clamp(Math.floor((event.clientY - body.getBoundingClientRect().top) / rowHeight), data.rows.length);
   body.addEventListener("pointerdown", (event) => {

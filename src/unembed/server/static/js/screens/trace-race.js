@@ -1,0 +1,60 @@
+/** The race to the top: places or probabilities of tokens over the layers, and what happened to them, lane by lane. */
+import { button, fill, h, percent, place, segmented } from "../dom.js";
+import { go, state } from "../state.js";
+import { asTable, card } from "../parts.js";
+import { visible } from "../islands/tokens.js";
+import * as ranks from "../islands/ranks.js";
+
+const LANES = [["◆", "settled", (e) => e.kind === "saturation"], ["✕", "dropped", (e) => e.kind === "elimination"], ["", "attention", (e) => e.cause === "attention"], ["", "FFN", () => true]];
+
+export const pinned = () => state().pins.split(" ").filter(Boolean).slice(0, 5);
+
+/** `ask(ids)` gives the trajectories of tokens at the position, or nothing where there are none. */
+export function race(t, { layer, ask }) {
+  const lines = h("div");
+  const lanes = h("div", { class: "lanes" });
+  const told = h("p", { class: "told soft" });
+  const notes = h("div");
+  const scale = segmented("Scale of the race", [["", "Place"], ["p", "Probability"]], state().ys, (ys) => go({ ys }, { push: false }));
+  let chart = null;
+
+  async function draw() {
+    const { view, data, model } = t;
+    const pins = pinned();
+    const series = [{ id: view.target.id, name: view.target.token, ranks: view.layers.map((one) => one.rank_after), probabilities: view.layers.map((one) => one.probability_after) }];
+    const found = pins.length ? await ask(pins) : null;
+    if (found) series.push(...found.tokens.map(({ id, token, points: { resid_post: one } }) => ({ id, name: token, ranks: one.ranks.flat(), probabilities: one.probabilities.flat() })));
+    chart = ranks.mount(lines, { series, layers: view.layers.map((one) => String(one.layer)), size: model.d_vocab, at: layer(), probability: state().ys === "p" }, { onpick: (n) => go({ L: String(n), st: "post" }, { push: false }) });
+    drawLanes(data.events.filter((e) => e.position === view.position), view.moves);
+    const rival = view.prediction.find((c) => c.id !== view.target.id);
+    fill(notes,
+      series.slice(1).map((other) => h("p", {}, crossing(series[0], other))),
+      h("div", { class: "row" },
+        pins.length ? button("Clear pins", () => go({ pins: "" }, { push: false }), { class: "quiet" }) : button(`Watch it against ${visible(rival.token)}`, () => go({ pins: String(rival.id) }, { push: false }), { class: "quiet", title: "Pin the strongest rival: where do they cross?" }),
+        h("span", { class: "faint" }, h("kbd", {}, "p"), " or Shift and a click pins a cell's token")),
+      asTable("As a table", ["layer", ...series.flatMap((one) => [`place of ${visible(one.name)}`, "probability"])], () => view.layers.map((one, i) => [one.layer, ...series.flatMap((s) => [s.ranks[i] + 1, s.probabilities[i]])])));
+  }
+
+  /** One lane for each kind of event, under the chart's layers; a marker says its sentence. */
+  function drawLanes(events, moves) {
+    const say = (e) => () => (told.textContent = e.sentence);
+    const left = [...events, ...moves];
+    fill(lanes, LANES.map(([sign, name, of], i) => {
+      const here = left.filter((e) => of(e) && LANES.findIndex((lane) => lane[2](e)) === i);
+      return here.length ? h("div", { class: "lane", role: "group", "aria-label": name }, h("span", { class: "faint" }, name), here.map((e) => h("button", { type: "button", class: "marker", style: { left: chart.x(e.layer) }, title: e.sentence, "aria-label": e.sentence, onclick: () => go({ L: String(e.layer), st: e.cause === "ffn" ? "post" : "mid" }, { push: false }), onfocus: say(e), onpointerenter: say(e) }, sign || (e.kind === "rise" ? "▲" : "▼")))) : null;
+    }));
+    told.textContent = left.length ? left[0].sentence : t.model.can.events ? "No event at this position." : "Events are those of FFN updates, and this model has none.";
+  }
+
+  return { el: card("The race to the top", scale, lines, lanes, told, notes), lines, draw, at: (n) => chart?.at(n) };
+}
+
+/** Where one of two passes the other for good. */
+function crossing(one, other) {
+  const ahead = one.ranks.map((r, i) => r < other.ranks[i]);
+  const end = ahead.at(-1);
+  const since = ahead.lastIndexOf(!end) + 1;
+  const [first, second] = end ? [one, other] : [other, one];
+  const at = since || ahead.length - 1;
+  return `${visible(first.name)} ${since ? `passes ${visible(second.name)} for good in layer ${since}` : `is ahead of ${visible(second.name)} after every layer`}: after layer ${at}, place ${place(first.ranks[at])} against ${place(second.ranks[at])}, ${percent(first.probabilities[at])} against ${percent(second.probabilities[at])}.`;
+}

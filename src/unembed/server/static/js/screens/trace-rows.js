@@ -1,0 +1,72 @@
+/** The grid's rows from a trace: what stands in each cell, how it is shaded, marked and named. Asks nothing, draws nothing. */
+import { num, percent, place } from "../dom.js";
+import { edits, state } from "../state.js";
+import { visible } from "../islands/tokens.js";
+
+export const METRICS = [["probability", "Probability", "of the first token"], ["rank", "Place of the answer", "where the final prediction stands"], ["entropy", "Entropy", "how undecided the reading is"], ["divergence", "KL to the end", "how far the reading is from the model's prediction"], ["pinned", "Followed token", "probability of the first pinned token, or of the target"]];
+
+/** A move is marked where a place changes at least so many times between two rows. */
+const BIG = 8;
+const SIGNS = { saturation: "◆", elimination: "✕", "a big rise": "▲", "a big fall": "▼" };
+
+/** The upper end of the scale in nats, where the metric has one and is known. */
+export function greatest({ model, spread }) {
+  const { metric } = state();
+  if (metric === "entropy" && spread) return Math.log(model.d_vocab);
+  return metric === "divergence" && spread ? Math.max(1e-9, ...Object.values(spread).flatMap((one) => one.divergence.flat())) : null;
+}
+
+/** Whether the edits that are on can reach a cell: they act at some layer and positions, and on all that reads those. */
+function reached(list, n, p, post, last) {
+  return list.some((e) => {
+    const at = e.positions === "all" ? [0] : e.positions === "last" ? [last] : e.positions;
+    return n > e.layer ? p >= Math.min(...at) : n === e.layer && (post || e.target === "head") && (e.positions === "all" || at.includes(p));
+  });
+}
+
+/**
+ * Rows as the grid takes them, the last layer first unless flipped.
+ * `t`: {model, data, plain, spread, followed}; `seen`: the trace shown, the edited one or the baseline; `only`: [lowest, highest].
+ */
+export function rowsOf(t, seen, only) {
+  const { model, data, spread } = t;
+  const { metric, stages, diff, flip } = state();
+  const V = Math.log2(model.d_vocab);
+  const most = greatest(t);
+  const plain = diff && t.plain && seen === data ? t.plain : null;
+  const made = edits().filter((e) => e.on);
+  const eventsAt = new Map();
+  for (const e of seen.events) eventsAt.set(`${e.layer} ${e.position} ${stages !== "both" || e.cause === "ffn" ? "resid_post" : "resid_mid"} ${e.kind}`, 1);
+  const shown = seen.stages.filter((one) => stages === "both" || one.point === "resid_post");
+  const [from, to] = only || [0, seen.stages[0].ids.length - 1];
+  const found = [];
+  let was = null;
+  for (let n = from; n <= to; n++)
+    for (const one of shown) {
+      const post = one.point === "resid_post";
+      const below = found[0];
+      const other = plain?.stages.find((x) => x.point === one.point);
+      const ranks = one.rank_of_prediction[n];
+      const cells = data.tokens.map((t0, p) => {
+        const id = one.ids[n][p][0];
+        const prob = one.probabilities[n][p][0];
+        const rank = ranks[p];
+        const nats = most === null ? null : spread[one.point][metric][n][p];
+        const followed = metric === "pinned" && t.followed ? t.followed.points[one.point].probabilities[n][p] : null;
+        const q = Math.max(0, Math.round(16 * (nats !== null ? nats / most : metric === "rank" ? 1 - Math.log2(rank + 1) / V : Math.sqrt(followed ?? prob))));
+        const kinds = ["saturation", "elimination"].filter((kind) => eventsAt.has(`${n} ${p} ${one.point} ${kind}`));
+        if (!kinds.length && was) kinds.push(...(was[p] + 1 >= BIG * (rank + 1) ? ["a big rise"] : rank + 1 >= BIG * (was[p] + 1) ? ["a big fall"] : []));
+        const glyph = kinds.map((kind) => SIGNS[kind]).join("");
+        let cls = id === seen.prediction[p] ? "answer" : "";
+        if (other) cls = `${reached(made, n, p, post, data.tokens.length - 1) ? "cone " : ""}${other.ids[n][p][0] !== id ? "moved" : other.probabilities[n][p][0] === prob ? "still" : ""}`;
+        return {
+          id, prob, rank, nats, followed, text: seen.texts[id], q, cls, glyph,
+          same: !!below && below.cells[p].id === id && !glyph && n < to,
+          name: `Layer ${n} ${post ? "after FFN" : "after attention"}, position ${p} ${visible(t0.token)}: first ${visible(seen.texts[id])} ${percent(prob)}, answer at place ${place(rank)}${nats === null ? "" : `, ${num(nats)} nats`}${followed === null ? "" : `, ${visible(t.followed.token)} ${percent(followed)}`}${kinds.map((kind) => `, ${kind} here`).join("")}`,
+        };
+      });
+      found.unshift({ label: post ? `Layer ${n}` : "", sub: post ? "" : "after attention", cls: post ? "" : "mid", n, point: one.point, cells });
+      was = ranks;
+    }
+  return flip ? found.reverse() : found;
+}

@@ -1,0 +1,34 @@
+/** How long interactions take, from the event to the frame after it: one span each, read by the tests and by a panel. */
+import { button, h } from "./dom.js";
+
+/** What an interaction is called, by the first key of the state that it changes, and its limit in milliseconds. */
+const CLASSES = { screen: ["open a screen", 100], p: ["trace", 100], iv: ["trace", 100], off: ["trace", 100], metric: ["recolour", 50], stages: ["recolour", 50], diff: ["recolour", 50], pins: ["pin", 100], pos: ["position", 100], t: ["position", 100], L: ["select", 50], st: ["select", 50], r: ["select", 50], m: ["memory", 100] };
+
+/** Begin a span; call what comes back when all is drawn. */
+export function span(name) {
+  const start = performance.now();
+  return () => requestAnimationFrame(() => setTimeout(() => {
+    if (performance.getEntriesByType("measure").length > 2000) performance.clearMeasures();
+    performance.measure(name, { start, end: performance.now() });
+  }));
+}
+
+/** A span for a change of the state. */
+export function changed(now, before) {
+  const key = Object.keys(CLASSES).find((name) => now[name] !== before[name]);
+  return key ? span(CLASSES[key][0]) : () => {};
+}
+
+/** The spans of this page, by class. */
+export function panel(table) {
+  const limits = Object.fromEntries([...Object.values(CLASSES), ["sort", 50]]);
+  const found = Map.groupBy(performance.getEntriesByType("measure").filter((one) => one.name in limits), (one) => one.name);
+  const rows = [...found].map(([name, list]) => {
+    const times = list.map((one) => one.duration).sort((a, b) => a - b);
+    return [name, times.length, ...[0.5, 0.95, 1].map((q) => Math.round(times[Math.ceil(q * times.length) - 1])), limits[name]];
+  });
+  const dialog = h("dialog", { "aria-label": "Timings" }, h("div", { class: "stack" }, h("h1", {}, "Timings"), table(["interaction", "times", "median (ms)", "p95", "most", "limit"], rows, "From the event to the frame after it, on this page."), button("Close", () => dialog.close(), { class: "btn main" })));
+  document.body.append(dialog);
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.showModal();
+}
