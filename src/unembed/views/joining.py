@@ -23,23 +23,21 @@ const $load = (name) => ($made[name] ??= $modules[name]());
 """
 
 
-def joined(read: Callable[[str], str], entry: str, light: Callable[[str], str] = str) -> str:
+def joined(read: Callable[[str], str], entry: str) -> str:
     """A module and all that it imports as one script, in which `$load(name)` gives a module's exports.
 
     Args:
         read: gives the text of a file by its path.
         entry: the module to begin with.
-        light: makes a module's text shorter, once what it imports and exports is settled.
     """
     parts: dict[str, str] = {}
     waiting = [entry]
     while waiting:
         path = waiting.pop()
         if path not in parts:
-            text, needed = _wrapped(path, read(path))
-            parts[path] = light(text)
+            parts[path], needed = _wrapped(path, read(path))
             waiting += needed
-    modules = "".join(f'$modules["{path}"] = () => {{\n{body}}};\n' for path, body in parts.items())
+    modules = "".join(f'$modules["{path}"] = () => {{\n{body}}};\n' for path, body in sorted(parts.items()))
     return f"{_LOADER}{modules}"
 
 
