@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 from measure import Claim, record
@@ -78,9 +79,7 @@ class Server:
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "unembed", "serve", "--no-browser", "--port", "0"]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         link = re.search(r"(http://\S+/)\?token=(\S+)", self.process.stdout.readline())
         assert link is not None
@@ -132,7 +131,7 @@ def requests(server: Server, samples: int) -> list[Claim]:
         }
         for what, (ask, target) in asked.items():
             walls, own = server.timed(samples, ask)
-            claims.append(Claim(f"server CPU, {what} (ms)", own, target, f"wall p95 {p95(walls):.0f} ms"))
+            claims.append(Claim(f"server, {what}, wall p95 (ms)", p95(walls), target, f"{own:.0f} ms of CPU"))
         firsts = []
         for k in range(min(samples, 20)):
             begun = time.perf_counter()
@@ -236,6 +235,7 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
         claims.append(
             Claim("sorting sub-updates, p95 (ms)", p95(times), 50, f"median {1000 * statistics.median(times):.0f}")
         )
+        claims += [asked(page, server, samples, *one) for one in _ASKED]
         page.goto(f"{server.address}#/trace")
         page.wait_for_selector(".grid")
         heap = context.new_cdp_session(page)
@@ -256,6 +256,35 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
         claims.append(Claim(f"browser heap after {traces} traces (MiB)", sizes[1], 150, note))
         browser.close()
     return claims
+
+
+_ASKED = (
+    ("a trace of 32 tokens", "trace", "#/trace?p={}", lambda k: prompt(32, 7000 + k), 100),
+    ("the popover of a cell, another position", "position", "#/trace?p={}&pos={}", lambda k: (_SAME, k % 30), 100),
+    ("another layer", "select", "#/layer?p={}&L={}", lambda k: (_SAME, k % 6), 100),
+    ("a memory card", "memory", "#/memory?p={}&m={}", lambda k: (_SAME, f"L{k % 6}D{k + 50}"), 100),
+)
+"""Interactions that ask the server: what, the page's own name for the span, the address, what fills it, milliseconds."""
+_SAME = prompt(32, 1)
+
+
+def asked(page, server: Server, samples: int, what: str, name: str, where: str, fill, limit: float) -> Claim:
+    """The spans of one interaction, from its event to the frame after it, as the page itself measures them."""
+
+    def go(k: int) -> None:
+        found = fill(k)
+        filled = where.format(*(quote(str(x)) for x in (found if isinstance(found, tuple) else (found,))))
+        page.evaluate("(to) => { location.hash = to; dispatchEvent(new PopStateEvent('popstate')); }", filled)
+
+    times = "(name) => performance.getEntriesByName(name, 'measure').map((one) => one.duration)"
+    go(-1)
+    page.wait_for_timeout(1000)
+    page.evaluate("performance.clearMeasures()")
+    for k in range(samples):
+        go(k)
+        page.wait_for_function(f"([name, n]) => ({times})(name).length > n", arg=[name, k])
+    found = [t / 1000 for t in page.evaluate(times, name)]
+    return Claim(f"{what}, p95 (ms)", p95(found), limit, f"median {1000 * statistics.median(found):.0f}")
 
 
 def main() -> None:
