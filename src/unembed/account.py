@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, OutOfRange, SumNotProved, integer
+from unembed.errors import InvalidInput, OutOfRange, SumNotProved, integer, whole
 from unembed.lens import final_scale, logit_direction
 from unembed.models.decoder import Decoder
 from unembed.results.shown import Shown
@@ -78,7 +78,7 @@ class Account(Shown):
 
     def top(self, k: int = 10) -> list[Row]:
         """The writers with the largest shares, of either sign."""
-        return [self._row(int(i)) for i in self.share.abs().topk(min(k, len(self))).indices]
+        return [self._row(int(i)) for i in self.share.abs().topk(min(whole("k", k), len(self))).indices]
 
 
 class _Columns:

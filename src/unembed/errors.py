@@ -21,8 +21,12 @@ Each message has three parts: what failed (with the offending value), why, and w
 
 from __future__ import annotations
 
+import math
 import operator
+import os
 import re
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -115,15 +119,17 @@ LARGEST = 2**31 - 1
 
 
 def integer(what: str, number: Any) -> int:
-    """A Python int: what NumPy and torch take for a whole number passes, 3.5 and "3" do not.
+    """A Python int: what NumPy and torch take for a whole number passes; 3.5, "3" and True do not.
 
     Raises:
         InvalidInput: it is no whole number.
     """
     try:
-        return operator.index(number)
-    except TypeError:
-        raise InvalidInput(f"{what} {number!r:.60}", why="it is no whole number") from None
+        if not isinstance(number, bool):
+            return operator.index(number)
+    except (TypeError, ValueError):  # ValueError: torch, of a tensor with several numbers
+        pass
+    raise InvalidInput(f"{what} {_said(number)}", why="it is no whole number")
 
 
 def whole(what: str, number: Any, least: int = 1, most: int = LARGEST) -> int:
@@ -146,3 +152,59 @@ def seeded(seed: Any) -> int:
         InvalidInput: it is no whole number from 0 to 2**32 - 1.
     """
     return whole("seed", seed, 0, 2**32 - 1)
+
+
+def finite(what: str, number: Any) -> float:
+    """A Python float, checked.
+
+    Raises:
+        InvalidInput: it is no number, or NaN, or infinite.
+    """
+    try:
+        found = math.nan if isinstance(number, str | bytes) else float(number)
+    except (OverflowError, TypeError, ValueError, RuntimeError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise InvalidInput(f"{what} {_said(number)}", why="it is not a finite number")
+    return found
+
+
+def string(what: str, given: Any) -> str:
+    """A text, checked.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not isinstance(given, str):
+        raise InvalidInput(f"{what} {_said(given)}", why="it is no text")
+    return given
+
+
+def several(what: str, given: Any) -> tuple[Any, ...]:
+    """The items of a list, checked; a text, which would fall apart into its letters, is none.
+
+    Raises:
+        InvalidInput: it is no list.
+    """
+    if isinstance(given, str | bytes | dict) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
+        raise InvalidInput(f"{what} {_said(given)}", why="it is no list", instead=f"Give a list of {what}")
+    return tuple(given)
+
+
+def file_path(given: Any) -> Path:
+    """A path, checked; nothing is looked up.
+
+    Raises:
+        InvalidInput: it is neither text nor a path.
+    """
+    try:
+        found = os.fspath(given)
+    except TypeError:
+        found = None
+    if not isinstance(found, str):
+        raise InvalidInput(f"path {_said(given)}", why="it is neither text nor a path")
+    return Path(found)
+
+
+def _said(given: Any) -> str:
+    return " ".join(f"{given!r:.60}".split())

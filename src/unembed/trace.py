@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.account import Account, account, points_needed, position_of
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput, several, string, whole
 from unembed.lens import Reading, final_scale, joined, logit_direction, logits_of, read
 from unembed.memories.events import Event, events_of, moves_of
 from unembed.memories.sub_updates import Dominant, dominant, token_scores
@@ -107,7 +107,7 @@ class Trace(Shown):
         Raises:
             InvalidInput: the prompt is empty, too long, or more than one.
         """
-        self.lm, self.edits = lm, tuple(edits)
+        self.lm, self.edits = lm, several("edits", edits)
         ids, mask = prepare(lm, tokens)
         if ids.shape[0] != 1:
             raise InvalidInput(f"{ids.shape[0]} prompts", why="a trace shows one", instead="Trace them one by one")
@@ -202,7 +202,7 @@ class Trace(Shown):
             The layers, and for each point before and after their FFNs the readings of those layers, with the rank of
             the final prediction as the first tracked one. When all have come, `readings` and `events` are ready.
         """
-        n, step = self.lm.n_layers, max(1, vectors // max(1, len(self)))
+        n, step = self.lm.n_layers, max(1, whole("vectors", vectors) // max(1, len(self)))
         found: list[tuple[Reading, Reading]] = []
         for start in range(0, n, step):
             layers = slice(start, min(n, start + step))
@@ -244,13 +244,12 @@ class Trace(Shown):
         Raises:
             PointMissing: the model has no such point.
         """
-        key = (point, top, basis, hide_unlearned)
+        key = (string("point", point), whole("top", top), string("basis", basis), hide_unlearned)
         if key not in self._readings:
             self._readings[key] = self._read(*key)
         return self._readings[key]
 
     def _read(self, point: str, top: int, basis: str, hide_unlearned: bool) -> Readings:
-        top = whole("top", top)
         if point in POINTS and point not in STREAM_POINTS:
             raise InvalidInput(f"readings of {point}", why=f"the stream is read at {', '.join(STREAM_POINTS)}")
         kept = point in self.run
@@ -283,7 +282,7 @@ class Trace(Shown):
 
     def run_with(self, points: Sequence[str]) -> Run:
         """A run of the same prompt and edits with these points: the trace's own, or another, kept for later."""
-        if all(point in self.run for point in points):
+        if all(string("point", point) in self.run for point in points):
             return self.run
         key = ",".join(sorted(points))
         if key not in self._runs:
@@ -320,9 +319,10 @@ class Trace(Shown):
     ) -> Int[Tensor, " token"]:
         """The ranks of several tokens at one point of one layer and position; 0 is the top."""
         column = position_of(self.run, position)
+        track = torch.tensor([[self.lm.single_token(t) for t in several("tokens", tokens)]])
         x = self.run_with((point,)).at(point, self.lm.layer(layer))[0, [column]]
         scale = self.scale[[column]] if basis == "frozen" else None
-        return read(self.lm, x, 1, basis=basis, scale=scale, track=torch.as_tensor([tokens])).tracked_ranks[0]
+        return read(self.lm, x, 1, basis=basis, scale=scale, track=track).tracked_ranks[0]
 
     def prediction_ranks(self, point: str = "resid_post") -> Int[Tensor, "layer pos"]:
         """The rank of every position's own final prediction at a point of every layer; 0 is the top.
@@ -396,7 +396,8 @@ class Trace(Shown):
             OutOfRange: no such layer or position.
         """
         lm = self.lm
-        layers = [lm.layer(n) for n in layers]
+        if not (layers := [lm.layer(n) for n in several("layers", layers)]):
+            return []
         for n in layers:
             lm.feed_forward(n)
         top = whole("top", top)

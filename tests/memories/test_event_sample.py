@@ -152,7 +152,7 @@ def test_a_corpus_sample_and_bad_input(lm):
     sample = event_sample(lm, TEXTS, 4)
     assert len(sample) == 4
     assert (sample.final_after[-1] == 0).all()
-    with pytest.raises(InvalidInput, match="at least one"):
+    with pytest.raises(InvalidInput, match="at least 1"):
         event_sample(lm, TEXTS, 0)
     with pytest.raises(Unsupported, match="memories"):
         event_sample(tiny("mixtral"), TEXTS, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -82,12 +83,17 @@ def test_a_value_that_makes_no_sense_is_refused_in_one_line(
 
 
 UNTYPED = """
+import inspect
+from pathlib import Path
+
 import numpy as np, torch, unembed
 from tests.families import build
 from unembed import steering
 from unembed.errors import UnembedError
+from unembed.sweeps import TopTriggers
 
-lm = unembed.load(build("gpt2"))
+lm, wren = unembed.load(build("gpt2")), unembed.load()
+sentences = "The first month. The year is the first."
 tokens = [5, 7, 11, 13]
 for call in (
     lambda: lm.values.top_tokens("3", 0),
@@ -104,6 +110,84 @@ for call in (
         print("no error", call())
     except UnembedError as error:
         assert "\\n" not in str(error)
+
+trace, index = lm.trace(tokens), unembed.Index.build(wren, [sentences], "index", top=2)
+circuits = unembed.circuits(lm)
+entries = circuits.ov(0, 0)
+PLACES = (None, True, 1.5, "0", b"0", [], (0,), {}, np.float32(0), torch.tensor([0, 1]), Path("0"))
+LISTS = (True, -1, 1.5, "x", b"x", [None], {}, object())
+TEXTS = (None, True, -1, 1.5, b"x", [], ["a"], {}, Path("x"))
+PATHS = (True, -1, 1.5, b"x", [], {}, torch.tensor(0))
+EDITS = (None, 1, 1.5, "x", [None], ["x"], {}, unembed.set_coefficient(0, 0, 1.0))
+MODELS = (None, "wren", 5, lm.hf)
+for ask, hostile in (
+    (lambda x: lm.run(tokens, capture=x), (None, True, 1, [1])),
+    (lambda x: lm.run(tokens, layers=x), LISTS),
+    (lambda x: lm.run(tokens, edits=x), EDITS),
+    (lambda x: lm.trace(tokens, edits=x), EDITS),
+    (lambda x: lm.edited(x).__enter__(), EDITS),
+    (wren.generate, (None, 1, [1], b"x")),
+    (lambda x: lm.run(tokens, ["resid_post"])[x], TEXTS),
+    (lambda x: lm.run(tokens, ["resid_post"]).at("resid_post", x), PLACES),
+    (trace.readings, TEXTS),
+    (trace.spread, TEXTS),
+    (trace.prediction_ranks, TEXTS),
+    (lambda x: trace.ranks_of(5, point=x), TEXTS),
+    (lambda x: trace.ranks_among(x, "resid_post", 0, -1), LISTS),
+    (lambda x: trace.sub_updates_of(x), LISTS),
+    (trace.account(5).top, PLACES[:-2]),
+    (lambda x: unembed.sub_update_effects(lm, tokens, 0, 5, indices=x), LISTS),
+    (lambda x: unembed.cluster(x, 2), (None, 1, 1.5, "x", {})),
+    (lambda x: unembed.cluster_values(lm, 2, layers=x), LISTS),
+    (lambda x: unembed.open_corpus([sentences], window=x), PLACES[1:]),
+    (lambda x: unembed.open_corpus([sentences], column=x), TEXTS),
+    (unembed.open_corpus, (True, 1, 1.5, b"x", {}, torch.tensor(0))),
+    (lambda x: unembed.sweep(wren, [sentences], x), (None, 1, [None], "x", {}, [])),
+    (lambda x: unembed.sweep(x, [sentences], TopTriggers(2)), MODELS),
+    (lambda x: unembed.event_sample(x, [sentences], 2), MODELS),
+    (lambda x: unembed.event_sample(wren, [sentences], x), PLACES),
+    (lambda x: unembed.report("geva2021", x), MODELS),
+    (lambda x: unembed.report(x, lm), TEXTS),
+    (lambda x: unembed.train(x, corpus=None, out="out"), TEXTS),
+    (unembed.circuits, MODELS),
+    (unembed.Index.open, (None, *PATHS)),
+    (lambda x: unembed.Index.open("index", x), MODELS[1:]),
+    (lambda x: unembed.Index.build(x, [sentences], "other"), MODELS),
+    (lambda x: unembed.Index.build(wren, [sentences], x), (None, *PATHS)),
+    (lambda x: index.triggers(x, 0), PLACES),
+    (lambda x: index.triggers(0, x), PLACES),
+    (lambda x: index.triggers(0, 0, pole=x), TEXTS),
+    (lambda x: index.triggers(0, 0, context=x), (-1, *PLACES[1:])),
+    (lambda x: index.similar(0, 0, among=x), TEXTS),
+    (lambda x: index.promoting(x), (None, True, 1.5, b"x", [], {})),
+    (index.search, TEXTS),
+    (index.firing_on, TEXTS),
+    (index.sql, TEXTS),
+    (lambda x: index.export(x), (None, *PATHS)),
+    (lambda x: index.add_label(0, 0, x), TEXTS),
+    (lambda x: index.add_label(0, 0, "a label", author=x), (2**70, *TEXTS)),
+    (index.withdraw_label, (2**70, *PLACES)),
+    (index.triggers(0, 0).to_json, PATHS),
+    (index.triggers(0, 0).to_parquet, (None, *PATHS)),
+    (index.triggers(0, 0).to_text, PLACES),
+    (lambda x: circuits.virtual_head(x, (1, 1)), (None, 1, "00", (0,), (0, 0, 0), (0, None), (0, 99), {})),
+    (lambda x: circuits.expand(tokens, 1, position=x), PLACES),
+    (lambda x: circuits.head(0, 0).effect(tokens, x), (99, *PLACES)),
+    (lambda x: circuits.ov_full(0, 0, sources=x), (True, -1, 1.5, "x", [None], [-1], [97], torch.tensor([97]))),
+    (lambda x: circuits.own_token(0, 0, k=x), PLACES),
+    (circuits.random_composition, PLACES),
+    (lambda x: circuits.head_scores(0, length=x), PLACES[1:]),
+    (entries.top_of_row, PLACES),
+    (lambda x: entries.top_of_column(0, x), (0, *PLACES)),
+    (entries.quantile_of, (None, "0", [], {}, float("nan"))),
+):
+    for given in hostile:
+        try:
+            print("no error", inspect.getsource(ask) if inspect.isfunction(ask) else ask, given, ask(given))
+        except UnembedError as error:
+            assert "\\n" not in str(error)
+        except Exception as error:
+            print(repr(error), inspect.getsource(ask) if inspect.isfunction(ask) else ask, given)
 for number in (np.int64(1), torch.tensor(1)):  # what argmax gives is a layer, an index, a token, a seed and a count
     assert torch.equal(lm.values.top(number, number, number)[0], lm.values.top(1, 1, 1)[0])
     assert lm.single_token(number) == 1
@@ -111,8 +195,11 @@ for number in (np.int64(1), torch.tensor(1)):  # what argmax gives is a layer, a
 """
 
 
-def test_values_of_another_kind_too_where_nothing_checks_types() -> None:
+def test_values_of_another_kind_too_where_nothing_checks_types(tmp_path: Path) -> None:
     """In a process of its own: tests check the types of all arguments before a function sees them."""
-    command = [sys.executable, "-W", "ignore", "-c", UNTYPED]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    script = tmp_path / "untyped.py"
+    script.write_text(UNTYPED, encoding="utf-8")
+    command = [sys.executable, "-W", "ignore", str(script)]
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=path)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unembed.attention.low_rank import LowRank, by_modulus
 from unembed.attention.sides import embedding, reading, unembedding, writing
+from unembed.errors import seeded, whole
 from unembed.models.decoder import Decoder
 
 _BLOCK = 8192
@@ -117,6 +118,7 @@ def own_token(full: LowRank, k: int = 10, n_tokens: int = 512, seed: int = 0) ->
 
     Memory: a block of rows.
     """
+    k, n_tokens, seed = whole("k", k), whole("n_tokens", n_tokens), seeded(seed)
     left, right = full.left.double(), full.right.double()
     n = right.shape[1]
     mean = left @ right.mean(dim=1)

@@ -11,7 +11,7 @@ from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from unembed.attention import entries
-from unembed.errors import InvalidInput, OutOfRange, integer
+from unembed.errors import InvalidInput, OutOfRange, finite, integer, whole
 
 
 class Svd(NamedTuple):
@@ -166,18 +166,20 @@ class LowRank:
     def top_of_row(self, row: int, k: int = 10, *, largest: bool = True) -> entries.Entries:
         """The k largest (or smallest) entries of a row."""
         self._single("top of a row")
+        row, k = integer("row", row), whole("k", k)
         found = self.rows(row)[0].topk(min(k, self.shape[-1]), largest=largest)
-        return entries.Entries(torch.full_like(found.indices, int(row)), found.indices, found.values)
+        return entries.Entries(torch.full_like(found.indices, row), found.indices, found.values)
 
     def top_of_column(self, column: int, k: int = 10, *, largest: bool = True) -> entries.Entries:
         """The k largest (or smallest) entries of a column."""
         self._single("top of a column")
+        column, k = integer("column", column), whole("k", k)
         found = self.columns(column)[:, 0].topk(min(k, self.shape[-2]), largest=largest)
-        return entries.Entries(found.indices, torch.full_like(found.indices, int(column)), found.values)
+        return entries.Entries(found.indices, torch.full_like(found.indices, column), found.values)
 
     def quantile_of(self, value: float) -> float:
         """The share of entries below a value, counted over all of them by blocks. One matrix, no batch."""
-        return entries.share_below(*self._single("quantile"), value)
+        return entries.share_below(*self._single("quantile"), finite("value", value))
 
     def _single(self, question: str) -> tuple[Tensor, Tensor]:
         if len(self.shape) != 2:

@@ -13,7 +13,7 @@ from unembed.attention import composition as _composition
 from unembed.attention import copying as _copying
 from unembed.attention.low_rank import LowRank
 from unembed.attention.sides import check_basis, embedding, facts, reading, unembedding, writing
-from unembed.errors import Unsupported
+from unembed.errors import Unsupported, seeded
 from unembed.models.decoder import Decoder
 
 
@@ -168,6 +168,7 @@ class HeadMatrices:
 
     def random_composition(self, seed: int = 0) -> float:
         """The composition that independent Gaussian circuits of these shapes have on average, measured."""
+        seed = seeded(seed)
         if seed not in self._baselines:
             self._baselines[seed] = _composition.random_baseline(self.lm, seed=seed)
         return self._baselines[seed]

@@ -9,12 +9,13 @@ then only the scalar 1 / sigma of each norm at each position.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, OutOfRange, integer, several
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
 from unembed.stream.run import run
@@ -30,7 +31,7 @@ def check_basis(basis: str) -> None:
         InvalidInput: it is none of `HEAD_BASES`.
     """
     if basis not in HEAD_BASES:
-        raise InvalidInput(f"basis {basis!r}", why=f"circuits are read in {' or '.join(HEAD_BASES)}")
+        raise InvalidInput(f"basis {basis!r:.60}", why=f"circuits are read in {' or '.join(HEAD_BASES)}")
 
 
 def reading(
@@ -74,6 +75,7 @@ def embedding(lm: Decoder, basis: str = "raw", ids: Tensor | None = None) -> Flo
 
     Where a norm follows the embedding, "folded" gives its real output, norm and all: there each token stands alone.
     """
+    ids = None if ids is None else _tokens(lm, ids)
     table = lm.weights.W_E if ids is None else lm.weights.W_E[ids]
     if basis == "raw":
         return table
@@ -81,6 +83,18 @@ def embedding(lm: Decoder, basis: str = "raw", ids: Tensor | None = None) -> Flo
     if scale is None:
         return _entered(lm, torch.arange(lm.d_vocab, device=lm.device) if ids is None else ids)
     return table if scale == 1.0 else table * scale
+
+
+def _tokens(lm: Decoder, ids: Any) -> Int[Tensor, " token"]:
+    """Ids of the vocabulary, checked: one out of range would be another token, or end the process on a GPU."""
+    if not isinstance(ids, Tensor):
+        ids = torch.tensor([integer("token", i) for i in several("tokens", ids)], dtype=torch.long, device=lm.device)
+    if ids.dim() != 1 or ids.is_floating_point() or ids.dtype is torch.bool:
+        raise InvalidInput(f"tokens of shape {tuple(ids.shape)}", why="they are no row of ids")
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < lm.d_vocab:
+        low, high = int(ids.min()), int(ids.max())
+        raise OutOfRange(f"token {low if low < 0 else high}", why=f"the vocabulary is 0 to {lm.d_vocab - 1}")
+    return ids
 
 
 def _entered(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_model"]:
@@ -97,7 +111,7 @@ def _entered(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_model"]:
 
 def unembedding(lm: Decoder, basis: str = "raw", ids: Tensor | None = None) -> Float[Tensor, "d_model token"]:
     """W_U, or some columns of it; folded, also through the final norm's gain and centring and the logit scale."""
-    table = lm.weights.W_U if ids is None else lm.weights.W_U[:, ids]
+    table = lm.weights.W_U if ids is None else lm.weights.W_U[:, _tokens(lm, ids)]
     if basis == "raw":
         return table
     if lm.structure.final_norm is not None:

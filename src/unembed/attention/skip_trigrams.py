@@ -264,7 +264,7 @@ def bugs(
     """The crossed pairs of one source: raised by the head, absent from the corpus, though both halves occur."""
     both = centred(circuits, layer, head, basis, offset, hide_unlearned=True, among=among)
     at = int(_at(both, circuits, source)[0])
-    k = min(k, len(both.ids))
+    k = min(whole("k", k), len(both.ids))
     attention, d = both.qk.columns(at)[:, 0].topk(k)
     effect, o = both.ov.rows(at)[0].topk(k)
     destinations, outputs = both.ids[d].cpu(), both.ids[o].cpu()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unembed.errors import InvalidInput, UnembedError
+from unembed.errors import InvalidInput, UnembedError, whole
 from unembed.index.contents import Contents
 from unembed.results import check_writable
 
@@ -29,6 +29,8 @@ def export(held: Contents, path: Path, kind: str, *, layer: int | None, context:
     if kind not in FORMATS:
         raise InvalidInput(f"export as {kind!r}", why=f"the formats are {', '.join(FORMATS)}")
     target = check_writable(path)
+    if context is not None:
+        context = whole("context", context, 0)
     temporary = target.with_name(f".{target.name}.writing")
     try:
         count = _WRITERS[kind](temporary, _tables(held, layer, context))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unembed.corpus import Corpus, open_corpus
-from unembed.errors import IndexFault, whole
+from unembed.errors import IndexFault, file_path, finite, string, whole
 from unembed.index import build as building
 from unembed.index import firing, queries, state, tables
 from unembed.index.contents import Contents
@@ -25,6 +25,7 @@ from unembed.index.sql import Sql
 from unembed.index.vectors import Vectors
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
+from unembed.models.opened import opened
 from unembed.results import Table
 from unembed.sweeps import Fast, Ray
 
@@ -96,8 +97,8 @@ class Index(Contents):
         settings = Settings(
             top, top_tokens, poles, by, min_prefix, skip_first, per_document, distinct, fast, tokens_per_batch, engine
         )
-        folder = Path(path)
-        manifest = building.build(lm, open_corpus(corpus), folder, settings, resume=resume, progress=progress)
+        folder = file_path(path)
+        manifest = building.build(opened(lm), open_corpus(corpus), folder, settings, resume=resume, progress=progress)
         return cls(folder, manifest, lm)
 
     @staticmethod
@@ -119,7 +120,7 @@ class Index(Contents):
             Unsupported: the model has no memories.
         """
         settings = Settings(top, top_tokens, poles, by, fast=fast, tokens_per_batch=tokens_per_batch)
-        return estimate(lm, open_corpus(corpus), settings)
+        return estimate(opened(lm), open_corpus(corpus), settings)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], lm: Decoder | None = None, *, partial: bool = False) -> Index:
@@ -133,7 +134,7 @@ class Index(Contents):
         Raises:
             IndexFault: there is no index, it is not complete, or it is not of this model.
         """
-        folder = Path(path)
+        folder = file_path(path)
         manifest = read_manifest(folder)
         if manifest.state != "complete" and not partial:
             done = ", ".join(dict.fromkeys(entry.part for entry in manifest.files)) or "nothing"
@@ -153,7 +154,7 @@ class Index(Contents):
         Raises:
             IndexFault: the index is of another.
         """
-        if why := self.misfit(lm):
+        if why := self.misfit(opened(lm)):
             raise IndexFault(
                 f"index {self.path} is not of {lm.name}", why=why, instead="Open the model it is of, or build another"
             )
@@ -241,7 +242,7 @@ class Index(Contents):
             Columns layer, index, pole, coefficient, strength, place (how many of the stored triggers are stronger),
             position and token (where in the text), top_tokens (what the value promotes).
         """
-        return firing.firing_on(self, self.model, text, whole("top", top), by)
+        return firing.firing_on(self, self.model, string("text", text), whole("top", top), by)
 
     def search(self, text: str, top: int = 20, *, pole: str = "positive", context: int | None = None) -> Table:
         """Triggers whose text holds words: full-text search, the strongest triggers first.
@@ -271,7 +272,7 @@ class Index(Contents):
         """
         layer, index = self.memory(layer, index)
         with self._opening:
-            if among not in self._vectors:
+            if string("among", among) not in self._vectors:
                 self._vectors[among] = Vectors(self.model, among)
         vectors = self._vectors[among]
         cosines = vectors.cosines(vectors.row(layer, index))
@@ -288,6 +289,7 @@ class Index(Contents):
         Raises:
             InvalidInput: it is no SELECT, DuckDB rejects it, or it ran longer than `timeout` seconds.
         """
+        query, timeout = string("query", query), finite("timeout", timeout)
         with self._opening:
             sql = self._sql
         return self.table(query.strip(), sql.select(query, Labels(self.path).arrow(), timeout=timeout))
@@ -329,7 +331,7 @@ class Index(Contents):
             InvalidInput: the format is unknown, or no file can stand there.
             UnembedError: the disk is full; what was there before is left.
         """
-        return export(self, Path(path), kind, layer=layer, context=context)
+        return export(self, file_path(path), kind, layer=layer, context=context)
 
     def add_label(
         self,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from unembed.errors import IndexFault, InvalidInput
+from unembed.errors import IndexFault, InvalidInput, integer, string
 
 NAME = "labels.sqlite"
 COLUMNS = ("id", "layer", "index", "kind", "label", "author", "made", "notes")
@@ -49,11 +49,12 @@ class Labels:
         Raises:
             InvalidInput: the label is empty or longer than 10,000 characters, or the notes are no JSON.
         """
+        label, author, kind = string("label", label), string("author", author), string("kind", kind)
         if not label.strip() or len(label) > _LONGEST:
             raise InvalidInput(f"a label of {len(label)} characters", why=f"1 to {_LONGEST:,} are kept")
         try:
             stored = json.dumps(dict(notes or {}), ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             raise InvalidInput("the notes of a label", why=str(error), instead="Give what JSON can hold") from error
         return self._append(layer, index, kind, label, author, stored, None)
 
@@ -63,6 +64,7 @@ class Labels:
         Raises:
             InvalidInput: there is no such label, or it was withdrawn before.
         """
+        number, author = integer("label", number), string("author", author)
         kept = [row for row in self.rows() if row["id"] == number]
         if not kept:
             raise InvalidInput(f"label {number}", why="there is none, or it was withdrawn before")

@@ -85,5 +85,7 @@ def search(held: Contents, text: str, top: int, pole: str, context: int | None) 
 
 
 def _places(held: Contents, positions: np.ndarray, context: int | None) -> dict[str, list[Any]]:
+    if context is not None:
+        context = whole("context", context, 0)
     places = [held.passages.place(int(at), context) for at in positions]
     return {name: [getattr(place, name) for place in places] for name in _PLACE_COLUMNS}

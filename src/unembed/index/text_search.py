@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from unembed.errors import IndexFault, InvalidInput
+from unembed.errors import IndexFault, InvalidInput, string
 
 _TERM = re.compile(r'"([^"]*)"(\*?)|(\S+)')
 _AT_ONCE = 2048
@@ -51,11 +51,11 @@ def match_of(query: str) -> str:
         InvalidInput: the query holds no letter or digit.
     """
     terms = []
-    for phrase, phrase_star, word in _TERM.findall(query):
+    for phrase, phrase_star, word in _TERM.findall(string("search for", query)):
         star = phrase_star or ("*" if word.endswith("*") else "")
-        text = phrase or word.rstrip("*")
-        if any(c.isalnum() for c in text):
-            terms.append(f'"{text.replace(chr(34), " ")}"{star}')
+        words = phrase or word.rstrip("*")
+        if any(c.isalnum() for c in words):
+            terms.append(f'"{words.replace(chr(34), " ")}"{star}')
     if not terms:
         raise InvalidInput(f"search for {query!r}", why="it holds no word", instead="Give a word to look for")
     return " ".join(terms)

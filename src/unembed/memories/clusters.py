@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from unembed.errors import InvalidInput, OutOfRange, integer
+from unembed.errors import InvalidInput, OutOfRange, integer, several
 from unembed.lens import read
 from unembed.memories.complete import complete_linkage
 from unembed.memories.dendrogram import Dendrogram
@@ -23,6 +23,7 @@ from unembed.memories.directions import unit_rows
 from unembed.memories.linkage import average_linkage
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
+from unembed.models.opened import opened
 from unembed.results import Passport, Table
 
 LINKAGES = {"average": average_linkage, "complete": complete_linkage}
@@ -74,7 +75,7 @@ def cluster(
 
     Memory: see `unembed.memories.linkage`.
     """
-    n, n_clusters = len(vectors), integer("n_clusters", n_clusters)
+    n, n_clusters = len(several("vectors", vectors)), integer("n_clusters", n_clusters)
     if not 1 <= n_clusters <= max(n, 1):
         raise OutOfRange(f"{n_clusters} clusters", why=f"there are {n} vectors, so 1 to {n}")
     return torch.from_numpy(dendrogram(vectors, linkage, metric).cut(n_clusters))
@@ -200,7 +201,8 @@ def cluster_values(
 
     Memory: two copies of the values in float32, and what `unembed.memories.linkage` states.
     """
-    chosen = tuple(lm.layer(layer) for layer in (range(lm.n_layers) if layers is None else layers))
+    lm = opened(lm)
+    chosen = tuple(lm.layer(layer) for layer in (range(lm.n_layers) if layers is None else several("layers", layers)))
     if not chosen:
         raise InvalidInput("clusters of the values of no layer", instead="Name at least one layer")
     n_clusters = integer("n_clusters", n_clusters)

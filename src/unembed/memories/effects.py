@@ -21,10 +21,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput, several, whole
 from unembed.lens import final_scale, logits_of
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder
+from unembed.models.opened import opened
 from unembed.names import BASES
 from unembed.results import Passport, Table
 from unembed.stream.run import Run, Tokens, prepare, run
@@ -107,7 +108,7 @@ def sub_update_effects(
     """
     if basis not in BASES:
         raise InvalidInput(f"basis {basis!r}", why=f"it is none of {', '.join(BASES)}")
-    top = whole("top", top)
+    lm, top = opened(lm), whole("top", top)
     layer = lm.layer(layer)
     lm.feed_forward(layer)
     ids, mask = prepare(lm, tokens)
@@ -137,7 +138,9 @@ def _effects(
     if indices is None:
         index = sizes.topk(min(top, len(sizes))).indices
     else:
-        index = torch.tensor([lm.memory(layer, i)[1] for i in indices], dtype=torch.long, device=m.device)
+        index = torch.tensor(
+            [lm.memory(layer, i)[1] for i in several("indices", indices)], dtype=torch.long, device=m.device
+        )
     branch = memory_branch(lm, layer, m)
     values = branch.written(W_out[index])
     parts = m[index, None] * values

@@ -24,6 +24,7 @@ from unembed.lens import final_scale, read
 from unembed.memories.events import Event, elimination_layer, saturation_layer
 from unembed.memories.examples import draw_examples, example_batches
 from unembed.models.decoder import Decoder
+from unembed.models.opened import opened
 from unembed.stream.writers import memory_branch
 from unembed.sweeps.passing import feeding
 from unembed.sweeps.reducer import Need, Reducer
@@ -258,7 +259,7 @@ def event_sample(
     Memory: about 350 bytes a layer and example, one batch's activations, and 1,024 * 4,096 scores.
     """
     recorder = EventRecorder(seed)
-    recorder.start(lm)
+    recorder.start(opened(lm))
     return record_events(lm, draw_examples(lm, corpus, n, seed), recorder, tokens_per_batch)
 
 

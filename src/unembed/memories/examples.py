@@ -14,7 +14,7 @@ from typing import Any
 
 from unembed.corpus import Batch, Corpus, Segment, open_corpus
 from unembed.corpus.batches import bucketed
-from unembed.errors import InvalidInput, seeded
+from unembed.errors import InvalidInput, seeded, whole
 from unembed.models.decoder import Decoder
 
 _AHEAD = 32
@@ -33,8 +33,7 @@ def draw_examples(lm: Decoder, corpus: Corpus | str | Path | Any, n: int, seed: 
         InvalidInput: fewer than one is asked for, or no segment has two tokens.
         CorpusUnreadable: the corpus cannot be read.
     """
-    if n < 1:
-        raise InvalidInput(f"{n} examples", why="a sample needs at least one")
+    n = whole("examples", n)
     seed = seeded(seed)
     draw = random.Random(seed)
     kept: list[Segment] = []

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from unembed.errors import InvalidInput, UnembedError
+from unembed.errors import InvalidInput, UnembedError, file_path
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -15,7 +15,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     Raises:
         InvalidInput: the folder does not exist, the path is a folder, or no file can have such a name.
     """
-    target = Path(path)
+    target = file_path(path)
     try:
         is_folder = target.is_dir()
         if b"\0" in os.fsencode(target):

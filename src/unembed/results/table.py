@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, file_path, whole
 from unembed.results.files import write_whole
 from unembed.results.passport import Passport
 from unembed.results.token_text import visible_html, visible_rich
@@ -148,7 +148,7 @@ class Table:
         import pyarrow.parquet
 
         try:
-            table = pyarrow.parquet.read_table(path)
+            table = pyarrow.parquet.read_table(file_path(path))
         except (OSError, pyarrow.ArrowException) as error:
             raise InvalidInput(
                 f"cannot read {path}", why=str(error), instead="Give a file that to_parquet wrote"
@@ -240,7 +240,7 @@ class Table:
         from rich.console import Console
 
         out = io.StringIO()
-        Console(file=out, width=width, color_system=None, legacy_windows=False).print(self)
+        Console(file=out, width=whole("width", width), color_system=None, legacy_windows=False).print(self)
         return out.getvalue()
 
     def __str__(self) -> str:

@@ -6,7 +6,6 @@ in a run, a trace and a generation alike.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +14,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from unembed.errors import LARGEST, InvalidInput, Unsupported, whole
+from unembed.errors import LARGEST, InvalidInput, Unsupported, finite, several, whole
 
 if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
@@ -36,12 +35,7 @@ class Edit:
 
     def __post_init__(self) -> None:
         """Refuse a value that would silently poison the run."""
-        try:
-            is_finite = math.isfinite(float(self.value))
-        except (OverflowError, TypeError, ValueError):
-            is_finite = False
-        if not is_finite:
-            raise InvalidInput(f"edit value {self.value!r:.60}", why="it is not a finite number")
+        object.__setattr__(self, "value", finite("edit value", self.value))
         if isinstance(self.positions, str) and self.positions not in ("all", "last"):
             raise InvalidInput(f"positions {self.positions!r}", why='they are "all", "last" or a sequence of numbers')
 
@@ -68,8 +62,8 @@ class Edit:
 def _where(positions: str | int | Sequence[int]) -> Where:
     if isinstance(positions, str):
         return positions  # type: ignore[return-value]  (checked by Edit)
-    several = positions if isinstance(positions, Iterable) else [positions]
-    return tuple(whole("position", p, -LARGEST) for p in several)
+    many = positions if isinstance(positions, Iterable) and getattr(positions, "ndim", 1) else [positions]
+    return tuple(whole("position", p, -LARGEST) for p in many)
 
 
 def set_coefficient(layer: int, index: int, to: float, positions: str | int | Sequence[int] = "all") -> Edit:
@@ -98,9 +92,12 @@ def checked(lm: Decoder, edits: Iterable[Edit]) -> tuple[Edit, ...]:
     Raises:
         OutOfRange: a layer, memory or head that the model does not have.
         Unsupported: a memory of a layer without memories.
+        InvalidInput: they are no edits.
     """
     found = []
-    for edit in edits:
+    for edit in several("edits", edits):
+        if not isinstance(edit, Edit):
+            raise InvalidInput(f"edit {edit!r:.60}", why="it is none", instead="Make one with set_coefficient or such")
         if edit.target == "coefficient":
             layer, index = lm.memory(edit.layer, edit.index)
         else:

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from unembed.errors import InvalidInput, NotFinite, UnembedError, seeded, whole
+from unembed.errors import InvalidInput, NotFinite, UnembedError, seeded, several, string, whole
 from unembed.models.decoder import Decoder
 from unembed.stream.edits import Edit
 from unembed.stream.run import prepare
@@ -51,7 +51,7 @@ def generate(
         InvalidInput: empty prompt, or more tokens than the context holds.
         NotFinite: the edits make the logits overflow.
     """
-    texts = [prompt] if isinstance(prompt, str) else list(prompt)
+    texts = [prompt] if isinstance(prompt, str) else [string("prompt", p) for p in several("prompts", prompt)]
     ids, start = generate_ids(lm, texts, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
     copies = ids.shape[0] // len(texts)
     return [texts[i // copies] + new for i, new in enumerate(lm.vocabulary.continuations(ids, start))]

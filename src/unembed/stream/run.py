@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
+from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing, integer, several, string
 from unembed.models.decoder import Decoder
 from unembed.stream.edits import Edit
 from unembed.stream.watch import Callback, Stop, memory_guard, require, takes, watch
@@ -47,7 +47,7 @@ class Run:
         Raises:
             PointMissing: the run did not capture it.
         """
-        if point not in self._kept:
+        if string("point", point) not in self._kept:
             kept = ", ".join(sorted(self._kept)) or "nothing"
             raise PointMissing(
                 f"this run has no {point}", why=f"it captured {kept}", instead=f"Run with capture=({point!r},)"
@@ -56,10 +56,11 @@ class Run:
 
     def __contains__(self, point: object) -> bool:
         """Whether the run captured a point."""
-        return point in self._kept
+        return isinstance(point, str) and point in self._kept
 
     def at(self, point: str, layer: int) -> Float[Tensor, "batch ..."]:
         """One layer's tensor of a point, by the layer's own number."""
+        layer = integer("layer", layer)
         if layer not in self.layers:
             raise OutOfRange(f"layer {layer}", why=f"this run kept layers {list(self.layers)}")
         return self[point][self.layers.index(layer)]
@@ -158,9 +159,10 @@ def run(
 
     Memory: what is kept, plus one layer's activations.
     """
-    capture = (capture,) if isinstance(capture, str) else tuple(dict.fromkeys(capture))
+    capture = (capture,) if isinstance(capture, str) else several("points", capture)
+    capture = tuple(dict.fromkeys(string("point", point) for point in capture))
     ids, mask = prepare(lm, tokens, attention_mask)
-    chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))
+    chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else several("layers", layers)))
     for point in capture:
         for layer in chosen:
             require(lm, point, layer)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from unembed.corpus.corpus import Corpus, open_corpus
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput, file_path, several, whole
 from unembed.models.decoder import Decoder
+from unembed.models.opened import opened
 from unembed.sweeps import local, ray_engine
 from unembed.sweeps.crew import Ray
 from unembed.sweeps.fast import Fast, checked
@@ -61,13 +62,16 @@ def sweep(
     if not isinstance(engine, Ray) and engine not in ENGINES:
         raise InvalidInput(f"engine={engine!r}", why=f"it is none of {', '.join(ENGINES)}")
     tokens_per_batch = whole("tokens_per_batch", tokens_per_batch)
-    todo = [reducers] if isinstance(reducers, Reducer) else list(reducers)
+    todo = [reducers] if isinstance(reducers, Reducer) else list(several("reducers", reducers))
     if not todo:
         raise InvalidInput("reducers", why="there is none", instead="Give at least one, such as TopTriggers()")
-    checked(lm, fast)
-    file = None if checkpoint is None else Path(checkpoint).expanduser()
-    opened, every = open_corpus(corpus), every or Every()
+    for reducer in todo:
+        if not isinstance(reducer, Reducer):
+            raise InvalidInput(f"reducer {reducer!r:.60}", why="it is none", instead="Give one such as TopTriggers()")
+    checked(opened(lm), fast)
+    file = None if checkpoint is None else file_path(checkpoint).expanduser()
+    read, every = open_corpus(corpus), every or Every()
     if engine == "local":
-        return local.run(lm, opened, todo, file, every, tokens_per_batch, progress, fast)
+        return local.run(lm, read, todo, file, every, tokens_per_batch, progress, fast)
     settings = engine if isinstance(engine, Ray) else Ray()
-    return ray_engine.run(lm, opened, todo, settings, file, every, tokens_per_batch, progress, fast)
+    return ray_engine.run(lm, read, todo, settings, file, every, tokens_per_batch, progress, fast)

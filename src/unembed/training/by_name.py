@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from unembed.errors import InvalidInput, seeded, whole
+from unembed.errors import InvalidInput, seeded, string, whole
 from unembed.training import making, wikilm_mini
 from unembed.training.recipes import RECIPES
 
@@ -50,11 +50,11 @@ def train(
         until = whole("until", until)
     if seed is not None:
         seed = seeded(seed)
-    if name == WIKILM_MINI:
+    if string("model", name) == WIKILM_MINI:
         mini = wikilm_mini.Mini()
         mini = replace(mini, seed=mini.seed if seed is None else seed)
-        text = wikilm_mini.text_of(None if corpus is None else str(corpus))
-        return wikilm_mini.train(text, Path(out) / name, mini, progress, until)
+        words = wikilm_mini.text_of(None if corpus is None else str(corpus))
+        return wikilm_mini.train(words, Path(out) / name, mini, progress, until)
     if name not in RECIPES:
         raise InvalidInput(
             f"model {name!r}",
