@@ -72,6 +72,7 @@ def load(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
+    offload_folder: str | Path | None = None,
     trust_remote_code: bool = False,
 ) -> LanguageModel:
     """Open a decoder.
@@ -83,7 +84,9 @@ def load(
         offline: use the local cache only.
         dtype: "float32", "bfloat16", ...; the checkpoint's own when not given.
         device: where to put the model.
-        device_map: spread the model over devices (needs accelerate).
+        device_map: spread the model over devices, main memory ("cpu" beside a GPU) and disk ("disk"), as accelerate
+            does: "auto", or a place for each module. What is in memory or on disk is brought in when it is needed.
+        offload_folder: where to write weights for the disk that the model's own files do not hold as they are.
         trust_remote_code: run code that the model's repository brings; never by default.
 
     Raises:
@@ -99,6 +102,7 @@ def load(
             dtype=dtype,
             device=device,
             device_map=device_map,
+            offload_folder=offload_folder,
             trust_remote_code=trust_remote_code,
         )
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
+from unembed.models.offloaded import is_offloaded
 
 
 def random_rotation(d_model: int, seed: int = 0, *, keep_mean: bool = False) -> Float[Tensor, "d_model d_model"]:
@@ -104,7 +105,9 @@ def _check_rotatable(lm: Decoder) -> None:
     structure, weights = lm.structure, lm.weights
     tied = weights.W_U.data_ptr() == weights.W_E.data_ptr()
     why = None
-    if structure.embedding_scale is None:
+    if is_offloaded(lm.hf):
+        why = "layers are offloaded, and what is fetched of them is a copy"
+    elif structure.embedding_scale is None:
         why = "a norm or projections follow the embedding table"
     elif any(b.attention.branch_norm is not None for b in structure.blocks):
         why = "a norm's gain on a branch's output prefers the channels it has"

@@ -26,7 +26,10 @@ def opened(
         torch.manual_seed(seed)
     if "/" in model and sys.stderr.isatty():
         print(f"Opening {visible(model, prose=True)} ...", file=sys.stderr)
-    return unembed.load(model, revision=revision, offline=offline, dtype=dtype, device=device)
+    placed = "auto" if device == "auto" else None
+    return unembed.load(
+        model, revision=revision, offline=offline, dtype=dtype, device=None if placed else device, device_map=placed
+    )
 
 
 def index_of(lm: Any, folder: Path | None) -> Any:

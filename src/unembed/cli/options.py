@@ -28,7 +28,14 @@ DType = Annotated[
     str | None,
     typer.Option(help="float32, bfloat16, float16; default: as saved.", rich_help_panel=_MODEL, show_default=False),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...", rich_help_panel=_MODEL, show_default=False)]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        help="cpu, cuda, cuda:1, ...; auto: over all GPUs, then memory, then disk.",
+        rich_help_panel=_MODEL,
+        show_default=False,
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option(help="Seeds torch before the model opens; a trace itself draws nothing.", show_default=False),

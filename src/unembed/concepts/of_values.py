@@ -159,7 +159,7 @@ def sample_memories(
     chosen = []
     for n in range(lm.n_layers) if layers is None else layers:
         layer, _ = lm.memory(n, 0)
-        drawn = torch.randperm(lm.weights.W_out[layer].shape[0], generator=generator)[:per_layer]
+        drawn = torch.randperm(lm.weights.n_memories[layer], generator=generator)[:per_layer]
         chosen += [(layer, index) for index in sorted(drawn.tolist())]
     return chosen
 

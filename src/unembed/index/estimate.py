@@ -76,7 +76,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: Settings) -> Estimate:
     began = _Moment()
     value_readings(lm, settings.top_tokens, layers=[0])
     a_layer = began.spent(_threads(lm))
-    keys = sum(int(lm.weights.W_out[n].shape[0]) for n in range(lm.n_layers))
+    keys = sum(lm.weights.n_memories)
     both = settings.poles == "both" or (settings.poles == "auto" and lm.feed_forward(0).is_gated)
     slots = keys * settings.top * (2 if both else 1)
     all_tokens, segments = round(tokens * scale), round(len(sample) * scale)

@@ -7,6 +7,7 @@ import hashlib
 import torch
 
 from unembed.models.decoder import Decoder
+from unembed.models.offloaded import parameter_at, parameter_names
 
 _CHUNK = 1 << 26
 
@@ -14,9 +15,10 @@ _CHUNK = 1 << 26
 def weights_fingerprint(lm: Decoder) -> str:
     """SHA-256 over name, shape, dtype and bytes of every parameter, shared ones once; about a second per gigabyte."""
     digest = hashlib.sha256()
-    for name, parameter in sorted(lm.hf.named_parameters(), key=lambda item: item[0]):
+    for name in sorted(parameter_names(lm.hf)):
+        parameter = parameter_at(lm.hf, name)
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
-        flat = parameter.detach().reshape(-1)
+        flat = parameter.reshape(-1)
         step = max(1, _CHUNK // flat.element_size())
         for start in range(0, flat.numel(), step):
             digest.update(flat[start : start + step].cpu().contiguous().view(torch.uint8).numpy().data)

@@ -77,7 +77,7 @@ def planned(lm: Decoder, corpus: Corpus, settings: Settings) -> Manifest:
         lm.name, lm.revision, str(lm.dtype).removeprefix("torch."), corpus.fingerprint, basis="raw",
         notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation},
     )  # fmt: skip
-    layers = tuple(int(lm.weights.W_out[n].shape[0]) for n in range(lm.n_layers))
+    layers = tuple(lm.weights.n_memories)
     return Manifest(passport, weights_fingerprint(lm), layers, settings.identity() | {"cut": corpus_cut(corpus)})
 
 

@@ -40,8 +40,7 @@ class Vectors:
         unit = vector / vector.norm().clamp_min(1e-30)
         found = []
         for layer in range(self._lm.n_layers):
-            n = self._lm.weights.W_out[layer].shape[0]
-            blocks = [self._rows(layer, slice(s, s + _ROWS)) for s in range(0, n, _ROWS)]
+            blocks = self._rows(layer, slice(None)).split(_ROWS)
             dots = torch.cat([block @ unit.to(block.dtype) for block in blocks]).float()
             if (lengths := self._lengths[layer]) is None:
                 lengths = torch.cat([block.float().norm(dim=-1) for block in blocks]).clamp_min(1e-30)

@@ -33,7 +33,7 @@ def values_scoring(lm: Decoder, token: str | int, top: int = 20, *, lowest: bool
     if top < 1:
         raise InvalidInput(f"top {top}", why="at least one value must be listed")
     direction = lm.weights.W_U[:, lm.single_token(token)]
-    rows = [written_values(lm, n) @ direction.to(lm.weights.W_out[n].dtype) for n in range(lm.n_layers)]
+    rows = [(values := written_values(lm, n)) @ direction.to(values.dtype) for n in range(lm.n_layers)]
     starts = torch.tensor([len(row) for row in rows]).cumsum(0)
     scores = torch.cat([row.float().cpu() for row in rows])
     best = scores.topk(min(top, len(scores)), largest=not lowest)

@@ -19,6 +19,9 @@ from unembed.errors import InvalidInput, whole
 from unembed.lens import COLUMNS, ROWS, read, top_k
 from unembed.models.decoder import Decoder
 
+_AT_ONCE = 8 * ROWS
+"""Values between two reports of progress. Offloaded, W_U is fetched for each such lot."""
+
 
 def written_values(lm: Decoder, layer: int, rows: slice | Tensor = slice(None)) -> Float[Tensor, "value d_model"]:
     """Value vectors as they reach the stream: behind the gain and multiplier of their branch, its scale left at 1."""
@@ -69,14 +72,14 @@ def value_readings(
         raise InvalidInput("basis 'frozen' for values", why="a value has no run", instead="Use 'raw' or 'final'")
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))
     hidden = lm.unlearned if hide_unlearned else None
-    sizes = [lm.feed_forward(n).down_proj is not None and lm.weights.W_out[n].shape[0] for n in chosen]
+    sizes = [lm.feed_forward(n).down_proj is not None and lm.weights.n_memories[n] for n in chosen]
     k = min(whole("k", k), lm.d_vocab)
     ids = torch.empty(len(chosen), sizes[0], k, dtype=torch.int32)
     scores = torch.empty(len(chosen), sizes[0], k, dtype=torch.float32)
     done, total = 0, sum(sizes)
     for row, layer in enumerate(chosen):
-        for start in range(0, sizes[row], ROWS):
-            rows = slice(start, min(start + ROWS, sizes[row]))
+        for start in range(0, sizes[row], _AT_ONCE):
+            rows = slice(start, min(start + _AT_ONCE, sizes[row]))
             values, found = _top(lm, written_values(lm, layer, rows), k, basis, bottom, hidden)
             ids[row, rows], scores[row, rows] = found.to(torch.int32).cpu(), values.float().cpu()
             done += found.shape[0]

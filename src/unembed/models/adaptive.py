@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unembed.errors import InvalidInput
+from unembed.models.offloaded import parameter
 
 Span = tuple[int, int, int]
 """Of a band: its first word, the word after its last, and the width of its vectors."""
@@ -66,9 +67,7 @@ class AdaptiveEmbedding(nn.Module):
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
         """The embedding of every word, a new tensor each time: d_vocab * d_model numbers."""
-        return torch.cat(
-            [b.words.weight @ b.projection.weight.T for b in map(self.band, range(len(self.spans)))]
-        ).detach()
+        return torch.cat([_of(b.words) @ _of(b.projection).T for b in map(self.band, range(len(self.spans)))]).detach()
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -102,12 +101,12 @@ class AdaptiveSoftmax(nn.Module):
         if len(self.projections):
             own = self.projections[band - 1]
             assert isinstance(own, nn.Linear)
-            return own.weight
-        return self.embedding.band(band).projection.weight.T
+            return _of(own)
+        return _of(self.embedding.band(band).projection).T
 
     def _scores_in(self, band: int, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos word"]:
         """Linear scores of a band's words."""
-        words = self.embedding.band(band).words.weight
+        words = _of(self.embedding.band(band).words)
         return x @ words.T if band == 0 else (x @ self._narrowing(band).T) @ words.T
 
     def band_scores(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_vocab"]:
@@ -154,9 +153,16 @@ class AdaptiveSoftmax(nn.Module):
         Scores against it are the `band` reading: exact for sub-updates, comparable within a band. A new tensor each
         time (d_model * d_vocab numbers); for scores of vectors use `band_scores`.
         """
-        blocks = [self.embedding.band(0).words.weight]
-        blocks += [self.embedding.band(b).words.weight @ self._narrowing(b) for b in range(1, len(self.spans))]
+        blocks = [_of(self.embedding.band(0).words)]
+        blocks += [_of(self.embedding.band(b).words) @ self._narrowing(b) for b in range(1, len(self.spans))]
         return torch.cat(blocks).detach().T
+
+
+def _of(module: nn.Module) -> Tensor:
+    """A module's weight; the head reads those of the embedding, which may be offloaded while the head runs."""
+    weight = parameter(module)
+    assert weight is not None
+    return weight
 
 
 def _precise(scores: Tensor) -> torch.dtype:
@@ -188,5 +194,5 @@ def update_scores(
     if reading != "band":
         raise InvalidInput(f"reading {reading!r}", why="a WikiLM has the readings 'band' and 'adaptive'")
     band = readout.band_of(word)
-    e = readout.embedding.band(band).words.weight[word - readout.spans[band][0]]
+    e = _of(readout.embedding.band(band).words)[word - readout.spans[band][0]]
     return updates @ (e if band == 0 else e @ readout._narrowing(band))

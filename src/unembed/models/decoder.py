@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from unembed.errors import InvalidInput, OutOfRange, Unsupported, integer
 from unembed.models.dry_run import vocabulary_size
 from unembed.models.loading import Opened
+from unembed.models.offloaded import device_of
 from unembed.models.resolver import resolve
 from unembed.models.structure import FeedForwardSite
 from unembed.models.vocabulary import Vocabulary, unlearned_by_counts, unlearned_by_embedding
@@ -60,7 +61,7 @@ class Decoder:
     def d_mlp(self) -> int:
         """Memories of a layer: 0 where there is no FFN or where they belong to experts."""
         site = self.structure.blocks[0].feed_forward
-        return 0 if site is None or not site.has_memories else self.weights.W_out[0].shape[0]
+        return 0 if site is None or not site.has_memories else self.weights.n_memories[0]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -70,7 +71,9 @@ class Decoder:
     @property
     def device(self) -> torch.device:
         """Where tokens go in."""
-        return next(self.hf.get_input_embeddings().parameters()).device
+        device = device_of(self.hf.get_input_embeddings())
+        assert device is not None
+        return device
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -154,7 +157,7 @@ class Decoder:
         """
         layer = self.layer(layer)
         self.feed_forward(layer)
-        return layer, self._within(f"memory in layer {layer}", index, self.weights.W_out[layer].shape[0])
+        return layer, self._within(f"memory in layer {layer}", index, self.weights.n_memories[layer])
 
     def _within(self, what: str, index: int, n: int) -> int:
         index = integer(what, index)
@@ -173,6 +176,6 @@ class Decoder:
         """
         site = self.structure.blocks[layer].feed_forward
         if site is None or not site.has_memories:
-            self.weights.W_out[layer]  # says why
+            self.weights.n_memories[layer]  # says why
             raise Unsupported(f"memories of layer {layer}", why="the layer has none")
         return site

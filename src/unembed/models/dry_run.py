@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from unembed.models.offloaded import device_of
+
 N_TOKENS = 6
 _INPUT_NAMES = ("hidden_states", "x", "input", "inputs", "hidden_state")
 
@@ -102,8 +104,7 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
     Memory: for 6 tokens, about 6 * (d_model + d_mlp) numbers for each module.
     """
     generator = torch.Generator().manual_seed(0)
-    device = next(hf.get_input_embeddings().parameters()).device
-    tokens = torch.randint(0, d_vocab, (1, N_TOKENS), generator=generator).to(device)
+    tokens = torch.randint(0, d_vocab, (1, N_TOKENS), generator=generator).to(device_of(hf.get_input_embeddings()))
     recording = Recording(tokens)
     handles = []
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from unembed.models.attention_layout import relative
 from unembed.models.look import Look, same
 from unembed.models.norms import Norm
+from unembed.models.offloaded import parameter
 
 
 def embedding_of(
@@ -15,8 +16,8 @@ def embedding_of(
 ) -> tuple[nn.Module | None, float | None]:
     """The module that adds positions to the stream, and what W_E is multiplied by."""
     paths = {id(m): p for p, m in look.hf.named_modules()}
-    table = getattr(embedding, "weight", None)
-    plain = isinstance(table, Tensor) and table.shape[-1] == x.shape[-1]
+    table = parameter(embedding)
+    plain = table is not None and table.shape[-1] == x.shape[-1]
     rows = table[look.recording.tokens].to(x.dtype) if plain and table is not None else None
     candidates: list[tuple[nn.Module | None, Tensor]] = [(None, torch.zeros_like(x))]
     before_blocks = [p for p in look.recording.calls if not p.startswith(blocks_path + ".")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ def open_model(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
+    offload_folder: str | Path | None = None,
     trust_remote_code: bool = False,
 ) -> Opened:
     """Find a model and load it; see `unembed.load`, which takes the same arguments.
@@ -54,9 +56,9 @@ def open_model(
         InvalidInput: arguments that contradict each other.
     """
     if isinstance(model, PreTrainedModel):
-        if any(v is not None for v in (revision, dtype, device_map)):
+        if any(v is not None for v in (revision, dtype, device_map, offload_folder)):
             raise InvalidInput(
-                "revision, dtype and device_map",
+                "revision, dtype, device_map and offload_folder",
                 why="the model is already in memory",
                 instead="Set them when you load it",
             )
@@ -68,9 +70,13 @@ def open_model(
             instead="For a PEFT model, give model.merge_and_unload()",
         )
     _check_device(device)  # before anything large is read
+    if device is not None and device_map is not None:
+        raise InvalidInput(f"device {str(device)!r}", why="device_map says where the model goes", instead="Give one")
     name = str(model) if model is not None else DEFAULT_MODEL
+    placed = {"device_map": device_map, "offload_folder": offload_folder}
+    placed = {} if device_map is None else {n: v for n, v in placed.items() if v is not None}
     if name in SHIPPED:
-        return _shipped(name, dtype, device)
+        return _shipped(name, dtype, device, placed)
     return _pretrained(
         name,
         tokenizer,
@@ -78,7 +84,7 @@ def open_model(
         offline=offline,
         dtype=dtype,
         device=device,
-        device_map=device_map,
+        placed=placed,
         trust_remote_code=trust_remote_code,
     )
 
@@ -118,13 +124,13 @@ def _in_memory(hf: PreTrainedModel, tokenizer: Any, device: Any) -> Opened:
     return Opened(hf, tokenizer, Path(name).name if Path(name).exists() else name)
 
 
-def _shipped(name: str, dtype: Any, device: Any) -> Opened:
+def _shipped(name: str, dtype: Any, device: Any, placed: dict[str, Any]) -> Opened:
     folder = shipped_folder(name)
     if not (folder / "config.json").exists():
         raise ModelUnavailable(f"model {name}", why=f"its files are missing from {folder}", instead="Reinstall unembed")
     chosen = torch.float32 if dtype is None else _dtype(dtype)
     with _quiet():
-        hf = AutoModelForCausalLM.from_pretrained(folder, dtype=chosen, local_files_only=True)
+        hf = AutoModelForCausalLM.from_pretrained(folder, dtype=chosen, local_files_only=True, **placed)
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(name), local_files_only=True)
     counts = folder / "token_counts.json"
     known = torch.tensor(json.loads(counts.read_text())) if counts.exists() else None
@@ -139,11 +145,15 @@ def _placed(hf: PreTrainedModel, device: Any) -> PreTrainedModel:
 def _quiet() -> Iterator[None]:
     """Loading reports (progress bars, key lists) belong to the user's terminal only when something is wrong."""
     level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    placing = logging.getLogger("accelerate.big_modeling")  # says that there are parameters on the meta device
+    heard = placing.level
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
+    placing.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        placing.setLevel(heard)
         transformers_logging.set_verbosity(level)
         if bars:
             transformers_logging.enable_progress_bar()
@@ -172,7 +182,7 @@ def _pretrained(
     offline: bool,
     dtype: Any,
     device: Any,
-    device_map: Any,
+    placed: dict[str, Any],
     trust_remote_code: bool,
 ) -> Opened:
     path = _path(name)
@@ -188,7 +198,6 @@ def _pretrained(
         "local_files_only": offline or path.is_dir(),
         "trust_remote_code": trust_remote_code,
     }
-    placed = {} if device_map is None else {"device_map": device_map}
     try:
         with _quiet():
             hf = AutoModelForCausalLM.from_pretrained(where, dtype=_dtype(dtype), **common, **placed)
@@ -196,9 +205,7 @@ def _pretrained(
         raise _explained(where, error, offline) from error
     found = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else _tokenizer(tokenizer or where, common)
     commit = revision or getattr(hf.config, "_commit_hash", None)
-    return Opened(
-        _placed(hf, device) if device_map is None else hf.eval(), found, path.name if path.is_dir() else name, commit
-    )
+    return Opened(_placed(hf, device), found, path.name if path.is_dir() else name, commit)
 
 
 def _wikilm(name: str, checkpoint: Path, dictionary: Path, *, dtype: Any, device: Any) -> Opened:
@@ -225,6 +232,12 @@ def _explained(name: str, error: Exception, offline: bool) -> Exception:
         )
     if isinstance(error, ImportError):
         return ModelUnavailable(f"model {name}", why=text[:160])
+    if "offload_folder" in text:
+        return ModelUnavailable(
+            f"model {name}",
+            why="weights that go to disk have to be written anew: its files hold them in another form",
+            instead="Pass offload_folder=, a folder with room for them",
+        )
     if "trust_remote_code" in text:
         return ModelUnavailable(
             f"model {name}",

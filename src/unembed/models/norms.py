@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from unembed.errors import ModelNotUnderstood, Unsupported
+from unembed.errors import ModelNotUnderstood
+from unembed.models.offloaded import device_of
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "layer_norm_epsilon", "norm_eps")
 _PROBE = 128.0
@@ -43,13 +44,7 @@ class Norm:
     def _answers(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         parameter = next(self.module.parameters(), None)
         dtype = torch.float32 if parameter is None else parameter.dtype
-        device = torch.device("cpu") if parameter is None else parameter.device
-        if device.type == "meta":
-            raise Unsupported(
-                f"the norm {self.path}",
-                why="its weights are offloaded and not in memory",
-                instead="Load with a device_map that keeps every layer on a device",
-            )
+        device = device_of(self.module)
         # Alternating signs have mean 0 and root mean square _PROBE, so LayerNorm and RMSNorm both return the signs.
         signs = torch.ones(self.width, dtype=dtype, device=device)
         signs[1::2] = -1

@@ -1,7 +1,8 @@
 """A model's weights in the field's orientation, as views on the live parameters.
 
-Rows are vectors and matrices act on the right. Nothing is copied: a view changes when the model does. The one
-exception is stated where it happens (queries of a grouped, fused projection cannot be one strided view).
+Rows are vectors and matrices act on the right. Nothing is copied: a view changes when the model does. There are two
+exceptions: queries of a grouped, fused projection, which cannot be one strided view, and offloaded layers, whose
+matrices are fetched at every reading (`unembed.models.offloaded`).
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar, overload
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from unembed.errors import OutOfRange, Unsupported
+from unembed.models.offloaded import parameter
 from unembed.models.structure import AttentionSite, FeedForwardSite, Structure
 
 T = TypeVar("T")
@@ -51,26 +52,23 @@ class PerLayer(Sequence[T], Generic[T]):
 
 def in_out(module: nn.Module) -> Float[Tensor, "d_in d_out"]:
     """A linear module's matrix with inputs as rows, whichever way the module stores it."""
-    weight = module.weight
+    return _turned(module, parameter(module))
+
+
+def _turned(module: nn.Module, weight: object) -> Float[Tensor, "d_in d_out"]:
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
         raise Unsupported(
             f"the weights of {type(module).__name__}",
             why="they are quantized or packed, not a matrix of numbers",
             instead="Load the model without quantization",
         )
-    if weight.is_meta:
-        raise Unsupported(
-            f"the weights of {type(module).__name__}",
-            why="they are offloaded and not in memory",
-            instead="Load with a device_map that keeps this layer on a device",
-        )
     weight = weight.detach()
     return weight if isinstance(module, Conv1D) else weight.T
 
 
 def _bias(module: nn.Module | None) -> Tensor | None:
-    bias = getattr(module, "bias", None)
-    return bias.detach() if isinstance(bias, Tensor) else None
+    bias = None if module is None else parameter(module, "bias")
+    return None if bias is None else bias.detach()
 
 
 class Weights:
@@ -96,6 +94,8 @@ class Weights:
         self.b_in = PerLayer(n, lambda i: _reading_bias(ffn(i), "up"))
         self.b_gate = PerLayer(n, lambda i: _reading_bias(ffn(i), "gate") if ffn(i).is_gated else None)
         self.b_out = PerLayer(n, lambda i: _bias(ffn(i).down_proj))
+        self.n_memories = PerLayer(n, lambda i: _rows(_required(ffn(i).down_proj)))
+        """How many rows W_out has, without fetching it."""
 
     def _attention(self, layer: int) -> AttentionSite:
         return self._structure.blocks[layer].attention
@@ -122,8 +122,8 @@ class Weights:
         own = getattr(self._structure.embedding, "W_E", None)  # adaptive input: several tables and projections
         if isinstance(own, Tensor):
             return own
-        table = self._structure.embedding.weight
-        assert isinstance(table, Tensor)
+        table = parameter(self._structure.embedding)
+        assert table is not None
         return table.detach()
 
     @property
@@ -132,11 +132,8 @@ class Weights:
         module = self._structure.position_embedding
         if module is None:
             module = self._structure.read_positions
-        weight = getattr(module, "weight", None)
-        if weight is None:
-            return None
-        offset = getattr(module, "offset", 0)
-        return weight.detach()[offset:]
+        weight = None if module is None else parameter(module)
+        return None if weight is None else weight.detach()[getattr(module, "offset", 0) :]
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
@@ -148,6 +145,10 @@ class Weights:
     def b_U(self) -> Float[Tensor, " d_vocab"] | None:
         """The head's bias, or None."""
         return _bias(self._structure.head)
+
+
+def _rows(module: nn.Module) -> int:
+    return _turned(module, module.weight).shape[0]
 
 
 def _required(module: nn.Module | None) -> nn.Module:
@@ -202,13 +203,3 @@ def _reading(site: FeedForwardSite, which: str) -> Float[Tensor, "d_model d_mlp"
 def _reading_bias(site: FeedForwardSite, which: str) -> Float[Tensor, " d_mlp"] | None:
     bias = _bias(site.gate_proj if which == "gate" else site.up_proj)
     return None if bias is None else _half(site, bias, which) if site.is_fused else bias
-
-
-def check_finite(structure: Structure) -> list[str]:
-    """The names of readout and embedding tensors that hold NaN or infinity."""
-    named = {"embedding": structure.embedding, "head": structure.head}
-    return [
-        n
-        for n, m in named.items()
-        if isinstance(w := getattr(m, "weight", None), Tensor) and not w.is_meta and not bool(torch.isfinite(w).all())
-    ]

@@ -19,6 +19,7 @@ from unembed import __version__
 from unembed.corpus.corpus import Corpus
 from unembed.errors import CheckpointFault
 from unembed.models.decoder import Decoder
+from unembed.models.offloaded import parameter_at, parameter_names
 from unembed.sweeps.reducer import Reducer
 
 SCHEMA = 1
@@ -49,8 +50,9 @@ def identity(lm: Decoder, corpus: Corpus, reducers: Sequence[Reducer], tokens_pe
 def weights_mark(lm: Decoder) -> str:
     """A mark of the weights: SHA-256 over names, shapes and 64 entries of every parameter, 16 digits."""
     digest = hashlib.sha256()
-    for name, parameter in lm.hf.named_parameters():
-        flat = parameter.detach().flatten()
+    for name in parameter_names(lm.hf):
+        parameter = parameter_at(lm.hf, name)
+        flat = parameter.flatten()
         some = flat[:: max(1, flat.numel() // 64)][:64].float().cpu()
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode() + some.numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -136,7 +136,7 @@ class ActiveFraction(Pointwise):
         super().start(lm)
         gated = {layer: lm.feed_forward(layer).is_gated for layer in self._layers}
         self._magnitude = {layer: gated[layer] if self.magnitude is None else self.magnitude for layer in self._layers}
-        self._active = {n: torch.zeros(lm.weights.W_out[n].shape[0], dtype=torch.long) for n in self._layers}
+        self._active = {n: torch.zeros(lm.weights.n_memories[n], dtype=torch.long) for n in self._layers}
         self._count = 0
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:

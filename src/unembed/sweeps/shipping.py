@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from unembed.errors import ModelUnavailable, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.loading import Opened, open_model
+from unembed.models.offloaded import is_offloaded
 from unembed.sweeps.checkpoint import weights_mark
 
 
@@ -50,7 +51,7 @@ def packed(lm: Decoder) -> Packed | Named:
         Unsupported: the model is spread over devices and was not opened by name or from a folder.
     """
     hf, opened = lm.hf, lm._opened
-    if len(set(getattr(hf, "hf_device_map", {}).values())) > 1:
+    if is_offloaded(hf) or len(set(getattr(hf, "hf_device_map", {}).values())) > 1:
         if not hf.name_or_path:
             raise Unsupported(
                 f"sending {lm.name} to workers",

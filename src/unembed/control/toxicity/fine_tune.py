@@ -21,9 +21,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unembed.control.toxicity.fit_linear import comments
-from unembed.errors import InvalidInput, UnembedError
+from unembed.errors import InvalidInput, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
+from unembed.models.offloaded import is_offloaded
 from unembed.results import write_whole
 
 
@@ -59,7 +60,14 @@ def fine_tune(
 
     AdamW (betas 0.9 and 0.95, weight decay 0.01 on matrices), 5 % warm-up, then a cosine to a tenth of `lr`, gradients
     clipped at 1.
+
+    Raises:
+        Unsupported: layers are offloaded.
     """
+    if is_offloaded(lm.hf):
+        raise Unsupported(
+            f"training {lm.name}", why="layers are offloaded: they have no place for an update", instead="Open it whole"
+        )
     model: Any = lm.hf
     model.train()
     matrices = [p for p in model.parameters() if p.dim() >= 2]

@@ -1,0 +1,108 @@
+"""Parameters wherever they lie: in their module, or where accelerate keeps them until the module runs.
+
+A model that does not fit is opened with a `device_map` that leaves layers in main memory or on disk. Between calls the
+parameters of such a layer are on the `meta` device: shapes without numbers. The hook on the module knows where the
+numbers are and brings them in for each call, so a pass needs nothing from here; reading a weight does. What is fetched
+is a copy on the device where the module runs, it lasts as long as the caller holds it, and changing it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from unembed.errors import Unsupported
+
+
+def parameter(module: nn.Module, name: str = "weight") -> Tensor | None:
+    """A module's own tensor of this name, fetched if it is offloaded; None where the module has no such tensor.
+
+    Raises:
+        Unsupported: it is on the meta device and nothing on the module says where its numbers are.
+    """
+    own = getattr(module, name, None)
+    if not isinstance(own, Tensor):
+        return None
+    if not own.is_meta:
+        return own
+    hook = _offloading(module)
+    return hook.weights_map[name].to(hook.execution_device, own.dtype)
+
+
+def device_of(module: nn.Module) -> torch.device | None:
+    """Where a module computes, told by its first parameter; None where it has none.
+
+    Raises:
+        Unsupported: the parameter is on the meta device and nothing on its module says where it goes.
+    """
+    for part in module.modules():
+        for own in part.parameters(recurse=False):
+            return torch.device(_offloading(part).execution_device) if own.is_meta else own.device
+    return None
+
+
+def is_offloaded(hf: PreTrainedModel) -> bool:
+    """Whether any parameter lies elsewhere than in its module."""
+    return any(own.is_meta for own in hf.parameters())
+
+
+def parameter_names(hf: PreTrainedModel) -> list[str]:
+    """The names of a model's parameters, shared ones once: those of `named_parameters` when all is in memory.
+
+    Offloading parts what was shared, so two parameters that the model declares to be one count as one if their numbers
+    are equal.
+    """
+    declared: dict[str, str] = getattr(hf, "all_tied_weights_keys", None) or {}
+    given: dict[int, nn.Parameter] = {}
+    first: dict[str, str] = {}
+    names = []
+    for path, own in hf.named_parameters(remove_duplicate=False):
+        if id(own) in given:
+            continue
+        given[id(own)] = own
+        source = declared.get(path, path)
+        if source in first and _is_parted(hf, first[source], path):
+            continue
+        first.setdefault(source, path)
+        names.append(path)
+    return names
+
+
+def parameter_at(hf: PreTrainedModel, path: str) -> Tensor:
+    """The parameter of a name, detached, fetched if it is offloaded."""
+    within, _, name = path.rpartition(".")
+    found = parameter(hf.get_submodule(within), name)
+    assert found is not None
+    return found.detach()
+
+
+def _is_parted(hf: PreTrainedModel, one: str, other: str) -> bool:
+    a, b = hf.get_parameter(one), hf.get_parameter(other)
+    if not (a.is_meta or b.is_meta or a.device != b.device) or a.shape != b.shape:
+        return False
+    a = parameter_at(hf, one)
+    return torch.equal(a, parameter_at(hf, other).to(a.device))
+
+
+def _offloading(module: nn.Module) -> Any:
+    """The hook that brings a module's parameters in."""
+    for hook in _flat(getattr(module, "_hf_hook", None)):
+        if getattr(hook, "offload", False) and getattr(hook, "weights_map", None) is not None:
+            return hook
+    raise Unsupported(
+        f"the weights of {type(module).__name__}",
+        why="they are on the meta device and accelerate has put no hook on this module that could bring them in",
+        instead="Open the model with device_map=, without preload_module_classes",
+    )
+
+
+def _flat(hook: Any) -> Iterator[Any]:
+    """A hook, or the hooks that accelerate has chained into one."""
+    if hook is not None:
+        yield hook
+    for inner in getattr(hook, "hooks", ()):
+        yield from _flat(inner)
