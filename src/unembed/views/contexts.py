@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,8 +76,19 @@ def context(held: Any, at: int, coefficients: np.ndarray | None, coefficient: fl
     first = max(at + 1 - _length(held, at), at + 1 - _LONGEST)
     ids = np.asarray(held.passages.token[first : at + 1]).tolist()
     along = [] if coefficients is None else coefficients[-len(ids) :].tolist()
-    tokens = [held.strings[i] for i in ids]
+    tokens = _letters_joined(held.passages, ids)
     return Context(place.document, place.position, coefficient, tokens, along, place.next_token)
+
+
+def _letters_joined(passages: Any, ids: list[int]) -> list[str]:
+    """The text of each token; of bytes that are letters only together, the first has the text and the others none."""
+    texts = [passages.strings[i] for i in ids]
+    for is_bytes, run in itertools.groupby(range(len(ids)), key=lambda i: texts[i].startswith("\\x")):
+        places = list(run)
+        if is_bytes:
+            whole = passages.text(np.array([ids[i] for i in places]))
+            texts[places[0] : places[-1] + 1] = [whole] + [""] * (len(places) - 1)
+    return texts
 
 
 def read(lm: Any, held: Any, layer: int, index: int, ends: Sequence[int]) -> Iterator[np.ndarray]:

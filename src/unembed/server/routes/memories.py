@@ -76,6 +76,18 @@ def router(session: Session) -> APIRouter:
             await session.body(key, work, what="reading triggers", client=client, channel="triggers", on="files"),
         )
 
+    @routes.get("/index/estimate")
+    async def get_estimate(request: Request, client: a.Client = "") -> Response:
+        """What an index over the shipped corpus would cost: the numbers of `unembed index build --dry-run`."""
+
+        def work() -> dict[str, Any]:
+            import unembed
+
+            return unembed.Index.estimate(session.lm, None).to_dict()
+
+        body = await session.body("estimate", work, what="estimating", client=client, channel="estimate", on="long")
+        return tagged(request, body)
+
     @routes.get("/memories/{layer}/{index}/contexts", responses={200: {"model": ContextsView}})
     async def get_contexts(
         request: Request,

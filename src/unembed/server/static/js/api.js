@@ -71,8 +71,9 @@ export function forget(part) {
   for (const key of kept.keys()) if (key.includes(part)) kept.delete(key);
 }
 
-/** The bundled example, for a first picture without the model. */
-export const example = () => kept.get("example") || keep("example", fetch(new URL("../example.json", import.meta.url)).then((answer) => answer.json()));
+/** A file that came with the page, read when it is needed: the example, for a first picture without the model; what panes are about. */
+export const file = (name) => kept.get(name) || keep(name, fetch(new URL(`../${name}.json`, import.meta.url)).then((answer) => answer.json()));
+export const example = () => file("example");
 
 function keep(key, body) {
   kept.delete(key);

@@ -7,12 +7,15 @@ import * as tray from "./tray.js";
 import { indexed, nameOf } from "./names.js";
 import * as api from "./api.js";
 
-/** A list of candidates, best first. `before`: the same position's list one stage earlier, for changes of place. */
-export function candidates(list, { before = null, onpick = null, rank = null, n = 6 } = {}) {
+/**
+ * A list of candidates, best first. For changes of place: `before`, the same position's list one stage earlier, or `from`,
+ * the rank of each candidate there.
+ */
+export function candidates(list, { before = null, from = null, onpick = null, rank = null, n = 6 } = {}) {
   const was = new Map((before || []).map((c, i) => [c.id, i]));
   const rows = list.slice(0, n).map((c, i) => {
-    const old = was.get(c.id);
-    const moved = before === null || old === i ? "" : old === undefined ? "new" : `${old > i ? "▲" : "▼"}${Math.abs(old - i)}`;
+    const old = from ? from[i] : was.get(c.id);
+    const moved = (from || before) === null || old === i ? "" : old === undefined ? "new" : `${old > i ? "▲" : "▼"}${Math.abs(old - i).toLocaleString("en")}`;
     const row = h("button", { class: "cand", type: "button", data: { id: c.id }, style: { "--p": `${Math.max(1, c.probability * 100)}%` }, title: `logit ${num(c.logit)}`, onclick: () => onpick?.(c) },
       h("span", {}, token(c.token), " ", moved && h("span", { class: "delta" }, moved)),
       h("small", {}, percent(c.probability)));
@@ -27,22 +30,26 @@ function same(id, on) {
   for (const el of document.querySelectorAll(`.cand[data-id="${id}"]`)) el.classList.toggle("same-token", on);
 }
 
-/** One dominant sub-update: its sign, its share, what it pushes up. */
-export function subUpdate(u, { most = u.share, target = "" } = {}) {
-  const pushed = u.coefficient >= 0 ? u.top_tokens : u.bottom_tokens;
-  const width = `${Math.max(1, (u.share / Math.max(most, 1e-9)) * 50)}%`;
-  const bar = h("span", { class: u.coefficient < 0 ? "bar minus" : "bar plus", style: { width } });
-  bar.style[u.coefficient < 0 ? "right" : "left"] = "50%";
+/**
+ * One sub-update, of a memory or (without a coefficient) of a head: its sign, its share, what it pushes up. `value`: the
+ * signed length of its bar, of which `most` is the longest.
+ */
+export function subUpdate(u, { most = u.share, target = "", value = u.coefficient < 0 ? -u.share : u.share } = {}) {
+  const head = u.coefficient === undefined;
+  const round = u.coefficient < 0;
+  const minus = value < 0;
+  const bar = h("span", { class: minus ? "bar minus" : "bar plus", style: { width: `${Math.max(1, (Math.abs(value) / Math.max(most, 1e-9)) * 50)}%`, [minus ? "right" : "left"]: "50%" } });
+  const name = `L${u.layer}${head ? "H" : "M"}${u.index}`;
   return h("li", { class: "sub-update" },
     h("div", { class: "head" },
-      memoryLink(u),
-      h("span", { class: "meter", title: "share of the layer's update, by length; left when the coefficient is negative" }, bar),
-      h("span", { class: "faint", title: "coefficient, after the activation function" }, `m ${signed(u.coefficient)}`),
-      h("span", { class: "faint", title: "share: |coefficient| × length of the value, over the sum of all" }, percent(u.share)),
-      button("+", () => tray.off(u), { class: "quiet", title: "Add to the edits: switch this memory off", "aria-label": `Switch L${u.layer}M${u.index} off` })),
-    h("div", { class: "toks" }, u.coefficient < 0 ? h("span", { class: "faint" }, "turned round: ") : null, toks(pushed)),
+      head ? h("a", { class: "tok", href: `#/heads?h=${u.layer}.${u.index}`, onclick: (e) => (e.preventDefault(), go({ screen: "heads", h: `${u.layer}.${u.index}` })) }, name) : memoryLink(u),
+      h("span", { class: "meter", title: "what the list is ordered by: share of the layer's update, left when the coefficient is negative, or the effect on the target" }, bar),
+      h("span", { class: "faint", title: head ? "" : "coefficient, after the activation function" }, head ? "" : `m ${signed(u.coefficient)}`),
+      h("span", { class: "faint", title: head ? "share: length of what it adds, over the sum of the layer's heads" : "share: |coefficient| × length of the value, over the sum of all" }, percent(u.share)),
+      button("+", () => tray.off(u, head ? "head" : undefined), { class: "quiet", title: `Add to the edits: switch this ${head ? "head" : "memory"} off`, "aria-label": `Switch ${name} off` })),
+    h("div", { class: "toks" }, round ? h("span", { class: "faint" }, "turned round: ") : null, toks(round ? u.bottom_tokens : u.top_tokens)),
     u.score === null ? null : h("div", { class: "faint" }, `${signed(u.score)} to the logit of ${visible(target)}`),
-    more(u));
+    head ? null : more(u));
 }
 
 /** What the card of a memory would show first, opened in place. */
@@ -98,8 +105,8 @@ let cards = 0;
 
 /** Rows of cells (nodes, texts, numbers) under a head; scrolls in its own box where it is too wide. */
 export function table(head, rows, caption = "") {
-  const cell = (x) => (typeof x === "number" ? h("td", { class: "n" }, Number.isInteger(x) ? x.toLocaleString("en") : num(x)) : h("td", {}, x));
-  return h("div", { class: "scroll" }, h("table", {}, caption && h("caption", {}, caption), h("thead", {}, h("tr", {}, head.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
+  const cell = (x) => (typeof x === "number" ? h("td", { class: "n" }, Number.isInteger(x) ? x.toLocaleString("en") : num(x)) : x?.tagName === "TD" ? x : h("td", {}, x));
+  return h("div", { class: "scroll" }, h("table", {}, caption && h("caption", {}, caption), h("thead", {}, h("tr", {}, head.map((t, i) => h("th", { scope: "col", class: typeof rows[0]?.[i] === "number" && "n" }, t)))), h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
 }
 
 /** The numbers of a chart as a table, folded away and made when opened. */
@@ -118,6 +125,9 @@ export function memoryLink({ layer, index }, props = {}) {
   const name = nameOf({ layer, index });
   return [h("a", { class: "tok", href: `#/memory?m=${m}`, onclick: follow, ...props }, `L${layer}M${index}`), name && h("span", { class: "tag", dir: "auto", title: "what people call it" }, name)];
 }
+
+/** The memories that the last search found, as "layer.index": where Previous and Next lead. */
+export const trail = [];
 
 /** Some tokens, one after the other. */
 export const toks = (list, n = 8) => list.slice(0, n).map((t) => [token(t), " "]);
@@ -151,8 +161,12 @@ export function failure(el, error, again) {
 /** What a pane says when there is nothing to show yet. */
 export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...more);
 
-/** What am I looking at. */
-export const about = (text) => h("details", {}, h("summary", { class: "faint" }, "What am I looking at?"), h("p", { class: "why" }, text));
+/** What am I looking at: a text, or the name of one that is read when asked for. */
+export function about(text) {
+  const said = h("p", { class: "why" }, text.includes(" ") && text);
+  const read = async () => said.firstChild || (said.textContent = (await api.file("about"))[text]);
+  return h("details", { ontoggle: () => read().catch(api.fail) }, h("summary", { class: "faint" }, "What am I looking at?"), said);
+}
 
 /** The prompt that holds, or one to begin with. */
 export const prompt = () => state().p || FIRST;

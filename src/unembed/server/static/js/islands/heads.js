@@ -1,8 +1,8 @@
 /**
  * Squares for every head of every layer, shaded by a score; and the pattern of one head as a triangle.
  *
- * matrix(el, {scores: [[number]], chosen: [layer, head], said}, {onpick(layer, head)})
- * pattern(el, {tokens, weights, hideFirst, marked(dst, src)}): `marked` cells are outlined
+ * matrix(el, {scores: [[number]], chosen: [layer, head], said, top}, {onpick(layer, head)}): only the `top` largest are shown
+ * pattern(el, {tokens, weights, hideFirst, marked(dst, src), said(x)}): `marked` cells are outlined; `said` words a weight
  */
 import { fill, h, s } from "./nodes.js";
 import { visible } from "./tokens.js";
@@ -10,16 +10,21 @@ import { visible } from "./tokens.js";
 export function matrix(el, data, options = {}) {
   const flat = data.scores.flat();
   const most = Math.max(...flat.map(Math.abs), 1e-9);
-  const order = [...flat].sort((a, b) => b - a);
+  const signed = flat.some((x) => x < -0.1 * most);
+  const size = (x) => (signed ? Math.abs(x) : x);
+  const order = flat.map(size).sort((a, b) => b - a);
   const [layer0, head0] = data.chosen || [0, 0];
   el.className = "matrix";
   el.setAttribute("role", "grid");
   el.setAttribute("aria-label", `Heads by ${data.said}`);
   const lines = data.scores.map((row, layer) => h("div", { class: "line", role: "row" }, h("span", { role: "rowheader" }, `L${layer}`), row.map((score, head) => {
     const here = layer0 === layer && head0 === head;
-    const title = `L${layer}H${head}: ${score.toPrecision(3)}, ${order.indexOf(score) + 1} of ${flat.length}`;
-    return h("button", { class: `q${score > 0 ? Math.round((16 * score) / most) : 0}${data.chosen && here ? " on" : ""}`, type: "button", role: "gridcell", tabindex: here ? 0 : -1, data: { at: `${layer}.${head}` }, title, "aria-label": title, onclick: () => options.onpick?.(layer, head) },
-      Math.abs(score) < 0.005 ? "·" : score.toFixed(2).replace("0.", ".").replace("-", "−"));
+    const rank = order.indexOf(size(score));
+    const shown = rank < (data.top ?? flat.length);
+    const title = `L${layer}H${head}: ${score.toPrecision(3)}, ${rank + 1} of ${flat.length}`;
+    const q = Math.round((16 * Math.max(0, size(score))) / most);
+    return h("button", { class: `${!shown ? "q0" : score < 0 && signed ? `w${Math.ceil((6 * q) / 16)}` : `q${q}`}${data.chosen && here ? " on" : ""}`, type: "button", role: "gridcell", tabindex: here ? 0 : -1, data: { at: `${layer}.${head}` }, title, "aria-label": title, onclick: () => options.onpick?.(layer, head) },
+      !shown ? "" : Math.abs(score) < 0.005 ? "·" : score.toFixed(2).replace("0.", ".").replace("-", "−"));
   })));
   fill(el, lines.reverse());
   el.onkeydown = (event) => {
@@ -45,7 +50,7 @@ export function pattern(el, data) {
     row.forEach((w, src) => {
       if (src < from) return;
       svg.append(s("rect", { x: edge + (src - from) * size, y: edge + dst * size, width: size - 1, height: size - 1, rx: 1.5, class: `q${Math.round(16 * Math.sqrt(Math.max(0, Math.min(1, w))))}${data.marked?.(dst, src) ? " on" : ""}` },
-        s("title", {}, `${visible(data.tokens[dst])} reads ${visible(data.tokens[src])}: ${(100 * w).toFixed(1)} %`)));
+        s("title", {}, `${visible(data.tokens[dst])} reads ${visible(data.tokens[src])}: ${(data.said || ((x) => `${(100 * x).toFixed(1)} %`))(w)}`)));
     });
   });
   if (size >= 9)

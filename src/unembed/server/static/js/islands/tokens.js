@@ -62,25 +62,32 @@ export function token(text, cls = "") {
   return el;
 }
 
-/** A row of tokens to click. `mount(el, {tokens}, {onpick}) -> {update}` */
+/** A row of tokens to click. `mount(el, {tokens, selected, classes, titles}, {onpick(i), onhover(i or nothing)}) -> {update, shade(classes)}` */
 export function mount(el, data, options = {}) {
+  let chips = [];
+  const shade = (classes, selected = data.selected) => chips.forEach((chip, i) => (chip.className = `chip-token${i === selected ? " on" : ""} ${classes?.[i] || ""}`));
   const update = (next) => {
     el.replaceChildren();
+    chips = [];
     next.tokens.forEach((text, i) => {
       const chip = document.createElement(options.onpick ? "button" : "span");
       if (options.onpick) {
         chip.type = "button";
         chip.addEventListener("click", () => options.onpick(i));
       }
-      chip.className = `chip-token${i === next.selected ? " on" : ""}`;
-      const shade = next.classes ? next.classes[i] : "";
-      if (shade) chip.classList.add(...shade.split(" "));
+      chips.push(chip);
       if (next.titles) chip.title = next.titles[i];
       chip.append(token(text));
       el.append(chip);
       if (text.includes("\n")) el.append(document.createElement("br"));
     });
+    shade(next.classes, next.selected);
   };
+  if (options.onhover) {
+    const over = (event) => options.onhover(event.type === "pointerover" ? chips.findIndex((chip) => chip.contains(event.target)) : undefined);
+    el.onpointerover = (event) => event.target !== el && over(event);
+    el.onpointerleave = over;
+  }
   update(data);
-  return { update, destroy: () => el.replaceChildren() };
+  return { update, shade, destroy: () => el.replaceChildren() };
 }

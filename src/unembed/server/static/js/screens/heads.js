@@ -6,21 +6,25 @@ import { token, visible, mount as strip } from "../islands/tokens.js";
 import { matrix, pattern } from "../islands/heads.js";
 import * as tray from "../tray.js";
 
-const KINDS = [["induction", "Induction"], ["previous_token", "Previous token"], ["duplicate_token", "Duplicate"], ["copying", "Copying"], ["resting", "First token"], ["eigenvalues", "OV eigenvalues"]];
+const KINDS = [["induction", "Induction"], ["previous_token", "Previous token"], ["duplicate_token", "Duplicate"], ["copying", "Copying"], ["resting", "First token"], ["eigenvalues", "OV eigenvalues"], ["effect", "Effect here"], ["own", "Itself, here"], ["entropy", "Entropy here"]];
 
 export function render(root, page) {
   const { api, model } = page;
   let scores = null;
-  let data = null;
+  let here = null;
   let chosen = [0, 0];
   let hideFirst = true;
   let kind = "induction";
   let dst = null;
+  let measure = "weights";
   const grid = h("div");
   const said = h("p", { class: "faint" });
   const table = h("div");
   const title = h("span", {}, "Choose a head");
   const circuitBox = h("div", { class: "stack" });
+  const total = model.n_layers * model.n_heads;
+  const few = h("input", { type: "range", min: 1, max: total, value: String(total), "aria-label": "How many heads to show", oninput: () => drawMatrix() });
+  const own = h("input", { type: "text", "aria-label": "Text for the pattern", value: prompt(), onchange: () => ((dst = null), open()) });
   const twice = h("div", { class: "stack" });
   const length = numberBox("Tokens before the repetition", 16, { min: 2, max: 64, onchange: () => repeat() });
   const seed = numberBox("Seed of the random tokens", 0, { onchange: () => repeat() });
@@ -29,8 +33,8 @@ export function render(root, page) {
     h("h1", {}, "Heads"),
     h("div", { class: "two" },
       h("div", { class: "stack" },
-        card("All heads", segmented("Score", KINDS, kind, (v) => ((kind = v), drawMatrix())), grid, said, about("Scores of every head on random tokens repeated twice, with the mean over sequences. A head with a high induction score looks back to what followed the same token before: with it, a model continues what it has seen once."), table, model.can.shared_keys && h("p", { class: "note" }, `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`)),
-        card("Said twice", null, h("div", { class: "row" }, said2, h("label", { class: "row faint" }, "length", length), h("label", { class: "row faint" }, "seed", seed)), twice, about("The same tokens follow themselves. Outlined cells are where an induction head looks: in the repetition, at the token after the earlier occurrence. The induction score is the mean weight of these cells."))),
+        card("All heads", segmented("Score", KINDS, kind, (v) => ((kind = v), drawMatrix())), grid, h("label", { class: "row faint" }, "the strongest", h("span", { style: { flex: "1" } }, few)), said, about("heads"), table, model.can.shared_keys && h("p", { class: "note" }, `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`)),
+        card("Said twice", null, h("div", { class: "row" }, said2, h("label", { class: "row faint" }, "length", length), h("label", { class: "row faint" }, "seed", seed)), twice, about("twice"))),
       card(title, null, circuitBox))));
 
   async function load() {
@@ -65,41 +69,54 @@ export function render(root, page) {
       asTable("As a table", ["destination", "source", "weight"], () => found.stripe.map(([dst, src]) => [`${dst} ${visible(found.tokens[dst])}`, `${src} ${visible(found.tokens[src])}`, found.weights[dst][src]])));
   });
 
-  function drawMatrix() {
-    const rows = kind === "eigenvalues" ? scores.eigenvalues : scores.scores[kind];
+  const drawMatrix = () => pane(grid, async () => {
+    const local = KINDS.findIndex(([k]) => k === kind) > 5;
+    if (local) here = await api.post("/heads/here", { prompt: prompt(), edits: activeEdits(), ...(state().pos && { position: Number(state().pos) }), ...(state().t && { token: state().t }) }, { channel: "here" });
+    const rows = kind === "eigenvalues" ? scores.eigenvalues : (local ? here : scores).scores[kind];
     if (!rows) return fill(grid, h("p", { class: "note" }, "This score cannot be had for this model."));
-    const what = kind === "eigenvalues" ? "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does the opposite" : scores.said[kind];
-    matrix(grid, { scores: rows, chosen, said: what }, { onpick: (l, n) => go({ h: `${l}.${n}` }) });
-    fill(said, `${what}. `, kind === "eigenvalues" ? "From the weights alone." : `${scores.n_sequences} sequences of 2 × ${scores.length} random tokens, seed ${scores.seed}.`);
-    fill(table, asTable("As a table", ["head", "score", "± 95 %"], () => rows.flatMap((row, l) => row.map((x, n) => [`L${l}H${n}`, x, kind === "eigenvalues" ? "" : scores.intervals[kind][l][n]]))));
-  }
+    const what = kind === "eigenvalues" ? "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does the opposite" : (local ? here : scores).said[kind];
+    const top = Number(few.value);
+    matrix(grid, { scores: rows, chosen, said: what, top }, { onpick: (l, n) => go({ h: `${l}.${n}` }) });
+    fill(said, top < total && `The ${top} strongest of ${total}: `, `${what}. `, kind === "eigenvalues" ? "From the weights alone." : local ? "" : `${scores.n_sequences} sequences of 2 × ${scores.length} random tokens, seed ${scores.seed}.`);
+    fill(table, asTable("As a table", ["head", "score", "± 95 %"], () => rows.flatMap((row, l) => row.map((x, n) => [`L${l}H${n}`, x, scores.intervals[kind]?.[l][n] ?? ""]))));
+  });
 
   async function open() {
     const [layer, head] = chosen;
     title.textContent = `L${layer}H${head}`;
     await pane(circuitBox, async () => {
-      data = await api.trace(prompt(), activeEdits());
-      const at = dst === null || dst >= data.tokens.length ? data.tokens.length - 1 : dst;
-      const found = await api.get(`/traces/${data.id}/attention/${layer}/${head}`, {}, { channel: "pattern" });
-      const row = found.weights[at];
-      const best = row.reduce((a, w, i) => (w > row[a] ? i : a), 0);
-      const circuit = await api.get(`/heads/${layer}/${head}`, { source: `#${data.tokens[best].id}`, destination: `#${data.tokens[at].id}` }, { channel: "head" });
+      const found = await api.post(`/heads/${layer}/${head}/attention`, { prompt: own.value || prompt(), edits: activeEdits() }, { channel: "pattern" });
+      const at = dst === null || dst >= found.tokens.length ? found.tokens.length - 1 : dst;
+      const best = found.weights[at].reduce((a, w, i, row) => (w > row[a] ? i : a), 0);
+      const circuit = await api.get(`/heads/${layer}/${head}`, { source: `#${found.ids[best]}`, destination: `#${found.ids[at]}` }, { channel: "head" });
       if (chosen[0] === layer && chosen[1] === head) drawCard(found, circuit, at, best);
     });
   }
 
   function drawCard(found, circuit, at, best) {
-    const map = h("div");
-    const words = h("div");
-    const row = found.weights[at];
-    strip(words, { tokens: found.tokens, selected: at, classes: found.tokens.map((_, i) => (i <= at && row[i] > 0.01 ? `w${Math.max(1, Math.min(6, Math.ceil(row[i] * 6)))}` : "")), titles: found.tokens.map((_, i) => (i <= at ? percent(row[i]) : "later")) }, { onpick: (i) => ((dst = i), open()) });
-    const drawMap = () => pattern(map, { tokens: found.tokens, weights: found.weights, hideFirst });
+    const [map, words, told] = ["div", "div", "p"].map((name) => h(name));
+    told.className = "faint";
+    told.setAttribute("role", "status");
+    /** Warm where a token looks, cool which later tokens look at it. */
+    const shades = (from) => found.tokens.map((_, i) => {
+      const w = i <= from ? found.weights[from][i] : found.weights[i][from];
+      return w > 0.01 ? `${i <= from ? "w" : "c"}${Math.max(1, Math.min(6, Math.ceil(w * 6)))}` : "";
+    });
+    const chips = strip(words, { tokens: found.tokens, selected: at, classes: shades(at), titles: found.tokens.map((_, i) => (i <= at ? `read: ${percent(found.weights[at][i])}` : `reads it: ${percent(found.weights[i][at])}`)) }, { onpick: (i) => ((dst = i), open()), onhover: (i) => chips.shade(shades(i ?? at)) });
+    const drawMap = () => {
+      const rows = found[measure];
+      const least = hideFirst ? 1 : 0;
+      const unit = measure === "norms" ? Math.max(...rows.flatMap((r) => r.slice(least)), 1e-9) : 1;
+      pattern(map, { tokens: found.tokens, weights: rows.map((r) => r.map((x) => x / unit)), hideFirst, said: measure === "norms" ? (x) => `carries ${num(x * unit)}` : undefined });
+      fill(told, hideFirst && `The first column is hidden; the last row gives it ${measure === "norms" ? num(rows.at(-1)[0]) : percent(rows.at(-1)[0])}. `, measure === "norms" && `Weight times the length of the value as the head writes it, in units of the stream; the darkest is ${num(unit)}.`);
+    };
     const lists = (pairs) => h("div", { class: "two" }, pairs.map(([name, rows]) => h("div", {}, h("h3", {}, name), tokenBars(rows.slice(0, 8)))));
     const [layer, head] = chosen;
     fill(circuitBox,
       h("div", { class: "row" }, button("Knock out", () => tray.off({ layer, index: head }, "head"), { class: "btn small" }), h("span", { class: "faint" }, "adds the edit: this head writes nothing")),
-      h("div", {}, h("h3", {}, "On this prompt, reading from ", token(found.tokens[at]), ` (${at})`), words, h("p", { class: "faint" }, `looks most at ${visible(found.tokens[best])} (${percent(row[best])}); click a token to read from it`)),
-      h("div", {}, map, h("label", { class: "check" }, h("input", { type: "checkbox", checked: hideFirst, onchange: (e) => ((hideFirst = e.target.checked), drawMap()) }), "leave out the first position"), hideFirst ? h("p", { class: "faint" }, `The first column is hidden; the last row gives it ${percent(found.weights.at(-1)[0])}.`) : null, asTable("As a table", ["destination", "source", "weight"], () => found.weights.flatMap((r, d) => r.map((w, i) => [`${d} ${visible(found.tokens[d])}`, `${i} ${visible(found.tokens[i])}`, w])))),
+      h("label", { class: "row faint" }, "on", h("span", { style: { flex: "1", display: "grid" } }, own)),
+      h("div", {}, h("h3", {}, "Reading from ", token(found.tokens[at]), ` (${at})`), words, h("p", { class: "faint" }, `looks most at ${visible(found.tokens[best])} (${percent(found.weights[at][best])}); warm: what a token reads, cool: which later ones read it; click one to stay there`)),
+      h("div", {}, segmented("Shade by", [["weights", "Attention weight"], ["norms", "Contribution"]], measure, (v) => ((measure = v), drawMap())), map, h("label", { class: "check" }, h("input", { type: "checkbox", checked: hideFirst, onchange: (e) => ((hideFirst = e.target.checked), drawMap()) }), "leave out the first position"), told, asTable("As a table", ["destination", "source", "weight", "contribution"], () => found.weights.flatMap((r, d) => r.map((w, i) => [`${d} ${visible(found.tokens[d])}`, `${i} ${visible(found.tokens[i])}`, w, found.norms[d][i]])))),
       h("div", {}, h("h3", {}, "Where it reads ", token(circuit.source), ", it writes (OV)"), lists([["Raises", circuit.raises], ["Lowers", circuit.lowers]])),
       h("div", {}, h("h3", {}, "At ", token(circuit.destination), ", it looks for (QK)"), circuit.looks_for.length ? lists([["Sought", circuit.looks_for], ["Avoided", circuit.ignores]]) : h("p", { class: "note" }, circuit.notes.join(" "))),
       circuit.partners.length ? h("div", {}, h("h3", {}, "Reads from earlier heads"), h("div", { class: "row" }, circuit.partners.slice(0, 12).map((p) => button(`${p.mode.toUpperCase()} L${p.layer}H${p.head} ${num(p.composition)}`, () => go({ h: `${p.layer}.${p.head}` }), { class: "btn small" }))), h("p", { class: "faint" }, "composition: how much of the earlier head's output lies in what this head reads, as query, key or value")) : null,
@@ -115,7 +132,11 @@ export function render(root, page) {
         if (scores) drawMatrix();
         return Promise.all([open(), repeat()]);
       }
-      if (now.p !== before.p || now.iv !== before.iv || now.off !== before.off) return open();
+      if (now.p !== before.p || now.iv !== before.iv || now.off !== before.off) {
+        if (now.p !== before.p) own.value = prompt();
+        if (scores) drawMatrix();
+        return open();
+      }
     },
     key(event) {
       if (event.key === "i") return tray.off({ layer: chosen[0], index: chosen[1] }, "head"), true;

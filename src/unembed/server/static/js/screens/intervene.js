@@ -5,7 +5,7 @@ import { about, card, memoryLink, numberBox, pane, prompt, table } from "../part
 import { token, visible } from "../islands/tokens.js";
 import * as tray from "../tray.js";
 
-const SCOPES = [["all", "everywhere"], ["last", "the newest token"], ["prompt", "the prompt"], ["new", "generated tokens"]];
+const SCOPES = [["all", "everywhere"], ["last", "the newest token"], ["prompt", "the prompt"], ["new", "generated tokens"], ["from", "from a position on"]];
 
 export function render(root, page) {
   const { api, model } = page;
@@ -21,12 +21,13 @@ export function render(root, page) {
   const turns = h("span", { class: "row" });
   const runButton = button("Run both", run, { class: "btn main" });
   const stop = button("Stop", () => api.cancel("compare"), { class: "btn", hidden: true });
+  const compared = h("div");
+  const picked = new Set();
   let running = false;
-  let shownRun = null;
   fill(root, h("div", { class: "stack" },
     h("section", { class: "prompt" }, box),
-    card("Edits", turns, list, addForm(), about("An edit holds in every pass, the cache included. A memory's coefficient is the number after the activation function (gate × up in gated layers). The order of edits of one memory matters; different memories do not interact.")),
-    h("div", { class: "two" }, card("The next token", null, next), card("Runs", null, history)),
+    card("Edits", turns, list, addForm(), about("edits")),
+    h("div", { class: "two" }, card("The next token", null, next), card("Runs", h("span", { class: "faint" }, "tick two to compare"), history, compared)),
     card("Both continuations", [h("label", { class: "row faint" }, "new tokens", newTokens), h("label", { class: "row faint" }, "seed", seed), runButton, stop],
       summary, h("div", { class: "pair" }, h("div", {}, h("h3", {}, "Baseline"), left), h("div", {}, h("h3", {}, "With the edits"), right)))));
 
@@ -47,14 +48,17 @@ export function render(root, page) {
     const all = edits();
     fill(turns, tray.undoButtons());
     if (!all.length) return suggest();
+    const fields = () => [...list.querySelectorAll("input, select")];
+    const focused = fields().indexOf(document.activeElement);
     fill(list, all.map((e, i) => editor(e, i, all)));
+    if (focused >= 0) fields()[focused]?.focus();
   }
 
   function editor(e, i, all) {
     const change = (part, now = false) => {
       setEdits(all.map((x, j) => (i === j ? { ...x, ...part } : x)), { push: now });
     };
-    const limit = Math.max(8, Math.abs(e.value) * 2);
+    let limit = Math.max(8, Math.abs(e.value) * 2);
     // Symmetric logarithm: fine around zero, far at the ends.
     const toSlider = (x) => Math.sign(x) * Math.log1p(Math.abs(x)) / Math.log1p(limit);
     const fromSlider = (s) => Math.sign(s) * Math.expm1(Math.abs(s) * Math.log1p(limit));
@@ -66,26 +70,45 @@ export function render(root, page) {
       preview(all);
     }, onchange: () => change({ value: number.valueAsNumber }) });
     const action = h("select", { "aria-label": "How", onchange: () => change({ action: action.value }) }, (e.target === "head" ? ["scale"] : ["set", "scale", "add"]).map((a) => h("option", { value: a, selected: a === e.action }, { set: "set to", scale: "times", add: "plus" }[a])));
-    const where = Array.isArray(e.positions) ? "chosen" : e.positions;
-    const scope = h("select", { "aria-label": "Where", onchange: () => change({ positions: places(scope.value) }) }, SCOPES.map(([v, t]) => h("option", { value: v, selected: v === where }, t)), where === "chosen" ? h("option", { value: "chosen", selected: true }, `positions ${e.positions[0]} to ${e.positions.at(-1)}`) : null);
+    const chosen = Array.isArray(e.positions);
+    const where = chosen ? "chosen" : e.positions;
+    const move = async (kind, from) => change({ positions: await places(kind, from).catch(api.fail) });
+    const scope = h("select", { "aria-label": "Where", onchange: () => move(scope.value) }, SCOPES.map(([v, t]) => h("option", { value: v, selected: v === where }, t)), chosen && h("option", { value: "chosen", selected: true }, `positions ${e.positions[0]} to ${e.positions.at(-1)}`));
+    const from = chosen && numberBox("First position", e.positions[0], { onchange: () => from.validity.valid && from.value && move("from", from.valueAsNumber) });
+    const ticks = h("span", { class: "ticks-row" });
+    const spots = h("span", { class: "row" });
+    const landmarks = async () => {
+      const at = `/memories/${e.layer}/${e.index}`;
+      const known = [["Off", 0], ["Here", (await api.post(`${at}/activations`, { prompt: prompt() }, { channel: `here ${at}` })).coefficients.at(-1), "the coefficient at the prompt's last token, without edits"]];
+      const draw = () => {
+        limit = Math.max(limit, ...known.map(([, x]) => 1.2 * Math.abs(x)));
+        slider.value = String(toSlider(number.valueAsNumber));
+        fill(ticks, e.action === "set" && known.map(([, x]) => h("i", { style: { left: `calc(8px + (100% - 16px) * ${(1 + toSlider(x)) / 2})` } })));
+        fill(spots, known.slice(1).map(([text, x, title]) => button(`${text} ${num(x)}`, () => change({ action: "set", value: Number(x.toPrecision(4)) }), { class: "quiet", title: `set to ${title}` })));
+      };
+      draw();
+      if (!model.can.index) return;
+      const usual = await api.get(`${at}/coefficients`, {}, { channel: `usual ${at}` });
+      known.push(["99th percentile", usual.high, `what 99 % of ${usual.sampled.toLocaleString("en")} sampled tokens stay below`], ["Most seen", usual.statistics.largest, "its largest coefficient on the index's corpus"], ["Most of the layer", usual.layer_largest, "the largest that any memory of the layer had"]);
+      draw();
+    };
+    if (e.target !== "head") landmarks().catch(api.fail);
     const name = tray.name(e);
     return h("div", { class: "row" },
       h("label", { class: "check" }, h("input", { type: "checkbox", checked: e.on, "aria-label": `${name} on`, onchange: (event) => change({ on: event.target.checked }) })),
       e.target === "head" ? button(name, () => go({ screen: "heads", h: `${e.layer}.${e.index}` }), { class: "quiet tok" }) : memoryLink(e),
-      action, number, h("span", { style: { flex: "1", "min-width": "120px" } }, slider), scope,
+      action, number, h("span", { class: "slider" }, slider, ticks), scope, from,
       button("Off", () => change({ action: "scale", value: 0 }), { class: "btn small" }),
       e.target !== "head" && button("Flip", () => change({ action: "scale", value: -1 }), { class: "btn small", title: "turn the sign round" }),
-      e.target !== "head" && model.can.index && button("Most seen", () => most(e).then((value) => change({ action: "set", value }), api.fail), { class: "btn small", title: "set to the largest coefficient of the index's corpus" }),
-      button("×", () => setEdits(all.filter((_, j) => j !== i)), { class: "btn small", "aria-label": `Remove ${name}` }));
+      button("×", () => setEdits(all.filter((_, j) => j !== i)), { class: "btn small", "aria-label": `Remove ${name}` }), spots);
   }
 
-  const most = async (e) => (await api.get(`/memories/${e.layer}/${e.index}/coefficients`, {}, { channel: "most" })).statistics.largest;
-
-  function places(kind) {
+  /** The positions that a scope means for this prompt. */
+  async function places(kind, first) {
     if (kind === "all" || kind === "last") return kind;
-    const n = shownRun?.count ?? 8;
-    const from = kind === "prompt" ? 0 : n;
-    const to = kind === "prompt" ? n : n + Number(newTokens.value || 30);
+    const n = (await api.get("/tokenize", { text: prompt() })).ids.length;
+    const from = { prompt: 0, new: n }[kind] ?? first ?? n - 1;
+    const to = kind === "prompt" ? n : Math.max(n + Number(newTokens.value || 30), from + 1);
     return Array.from({ length: to - from }, (_, i) => from + i);
   }
 
@@ -93,7 +116,6 @@ export function render(root, page) {
     fill(list, h("p", { class: "soft" }, "Nothing is changed yet."));
     await pane(list, async () => {
       const data = await api.trace(prompt(), [], { channel: "suggest" });
-      shownRun = { count: data.tokens.length };
       if (!model.can.memories) return;
       const found = await api.get(`/traces/${data.id}`, { position: -1, memories: 5, top: 10 }, { channel: "suggest" });
       if (edits().length) return; // one was made, or brought back, meanwhile
@@ -108,7 +130,7 @@ export function render(root, page) {
     const { rows, passport } = await api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
     const most = Math.max(...rows.flatMap((r) => [r.plain, r.edited]));
     const bar = (p, cls) => h("span", { class: "bar-track" }, h("span", { class: `bar ${cls}`, style: { width: `${(100 * p) / most}%` } }));
-    fill(next, table(["token", "baseline", "", "edited", ""], rows.slice(0, 10).map((r) => [token(r.token), percent(r.plain), bar(r.plain, "plus"), percent(r.edited), bar(r.edited, "minus")])),
+    fill(next, table(["token", "baseline", "", "edited", "", "change, points"], rows.slice(0, 10).map((r) => [token(r.token), percent(r.plain), bar(r.plain, "plus"), percent(r.edited), bar(r.edited, "minus"), h("td", { class: "n" }, `${r.edited < r.plain ? "−" : "+"}${Math.abs(100 * (r.edited - r.plain)).toFixed(1)}`)])),
       active.length ? h("p", { class: "faint" }, `KL from the baseline: ${num(passport.notes.divergence)} nats`) : null);
   });
 
@@ -161,8 +183,23 @@ export function render(root, page) {
 
   const runs = () => pane(history, async () => {
     const found = (await api.get("/runs", {}, { fresh: true })).runs.reverse();
-    fill(history, found.length ? h("ul", { class: "lanes" }, found.slice(0, 12).map((r) => h("li", {}, h("button", { type: "button", onclick: () => restore(r) }, h("span", { class: "sign" }, String(r.run)), h("span", {}, h("span", { class: "faint" }, `${r.prompt.slice(-34)} `), r.edits.length ? r.edits.map((e) => `${tray.name(e)} ${tray.verb(e)}`).join(", ") : "no edits", h("span", { class: "faint" }, r.diverges_at === null ? "" : `, part at ${r.diverges_at}`)))))) : h("p", { class: "faint" }, "Every run stays here with its edits, until the server stops."));
+    fill(history, found.length ? h("ul", { class: "runs" }, found.slice(0, 12).map((r) => h("li", {}, h("input", { type: "checkbox", checked: picked.has(r.run), "aria-label": `Compare run ${r.run}`, onchange: () => pick(r.run) }), h("button", { type: "button", onclick: () => restore(r) }, h("b", {}, `${r.run} `), h("span", {}, h("span", { class: "faint" }, `${r.prompt.slice(-34)} `), made(r), h("span", { class: "faint" }, r.diverges_at === null ? "" : `, part at ${r.diverges_at}`)))))) : h("p", { class: "faint" }, "Every run stays here with its edits, until the server stops."));
+    const two = found.filter((r) => picked.has(r.run)).reverse();
+    if (two.length < 2) return fill(compared);
+    const [a, b] = two.map((r) => r.texts.edit ?? r.texts.base);
+    let same = 0;
+    while (same < a.length && a[same] === b[same]) same++;
+    fill(compared, h("div", { class: "pair" }, two.map((r, i) => h("div", {}, h("h3", {}, `Run ${r.run}: ${made(r)}`), h("div", { class: "text" }, h("span", { class: "given" }, r.prompt), h("span", { class: "common" }, a.slice(0, same)), h("span", { class: "diverges" }, [a, b][i].slice(same)))))), h("p", { class: "faint" }, same === a.length && same === b.length ? "The same text." : `The same for ${same} characters.`));
   });
+
+  const made = (r) => (r.edits.length ? r.edits.map((e) => `${tray.name(e)} ${tray.verb(e)}`).join(", ") : "no edits");
+
+  /** Two runs at most: a third takes the place of the first. */
+  function pick(run) {
+    if (!picked.delete(run)) picked.add(run);
+    if (picked.size > 2) picked.delete([...picked][0]);
+    runs();
+  }
 
   function restore(r) {
     setEdits(r.edits.map((e) => ({ ...e, on: true })));

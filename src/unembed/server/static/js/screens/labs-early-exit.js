@@ -10,53 +10,77 @@ export function render(root, page) {
   const { api } = page;
   let method = "margin";
   let at = 0;
-  let steps = [];
-  const slider = h("input", { type: "range", min: 0, max: 1, step: 1, "aria-label": "How careful", oninput: () => ((at = Number(slider.value)), ask()) });
+  let found = null;
+  let place = () => {};
+  const slider = h("input", { type: "range", min: 0, max: 1, step: 1, "aria-label": "How careful", oninput: () => move(Number(slider.value)) });
   const said = h("p", { class: "soft", role: "status" });
   const words = h("div");
   const curve = h("div");
   const rest = h("div");
   fill(root, h("section", { class: "card stack", "aria-labelledby": "exit-title" },
-    h("header", {}, h("h2", { id: "exit-title" }, "Where could we stop?"), segmented("Rule", METHODS, method, (v) => ((method = v), (steps = []), (at = 0), ask()))),
+    h("header", {}, h("h2", { id: "exit-title" }, "Where could we stop?"), segmented("Rule", METHODS, method, (v) => ((method = v), ask()))),
     h("label", { class: "row" }, h("span", { class: "faint" }, "never leaves"), h("span", { style: { flex: "1" } }, slider), h("span", { class: "faint" }, "leaves at once")),
     said, words, h("div", { class: "two" }, curve, rest),
-    about("After each layer the rule asks whether the prediction is settled: by the margin between the two likeliest tokens, by the entropy, or by how many layers in a row agree. A token leaves after the first layer whose score passes the threshold. Counted in layers: wall time is another matter.")));
+    about("exit")));
 
+  /** The whole curve comes in one answer; to move along it asks nothing. */
   const ask = () => pane(said, async () => {
-    // JSON has no infinity: the first row's threshold is never passed, the last one's always.
-    const threshold = steps.length && at > 0 ? (steps[at].threshold ?? -1e9) : null;
-    const found = await api.post("/labs/early-exit", { prompt: prompt(), method, threshold }, { channel: "early-exit" });
-    if (!steps.length) {
-      steps = found.dial.rows;
-      slider.max = String(steps.length - 1);
-      slider.value = "0";
-    }
-    draw(found);
+    found = await api.post("/labs/early-exit", { prompt: prompt(), method }, { channel: "early-exit" });
+    slider.max = String(found.dial.rows.length - 1);
+    drawCurve(found.dial.rows);
+    move(0);
   });
 
-  function draw(found) {
-    const row = steps[at];
-    fill(said, at === 0 ? "Every token goes through all layers." : [h("b", {}, `${num(row.saved_layers)} of ${found.n_layers} layers saved`), ` for each token on average; ${num(row.disagreement)} % of the tokens differ from the full model's. Layers are not seconds.`]);
-    strip(words, { tokens: found.tokens, classes: found.exits.map((e) => `q${Math.round((16 * (e + 1)) / found.n_layers)}`), titles: found.exits.map((e, i) => `leaves after layer ${e}, settles at ${found.saturation[i]}; says ${visible(found.said[i])}`) }, { onpick: (i) => go({ screen: "trace", pos: String(i), L: String(found.exits[i]), t: "" }) });
-    drawCurve();
-    const wrong = found.tokens.flatMap((t, i) => (found.agrees[i] ? [] : [[i, t, found.said[i], found.final[i], found.exits[i]]]));
-    fill(rest, h("h3", {}, `${wrong.length} of ${found.tokens.length} would say something else`), h("ul", {}, wrong.slice(0, 14).map(([i, t, a, b, e]) => h("li", { class: "row" }, button("trace", () => go({ screen: "trace", pos: String(i), L: String(e), t: "" }), { class: "quiet" }), "after ", token(t), " says ", token(a), " for ", token(b)))), asTable("As a table", ["position", "token", "leaves after", "settles at", "says", "full model"], () => found.tokens.map((t, i) => [String(i), visible(t), String(found.exits[i]), String(found.saturation[i]), visible(found.said[i]), visible(found.final[i])])));
+  function move(step) {
+    const { tokens, final, saturation, n_layers: layers, says, dial } = found;
+    at = Math.max(0, Math.min(dial.rows.length - 1, step));
+    const row = dial.rows[at];
+    const { exits } = row;
+    const says_ = exits.map((e, i) => says[e][i]);
+    slider.value = String(at);
+    place();
+    fill(said, at === 0 ? "Every token goes through all layers." : [h("b", {}, `${num(row.saved_layers)} of ${layers} layers saved`), ` for each token on average; ${num(row.disagreement)} % of the tokens differ from the full model's. Layers are not seconds.`]);
+    const open = (i) => go({ screen: "trace", pos: String(i), L: String(exits[i]), t: "" });
+    strip(words, { tokens, classes: exits.map((e) => `q${Math.round((16 * (e + 1)) / layers)}`), titles: exits.map((e, i) => `leaves after layer ${e}, settles at ${saturation[i]}; says ${visible(says_[i])}`) }, { onpick: open });
+    const wrong = tokens.flatMap((_, i) => (says_[i] === final[i] ? [] : [i]));
+    fill(rest, h("h3", {}, `${wrong.length} of ${tokens.length} would say something else`), h("ul", {}, wrong.slice(0, 14).map((i) => h("li", { class: "row" }, button("trace", () => open(i), { class: "quiet", "aria-label": `Trace position ${i}` }), "after ", token(tokens[i]), " says ", token(says_[i]), " for ", token(final[i])))), asTable("As a table", ["position", "token", "leaves after", "settles at", "says", "full model"], () => tokens.map((t, i) => [String(i), visible(t), String(exits[i]), String(saturation[i]), visible(says_[i]), visible(final[i])])));
   }
 
-  function drawCurve() {
+  /** The curve, with a point on it to drag, or to move with the arrow keys. */
+  function drawCurve(steps) {
     const most = Math.max(...steps.map((r) => r.disagreement), 1);
     const deep = Math.max(...steps.map((r) => r.saved_layers), 1);
     const x = (r) => 40 + (r.disagreement / most) * 300;
     const y = (r) => 160 - (r.saved_layers / deep) * 140;
-    const svg = s("svg", { viewBox: "0 0 360 196", class: "ranks", style: { "max-width": "460px" }, role: "img", "aria-label": "Layers saved against disagreement" },
+    const point = s("circle", { r: 13, class: "dot line1", "fill-opacity": 0.2, tabindex: 0, role: "slider", "aria-label": "Point on the curve", "aria-valuemin": 0, "aria-valuemax": steps.length - 1, style: { cursor: "grab" }, onkeydown: (e) => {
+      const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: steps.length }[e.key];
+      if (to === undefined) return;
+      e.preventDefault();
+      e.stopPropagation();
+      move(to);
+    } });
+    const near = (e) => {
+      const p = new DOMPoint(e.clientX, e.clientY).matrixTransform(svg.getScreenCTM().inverse());
+      const far = steps.map((r) => Math.hypot(x(r) - p.x, y(r) - p.y));
+      move(far.indexOf(Math.min(...far)));
+    };
+    const svg = s("svg", { viewBox: "0 0 360 196", class: "ranks", style: { "max-width": "460px", "touch-action": "none" }, role: "group", "aria-label": "Layers saved against disagreement", onpointerdown: (e) => (svg.setPointerCapture(e.pointerId), near(e), point.focus(), e.preventDefault()), onpointermove: (e) => e.buttons && near(e) },
       s("line", { x1: 40, x2: 340, y1: 160, y2: 160, class: "rule" }), s("line", { x1: 40, x2: 40, y1: 20, y2: 160, class: "rule" }),
       s("polyline", { class: "line line0", points: steps.map((r) => `${x(r)},${y(r)}`).join(" ") }),
-      steps.map((r, i) => s("circle", { cx: x(r), cy: y(r), r: i === at ? 6 : 3, class: `dot line${i === at ? 1 : 0}`, onclick: () => ((at = i), (slider.value = String(i)), ask()) })));
+      steps.map((r) => s("circle", { cx: x(r), cy: y(r), r: 3, class: "dot line0" })), point);
+    place = () => {
+      const r = steps[at];
+      for (const [name, value] of [["cx", x(r)], ["cy", y(r)], ["aria-valuenow", at], ["aria-valuetext", `${num(r.saved_layers)} layers saved, ${num(r.disagreement)} % differ`]]) point.setAttribute(name, value);
+    };
     const label = (px, py, text, anchor = "start") => svg.append(s("text", { x: px, y: py, "text-anchor": anchor, text }));
     label(40, 12, `layers saved, up to ${num(deep)}`);
     label(340, 180, `disagreement, up to ${num(most)} %`, "end");
-    fill(curve, svg, asTable("The curve as a table", ["threshold", "disagreement %", "layers saved", "share saved"], () => steps.map((r) => [r.threshold, r.disagreement, r.saved_layers, r.share_saved])));
+    fill(curve, svg, asTable("The curve as a table", CURVE, () => curveRows(steps)));
   }
 
   ask();
+  return () => found && { name: "early-exit", json: found, rows: [CURVE, ...curveRows(found.dial.rows)] };
 }
+
+const CURVE = ["threshold", "disagreement %", "layers saved", "share saved"];
+const curveRows = (steps) => steps.map((r) => [r.threshold ?? "never", r.disagreement, r.saved_layers, r.share_saved]);

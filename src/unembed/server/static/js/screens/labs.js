@@ -6,11 +6,13 @@ import { about, card, memoryLink, pane, prompt, table, toks } from "../parts.js"
 export function render(root, page) {
   const { api, model } = page;
   const host = h("div", { class: "stack" });
+  let shown = null;
   const tabs = segmented("Laboratory", [["steer", "Steer by words"], ["toxicity", "Toxicity"], ["early-exit", "Early exit"]], state().path[0] || "steer", (v) => go({ path: [v] }));
   fill(root, h("div", { class: "stack" }, h("div", { class: "row" }, h("h1", {}, "Labs"), tabs), host));
 
   function draw() {
     const which = state().path[0] || "steer";
+    shown = null;
     if (which === "steer") return steer();
     lab(which);
   }
@@ -24,7 +26,7 @@ export function render(root, page) {
       const found = await api.post("/labs/promoters", { promote: up.value, suppress: down.value, values: 3 }, { channel: "promoters", what: "Finding values" });
       fill(out, found.rows.length ? [table(["memory", "word", "place", "score", "promotes"], found.rows.map((r) => [memoryLink(r), r.word, r.rank + 1, r.score, toks(r.top_tokens, 99)])), button("Put these into the edits", () => (setEdits(found.edits.map((e) => ({ ...e, on: true }))), go({ screen: "intervene" })), { class: "btn main" })] : h("p", { class: "faint" }, "Write at least one word."));
     });
-    fill(host, card("Values found by the words they promote", null, h("div", { class: "edit-form" }, up, down, button("Find", find, { class: "btn" })), out, about("Values that list a word among their 30 top tokens, highest score first. Raised ones are set to a coefficient of 3, lowered ones to 0, as in Geva et al. 2022, section 6.")));
+    fill(host, card("Values found by the words they promote", null, h("div", { class: "edit-form" }, up, down, button("Find", find, { class: "btn" })), out, about("steer")));
     out.append(h("p", { class: "faint" }, `The prompt is: ${prompt()}`));
   }
 
@@ -32,7 +34,7 @@ export function render(root, page) {
     if (!model.can.memories) return fill(host, h("p", { class: "note" }, "This laboratory works on memories, and this model has none."));
     await pane(host, async () => {
       const module = await (which === "early-exit" ? import("./labs-early-exit.js") : import("./labs-toxicity.js"));
-      module.render(host, page);
+      shown = module.render(host, page);
     });
   }
 
@@ -40,5 +42,6 @@ export function render(root, page) {
     update(now, before) {
       if (before.screen !== now.screen || now.path[0] !== before.path[0] || now.p !== before.p || now.iv !== before.iv || now.off !== before.off) draw();
     },
+    exported: () => shown?.(),
   };
 }

@@ -1,7 +1,7 @@
 /** One memory: what its value promotes and suppresses, what sets its key off, what people call it; or two side by side. */
-import { button, fill, h, num, say, signed } from "../dom.js";
+import { button, fill, h, num, say, segmented, signed } from "../dom.js";
 import { go, state } from "../state.js";
-import { about, asTable, card, empty, memoryLink, pane, prompt, toks, tokenBars } from "../parts.js";
+import { about, asTable, card, empty, memoryLink, pane, prompt, toks, tokenBars, trail } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 import * as histogram from "../islands/histogram.js";
 import * as tray from "../tray.js";
@@ -10,6 +10,14 @@ import * as names_ from "../names.js";
 const author = () => localStorage.getItem("author") || "";
 const BUILD = "unembed index build --out my-index";
 const TOP = 50;
+const LENGTHS = [["8", "Short"], ["24", "Medium"], ["400", "Full"]];
+let length = "24";
+
+/** A coefficient as a shade: blue positive, orange negative. */
+function shade(m, most) {
+  const q = Math.round((6 * Math.abs(m)) / most);
+  return q ? `${m < 0 ? "w" : "c"}${Math.min(6, q)}` : "";
+}
 
 export function render(root, page) {
   const { api, model } = page;
@@ -22,7 +30,8 @@ export function render(root, page) {
   let view = null;
   let tried = null;
   let usual = null;
-  const usualBox = h("div");
+  let more = false;
+  const [usualBox, bandsBox, density] = ["div", "div", "dd"].map((name) => h(name));
 
   async function load() {
     if (!state().m) return chooser();
@@ -31,6 +40,8 @@ export function render(root, page) {
       const [found, other] = await Promise.all([state().m, state().mv].map((m, i) => m && api.get(`/memories/${place(m).join("/")}`, { top: TOP }, { channel: `memory${i}`, what: "Reading the value" })));
       view = found;
       tried = usual = null;
+      drawn.length = 0;
+      [usualBox, bandsBox, density].forEach((el) => fill(el));
       draw(other);
     });
     host.classList.remove("waiting");
@@ -51,29 +62,40 @@ export function render(root, page) {
   function draw(other) {
     const { layer, index } = view;
     const names = h("div", { class: "row" });
-    const step = (n) => go({ m: `${layer}.${(index + n + model.d_mlp) % model.d_mlp}` }, { push: false });
+    const at = trail.indexOf(`${layer}.${index}`);
     fill(host,
       h("div", { class: "row" }, h("h1", {}, `L${layer}M${index}`, other && ` beside L${other.layer}M${other.index}`), names, h("span", { class: "spacer" }),
         other ? button("One only", () => go({ mv: "" }), { class: "btn small" }) : h("label", { class: "row faint" }, "beside", chosen("Compare with", (mv) => go({ mv }))),
+        at >= 0 && h("span", { class: "faint" }, `${at + 1} of ${trail.length} found`),
         button("Previous", () => step(-1), { class: "btn small", title: "[" }), button("Next", () => step(1), { class: "btn small", title: "]" }),
         button("Switch off", () => tray.off(view), { class: "btn small", title: "Add to the edits (i)" }),
         button("Set to 3", () => tray.set(view), { class: "btn small" })),
       other ? both(other) : one(names));
   }
 
+  /** To the next memory of the search that led here, else of the layer. */
+  function step(n) {
+    const { layer, index } = view;
+    const at = trail.indexOf(`${layer}.${index}`);
+    go({ m: at < 0 ? `${layer}.${(index + n + model.d_mlp) % model.d_mlp}` : trail[(at + n + trail.length) % trail.length] }, { push: false });
+  }
+
   function one(names) {
     const { layer, index } = view;
     const [triggers, concepts, near, labels] = [0, 1, 2, 3].map(() => h("div"));
     const result = h("div", { class: "stack" });
+    const vocabulary = h("div");
+    const drawEnds = () => fill(vocabulary, ends(view, more ? TOP : 12), h("p", { class: "row" }, button(more ? "Fewer" : `Show ${TOP}`, () => ((more = !more), drawEnds()), { class: "quiet" }), ["promoted", "suppressed"].map((end) => button(`Copy ${end}`, () => copy(view[end].map((r) => r.token).join("\n")), { class: "quiet" }))));
+    drawEnds();
     loadTriggers(triggers, view);
     loadLabels(labels, names);
     loadNear(near);
     loadUsual();
     loadConcepts(concepts);
     return [figures(view),
-      card("What the value does to the vocabulary", h("span", { class: "faint" }, "click a token to pin it in Trace"), ends(view), about("The value times the output matrix, the final norm left out, as in the papers: a coefficient of 1 adds these scores, up to the norm. A negative coefficient turns both lists round."), asTable("All as a table", ["promoted", "score", "suppressed", "score"], () => view.promoted.map((p, i) => [visible(p.token), p.score, visible(view.suppressed[i].token), view.suppressed[i].score]))),
+      card("What the value does to the vocabulary", h("span", { class: "faint" }, "click a token to pin it in Trace"), vocabulary, about("memory"), asTable("All as a table", ["promoted", "score", "suppressed", "score"], () => view.promoted.map((p, i) => [visible(p.token), p.score, visible(view.suppressed[i].token), view.suppressed[i].score]))),
       h("div", { class: "two" },
-        card("What sets it off", null, triggers),
+        card("What sets it off", lengths(), triggers, bandsBox),
         h("div", { class: "stack" },
           card("Try a text", null, tryForm(result, layer, index), result),
           card("How large it usually is", null, usualBox),
@@ -95,8 +117,10 @@ export function render(root, page) {
   }
 
   const figure = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
-  const figures = (v) => h("dl", { class: "figures" }, figure("layer", `${v.layer} of 0 to ${model.n_layers - 1}`), figure("length of the value", num(v.norm)), figure("read in", "raw basis, final norm left out"));
-  const ends = (v) => h("div", { class: "two" }, [["Promotes", v.promoted], ["Suppresses", v.suppressed]].map(([title, rows]) => h("div", {}, h("h3", {}, title), tokenBars(rows.slice(0, 12), { onpick: (r) => pin(r.id) }))));
+  const place_ = (v) => [`${v.layer} of 0 to ${model.n_layers - 1}`, h("span", { class: "layers", "aria-hidden": "true" }, Array.from({ length: model.n_layers }, (_, n) => h("i", { class: n === v.layer ? "on" : "" })))];
+  const figures = (v) => h("dl", { class: "figures" }, figure("layer", place_(v)), figure("length of the value", num(v.norm)), v === view && !state().mv && model.can.index && h("div", {}, h("dt", {}, "active in the corpus"), density), figure("read in", "raw basis, final norm left out"));
+  const ends = (v, n = 12) => h("div", { class: "two" }, [["Promotes", v.promoted], ["Suppresses", v.suppressed]].map(([title, rows]) => h("div", {}, h("h3", {}, title), tokenBars(rows.slice(0, n), { onpick: (r) => pin(r.id) }))));
+  const copy = (text) => navigator.clipboard.writeText(text).then(() => say("copied"), api.fail);
 
   function pin(id) {
     const pins = state().pins.split(" ").filter(Boolean);
@@ -104,26 +128,51 @@ export function render(root, page) {
     say("pinned");
   }
 
+  /** Lists of contexts that are drawn now: each is drawn again when the length changes. */
+  const drawn = [];
+  const lengths = () => segmented("Length", LENGTHS, length, (v) => ((length = v), drawn.forEach((box) => box.draw())));
+
   function loadTriggers(box, { layer, index }) {
     if (!model.can.index) return noIndex(box, "Triggers are the texts of a corpus on which the key fires most.");
+    const at = `/memories/${layer}/${index}`;
+    let pole = "positive";
     fill(box, h("p", { class: "faint" }, "Reading triggers …"));
-    return pane(box, async () => {
-      const found = await api.get(`/memories/${layer}/${index}/triggers`, { top: 25, context: 28 }, { channel: `triggers ${layer}.${index}` });
-      if (!found.rows.length) return fill(box, h("p", { class: "note" }, "The key never fired on this corpus."));
-      let shown = 10;
-      const list = h("div");
-      const drawRows = () => fill(list, found.rows.slice(0, shown).map((row) => h("div", { class: "trigger" },
-        h("span", { class: "value", title: "coefficient at the marked token" }, num(row.coefficient)),
-        h("div", { class: "context", dir: "auto" }, row.prefix.replace(/\s+/g, " "), h("mark", {}, row.token), h("span", { class: "next", title: "the token that follows in the corpus" }, ` ${visible(row.next_token || "")}`)),
-        button("use", () => go({ screen: "trace", p: row.prefix.trimStart() + row.token, pos: "", t: "", L: "" }), { class: "quiet", title: "Use as prompt", "aria-label": "Use this text as the prompt" }))),
-        shown < found.rows.length && button(`Show all ${found.rows.length}`, () => ((shown = 99), drawRows()), { class: "quiet" }));
-      drawRows();
-      fill(box, list, h("p", { class: "faint" }, `index ${model.index}; the marked token is where the key fires`));
+    const list = h("div");
+    const again = () => pane(box, async () => {
+      // Texts first, from the index alone; then each token's own coefficient, for which the model is asked.
+      const { rows } = await api.get(`${at}/triggers`, { top: 25, context: 24, pole }, { channel: `triggers ${layer}.${index}` });
+      if (!rows.length) return fill(box, h("p", { class: "note" }, "The key never fired on this corpus."));
+      contexts(list, rows.map((r) => ({ ...r, tokens: [r.prefix, r.token], coefficients: [] })), 10);
+      fill(box, model.can.gated && segmented("Coefficients", [["positive", "Positive"], ["negative", "Negative"]], pole, (v) => ((pole = v), again())), list, h("p", { class: "faint" }, `The ${rows.length} strongest, which index ${model.index} keeps; the marked token is where the key fires.`));
+      contexts(list, (await api.get(`${at}/contexts`, { top: 25, pole }, { channel: `contexts ${layer}.${index}` })).contexts, 10);
     });
+    return again();
+  }
+
+  /** Contexts, each cut before the token that it ends with; tokens shaded by their coefficients. */
+  function contexts(box, rows, first) {
+    const most = Math.max(...rows.map((r) => Math.abs(r.coefficient)), 1e-9);
+    let shown = first;
+    const draw = () => fill(box, rows.slice(0, shown).map((r) => {
+      const from = Math.max(0, r.tokens.length - 1 - Number(length));
+      const last = r.tokens.length - 1;
+      const title = (i) => (i in r.coefficients ? `coefficient ${r.coefficients[i].toPrecision(4)}` : undefined);
+      return h("div", { class: "trigger" },
+        h("span", { class: "value", title: `document ${r.document}, token ${r.position}` }, num(r.coefficient)),
+        h("div", { class: "context", dir: "auto" }, from > 0 && "… ", r.tokens.slice(from).map((t, k) => h(from + k === last ? "mark" : "span", { class: from + k === last ? "" : shade(r.coefficients[from + k] || 0, most), title: title(from + k) }, t.replace(/\s+/g, " "))), h("span", { class: "next", title: "the token that follows in the corpus" }, ` ${visible(r.next_token || "")}`)),
+        button("use", () => go({ screen: "trace", p: r.tokens.join("").trimStart(), pos: "", t: "", L: "" }), { class: "quiet", title: "Use the whole passage as prompt", "aria-label": "Use this text as the prompt" }));
+    }), shown < rows.length && button(`Show all ${rows.length}`, () => ((shown = 99), draw()), { class: "quiet" }));
+    box.draw = draw;
+    if (!drawn.includes(box)) drawn.push(box);
+    draw();
   }
 
   function noIndex(box, text) {
-    fill(box, h("div", { class: "note stack" }, h("p", {}, text), h("p", {}, "No index is open. Build one (a few minutes for a small corpus), then serve it:"), h("code", {}, BUILD), h("code", {}, "unembed serve --index my-index")));
+    const cost = h("p", {}, button("How long would it take?", () => pane(cost, async () => {
+      const found = await api.get("/index/estimate", {}, { what: "Estimating" });
+      fill(cost, `About ${Math.ceil(found.seconds_busy / 60)} minutes and ${num(found.bytes / 1e6)} MB on disk, for the ${found.tokens.toLocaleString("en")} tokens of the shipped corpus.`);
+    }), { class: "quiet" }));
+    fill(box, h("div", { class: "note stack" }, h("p", {}, text), h("p", {}, "No index is open. Build one, then serve it:"), h("code", {}, BUILD), h("code", {}, "unembed serve --index my-index"), cost));
   }
 
   const loadConcepts = (box) => pane(box, async () => {
@@ -146,17 +195,23 @@ export function render(root, page) {
     return pane(usualBox, async () => {
       usual = await api.get(`/memories/${view.layer}/${view.index}/coefficients`, {}, { channel: "sample" });
       drawUsual();
+      fill(density, `${num(100 * usual.statistics.active_fraction)} %`);
+      fill(bandsBox, h("h3", {}, `Weaker ones, among ${usual.sampled.toLocaleString("en")} sampled tokens`), usual.bands.map((b) => {
+        const list = h("div");
+        return h("details", { ontoggle: () => !list.firstChild && contexts(list, b.contexts, 4) }, h("summary", {}, `${num(b.above)} to ${num(b.up_to)}: ${b.tokens.toLocaleString("en")} tokens`), list);
+      }));
     });
   }
 
-  /** The histogram, with the largest coefficient of the text that was tried. */
+  /** The histogram, with the largest coefficient of the text that was tried, and how many are smaller. */
   function drawUsual() {
     if (!usual) return;
     const { mean, variance, least, largest, active_fraction: active } = usual.statistics;
     const box = h("div");
+    const below = tried !== null && usual.counts.reduce((sum, n, i) => sum + (usual.edges[i + 1] <= tried ? n : 0), 0);
     const said = `Coefficients of ${usual.sampled.toLocaleString("en")} sampled tokens, heights logarithmic`;
     histogram.mount(box, { ...usual, marks: tried === null ? [] : [{ value: tried, name: `here ${num(tried)}` }], label: said });
-    fill(usualBox, box, h("p", { class: "faint" }, `${said}. Over all ${usual.tokens.toLocaleString("en")} tokens of the index: mean ${num(mean)}, deviation ${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`),
+    fill(usualBox, box, below !== false && h("p", {}, "Here ", h("b", {}, num(tried)), `, above ${below.toLocaleString("en")} of them.`), h("p", { class: "faint" }, `${said}. Over all ${usual.tokens.toLocaleString("en")} tokens of the index: mean ${num(mean)}, deviation ${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`),
       asTable("As a table", ["from", "to", "tokens"], () => usual.counts.map((n, i) => [usual.edges[i], usual.edges[i + 1], n])));
   }
 
@@ -168,11 +223,7 @@ export function render(root, page) {
       const { tokens, coefficients } = found;
       const most = Math.max(...coefficients.map(Math.abs), 1e-9);
       const cells = h("div");
-      const shade = (m) => {
-        const q = Math.round((6 * Math.abs(m)) / most);
-        return q ? `${m < 0 ? "w" : "c"}${q}` : "";
-      };
-      strip(cells, { tokens, classes: coefficients.map(shade), titles: coefficients.map((m) => `coefficient ${m.toPrecision(4)}`) });
+      strip(cells, { tokens, classes: coefficients.map((m) => shade(m, most)), titles: coefficients.map((m) => `coefficient ${m.toPrecision(4)}`) });
       const best = coefficients.reduce((a, m, i) => (Math.abs(m) > Math.abs(coefficients[a]) ? i : a), 0);
       tried = coefficients[best];
       drawUsual();
@@ -192,9 +243,11 @@ export function render(root, page) {
       const label = h("input", { type: "text", "aria-label": "Name", placeholder: "a name for it", onkeydown: (e) => e.key === "Enter" && save() });
       const who = h("input", { type: "text", "aria-label": "Your name", placeholder: "your name", value: author() });
       const sure = h("select", { "aria-label": "How sure" }, h("option", { value: "" }, "how sure"), [1, 2, 3, 4, 5].map((n) => h("option", { value: n }, `${n} of 5`)));
+      const verdict = h("select", { "aria-label": "Verdict" }, ["", "clear", "mixed", "unclear"].map((v) => h("option", { value: v }, v || "verdict")));
+      const [tags, note] = [["Tags", "tags, with commas"], ["Note", "a note"]].map(([name, hint]) => h("input", { type: "text", "aria-label": name, placeholder: hint }));
       const save = () => {
         localStorage.setItem("author", who.value);
-        write("/labels", { layer, index, label: label.value, author: who.value, ...(sure.value && { confidence: Number(sure.value) }) });
+        write("/labels", { layer, index, label: label.value, author: who.value, note: note.value, tags: tags.value.split(",").map((t) => t.trim()).filter(Boolean), ...(sure.value && { confidence: Number(sure.value) }), ...(verdict.value && { verdict: verdict.value }) });
       };
       const write = async (path, body) => {
         await api.send(path, body).catch(api.fail);
@@ -202,8 +255,8 @@ export function render(root, page) {
         await names_.load().catch(api.fail);
         again();
       };
-      fill(box, rows.map((row) => h("p", { class: "row" }, h("b", {}, row.label), h("span", { class: "faint" }, `${row.author || "someone"}, ${row.made.slice(0, 10)}${row.notes.confidence ? `, sure ${row.notes.confidence} of 5` : ""}`), button("withdraw", () => write(`/labels/${row.id}/withdraw`, { author: author() || "someone" }), { class: "quiet" }))),
-        h("div", { class: "row" }, label, who, sure, button("Keep", save, { class: "btn" })));
+      fill(box, rows.map((row) => h("p", { class: "row" }, h("b", {}, row.label), row.notes.tags?.map((t) => h("span", { class: "tag" }, t)), h("span", { class: "faint" }, [row.author || "someone", row.made.slice(0, 10), row.notes.confidence && `sure ${row.notes.confidence} of 5`, row.notes.verdict, row.notes.note].filter(Boolean).join(", ")), button("withdraw", () => write(`/labels/${row.id}/withdraw`, { author: author() || "someone" }), { class: "quiet" }))),
+        h("div", { class: "row" }, label, who, sure, verdict, tags, note, button("Keep", save, { class: "btn" })));
     });
   }
 
@@ -212,8 +265,8 @@ export function render(root, page) {
       if (before.screen !== now.screen || now.m !== before.m || now.mv !== before.mv) return load();
     },
     key(event) {
-      const step = { "[": -1, "]": 1 }[event.key];
-      if (step && view) return go({ m: `${view.layer}.${(view.index + step + model.d_mlp) % model.d_mlp}` }, { push: false }), true;
+      const by = { "[": -1, "]": 1 }[event.key];
+      if (by && view) return step(by), true;
       if (event.key === "i" && view) return tray.off(view), true;
       if (event.key === "Escape") return history.back(), true;
       return false;

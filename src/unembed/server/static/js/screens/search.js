@@ -1,7 +1,7 @@
 /** Memories found by words: what they promote or suppress, what sets them off, what people call them; and concepts. */
 import { button, fill, h, percent, segmented } from "../dom.js";
 import { go, setEdits, edits, state } from "../state.js";
-import { about, card, empty, memoryLink, pane, table, toks } from "../parts.js";
+import { about, card, empty, memoryLink, pane, table, toks, trail } from "../parts.js";
 import { token, visible } from "../islands/tokens.js";
 import * as bars from "../islands/bars.js";
 
@@ -69,6 +69,7 @@ export function render(root, page) {
 
   function rows() {
     const hits = found.hits.filter((x) => layer === "" || x.layer === Number(layer));
+    trail.splice(0, Infinity, ...hits.map(key));
     fill(results, found.notes.map((n) => h("p", { class: "warn" }, n)),
       hits.length ? table(["", "memory", "why", "found", "place", "score", "top tokens"], hits.map((x) => [tick(x), memoryLink(x), h("span", { class: "tag" }, x.why), h("span", { class: "context", dir: "auto" }, x.why === "trigger" || x.why === "name" ? x.found : token(x.found)), x.rank === null ? "" : x.rank + 1, x.score ?? "", toks(x.top_tokens)]), `${hits.length} memories`) : !found.notes.length && empty("Nothing found", "Try another form of the word, or look how it is split into tokens above."));
     tools();
@@ -85,7 +86,7 @@ export function render(root, page) {
         card("Tokens that members share", null, tokens.length ? tokens.map(([t, n]) => [token(t), h("small", { class: "faint" }, ` ${n}  `)]) : h("p", { class: "faint" }, "None among their 30 top tokens.")),
         card("Over the layers", null, layers)),
       table(["", "memory", "named so by", "of", "top tokens"], members.map((x) => [tick(x), memoryLink(x), x.authors.join(", "), x.annotators, toks(x.top_tokens)]), `${members.length} memories`),
-      about("Memories that bear this name, letter case aside; labels of the blind queue's random vectors are left out. Agreement: the share of a member's annotators who gave this name, over members with several."));
+      about("concept"));
     tools();
   }
 
