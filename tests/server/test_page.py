@@ -9,7 +9,7 @@ import re
 from tests.server.closeness import close
 from unembed import __version__
 from unembed.server import example
-from unembed.server.page import STATIC, script, style
+from unembed.server.page import STATIC, light, script, style
 from unembed.views.joining import joined
 
 
@@ -46,6 +46,19 @@ def test_files_are_compressed_once_and_known_again(client):
     assert "content-encoding" not in plain.headers and plain.text == script()
     page = client.get("/").text
     assert where.lstrip("/") in page and "{{" not in page
+
+
+def test_templates_stay_as_they_are_within_others_too():
+    inner = '`x  ${b ? "" : `, ${c} here ${[`{ ${d} }`].map((e) => { return e; })}`} t  o`'
+    assert light(f'const a = {inner}; // why\nlet q = "a  `  b", r = `s`;') == f'const a={inner};let q="a  `  b",r=`s`;'
+    served = script()
+    for path in sorted((STATIC / "js").rglob("*.js")):
+        if path.name == "notebook.js":
+            continue
+        for line in path.read_text().splitlines():
+            if line.count("`") == 2 and not line.lstrip().startswith(("*", "/")):
+                assert line[line.index("`") : line.rindex("`") + 1] in served, (path.name, line)
+    assert '? "" : `, ${num(nats)} nats`' in served
 
 
 def test_the_page_weighs_less_than_60_kb():
