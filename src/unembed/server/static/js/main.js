@@ -219,6 +219,7 @@ function palette() {
     if (event.key === "ArrowDown") at = Math.min(matching.length - 1, at + 1);
     else if (event.key === "ArrowUp") at = Math.max(0, at - 1);
     else if (event.key === "Enter") {
+      event.preventDefault(); // or what opens next is sent the key too
       dialog.close();
       if (matching[at]) matching[at][1]();
       else jump(input.value);
