@@ -17,7 +17,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files that were filled in.", show_default=False)]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Files that were filled in.", show_default=False)]
 
 
 @app.command("export")

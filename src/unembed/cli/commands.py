@@ -17,6 +17,7 @@ from unembed.cli import (
     doctor,
     early_exit,
     explain,
+    helping,
     index,
     models,
     report,
@@ -33,6 +34,11 @@ from unembed.results import visible
 
 class OneLineErrors(TyperGroup):
     """A group whose commands end in one line on stderr and exit status 1 when they fail, 130 when interrupted."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        """Take the commands, and make their help alike."""
+        super().__init__(*given, **options)
+        helping.tidy(self)
 
     def make_context(self, *given: Any, **options: Any) -> Any:
         """Read the arguments, which takes long enough to be interrupted."""

@@ -11,7 +11,7 @@ from unembed.cli import options
 
 def concepts(
     memories: Annotated[
-        list[str] | None, typer.Argument(metavar="[L.I]...", help="Memories to look at; a sample if none are named.")
+        list[str] | None, typer.Argument(metavar="L.I", help="Memories to look at; a sample if none are named.")
     ] = None,
     per_layer: Annotated[int, typer.Option(min=1, help="Memories drawn from each layer.")] = 10,
     layer: Annotated[

@@ -21,9 +21,7 @@ app.command("build")(build)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The index's folder.", show_default=False)]
 LayerArgument = Annotated[int, typer.Argument(help="Layer, from 0.", show_default=False)]
-MemoryArgument = Annotated[
-    int, typer.Argument(metavar="INDEX", help="Memory of the layer, from 0.", show_default=False)
-]
+MemoryArgument = Annotated[int, typer.Argument(help="Memory of the layer, from 0.", show_default=False)]
 Rows = Annotated[int, typer.Option("--top", "-k", min=1, help="Rows at most.")]
 Pole = Annotated[
     Literal["positive", "negative"], typer.Option(help="Largest coefficients, or lowest (gated layers keep both).")

@@ -38,7 +38,7 @@ Device = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(help="Seeds torch before the model opens; a trace itself draws nothing.", show_default=False),
+    typer.Option(help="Seed of whatever is drawn at random; a trace draws nothing.", show_default=False),
 ]
 
 Layer = Annotated[

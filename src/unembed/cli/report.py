@@ -23,9 +23,13 @@ def report(
     ] = None,
     index: Annotated[
         Path | None,
-        typer.Option("--index", help="Take triggers from this index of the same model.", show_default=False),
+        typer.Option(
+            "--index", metavar="DIR", help="Take triggers from this index of the same model.", show_default=False
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page, tables and figures.")] = Path("report"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the page, tables and figures.")
+    ] = Path("report"),
     option: Annotated[
         list[str] | None,
         typer.Option("--option", metavar="NAME=VALUE", help="An option of the study; repeatable.", show_default=False),

@@ -120,7 +120,8 @@ def evaluate(
     batch: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 32,
     clean_tokens: Annotated[int, typer.Option(min=0, help="WikiText tokens for perplexity; 0: none.")] = 16_384,
     cache: Annotated[
-        Path | None, typer.Option(help="Folder that keeps continuations; goes on where it was.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder that keeps continuations; goes on where it was.", show_default=False),
     ] = None,
     save_texts: Annotated[
         Path | None,

@@ -20,7 +20,7 @@ def train(
         str | None,
         typer.Option(help="Folder of *.jsonl.xz; wikilm-mini also takes a text file, or the shipped sample if none."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for checkpoints, curve and model.")] = Path("models"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for checkpoints, curve and model.")] = Path("models"),
     until: Annotated[int | None, typer.Option(min=1, help="Stop after this many updates.", show_default=False)] = None,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads for torch.", show_default=False)] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights and batches; default: the recipe's.")] = None,

@@ -1,0 +1,82 @@
+"""How `--help` looks, the same for every command: words for what is given, a line to try at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from typer.core import TyperArgument, TyperOption
+
+EXAMPLES = {
+    "trace": 'unembed trace "The first month of the year is" --hide-unlearned',
+    "explain": 'unembed explain "He was born in the United" --token " States" --against " Kingdom"',
+    "value": "unembed value 4 571 --top 5",
+    "clusters": "unembed clusters --clusters 600 --top 20",
+    "concepts": "unembed concepts 3.17 4.200",
+    "models": "unembed models",
+    "train": "unembed train wikilm-mini --out models",
+    "doctor": "unembed doctor",
+    "serve": "unembed serve --model wren --port 8000",
+    "steer": 'unembed steer "The men were very" --promote "happy, thank" --seed 1',
+    "report": "unembed report geva2021 --corpus shipped --out report",
+    "annotate export": "unembed annotate export sheet.json --per-layer 10 --seed 1",
+    "annotate import": "unembed annotate import ann.json ben.json --out patterns.parquet",
+    "annotate agreement": "unembed annotate agreement ann.json ben.json --automatic",
+    "index build": "unembed index build --corpus mine.jsonl --out mine.index",
+    "index status": "unembed index status mine.index",
+    "index triggers": "unembed index triggers mine.index 4 571 --top 5",
+    "index search": "unembed index search mine.index 'river \"the bridge\" flood*'",
+    "index promoting": 'unembed index promoting mine.index " river"',
+    "index firing": 'unembed index firing mine.index "The river rose over its"',
+    "index similar": "unembed index similar mine.index 4 571 --among keys",
+    "index sql": 'unembed index sql mine.index "SELECT * FROM triggers WHERE layer = 4 LIMIT 5"',
+    "index verify": "unembed index verify mine.index",
+    "index export": "unembed index export mine.index triggers.parquet --layer 4",
+    "circuits heads": "unembed circuits heads --model wren",
+    "circuits head": "unembed circuits head 1 5 --html head.html",
+    "circuits composition": "unembed circuits composition --kind k",
+    "circuits skip-trigrams": "unembed circuits skip-trigrams 0 3 --check",
+    "circuits expand": 'unembed circuits expand "The first month of the" --order 2',
+    "circuits induction": "unembed circuits induction --model attn-2l",
+    "circuits stream": "unembed circuits stream --model wren --verify",
+    "toxicity select": "unembed toxicity select --values 10 --seed 0 --save values.json",
+    "toxicity evaluate": "unembed toxicity evaluate --prompts prompts.jsonl --edits values.json --cache runs",
+    "early-exit fit": "unembed early-exit fit --out rule.npz --examples 5000",
+    "early-exit evaluate": "unembed early-exit evaluate rule.npz --dial",
+    "early-exit generate": 'unembed early-exit generate rule.npz "Once upon a time" --new-tokens 40',
+}
+"""A line to try, by command. A test reads each as the command line would."""
+
+
+def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command below a group with its words, such as "index build"; groups themselves too."""
+    for name, command in group.commands.items():
+        words = f"{before} {name}".strip()
+        yield words, command
+        if hasattr(command, "commands"):
+            yield from commands(command, words)
+
+
+def tidy(group: Any) -> None:
+    """Give every command its example, and every parameter the same kind of word for its value."""
+    for words, command in [("", group), *commands(group)]:
+        if words in EXAMPLES:
+            command.epilog = f"Try: `{EXAMPLES[words]}`"
+        shown = command.get_help_option(typer.Context(command, help_option_names=["-h", "--help"]))
+        for parameter in [shown, *command.params]:
+            if isinstance(parameter, TyperArgument):
+                parameter.metavar = (parameter.metavar or parameter.name).upper()
+            elif isinstance(parameter, TyperOption) and parameter.metavar is None:
+                parameter.metavar = _word(parameter)
+
+
+def _word(option: TyperOption) -> str | None:
+    """None leaves it to typer."""
+    kind = option.type_descriptor
+    if option.is_flag:
+        return ""
+    if kind.is_choice:
+        return " | ".join(map(str, kind.choices or ()))  # with spaces, so that a narrow column breaks between words
+    bare = option.bare_type().removeprefix("list[").removesuffix("]")
+    return {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "FILE"}.get(bare)
