@@ -168,6 +168,17 @@ def test_coefficients_over_a_text(client, wren):
     close(found["coefficients"], wren.run(PROMPT, ("coefficients",))["coefficients"][2, 0, :, 9].tolist())
 
 
+def test_a_text_that_the_tokenizer_changes_is_told_where(client, wren, monkeypatch):
+    asked = {"text": "the First month"}
+    assert client.get("/api/v1/tokenize", params=asked).json()["changed"] is None
+    monkeypatch.setattr(type(wren), "decode", lambda *_: "<s>the first month")
+    monkeypatch.setattr(type(wren), "token_strings", lambda *_: ["the", " first", " month"])
+    answer = client.get("/api/v1/tokenize", params={"text": "the First month "}).json()
+    assert answer["changed"] == 0
+    monkeypatch.setattr(type(wren), "decode", lambda *_: "the first month")
+    assert client.get("/api/v1/tokenize", params={"text": "the First  month"}).json()["changed"] == 4
+
+
 @pytest.mark.parametrize(
     ("path", "status", "code"),
     [

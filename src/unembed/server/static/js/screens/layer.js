@@ -3,9 +3,18 @@ import { button, fill, h, percent, segmented, signed } from "../dom.js";
 import { activeEdits, go, state } from "../state.js";
 import { about, account, asTable, candidates, card, failure, pane, prompt, subUpdate } from "../parts.js";
 import { nameOf } from "../names.js";
+import { span } from "../timing.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 
-const SORTS = [["share", "By size"], ["effect", "By effect on the target"], ["coefficient", "By coefficient"]];
+/** What a row is ranked by, as a number and as a formula. A head has no coefficient; its size is the length of what it adds. */
+const SORTS = {
+  share: ["By size", (u) => u.contribution ?? u.norm, "|coefficient| × length of the value, or the length of what a head adds"],
+  effect: ["By effect on the target", (u) => Math.abs(u.score), "|what it adds to the target's logit|"],
+  coefficient: ["By coefficient", (u) => Math.abs(u.coefficient ?? 0), "|coefficient|"],
+};
+const PARTS = [["ffn", "FFN sub-updates"], ["heads", "Heads"], ["both", "Both"]];
+const isHead = (u) => u.coefficient === undefined;
+const turn = (change) => go(change, { push: false });
 
 /** As many sub-updates as the server lists at once. */
 const MOST = 500;
@@ -21,9 +30,6 @@ export function render(root, page) {
   let data = null;
   let view = null;
   let wanted = 20;
-  let sort = "share";
-  let most90 = false;
-  let side = "all";
   const title = h("h1", {});
   const crumbs = h("div", { class: "soft" });
   const tokens = h("div", { "aria-label": "Positions" });
@@ -32,14 +38,15 @@ export function render(root, page) {
   const listNote = h("p", { class: "faint" });
   const books = h("div");
   const table = h("div");
-  const move = (n) => go({ L: String(Math.max(0, Math.min(model.n_layers - 1, layer() + n))) }, { push: false });
-  const target = h("input", { type: "text", "aria-label": "Target token", placeholder: "a token", title: "a token, its space included", onchange: () => go({ t: target.value }, { push: false }) });
+  const move = (n) => turn({ L: String(Math.max(0, Math.min(model.n_layers - 1, layer() + n))) });
+  const target = h("input", { type: "text", "aria-label": "Target token", placeholder: "a token", title: "a token, its space included", onchange: () => turn({ t: target.value }) });
+  const choice = (label, name, options) => segmented(label, options, state()[name], (value) => turn({ [name]: value }));
   fill(root, h("div", { class: "stack" },
     h("div", { class: "row" }, title, h("span", { class: "spacer" }), button("Layer below", () => move(-1), { class: "btn small", title: "[" }), button("Layer above", () => move(1), { class: "btn small", title: "]" })),
     crumbs, tokens,
     card("Before, between, after", h("label", { class: "row faint" }, "Target", target), three, about("The stream entering the layer, after its attention, and after its FFN, each read through the model's own final norm and output matrix. ▲ ▼ say how many places a token moved within the list.")),
     h("div", { class: "two" },
-      card("Sub-updates of the FFN", [segmented("Order", SORTS, sort, (v) => ((sort = v), drawList())), segmented("Show", [["all", "All"], ["for", "For the target"], ["against", "Against"], ...(model.can.index ? [["named", "Named"], ["unnamed", "Not named"]] : [])], side, (v) => ((side = v), drawList()))], list, listNote, about("The FFN's update is a sum of memories: coefficient times value. Size is |coefficient| × length of the value, and a memory's share is its size over the sum of all sizes of the layer. The effect is what it adds to the target's logit, with the final norm held as it was."), table),
+      card("What was added", [choice("Writers", "part", PARTS), choice("Order", "sort", Object.entries(SORTS).map(([name, [text]]) => [name, text])), choice("Show", "side", [["all", "All"], ["for", "For the target"], ["against", "Against"], ...(model.can.index ? [["named", "Named"], ["unnamed", "Not named"]] : [])])], listNote, list, about("The FFN's update is a sum of memories: coefficient times value. Size is |coefficient| × length of the value, and a memory's share is its size over the sum of all sizes of the layer. Attention's update is a sum of heads; a head's share is its length over the sum of theirs, and its tokens are those that what it adds promotes. The effect is what it adds to the target's logit, with the final norm held as it was. The bar shows what the list is ordered by: the share, or the effect."), table),
       card("The account of the target's logit", null, books))));
 
   const layer = () => (state().L === "" ? model.n_layers - 1 : Math.max(0, Math.min(model.n_layers - 1, Number(state().L) || 0)));
@@ -57,7 +64,7 @@ export function render(root, page) {
     const n = data.tokens.length;
     const pos = state().pos === "" ? n - 1 : Math.max(0, Math.min(n - 1, Number(state().pos) || 0));
     try {
-      view = await api.get(`/traces/${data.id}/layers/${layer()}`, { position: pos, token: state().t, memories: wanted, top: 10 }, { channel: "layer", what: "Reading the layer" });
+      view = await api.get(`/traces/${data.id}/layers/${layer()}`, { position: pos, token: state().t, memories: state().most ? MOST : wanted, top: 10, heads: state().part !== "ffn" || null }, { channel: "layer", what: "Reading the layer" });
     } catch (error) {
       return error.message.startsWith("trace") ? reload() : failure(three, error, open);
     }
@@ -74,14 +81,14 @@ export function render(root, page) {
     title.textContent = `Layer ${one.layer}`;
     fill(crumbs, "at ", token(data.tokens[view.position].token), ` position ${view.position}; target `, token(view.target.token));
     target.value = state().t.startsWith("#") ? view.target.token : state().t;
-    strip(tokens, { tokens: data.tokens.map((t) => t.token), selected: view.position }, { onpick: (p) => go({ pos: String(p), t: "" }, { push: false }) });
-    const pick = (c) => go({ t: `#${c.id}` }, { push: false });
+    strip(tokens, { tokens: data.tokens.map((t) => t.token), selected: view.position }, { onpick: (p) => turn({ pos: String(p), t: "" }) });
+    const pick = (c) => turn({ t: `#${c.id}` });
     fill(three,
       column("Entering", one.before, null, one.rank_before),
-      one.middle ? column("After attention", one.middle, one.before, one.rank_middle) : h("p", { class: "note" }, "Attention and FFN of this model read the same stream and are added together, or the layer has no FFN: there is no point between them."),
-      column("After the FFN", one.after, one.middle || one.before, one.rank_after));
-    function column(name, now, before, rank) {
-      return h("div", {}, h("h3", {}, name), candidates(now, { before, n: 10, onpick: pick, rank }));
+      one.middle ? column("After attention", one.middle, one.middle_from, one.rank_middle) : h("p", { class: "note" }, "Attention and FFN of this model read the same stream and are added together, or the layer has no FFN: there is no point between them."),
+      column("After the FFN", one.after, one.after_from, one.rank_after));
+    function column(name, now, from, rank) {
+      return h("div", {}, h("h3", {}, name), candidates(now, { from, n: 10, onpick: pick, rank }));
     }
     drawList();
     if (view.accounts[0]) account(books, view.accounts[0], data.tokens);
@@ -89,32 +96,35 @@ export function render(root, page) {
 
   function drawList() {
     if (!view) return;
-    const all = most90 ? until(view.layers[0].sub_updates, 0.9) : view.layers[0].sub_updates;
-    if (!all.length) {
-      fill(list, h("li", { class: "note" }, model.can.memories ? "No sub-updates." : "This model has no FFN, or its memories belong to experts; a layer of a mixture cannot be read as one set of memories."));
-      fill(listNote);
-      return;
-    }
-    const shown = all.filter((u) => ({ all: true, for: u.score > 0, against: u.score <= 0, named: !!nameOf(u), unnamed: !nameOf(u) })[side]);
-    const by = { share: (u) => u.share, effect: (u) => Math.abs(u.score), coefficient: (u) => Math.abs(u.coefficient) }[sort];
-    const most = Math.max(...all.map((u) => u.share));
-    const started = performance.now();
-    fill(list, [...shown].sort((a, b) => by(b) - by(a)).map((u) => subUpdate(u, { most, target: view.target.token })));
-    requestAnimationFrame(() => performance.measure("sort", { start: started, end: performance.now() }));
-    const sum = (of) => all.reduce((total, u) => total + of(u), 0);
+    const { part, sort, side, most } = state();
+    const one = view.layers[0];
+    const updates = most ? until(one.sub_updates, 0.9) : one.sub_updates;
+    const all = [...(part === "heads" ? [] : updates), ...(part === "ffn" ? [] : one.heads)];
+    const [, by, formula] = SORTS[sort] || SORTS.share;
+    const done = span("sort");
+    const shown = all.filter((u) => ({ for: u.score > 0, against: u.score <= 0, named: !isHead(u) && nameOf(u), unnamed: isHead(u) || !nameOf(u) })[side] ?? true).sort((a, b) => by(b) - by(a));
+    const value = sort === "effect" || part === "both" ? (u) => u.score : (u) => (u.coefficient < 0 ? -u.share : u.share);
+    const largest = Math.max(...all.map((u) => Math.abs(value(u))), 1e-9);
+    fill(list, shown.map((u) => subUpdate(u, { most: largest, target: view.target.token, value: value(u) })));
+    if (!updates.length && part !== "heads") list.prepend(h("li", { class: "note" }, model.can.memories ? "No sub-updates." : "This model has no FFN, or its memories belong to experts; a layer of a mixture cannot be read as one set of memories."));
+    done();
+    const sum = (of) => updates.reduce((total, u) => total + of(u), 0);
     const ffn = view.accounts[0]?.rows.find((row) => row.layer === layer() && row.label.startsWith("ffn"));
-    const rest = model.d_mlp - all.length;
-    fill(listNote, `The ${all.length} listed, by |coefficient| × length of the value, are ${percent(sum((u) => u.share))} of the update's size. `,
-      rest > 0 && `${rest.toLocaleString("en")} others: ${percent(Math.max(0, 1 - sum((u) => u.share)))}`, rest > 0 && ffn && `, ${signed(ffn.share - sum((u) => u.score))} to the logit with the FFN's bias`, rest > 0 && ". ",
-      rest > 0 && !most90 && wanted < MOST && button("Show more", () => ((wanted = Math.min(MOST, wanted * 4)), open()), { class: "quiet" }),
-      button(most90 ? "Show all listed" : "Show until 90 %", () => ((most90 = !most90), (wanted = MOST), open()), { class: "quiet" }));
-    fill(table, asTable("As a table", ["memory", "coefficient", "length of value", "share", "effect on target", "promotes"], () => all.map((u) => [`L${u.layer}M${u.index}`, u.coefficient, u.norm, u.share, u.score, u.top_tokens.slice(0, 6).map(visible).join(" ")])));
+    const rest = model.d_mlp - updates.length;
+    const held = sum((u) => u.share);
+    if (part !== "heads" && updates.length && rest > 0) list.append(h("li", { class: "sub-update faint" }, `${rest.toLocaleString("en")} other memories: ${percent(Math.max(0, 1 - held))} of the update's size`, ffn && `, ${signed(ffn.share - sum((u) => u.score))} to the logit with the FFN's bias`));
+    fill(listNote, `Ranked by ${formula}. `, part !== "heads" && updates.length > 0 && [`The ${updates.length} memories listed are ${percent(held)} of the FFN's update. `,
+      rest > 0 && !most && wanted < MOST && button("Show more", () => ((wanted = Math.min(MOST, wanted * 4)), open()), { class: "quiet" }),
+      button(most ? "Show all listed" : "Show until 90 %", () => turn({ most: most ? "" : "90" }), { class: "quiet" })]);
+    fill(table, asTable("As a table", ["writer", "coefficient", "length", "share", "effect on target", "promotes"], () => shown.map((u) => [`L${u.layer}${isHead(u) ? "H" : "M"}${u.index}`, u.coefficient ?? "", u.norm, u.share, u.score, u.top_tokens.slice(0, 6).map(visible).join(" ")])));
   }
 
   return {
     update(now, before) {
       if (before.screen !== now.screen || now.p !== before.p || now.iv !== before.iv || now.off !== before.off) return load();
-      if (data && (now.L !== before.L || now.pos !== before.pos || now.t !== before.t)) return open();
+      const differs = (...names) => names.some((name) => now[name] !== before[name]);
+      if (data && (differs("L", "pos", "t", "most") || (differs("part") && now.part !== "ffn"))) return open();
+      if (differs("part", "sort", "side")) drawList();
     },
     key(event) {
       const step = { "[": -1, "]": 1 }[event.key];

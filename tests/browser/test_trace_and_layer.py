@@ -1,0 +1,252 @@
+"""What a trace found, tokens that are followed, the race and its lanes, what edits reach, a layer's heads, timings."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
+from tests.browser.test_ranges_links_tour import inspector
+
+LITTLE = "Once upon a time there was a little"
+AT_LITTLE = f"#/trace?p={LITTLE.replace(' ', '+')}"
+AT_LAYER = f"#/layer?L=3&p={LITTLE.replace(' ', '+')}"
+
+
+def shown(text):
+    """A token as the page names it."""
+    return text.replace(" ", "·")
+
+
+def names(page):
+    """The sentences of all cells."""
+    return page.locator(".cell").evaluate_all("cells => cells.map(c => c.getAttribute('aria-label'))")
+
+
+def listening(page):
+    """What is asked of the server from now on."""
+    asked = []
+    page.on("request", lambda r: asked.append(r.url) if "/api/" in r.url else None)
+    return asked
+
+
+def test_findings_are_told_and_lead_where_they_say(opened, lm):
+    page = opened(AT_LITTLE)
+    expect(the_sum(page)).to_be_visible()
+    rows = page.get_by_role("list", name="What was found").get_by_role("button")
+    expect(rows).to_have_count(3)
+    trace = lm.trace(LITTLE)
+    settled = next(e.layer for e in trace.events(-1) if e.kind == "saturation")
+    rows.filter(has_text="saturation").click()
+    expect(inspector(page).get_by_role("heading", name=f"Layer {settled}, FFN")).to_be_visible()
+    best = max(
+        (r for r in trace.account(int(trace.prediction[-1]), by="memory").rows if r.index >= 0), key=lambda r: r.share
+    )
+    row = rows.filter(has_text="adds most")
+    assert f"+{best.share:.2f} of" in row.inner_text()
+    row.click()
+    expect(page.get_by_role("heading", name=f"L{best.layer}M{best.index}", exact=True)).to_be_visible()
+
+
+def test_a_followed_token_shades_every_cell_and_is_asked_for_once(opened, lm):
+    boy = lm.single_token(" boy")
+    page = opened(f"{AT_LITTLE}&pins={boy}")
+    expect(the_sum(page)).to_be_visible()
+    page.get_by_role("radio", name="Followed token").click()
+    expect(page.locator(".legend")).to_contain_text("of ·boy")
+    found = lm.trace(LITTLE).standings(boy)[1]
+    for name in names(page):
+        layer, position = map(int, re.match(r"Layer (\d+) after FFN, position (\d+) ", name).groups())
+        p = float(found[layer, position])
+        said = f"{round(100 * p)} %" if p >= 0.1 else f"{100 * p:.1f} %" if p >= 0.001 else "<0.1 %"
+        assert name.split(", ·boy ")[1].split(",")[0] == said
+        quarter = page.get_by_role("gridcell", name=name, exact=True).get_attribute("class")
+        assert f"q{int(16 * p**0.5 + 0.5)} " in f"{quarter} "
+    asked = listening(page)
+    page.get_by_role("radio", name="Probability", exact=True).first.click()
+    page.get_by_role("radio", name="Followed token").click()
+    expect(page.locator(".legend")).to_contain_text("of ·boy")
+    assert asked == []
+
+
+def test_the_race_in_probabilities_asks_nothing_and_says_who_passes_whom(opened, lm):
+    page = opened(AT_LITTLE)
+    expect(the_sum(page)).to_be_visible()
+    asked = listening(page)
+    page.get_by_role("radiogroup", name="Scale of the race").get_by_role("radio", name="Probability").click()
+    trace = lm.trace(LITTLE)
+    girl, boy = (lm.single_token(t) for t in (" girl", " boy"))
+    last = float(trace.standings(girl)[1][-1, -1])
+    chart = page.get_by_role("img", name=re.compile(f"^Probability after each layer. ·girl: .*{100 * last:.2g} %$"))
+    expect(chart).to_be_visible()
+    assert asked == []
+    page.get_by_role("button", name="Watch it against ·boy").click()
+    ranks = [trace.ranks_of(t)[:, -1].tolist() for t in (girl, boy)]
+    behind = [n for n in range(lm.n_layers) if ranks[0][n] > ranks[1][n]]
+    since = behind[-1] + 1
+    expect(
+        page.get_by_text(
+            f"·girl passes ·boy for good in layer {since}: after layer {since}, "
+            f"place {ranks[0][since] + 1} against {ranks[1][since] + 1}, "
+        )
+    ).to_be_visible()
+    assert f"pins={boy}" in page.url
+    page.get_by_role("button", name="Clear pins").click()
+    expect(page.get_by_text("passes ·boy")).to_be_hidden()
+
+
+def test_events_stand_in_lanes_and_say_their_sentence(opened, lm):
+    page = opened(AT_LITTLE)
+    expect(the_sum(page)).to_be_visible()
+    trace = lm.trace(LITTLE)
+    girl = lm.single_token(" girl")
+    expected = {
+        (m.cause, f"Layer {m.layer} {'FFN' if m.cause == 'ffn' else 'attention'}") for m in trace.moves(girl, -1)
+    }
+    for cause, name in (("attention", "attention"), ("ffn", "FFN")):
+        lane = page.get_by_role("group", name=name, exact=True).get_by_role("button")
+        said = lane.evaluate_all("all => all.map(b => b.getAttribute('aria-label').split(':')[0])")
+        assert sorted(said) == sorted(where for by, where in expected if by == cause)
+    marker = page.get_by_role("group", name="settled").get_by_role("button")
+    expect(marker).to_have_count(1)
+    page.get_by_role("group", name="attention", exact=True).get_by_role("button").first.focus()
+    expect(page.locator(".told")).to_have_text("Layer 0 attention: ·girl rises from place 21 to 2.")
+    marker.click()
+    settled = next(e.layer for e in trace.events(-1) if e.kind == "saturation")
+    expect(inspector(page).get_by_role("heading", name=f"Layer {settled}, FFN")).to_be_visible()
+    page.keyboard.press("e")
+    expect(marker).to_be_hidden()
+    expect(page.locator(".glyph").first).to_be_hidden()
+    other = opened(page.url[page.url.index("#") :])
+    expect(the_sum(other)).to_be_visible()
+    expect(other.locator(".lanes")).to_be_hidden()
+
+
+def test_big_moves_of_the_answer_are_marked(opened, lm):
+    page = opened(f"{AT_LITTLE}&stages=both")
+    expect(the_sum(page)).to_be_visible()
+    trace = lm.trace(LITTLE)
+    mid, post = (trace.prediction_ranks(point) + 1 for point in ("resid_mid", "resid_post"))
+    events = {(e.layer, e.position, "ffn" if e.cause == "ffn" else "attention") for e in trace.events()}
+    expected = set()
+    for p in range(len(trace)):
+        was = None
+        for n in range(lm.n_layers):
+            for cause, places in (("attention", mid), ("ffn", post)):
+                now = int(places[n, p])
+                if was and (was >= 8 * now or now >= 8 * was) and (n, p, cause) not in events:
+                    expected.add((n, p, cause, "rise" if now < was else "fall"))
+                was = now
+    found = set()
+    for name in names(page):
+        if big := re.search(r"a big (rise|fall) here", name):
+            n, stage, p = re.match(r"Layer (\d+) after (\w+), position (\d+) ", name).groups()
+            found.add((int(n), int(p), stage.lower(), big[1]))
+    assert found == expected and expected
+
+
+def test_the_first_layer_on_top(opened, lm):
+    page = opened(AT)
+    expect(the_sum(page)).to_be_visible()
+    page.get_by_role("checkbox", name="First layer on top").check()
+    expect(grid(page).get_by_role("rowheader").first).to_have_text("Layer 0")
+    grid(page).focus()
+    page.keyboard.press("ArrowUp")
+    expect(inspector(page).get_by_role("heading", name=f"Layer {lm.n_layers - 2}, FFN")).to_be_visible()
+    page.keyboard.press("Shift+ArrowUp")
+    expect(inspector(page).get_by_role("heading", name="Layers 3 to 4, together")).to_be_visible()
+    other = opened(page.url[page.url.index("#") :])
+    expect(grid(other).get_by_role("rowheader").first).to_have_text("Layer 0")
+
+
+def test_what_edits_can_reach_is_tinted_and_nothing_else_changes(opened):
+    page = opened(f"{AT}&iv=M3.5:set:60@2&diff=1")
+    expect(the_sum(page)).to_be_visible()
+    classes = page.locator(".cell").evaluate_all("cells => cells.map(c => [c.getAttribute('aria-label'), c.className])")
+    for name, cls in classes:
+        n, p = map(int, re.match(r"Layer (\d+) after FFN, position (\d+) ", name).groups())
+        reached = (n > 3 and p >= 2) or (n == 3 and p == 2)
+        assert ("cone" in cls) is reached
+        assert reached or ("still" in cls and "moved" not in cls)
+    assert any("moved" in cls for _, cls in classes)
+
+
+def test_a_click_with_shift_pins(opened, lm):
+    page = opened(AT)
+    expect(the_sum(page)).to_be_visible()
+    grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click(modifiers=["Shift"])
+    token = int(lm.trace(PROMPT).readings().ids[2, 3, 0])
+    expect(page.get_by_role("button", name="Clear pins")).to_be_visible()
+    assert f"pins={token}" in page.url and "pos=3" not in page.url
+
+
+def test_a_layers_heads_and_memories_by_effect(opened, lm):
+    page = opened(AT_LAYER)
+    rows = page.locator(".sub-update").filter(has=page.get_by_role("link"))
+    expect(rows).to_have_count(20)
+    page.get_by_role("radio", name="Heads", exact=True).click()
+    expect(rows).to_have_count(lm.n_heads)
+    trace = lm.trace(LITTLE)
+    girl = lm.single_token(" girl")
+    heads = trace.head_updates(3, -1, girl)
+    assert rows.get_by_role("link").all_inner_texts() == [f"L3H{h.index}" for h in heads]
+    assert shown(heads[0].top_tokens[0]) in rows.first.inner_text()
+    page.get_by_role("radio", name="Both", exact=True).click()
+    page.get_by_role("radio", name="By effect on the target").click()
+    expect(rows).to_have_count(20 + lm.n_heads)
+    memories = trace.sub_updates(3, -1, 20, girl)
+    effects = {f"L3H{h.index}": h.score for h in heads} | {f"L3M{u.index}": u.score for u in memories}
+    ordered = sorted(effects, key=lambda name: -abs(effects[name]))
+    assert rows.get_by_role("link").all_inner_texts() == ordered
+    for name, row in zip(ordered[:6], rows.all()[:6], strict=True):
+        assert row.locator(".bar.minus" if effects[name] < 0 else ".bar.plus").count() == 1
+    page.get_by_role("radio", name="Against").click()
+    expect(rows).to_have_count(sum(x <= 0 for x in effects.values()))
+    other = opened(page.url[page.url.index("#") :])
+    expect(other.locator(".sub-update").filter(has=other.get_by_role("link"))).to_have_count(
+        sum(x <= 0 for x in effects.values())
+    )
+    rows.get_by_role("link", name=re.compile("^L3H")).first.click()
+    expect(page.get_by_role("heading", name=re.compile(r"^L3H\d$"))).to_be_visible()
+
+
+def test_a_head_is_switched_off_from_the_layer(opened, lm):
+    page = opened(f"{AT_LAYER}&part=heads")
+    first = lm.trace(LITTLE).head_updates(3)[0].index
+    page.get_by_role("button", name=f"Switch L3H{first} off").click()
+    expect(page.get_by_role("heading", name="1 edit")).to_be_visible()
+    assert f"H3.{first}" in page.url
+
+
+def test_candidates_tell_how_many_places_they_moved(opened, lm):
+    page = opened(AT_LAYER)
+    column = page.locator(".sandwich > div").nth(2).get_by_role("listitem")
+    expect(column).to_have_count(10)
+    trace = lm.trace(LITTLE)
+    for i, token in enumerate(trace.readings().ids[3, -1].tolist()):
+        moved = int(trace.ranks_of(token, "resid_mid", position=7)[3, 0]) - i
+        expected = f"▲{moved}" if moved > 0 else f"▼{-moved}" if moved else ""
+        assert "".join(column.nth(i).locator(".delta").all_inner_texts()) == expected
+
+
+def test_timings_are_the_pages_own_spans(opened):
+    page = opened(AT)
+    expect(the_sum(page)).to_be_visible()
+    for _ in range(4):
+        page.keyboard.press("[")
+        page.wait_for_timeout(60)
+    page.keyboard.press("m")
+    page.wait_for_function("performance.getEntriesByName('recolour').length === 1")
+    page.wait_for_function("performance.getEntriesByName('select').length === 4")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("timings")
+    page.keyboard.press("Enter")
+    rows = page.get_by_role("dialog", name="Timings").get_by_role("row")
+    cells = rows.filter(has_text="select").get_by_role("cell").all_inner_texts()
+    durations = page.evaluate("performance.getEntriesByName('select').map(e => e.duration).sort((a, b) => a - b)")
+    assert int(cells[1]) == 4 and int(cells[5]) == 50
+    assert int(cells[2]) == pytest.approx(durations[1], abs=0.51) and int(cells[4]) == pytest.approx(
+        durations[3], abs=0.51
+    )
