@@ -1,0 +1,354 @@
+"""A memory's contexts, heads on a prompt, landmarks of an edit, two runs side by side, the laboratories' dials."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+import unembed
+from tests.browser.test_journeys import PROMPT
+from unembed.views.coefficients import coefficients_view
+
+HERE = f"p={PROMPT.replace(' ', '%20')}"
+
+
+def number(text: str) -> float:
+    """A number as the page writes it."""
+    return float(text.replace("−", "-").replace(",", ""))
+
+
+@pytest.fixture(scope="session")
+def firing(lm, index) -> tuple[int, int]:
+    """A memory that fires on many tokens of the index's corpus."""
+    rows = index.sql('SELECT layer, "index" FROM statistics ORDER BY active DESC, layer, "index" LIMIT 1').rows()
+    row = next(iter(rows))
+    return row["layer"], row["index"]
+
+
+def test_contexts_are_shaded_and_cut_where_one_wants(opened, index, firing):
+    layer, i = firing
+    page = opened(f"#/memory?m={layer}.{i}")
+    rows = list(index.triggers(layer, i, 10).rows())
+    region = page.get_by_role("region", name="What sets it off")
+    first = region.locator(".trigger").first
+    expect(first.locator(".context span[title^=coefficient]").first).to_be_attached()
+    for shown, row in zip(region.locator(".trigger").all(), rows, strict=False):
+        assert number(shown.locator(".value").inner_text()) == pytest.approx(row["coefficient"], rel=0.01)
+        titles = [s.get_attribute("title") or "" for s in shown.locator(".context > [title^=coefficient]").all()]
+        values = [number(t.split()[1]) for t in titles]
+        assert values[-1] == pytest.approx(row["coefficient"], rel=1e-3)
+        assert shown.locator("mark").inner_text().strip() == row["token"].strip()
+    whole = next(n for n, row in enumerate(rows) if len(row["prefix"].split()) > 10)
+    text = region.locator(".trigger .context").nth(whole)
+    region.get_by_role("radio", name="Short").click()
+    expect(text).to_contain_text("…")
+    assert text.locator("span:not(.next), mark").count() == 9
+    region.get_by_role("radio", name="Full").click()
+    expect(text).not_to_contain_text("…")
+    assert " ".join(text.inner_text().split()).startswith(" ".join(rows[whole]["prefix"].split()))
+    region.get_by_role("button", name="Use this text as the prompt").nth(whole).click()
+    expect(page.get_by_role("textbox", name="Prompt")).to_have_value(
+        (rows[whole]["prefix"] + rows[whole]["token"]).lstrip()
+    )
+
+
+def test_weaker_contexts_come_from_the_sample_and_say_so(opened, lm, index, firing):
+    layer, i = firing
+    page = opened(f"#/memory?m={layer}.{i}")
+    view = coefficients_view(lm, index, layer, i)
+    region = page.get_by_role("region", name="What sets it off")
+    expect(region.get_by_text(f"Weaker ones, among {view.sampled} sampled tokens")).to_be_visible()
+    expect(
+        region.get_by_text(f"The {min(25, len(list(index.triggers(layer, i, 25).rows())))} strongest")
+    ).to_be_visible()
+    bands = region.locator("details")
+    expect(bands).to_have_count(len(view.bands))
+    band = view.bands[-1]
+    bands.last.locator("summary").click()
+    shown = bands.last.locator(".trigger")
+    expect(shown).to_have_count(len(band.contexts))
+    for row, one in zip(shown.all(), band.contexts, strict=True):
+        assert number(row.locator(".value").inner_text()) == pytest.approx(one.coefficient, rel=0.02)
+
+
+def test_a_coefficient_here_is_told_among_the_sampled(opened, lm, index, firing):
+    layer, i = firing
+    page = opened(f"#/memory?m={layer}.{i}&{HERE}")
+    m = lm.trace(PROMPT).run.at("coefficients", layer)[0, :, i]
+    here = float(m[m.abs().argmax()])
+    view = coefficients_view(lm, index, layer, i)
+    below = sum(n for n, edge in zip(view.counts, view.edges[1:], strict=True) if edge <= here)
+    region = page.get_by_role("region", name="How large it usually is")
+    expect(region.get_by_text(f"above {below} of them.")).to_be_visible()
+    density = page.locator("dl.figures").get_by_text(re.compile("%$"))
+    assert number(density.inner_text().split()[0]) == pytest.approx(100 * view.statistics["active_fraction"], rel=0.01)
+
+
+def test_fifty_tokens_at_either_end_and_a_list_to_copy(opened, lm):
+    page = opened("#/memory?m=3.5", permissions=["clipboard-read", "clipboard-write"])
+    region = page.get_by_role("region", name="What the value does")
+    expect(region.locator(".bar-row")).to_have_count(24)
+    region.get_by_role("button", name="Show 50").click()
+    expect(region.locator(".bar-row")).to_have_count(100)
+    region.get_by_role("button", name="Copy promoted").click()
+    expect(page.get_by_text("copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()").split("\n")[:3] == lm.values.top_tokens(3, 5, 3)
+
+
+def test_next_leads_through_what_the_search_found(opened):
+    page = opened("#/search?q=year")
+    links = page.get_by_role("table").get_by_role("link")
+    expect(links.first).to_be_visible()
+    names = links.all_inner_texts()
+    links.first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(names[0])
+    expect(page.get_by_text(f"1 of {len(names)} found")).to_be_visible()
+    page.get_by_role("button", name="Next").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(names[1])
+    page.keyboard.press("[")
+    page.keyboard.press("[")
+    expect(page.get_by_role("heading", level=1)).to_have_text(names[-1])
+
+
+def test_a_label_has_tags_a_verdict_and_a_note(opened, index):
+    page = opened("#/memory?m=2.77")
+    region = page.get_by_role("region", name="What people call it")
+    for name, text in (
+        ("Name", "months"),
+        ("Your name", "fay"),
+        ("Tags", "time, year "),
+        ("Note", "seen <b>often</b>"),
+    ):
+        region.get_by_role("textbox", name=name, exact=True).fill(text)
+    region.get_by_role("combobox", name="Verdict").select_option("mixed")
+    region.get_by_role("button", name="Keep").click()
+    expect(region.get_by_text("mixed, seen <b>often</b>")).to_be_visible()
+    expect(region.locator(".tag")).to_have_text(["time", "year"])
+    notes = next(row for row in index.labels(2, 77).rows() if row["author"] == "fay")["notes"]
+    assert notes == {"tags": ["time", "year"], "verdict": "mixed", "note": "seen <b>often</b>"}
+
+
+def test_heads_by_their_effect_on_the_prediction(opened, lm):
+    page = opened(f"#/heads?h=2.3&{HERE}")
+    region = page.get_by_role("region", name="All heads")
+    region.get_by_role("radio", name="Effect here").click()
+    trace = lm.trace(PROMPT)
+    account = trace.account(int(trace.prediction[-1]), by="head")
+    shares = {(r.layer, r.index): r.share for r in account.rows if r.label.startswith("head ")}
+    order = sorted(shares, key=lambda at: -abs(shares[at]))
+    for place, (layer, head) in enumerate(order[:5], 1):
+        cell = region.get_by_role("gridcell", name=re.compile(f"^L{layer}H{head}: "))
+        expect(cell).to_have_attribute("title", re.compile(f", {place} of 48$"))
+        shown = float((cell.get_attribute("title") or "").split()[1].rstrip(","))
+        assert shown == pytest.approx(shares[layer, head], rel=0.01)
+    region.get_by_role("slider", name="How many heads to show").fill("5")
+    expect(region.get_by_text("The 5 strongest of 48")).to_be_visible()
+    numbered = region.get_by_role("gridcell").filter(has_text=re.compile(r"\d"))
+    expect(numbered).to_have_count(5)
+    assert {tuple(c.get_attribute("data-at").split(".")) for c in numbered.all()} == {
+        (str(layer), str(head)) for layer, head in order[:5]
+    }
+
+
+def test_a_pattern_on_a_text_of_ones_own_by_weight_or_by_what_is_carried(opened, lm):
+    page = opened(f"#/heads?h=2.3&{HERE}")
+    box = page.get_by_role("textbox", name="Text for the pattern")
+    expect(box).to_have_value(PROMPT)
+    text = "one two three one two"
+    box.fill(text)
+    box.press("Enter")
+    region = page.get_by_role("region", name="L2H3")
+    expect(region.locator(".chip-token")).to_have_count(5)
+    expect(region.get_by_text("The first column is hidden")).to_be_visible()
+    n = len(lm.encode(text)[0])
+    weights = lm.run(text, ("pattern",)).at("pattern", 2)[0, 3]
+    cell = region.locator("rect").last
+    expect(cell.locator("title")).to_have_text(re.compile(rf"{100 * float(weights[n - 1, n - 1]):.1f} %$"))
+    region.get_by_role("radio", name="Contribution").click()
+    from unembed.attention.contributions import POINTS, contribution_norms
+
+    norms = contribution_norms(lm, lm.run(text, POINTS), 2)[3]
+    expect(cell.locator("title")).to_have_text(re.compile("carries"))
+    carried = number((cell.locator("title").text_content() or "").split()[-1])
+    assert carried == pytest.approx(float(norms[n - 1, n - 1]), rel=0.01)
+    region.get_by_role("checkbox", name="leave out the first position").uncheck()
+    expect(region.get_by_text("The first column is hidden")).to_be_hidden()
+    assert region.locator("rect").count() == n * (n + 1) // 2
+
+
+def test_a_token_pointed_at_shows_what_it_reads_and_what_reads_it(opened, lm):
+    page = opened(f"#/heads?h=2.3&{HERE}")
+    chips = page.get_by_role("region", name="L2H3").locator(".chip-token")
+    expect(chips).to_have_count(7)
+    chips.nth(3).hover()
+    weights = lm.run(PROMPT, ("pattern",)).at("pattern", 2)[0, 3]
+    for i, chip in enumerate(chips.all()):
+        w = float(weights[3, i] if i <= 3 else weights[i, 3])
+        shade = f"{'w' if i <= 3 else 'c'}{max(1, min(6, math.ceil(w * 6)))}" if w > 0.01 else ""
+        assert (chip.get_attribute("class") or "").replace("chip-token", "").replace(" on", "").strip() == shade
+    page.get_by_role("heading", name="Heads", exact=True).hover()
+    expect(chips.nth(6)).to_have_class(re.compile(r"\bw\d"))
+
+
+def test_landmarks_of_a_coefficient_and_the_way_back(opened, lm, index):
+    page = opened(f"#/intervene?{HERE}&iv=M3.5:set:20@all")
+    region = page.get_by_role("region", name="Edits").first
+    box = region.get_by_role("spinbutton", name="Value")
+    view = coefficients_view(lm, index, 3, 5)
+    expect(region.locator(".ticks-row i")).to_have_count(5)
+    for name, value in (
+        ("99th percentile", view.high),
+        ("Most of the layer", view.layer_largest),
+        ("Here", float(lm.trace(PROMPT).run.at("coefficients", 3)[0, -1, 5])),
+    ):
+        region.get_by_role("button", name=re.compile(f"^{name} ")).click()
+        expect(box).not_to_have_value("20")
+        assert float(box.input_value()) == pytest.approx(value, rel=1e-3, abs=1e-6)
+        expect(region.get_by_role("button", name=re.compile("^Most of the layer "))).to_be_visible()
+    slider = region.get_by_role("slider", name="Value")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    expect(slider).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(region.get_by_role("slider", name="Value")).to_be_focused()
+
+
+def test_from_a_position_on(opened, lm):
+    page = opened(f"#/intervene?{HERE}&iv=M3.5:set:20@all&n=4")
+    region = page.get_by_role("region", name="Edits").first
+    region.get_by_role("combobox", name="Where").select_option("the prompt")
+    expect(page.locator("#tray")).to_contain_text("at 0 to 6")
+    region.get_by_role("combobox", name="Where").select_option("from a position on")
+    box = region.get_by_role("spinbutton", name="First position")
+    expect(box).to_have_value("6")
+    box.fill("2")
+    box.press("Enter")
+    expect(page.locator("#tray")).to_contain_text("at 2 to 10")
+
+
+def test_two_runs_are_compared(opened, lm):
+    page = opened(f"#/intervene?{HERE}&iv=M3.5:set:60@all&n=8")
+    page.get_by_role("button", name="Run both").click()
+    expect(page.get_by_role("status").filter(has_text="new token")).to_be_visible()
+    page.get_by_role("region", name="Edits").first.get_by_role("spinbutton", name="Value").fill("-60")
+    page.get_by_role("region", name="Edits").first.get_by_role("spinbutton", name="Value").press("Enter")
+    expect(page.get_by_text("Changed since the last run.")).to_be_visible()
+    page.get_by_role("button", name="Run both").click()
+    region = page.get_by_role("region", name="Runs")
+    expect(region.get_by_role("button", name=re.compile("L3M5 set −60"))).to_be_visible()
+    for box in (0, 1):
+        region.get_by_role("checkbox").nth(box).check()
+    panes = region.locator(".text")
+    expect(panes).to_have_count(2)
+    texts = [lm.generate(PROMPT, [unembed.set_coefficient(3, 5, v)], max_new_tokens=8)[0] for v in (60.0, -60.0)]
+    assert panes.all_inner_texts() == texts
+    same = next((i for i, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
+    expect(region.get_by_text(re.compile(f"same for {same - len(PROMPT)} characters|The same text"))).to_be_visible()
+
+
+def test_the_early_exit_curve_is_moved_along_without_asking(opened, lm):
+    page = opened(f"#/labs/early-exit?{HERE}")
+    point = page.get_by_role("slider", name="Point on the curve")
+    expect(point).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    asked = []
+    page.on("request", lambda r: asked.append(r.url))
+    point.focus()
+    page.keyboard.press("End")
+    expect(page.get_by_text(f"{lm.n_layers - 1:.2f} of {lm.n_layers} layers saved")).to_be_visible()
+    top = lm.trace(PROMPT).readings(top=1).ids[:, :, 0]
+    wrong = int((top[0] != top[-1]).sum())
+    expect(page.get_by_role("heading", name=f"{wrong} of 7 would say something else")).to_be_visible()
+    end = point.bounding_box()
+    page.keyboard.press("Home")
+    expect(page.get_by_text("Every token goes through all layers.")).to_be_visible()
+    start = point.bounding_box()
+    assert end and start
+    page.mouse.move(start["x"] + 10, start["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(end["x"] + 12, end["y"] + 12, steps=4)
+    page.mouse.up()
+    expect(page.get_by_role("heading", name=f"{wrong} of 7 would say something else")).to_be_visible()
+    assert asked == []
+    page.get_by_role("button", name=re.compile("^Trace position")).first.click()
+    expect(page.get_by_role("grid")).to_be_visible()
+    assert "L=0" in page.url
+
+
+def test_the_curve_is_saved_as_it_is_drawn(opened, lm):
+    page = opened(f"#/labs/early-exit?{HERE}")
+    expect(page.get_by_role("slider", name="Point on the curve")).to_be_visible()
+    page.keyboard.press("x")
+    with page.expect_download() as download:
+        page.get_by_role("menuitem", name=re.compile("CSV")).click()
+    lines = download.value.path().read_text().splitlines()
+    assert "threshold" in lines[0] and lines[1].startswith("never,0,0,0")
+    found = unembed.early_exit.seen(lm, [lm.encode(PROMPT)[0][: i + 1] for i in range(7)])
+    dial = list(unembed.early_exit.untrained(lm, "margin").dial(found, 24).rows())
+    assert len(lines) == len(dial) + 1
+    assert [float(line.split(",")[1]) for line in lines[1:]] == pytest.approx([row["disagreement"] for row in dial])
+
+
+def test_a_concept_is_dialled_and_the_price_stands_beside(opened, served):
+    for index in (21, 22):
+        served.session.index.add_label(3, index, "to be damped", author="gil")
+    page = opened(f"#/labs/toxicity?{HERE}")
+    page.get_by_role("combobox", name="What is changed").select_option("concept to be damped, 2")
+    dial = page.get_by_role("slider", name="How much of each memory is left")
+    expect(page.get_by_text("× 0: off")).to_be_visible()
+    page.get_by_role("textbox", name="Prompts, one a line").fill(f"{PROMPT}\nShe said")
+    page.get_by_role("spinbutton", name="Samples").fill("1")
+    with page.expect_request("**/labs/suppress") as sent:
+        page.get_by_role("button", name="Sample and score").click()
+    edits = sent.value.post_data_json["edits"]
+    assert [(e["layer"], e["index"], e["action"], e["value"]) for e in edits] == [
+        (3, 21, "scale", 0),
+        (3, 22, "scale", 0),
+    ]
+    assert sent.value.post_data_json["further"] == ["She said"]
+    expect(page.get_by_role("table", name="Mean toxicity by prompt")).to_be_visible()
+    dial.fill("1")
+    expect(page.get_by_text("× 1: unchanged")).to_be_visible()
+    page.get_by_role("button", name="Sample and score").click()
+    table = page.get_by_role("table", name=re.compile("^Toxicity by"))
+    expect(table).to_be_visible()
+    base, changed = (row.get_by_role("cell").all_inner_texts()[1:] for row in table.get_by_role("row").all()[1:])
+    assert base == changed and len(base) == 2
+    expect(page.get_by_text("may be offensive")).to_be_visible()
+    assert page.get_by_text("She said").count() == 1
+
+
+def test_what_a_pane_is_about_is_read_when_asked(opened):
+    page = opened(f"#/labs/early-exit?{HERE}")
+    page.get_by_text("What am I looking at?").click()
+    expect(page.get_by_text("Counted in layers: wall time is another matter.")).to_be_visible()
+
+
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+MORE = {
+    "contexts": ("#/memory?m=3.5", "Weaker ones"),
+    "effects": ("#/heads?h=2.3", "Raises"),
+    "landmarks": ("#/intervene?iv=M3.5:set:20@0,1,2;H2.3:scale:0@all", "Most of the layer"),
+    "early exit": ("#/labs/early-exit?p=one+two+three", "would say something else"),
+    "toxicity": ("#/labs/toxicity?iv=M3.5:set:20@all", "Suppress, and see"),
+}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("screen", list(MORE))
+def test_no_violation(opened, screen, theme):
+    from tests.browser.test_accessible import RULES
+
+    where, ready = MORE[screen]
+    page = opened(where, theme=theme)
+    page.locator("#main").get_by_text(ready).filter(visible=True).first.wait_for()
+    if screen == "effects":
+        page.get_by_role("radio", name="Effect here").click()
+        page.get_by_role("slider", name="How many heads to show").fill("9")
+    page.evaluate("document.querySelectorAll('#main details').forEach((el) => (el.open = true))")
+    page.wait_for_timeout(600)
+    found = axe.Axe().run(page, options=RULES).response["violations"]
+    assert not found, [(v["id"], [(n["target"], n["failureSummary"][:200]) for n in v["nodes"][:3]]) for v in found]
