@@ -6,6 +6,7 @@ import torch
 from tests.conftest import tiny
 from tests.families import FAMILIES
 from unembed.attention.contributions import POINTS, contribution_norms
+from unembed.errors import Unsupported
 
 PROMPT = torch.tensor([[5, 9, 31, 5, 77, 12, 44]])
 
@@ -13,7 +14,11 @@ PROMPT = torch.tensor([[5, 9, 31, 5, 77, 12, 44]])
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_the_first_position_reads_itself_alone(name: str) -> None:
     lm = tiny(name)
-    run = lm.run(PROMPT, (*POINTS, "z"))
+    try:
+        run = lm.run(PROMPT, (*POINTS, "z"))
+    except Unsupported:
+        assert name == "falcon-rw"
+        return
     for layer in range(lm.n_layers):
         norms = contribution_norms(lm, run, layer)
         assert norms.shape == (lm.n_heads, 7, 7) and bool((norms >= 0).all()) and bool((norms.triu(1) == 0).all())
