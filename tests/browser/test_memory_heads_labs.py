@@ -189,6 +189,11 @@ def test_a_token_pointed_at_shows_what_it_reads_and_what_reads_it(opened, lm):
         w = float(weights[3, i] if i <= 3 else weights[i, 3])
         shade = f"{'w' if i <= 3 else 'c'}{max(1, min(6, math.ceil(w * 6)))}" if w > 0.01 else ""
         assert (chip.get_attribute("class") or "").replace("chip-token", "").replace(" on", "").strip() == shade
+    best = int(weights[6].argmax())
+    score = float(unembed.circuits(lm).score_terms(PROMPT, 2, 3).scores[6, best])
+    said = page.get_by_text("Score before the softmax")
+    expect(said).to_be_visible()
+    assert number(said.inner_text().split("softmax ")[1].split(":")[0]) == pytest.approx(score, rel=0.01)
     page.get_by_role("heading", name="Heads", exact=True).hover()
     expect(chips.nth(6)).to_have_class(re.compile(r"\bw\d"))
 

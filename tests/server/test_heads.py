@@ -72,3 +72,14 @@ def test_without_a_token_the_prediction_is_meant(client, wren):
     found = client.post("/api/v1/heads/here", json={"prompt": PROMPT}).json()
     assert found["token"]["id"] == int(wren.trace(PROMPT).prediction[-1])
     assert client.post("/api/v1/heads/here", json={"prompt": PROMPT, "position": 99}).status_code == 404
+
+
+def test_a_score_is_the_sum_of_its_terms(client, wren):
+    found = client.post("/api/v1/heads/2/3/terms", json={"prompt": PROMPT, "destination": 6, "source": 4}).json()
+    terms = unembed.circuits(wren).score_terms(PROMPT, 2, 3)
+    assert found["score"] == pytest.approx(float(terms.scores[6, 4]), rel=1e-4)
+    assert found["terms"] == pytest.approx({k: float(v[6, 4]) for k, v in terms.terms.items()}, rel=1e-4, abs=1e-6)
+    assert sum(found["terms"].values()) == pytest.approx(found["score"], rel=1e-3)
+    assert any("position" in name for name in found["terms"])
+    asked = {"prompt": PROMPT, "destination": 2, "source": 4}
+    assert client.post("/api/v1/heads/2/3/terms", json=asked).status_code == 404

@@ -10,6 +10,7 @@ import torch
 
 from unembed.account import position_of
 from unembed.attention.contributions import POINTS, contribution_norms
+from unembed.errors import OutOfRange
 from unembed.views.memory import Scored
 
 SCHEMA_PATTERN = "unembed.pattern/1"
@@ -101,3 +102,24 @@ def heads_here(lm: Any, trace: Any, position: int = -1, token: str | int | None 
         said,
         {"effect": effect.tolist(), "own": own, "entropy": spread},
     )
+
+
+def score_view(circuits: Any, prompt: str, layer: int, head: int, destination: int, source: int) -> dict[str, Any]:
+    """The score before the softmax with which one position reads another, and its terms, largest first.
+
+    Raises:
+        OutOfRange: there is no such head, or no such pair: a position reads no later one.
+        Unsupported: the model's scores cannot be taken apart.
+    """
+    found = circuits.score_terms(prompt, layer, head)
+    if not source <= destination < len(found.scores):
+        raise OutOfRange(
+            f"position {destination} reading {source}",
+            why=f"the prompt has {len(found.scores)} tokens, and a token reads none after it",
+        )
+    terms = {name: float(part[destination, source]) for name, part in found.terms.items()}
+    return {
+        "score": float(found.scores[destination, source]),
+        "terms": dict(sorted(terms.items(), key=lambda item: -abs(item[1]))),
+        "error": found.error,
+    }

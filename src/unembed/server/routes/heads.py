@@ -6,13 +6,13 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from unembed.server import asked as a
 from unembed.server.answers import tagged
-from unembed.server.session import Session
+from unembed.server.session import MAX_PROMPT, Session
 from unembed.views.heads import HeadsView, HeadView, InductionView, head_view, heads_view, induction_view
-from unembed.views.heads_here import HeadsHere, PatternView, heads_here, pattern_view
+from unembed.views.heads_here import HeadsHere, PatternView, heads_here, pattern_view, score_view
 
 
 class HereAsked(a.PromptAsked):
@@ -20,6 +20,15 @@ class HereAsked(a.PromptAsked):
 
     position: int = Field(-1, ge=-a.LARGEST, le=a.LARGEST)
     token: str | None = Field(None, max_length=200)
+
+
+class TermsAsked(BaseModel):
+    """A prompt and a pair of its positions; no edits, since the parts are proved on the model as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+    prompt: str = Field(min_length=1, max_length=MAX_PROMPT)
+    destination: int = Field(ge=0, le=a.LARGEST)
+    source: int = Field(ge=0, le=a.LARGEST)
 
 
 class _Held:
@@ -123,6 +132,18 @@ def router(session: Session) -> APIRouter:
         """The same on any text, which need not be traced first."""
         key = session.remember(asked.prompt, [e.edit() for e in asked.edits])
         return await get_pattern(request, key, layer, head, client)
+
+    @routes.post("/heads/{layer}/{head}/terms")
+    async def post_terms(
+        request: Request, layer: a.LayerNumber, head: a.Index, asked: TermsAsked, client: a.Client = ""
+    ) -> Response:
+        """The attention score of one pair of positions as a sum: what is said by content, by position, by biases."""
+        key = f"terms {layer} {head} {asked.destination} {asked.source} {session.trace_id(asked.prompt, ())}"
+
+        def work() -> dict[str, Any]:
+            return score_view(held.circuits, asked.prompt, layer, head, asked.destination, asked.source)
+
+        return tagged(request, await session.body(key, work, what="reading a score", client=client, channel="terms"))
 
     @routes.post("/heads/here", responses={200: {"model": HeadsHere}})
     async def post_here(request: Request, asked: HereAsked, client: a.Client = "") -> Response:

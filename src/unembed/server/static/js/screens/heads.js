@@ -1,5 +1,5 @@
 /** Attention heads as circuits: where they look (QK) and what they write (OV). */
-import { button, fill, h, num, percent, segmented } from "../dom.js";
+import { button, fill, h, num, percent, segmented, signed } from "../dom.js";
 import { activeEdits, go, state } from "../state.js";
 import { about, asTable, card, numberBox, pane, prompt, tokenBars } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
@@ -110,12 +110,14 @@ export function render(root, page) {
       pattern(map, { tokens: found.tokens, weights: rows.map((r) => r.map((x) => x / unit)), hideFirst, said: measure === "norms" ? (x) => `carries ${num(x * unit)}` : undefined });
       fill(told, hideFirst && `The first column is hidden; the last row gives it ${measure === "norms" ? num(rows.at(-1)[0]) : percent(rows.at(-1)[0])}. `, measure === "norms" && `Weight times the length of the value as the head writes it, in units of the stream; the darkest is ${num(unit)}.`);
     };
+    const parts = h("p", { class: "faint" });
+    if (!activeEdits().length) api.post(`/heads/${chosen.join("/")}/terms`, { prompt: own.value || prompt(), destination: at, source: best }, { channel: "terms" }).then(({ score, terms }) => fill(parts, `Score before the softmax ${signed(score)}: `, Object.entries(terms).map(([name, x]) => `${name} ${signed(x)}`).join(", ")), () => {});
     const lists = (pairs) => h("div", { class: "two" }, pairs.map(([name, rows]) => h("div", {}, h("h3", {}, name), tokenBars(rows.slice(0, 8)))));
     const [layer, head] = chosen;
     fill(circuitBox,
       h("div", { class: "row" }, button("Knock out", () => tray.off({ layer, index: head }, "head"), { class: "btn small" }), h("span", { class: "faint" }, "adds the edit: this head writes nothing")),
       h("label", { class: "row faint" }, "on", h("span", { style: { flex: "1", display: "grid" } }, own)),
-      h("div", {}, h("h3", {}, "Reading from ", token(found.tokens[at]), ` (${at})`), words, h("p", { class: "faint" }, `looks most at ${visible(found.tokens[best])} (${percent(found.weights[at][best])}); warm: what a token reads, cool: which later ones read it; click one to stay there`)),
+      h("div", {}, h("h3", {}, "Reading from ", token(found.tokens[at]), ` (${at})`), words, h("p", { class: "faint" }, `looks most at ${visible(found.tokens[best])} (${percent(found.weights[at][best])}); warm: what a token reads, cool: which later ones read it; click one to stay there`), parts),
       h("div", {}, segmented("Shade by", [["weights", "Attention weight"], ["norms", "Contribution"]], measure, (v) => ((measure = v), drawMap())), map, h("label", { class: "check" }, h("input", { type: "checkbox", checked: hideFirst, onchange: (e) => ((hideFirst = e.target.checked), drawMap()) }), "leave out the first position"), told, asTable("As a table", ["destination", "source", "weight", "contribution"], () => found.weights.flatMap((r, d) => r.map((w, i) => [`${d} ${visible(found.tokens[d])}`, `${i} ${visible(found.tokens[i])}`, w, found.norms[d][i]])))),
       h("div", {}, h("h3", {}, "Where it reads ", token(circuit.source), ", it writes (OV)"), lists([["Raises", circuit.raises], ["Lowers", circuit.lowers]])),
       h("div", {}, h("h3", {}, "At ", token(circuit.destination), ", it looks for (QK)"), circuit.looks_for.length ? lists([["Sought", circuit.looks_for], ["Avoided", circuit.ignores]]) : h("p", { class: "note" }, circuit.notes.join(" "))),
