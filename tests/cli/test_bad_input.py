@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import Result
@@ -175,3 +176,42 @@ def test_a_reader_that_closes_early_is_no_error(gpt2_folder: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, check=False)
     assert (done.stdout, done.stderr) == ("{", "")
+
+
+def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "unembed", *arguments]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, **options)
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full, which Linux has")
+@pytest.mark.parametrize(
+    "arguments", [("models",), ("models", "--json"), ("--version",), ("trace", "--help")], ids=" ".join
+)
+def test_output_that_cannot_be_written_is_one_line(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        done = process(*arguments, stdout=full)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "cannot write the output: No space left" in done.stderr
+
+
+def test_a_pipe_that_nobody_reads_ends_in_silence() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = process("models", "--json", stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_page_never_takes_the_place_of_a_pipe_or_device(unembed: Run, gpt2_folder: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert "device or a pipe" in refused(unembed("trace", PROMPT, "--model", gpt2_folder, "--html", pipe))
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize("command", [("index", "build", "--max-documents", 1), ("train", "wikilm-mini", "--until", 1)])
+def test_a_folder_below_a_file_is_refused(unembed: Run, tmp_path: Path, command: tuple[object, ...]) -> None:
+    (tmp_path / "file").write_text("a text")
+    result = unembed(*command, "--out", tmp_path / "file" / "below")
+    assert result.exit_code == 1 and "Not a directory" in result.stderr.splitlines()[-1]
+    assert (tmp_path / "file").read_text() == "a text"

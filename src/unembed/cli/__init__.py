@@ -6,6 +6,7 @@ every number shown is one that the library returned.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -19,7 +20,19 @@ def main() -> None:
     try:
         from unembed.cli.commands import app
 
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:  # what is printed cannot be written: a full disk, a pipe that nobody reads
+        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left would be tried again when Python ends
+        if error.errno != errno.EPIPE:
+            print(
+                f"unembed: cannot write the output: {error.strerror}. Make room, or write elsewhere.", file=sys.stderr
+            )
+        sys.exit(1)
     except KeyboardInterrupt:  # while the commands are imported: later, they say so themselves
         print("unembed: Interrupted.", file=sys.stderr)
         sys.exit(130)

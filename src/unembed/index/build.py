@@ -34,6 +34,7 @@ from unembed.index.stream_files import open_stream, write_stream
 from unembed.index.text_search import write_search
 from unembed.memories.values import value_readings, written_values
 from unembed.models.decoder import Decoder
+from unembed.results import make_folder
 from unembed.sweeps import (
     ActiveFraction,
     ActiveShare,
@@ -69,7 +70,7 @@ def build(
     """
     wanted = planned(lm, corpus, settings)
     check_place(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with build_lock(folder):
         if (folder / MANIFEST_NAME).exists():
             manifest = resumable(folder, wanted, resume)

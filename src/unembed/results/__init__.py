@@ -4,12 +4,21 @@ Owns the passport (which model, corpus, basis, dtype, seed and version a number 
 Parquet, HTML, terminal) and the one function that makes token text visible. Computes nothing and knows no model.
 
 Public names: `Passport`, `Table`, `visible`, `visible_rich`, `visible_html`, `check_writable`,
-`write_whole`.
+`make_folder`, `write_whole`.
 """
 
-from unembed.results.files import check_writable, write_whole
+from unembed.results.files import check_writable, make_folder, write_whole
 from unembed.results.passport import Passport
 from unembed.results.table import Table
 from unembed.results.token_text import visible, visible_html, visible_rich
 
-__all__ = ["Passport", "Table", "check_writable", "visible", "visible_html", "visible_rich", "write_whole"]
+__all__ = [
+    "Passport",
+    "Table",
+    "check_writable",
+    "make_folder",
+    "visible",
+    "visible_html",
+    "visible_rich",
+    "write_whole",
+]

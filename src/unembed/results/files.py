@@ -13,11 +13,13 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     """The path, if a file can stand there: for asking before hours of work, not after.
 
     Raises:
-        InvalidInput: the folder does not exist, the path is a folder, or no file can have such a name.
+        InvalidInput: the folder does not exist, the path is a folder or a device, or no file can have such a name.
     """
     target = file_path(path)
     try:
         is_folder = target.is_dir()
+        # Files are renamed into place, which would put one where a device or a pipe is.
+        is_ordinary = target.is_file() or not target.exists()
         if b"\0" in os.fsencode(target):
             raise ValueError("a NUL")
     except (OSError, ValueError) as error:  # ValueError: a NUL, or half of a surrogate pair
@@ -29,7 +31,27 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
         )
     if is_folder:
         raise InvalidInput(f"cannot write {target}", why="it is a folder", instead="Give the name of a file")
+    if not is_ordinary:
+        raise InvalidInput(
+            f"cannot write {target}", why="it is a device or a pipe", instead="Give the name of a file, or use stdout"
+        )
     return target
+
+
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """The path, after a folder stands there.
+
+    Raises:
+        InvalidInput: none can: a file is in its place or its way, or the folder above cannot be written to.
+    """
+    folder = file_path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "no folder can have this name"
+        shown = str(folder) if folder.name.isprintable() else repr(str(folder))
+        raise InvalidInput(f"cannot make the folder {shown}", why=why, instead="Choose another place") from error
+    return folder
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from unembed.errors import InvalidInput, seeded, string, whole
+from unembed.results import make_folder
 from unembed.training import making, wikilm_mini
 from unembed.training.recipes import RECIPES
 
@@ -53,6 +54,7 @@ def train(
     if string("model", name) == WIKILM_MINI:
         mini = wikilm_mini.Mini()
         mini = replace(mini, seed=mini.seed if seed is None else seed)
+        make_folder(Path(out) / name)
         words = wikilm_mini.text_of(None if corpus is None else str(corpus))
         return wikilm_mini.train(words, Path(out) / name, mini, progress, until)
     if name not in RECIPES:
@@ -67,5 +69,6 @@ def train(
             why="no corpus is named, and the shipped sample is too small for it",
             instead="Give a folder of xz-compressed JSON lines with a `text` in each",
         )
+    make_folder(out)
     recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)
     return making.train(name, corpus=corpus, out=out, until=until, compiled=compiled, recipe=recipe, progress=progress)
