@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,7 +10,7 @@ import unembed
 from tests.conftest import tiny
 from tests.families import DENSE, build
 from unembed.errors import InvalidInput, OutOfRange
-from unembed.memories.values import Values, first_tokens, value_readings, written_values
+from unembed.memories.values import Values, first_tokens, value_readings, values_of, written_values
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -25,6 +26,14 @@ def test_all_values_readings_equal_a_full_sort(name: str, basis: str) -> None:
         expected = scores.sort(dim=-1, descending=True).values[:, :5]
         torch.testing.assert_close(found.scores[layer], expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(scores.gather(1, found.ids[layer].long()), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
+def test_values_of_any_layers_come_in_the_order_asked(name: str) -> None:
+    lm = tiny(name)
+    asked = [(1, 3), (0, 5), (1, 0), (0, 5), (1, 79)]
+    expected = torch.stack([written_values(lm, layer)[index] for layer, index in asked])
+    assert torch.equal(values_of(lm, asked), expected) and torch.equal(values_of(lm, np.array(asked)), expected)
 
 
 def test_bottom_tokens_are_the_top_tokens_of_the_negated_value() -> None:

@@ -19,7 +19,7 @@ from unembed.concepts.finding import MOST_EXPECTED, Concept, coverage, find_conc
 from unembed.errors import InvalidInput, seeded, whole
 from unembed.lens import read
 from unembed.memories.clusters import cluster
-from unembed.memories.values import written_values
+from unembed.memories.values import values_of
 from unembed.models.decoder import Decoder
 from unembed.results import Passport, Table
 
@@ -195,10 +195,9 @@ def value_concepts(
     chosen = sample_memories(lm, per_layer, seed, layers) if memories is None else [lm.memory(*m) for m in memories]
     if not chosen:
         raise InvalidInput("concepts of no memories", instead="Name at least one, or none to have them drawn")
-    values = torch.cat([written_values(lm, n, torch.tensor([i])) for n, i in chosen])
     return vector_concepts(
         lm,
-        values,
+        values_of(lm, chosen),
         [f"L{n}.{i}" for n, i in chosen],
         [n for n, _ in chosen],
         top=top,

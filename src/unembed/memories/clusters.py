@@ -21,7 +21,7 @@ from unembed.memories.complete import complete_linkage
 from unembed.memories.dendrogram import Dendrogram
 from unembed.memories.directions import unit_rows
 from unembed.memories.linkage import average_linkage
-from unembed.memories.values import written_values
+from unembed.memories.values import values_of, written_values
 from unembed.models.decoder import Decoder
 from unembed.models.opened import opened
 from unembed.results import Passport, Table
@@ -146,7 +146,7 @@ class ValueClusters:
         rows = []
         for number in chosen:
             members = self.members(number)
-            units = unit_rows(torch.cat([written_values(self.lm, n, torch.tensor([i])) for n, i in members]).float())
+            units = unit_rows(values_of(self.lm, members).float())
             rows.append((number, members, units.sum(dim=0), coherence(units)))
         columns: dict[str, list] = {name: [] for name in ("cluster", "size", "first_layer", "last_layer", "by_layer")}
         columns |= {"coherence": [], "top_tokens": [], "members": []}

@@ -32,6 +32,14 @@ def written_values(lm: Decoder, layer: int, rows: slice | Tensor = slice(None)) 
     return values if site.multiplier == 1.0 else values * site.multiplier
 
 
+def values_of(lm: Decoder, memories: Sequence[tuple[int, int]] | np.ndarray) -> Float[Tensor, "value d_model"]:
+    """Value vectors of memories (layer, index), in their order, as they reach the stream; a layer is read once."""
+    layers, rows = torch.as_tensor(memories).T
+    order = layers.argsort(stable=True)
+    found = [written_values(lm, n, rows[order][layers[order] == n]) for n in layers.unique().tolist()]
+    return torch.cat(found)[order.argsort()]
+
+
 @dataclass(frozen=True, eq=False)
 class ValueReadings:
     """The top tokens of every value of some layers."""

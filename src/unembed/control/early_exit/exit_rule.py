@@ -8,6 +8,7 @@ import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -222,8 +223,8 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
 def fingerprint(lm: Decoder) -> str:
     """Of the sizes and of a part of the weights of every layer."""
     digest = hashlib.sha256(f"{lm.n_layers} {lm.d_model} {lm.d_mlp} {lm.d_vocab}".encode())
-    for matrix in (lm.weights.W_U.T[::97], *(W[::97] for W in lm.weights.W_out)):
-        digest.update(matrix.detach().float().cpu().contiguous().numpy().tobytes())
+    for matrix in chain([lm.weights.W_U.T], lm.weights.W_out):  # one at a time: each is a copy where it is offloaded
+        digest.update(matrix[::97].detach().float().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

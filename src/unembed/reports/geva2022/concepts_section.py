@@ -14,7 +14,7 @@ from unembed.concepts.judge import checked, judged
 from unembed.concepts.of_values import TOP, VectorConcepts, sample_memories, value_concepts, vector_concepts
 from unembed.corpus import Segment
 from unembed.memories.norm_overlap import vectors_like
-from unembed.memories.values import written_values
+from unembed.memories.values import values_of, written_values
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2022 import published
 from unembed.reports.intervals import columns, mean_of
@@ -46,9 +46,8 @@ def three_kinds(lm: Decoder, examples: list[Segment], per_layer: int, seed: int)
     stacked = torch.stack(updates, dim=1)
     negated = {}
     if signed:
-        other_end = torch.cat([-written_values(lm, n, torch.tensor([i])) for n, i in signed])
         names = [f"-L{n}.{i}" for n, i in signed]
-        negated = {NEGATED: vector_concepts(lm, other_end, names, [n for n, _ in signed], seed=seed)}
+        negated = {NEGATED: vector_concepts(lm, -values_of(lm, signed), names, [n for n, _ in signed], seed=seed)}
     return {
         "sub-updates": values,
         **negated,

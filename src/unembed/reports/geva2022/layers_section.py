@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from unembed.lens import read
 from unembed.memories.clusters import ValueClusters
 from unembed.memories.event_sample import EventSample
 from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores
-from unembed.memories.values import written_values
+from unembed.memories.values import values_of
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2022 import published
 from unembed.reports.intervals import columns, mean_of
@@ -135,8 +134,7 @@ def is_rare(token_counts: np.ndarray, ids: np.ndarray) -> np.ndarray:
 def _top_ids(lm: Decoder, memories: np.ndarray) -> np.ndarray:
     if not len(memories):
         return np.zeros((0, _TOP), dtype=np.int64)
-    values = torch.cat([written_values(lm, int(n), torch.tensor([int(i)])) for n, i in memories])
-    return read(lm, values, _TOP, basis="raw").ids.cpu().numpy()
+    return read(lm, values_of(lm, memories), _TOP, basis="raw").ids.cpu().numpy()
 
 
 def _group_table(
