@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -18,6 +20,9 @@ _MOST, _LEAST, _WORK = 4096, 256, 1e11
 """Tokens of a sample: as many as cost so many multiplications in the blocks, within these bounds."""
 _BANDS = (1.0, 0.5, 0.25, 0.1, 0.0)
 """Bounds of the bands, as shares of the corpus's largest coefficient."""
+_LAYERS = 2
+"""Layers whose samples are kept: at most 4,096 tokens times the layer's memories, in float32, each."""
+_SAMPLES: WeakKeyDictionary[Any, OrderedDict[tuple[int, int], Any]] = WeakKeyDictionary()
 _SHOWN = 4
 """Contexts of a band."""
 
@@ -73,8 +78,9 @@ def coefficients_view(lm: Any, held: Any, layer: int, index: int, bins: int = 48
     columns = {name: tables.read_column(path, name) for name in _STATISTICS}
     statistics = {name: float(column[row]) for name, column in columns.items()}
     of_layer = columns["largest"][held.bounds[layer] : held.bounds[layer + 1]]
-    sample = _sampled(lm, held, layer, index)
-    found = sample.coefficients[sample.own]
+    sample = _sampled(lm, held, layer)
+    m = sample.coefficients[:, index]
+    found = m[sample.own]
     counts, edges = np.histogram(found, bins=bins)
     return CoefficientsView(
         SCHEMA,
@@ -85,7 +91,7 @@ def coefficients_view(lm: Any, held: Any, layer: int, index: int, bins: int = 48
         edges.tolist(),
         counts.tolist(),
         float(np.quantile(found, 0.99)),
-        _bands(held, sample, statistics),
+        _bands(held, sample, m, statistics),
         len(found),
         len(held.passages.token),
     )
@@ -93,9 +99,10 @@ def coefficients_view(lm: Any, held: Any, layer: int, index: int, bins: int = 48
 
 @dataclass(frozen=True)
 class _Sample:
-    """Evenly spaced passages of the corpus, one after the other: each token's coefficient, its place in the corpus."""
+    """Evenly spaced passages of the corpus, one after the other: each token's place, its coefficients in one layer."""
 
     coefficients: np.ndarray
+    """(tokens, memories of the layer)"""
     at: np.ndarray
     begins: np.ndarray
     """Where each passage begins in the arrays."""
@@ -103,7 +110,17 @@ class _Sample:
     """Whether a token is the passage's own, not the context that a window repeats."""
 
 
-def _sampled(lm: Any, held: Any, layer: int, index: int) -> _Sample:
+def _sampled(lm: Any, held: Any, layer: int) -> _Sample:
+    """The sample of a layer; the last two are kept, for one run of the model gives all memories of a layer."""
+    kept = _SAMPLES.setdefault(held, OrderedDict())
+    if (layer, id(lm)) not in kept:
+        kept[layer, id(lm)] = _read(lm, held, layer)
+        while len(kept) > _LAYERS:
+            kept.popitem(last=False)
+    return kept[layer, id(lm)]
+
+
+def _read(lm: Any, held: Any, layer: int) -> _Sample:
     work = 12 * lm.n_layers * lm.d_model**2
     wanted = int(min(_MOST, max(_LEAST, _WORK / work)))
     start = np.asarray(held.passages.start)
@@ -111,7 +128,7 @@ def _sampled(lm: Any, held: Any, layer: int, index: int) -> _Sample:
     n = min(len(lengths), max(1, round(wanted / max(1.0, float(lengths.mean())))))
     chosen = np.unique(np.linspace(0, len(lengths) - 1, n).round().astype(int))
     ends = [int(start[s + 1]) - 1 for s in chosen]
-    passages = list(read(lm, held, layer, index, ends))
+    passages = list(read(lm, held, layer, slice(None), ends))
     at = [np.arange(end + 1 - len(m), end + 1) for end, m in zip(ends, passages, strict=True)]
     return _Sample(
         np.concatenate(passages),
@@ -121,9 +138,8 @@ def _sampled(lm: Any, held: Any, layer: int, index: int) -> _Sample:
     )
 
 
-def _bands(held: Any, sample: _Sample, statistics: dict[str, float]) -> list[Band]:
+def _bands(held: Any, sample: _Sample, m: np.ndarray, statistics: dict[str, float]) -> list[Band]:
     """Shares of the largest coefficient, then what lies below 0."""
-    m = sample.coefficients
     top = max(statistics["largest"], float(m.max()), 0.0)
     bounds = [share * top for share in _BANDS] + [min(statistics["least"], float(m.min()))]
     bands = []

@@ -91,8 +91,8 @@ def _letters_joined(passages: Any, ids: list[int]) -> list[str]:
     return texts
 
 
-def read(lm: Any, held: Any, layer: int, index: int, ends: Sequence[int]) -> Iterator[np.ndarray]:
-    """A memory's coefficients over the passage of each place, from the passage's first token to the place.
+def read(lm: Any, held: Any, layer: int, index: int | slice, ends: Sequence[int]) -> Iterator[np.ndarray]:
+    """Coefficients of a memory, or of several, over the passage of each place, from its first token to the place.
 
     The model reads what it read when the index was built: special tokens, the window's context, the tokens.
     """
