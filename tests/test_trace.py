@@ -189,8 +189,10 @@ def test_standings_are_places_and_shares_among_all_tokens(name: str, tokens: tor
             assert torch.equal(ranks[-1], (p[at] > p[at, token : token + 1]).sum(-1))
             torch.testing.assert_close(probabilities[-1], p[at, token], rtol=1e-4, atol=1e-6)
     listed = [5, 11, int(trace.prediction[3])]
-    among = trace.ranks_among(listed, "resid_post", 1, 3)
-    assert among.tolist() == [int(trace.ranks_of(t, position=3)[1, 0]) for t in listed]
+    points = ["resid_post", "resid_pre"]
+    among = trace.ranks_among([listed, listed[::-1]], points, 1, 3)
+    for got, ids, point in zip(among.tolist(), (listed, listed[::-1]), points, strict=True):
+        assert got == [int(trace.ranks_of(t, point, position=3)[1, 0]) for t in ids]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gptj"])

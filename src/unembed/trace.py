@@ -315,14 +315,13 @@ class Trace(Shown):
         return found.tracked_ranks[..., 0][at], found.tracked_probabilities[..., 0][at]
 
     def ranks_among(
-        self, tokens: Sequence[int], point: str, layer: int, position: int, basis: str = "final"
-    ) -> Int[Tensor, " token"]:
-        """The ranks of several tokens at one point of one layer and position; 0 is the top."""
-        column = position_of(self.run, position)
-        track = torch.tensor([[self.lm.single_token(t) for t in several("tokens", tokens)]])
-        x = self.run_with((point,)).at(point, self.lm.layer(layer))[0, [column]]
-        scale = self.scale[[column]] if basis == "frozen" else None
-        return read(self.lm, x, 1, basis=basis, scale=scale, track=track).tracked_ranks[0]
+        self, tokens: Sequence[Sequence[int]], points: Sequence[str], layer: int, position: int, basis: str = "final"
+    ) -> Int[Tensor, "point token"]:
+        """The ranks of chosen tokens, as many at each point, at points of one layer and position; 0 is the top."""
+        layer, column = self.lm.layer(layer), position_of(self.run, position)
+        x = torch.stack([self.run_with((point,)).at(point, layer)[0, column] for point in points])
+        scale = self.scale[[column]].expand(len(points), 1) if basis == "frozen" else None
+        return read(self.lm, x, 1, basis=basis, scale=scale, track=torch.as_tensor(tokens)).tracked_ranks
 
     def prediction_ranks(self, point: str = "resid_post") -> Int[Tensor, "layer pos"]:
         """The rank of every position's own final prediction at a point of every layer; 0 is the top.

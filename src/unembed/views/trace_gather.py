@@ -240,16 +240,14 @@ def _layers(
 
 def _closer(trace: Any, one: LayerView, position: int, target: int, asked: Asked, heads: bool) -> LayerView:
     """One layer with where its candidates came from, and what its heads add if asked."""
-
-    def places(candidates: list[Candidate], point: str) -> list[int]:
-        ids = [c.id for c in candidates]
-        return trace.ranks_among(ids, point, one.layer, position, asked.basis).tolist()
-
+    lists = {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
+    ids = [[c.id for c in candidates] for candidates in lists.values()]
+    places = trace.ranks_among(ids, list(lists), one.layer, position, asked.basis).tolist()
     k, hide = max(asked.top, _READ_ANYWAY), asked.hide_unlearned
     return dataclasses.replace(
         one,
-        middle_from=None if one.middle is None else places(one.middle, "resid_pre"),
-        after_from=places(one.after, "resid_pre" if one.middle is None else "resid_mid"),
+        middle_from=None if one.middle is None else places[0],
+        after_from=places[-1],
         heads=trace.head_updates(one.layer, position, target, k=k, hide_unlearned=hide) if heads else [],
     )
 

@@ -84,6 +84,14 @@ export function segmented(label, options, chosen, onchoose) {
   return group;
 }
 
+/** A dialog over the page, open until it is closed. */
+export function modal(props, ...body) {
+  const dialog = h("dialog", { ...props, onclose: () => dialog.remove() }, h("div", { class: "stack" }, body));
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
 /** Say something in passing, to eyes and to a screen reader. */
 export function say(text) {
   const live = document.getElementById("live");

@@ -1,5 +1,5 @@
 /** The shell: header, rail, status line, keys; each screen is a module of its own, loaded when first opened. */
-import { button, fill, h, icon, say } from "./dom.js";
+import { button, fill, h, icon, modal, say } from "./dom.js";
 import * as api from "./api.js";
 import { go, goTo, state, watch } from "./state.js";
 import * as tray from "./tray.js";
@@ -181,19 +181,14 @@ const KEYS = [
 ];
 
 function help() {
-  const dialog = h("dialog", { "aria-labelledby": "help-title" },
-    h("div", { class: "stack" },
-      h("h1", { id: "help-title" }, "How to read this"),
-      h("p", {}, "A language model writes its next token into a running vector, the stream. Every layer's attention and feed-forward network (FFN) add to it. Here the stream is read after every layer through the model's own output matrix: what would the model say if it stopped now?"),
-      h("p", {}, "An FFN is a set of memories. Each has a coefficient (how strongly this text sets it off) and a value (a direction that raises some tokens and lowers others). The sum of coefficient times value is the layer's update; its largest terms are its dominant sub-updates."),
-      h("p", {}, "◆ saturation: from here on the final token stays first. ✕ elimination: the first candidate falls furthest. Layers and positions count from 0; place 1 is the top."),
-      h("table", {}, h("caption", {}, "Keys"), h("tbody", {}, KEYS.map(([k, what]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, what))))),
-      h("label", { class: "check" }, h("input", { type: "checkbox", checked: localStorage.getItem("keys") === "off", onchange: (e) => localStorage.setItem("keys", e.target.checked ? "off" : "on") }), "Switch single-letter keys off"),
-      h("div", { class: "row" }, button("Close", () => dialog.close(), { class: "btn main" }), button("Take the six-step tour", () => (dialog.close(), tour.begin()), { class: "btn" })),
-    ));
-  document.body.append(dialog);
-  dialog.addEventListener("close", () => dialog.remove());
-  dialog.showModal();
+  const dialog = modal({ "aria-labelledby": "help-title" },
+    h("h1", { id: "help-title" }, "How to read this"),
+    h("p", {}, "A language model writes its next token into a running vector, the stream. Every layer's attention and feed-forward network (FFN) add to it. Here the stream is read after every layer through the model's own output matrix: what would the model say if it stopped now?"),
+    h("p", {}, "An FFN is a set of memories. Each has a coefficient (how strongly this text sets it off) and a value (a direction that raises some tokens and lowers others). The sum of coefficient times value is the layer's update; its largest terms are its dominant sub-updates."),
+    h("p", {}, "◆ saturation: from here on the final token stays first. ✕ elimination: the first candidate falls furthest. Layers and positions count from 0; place 1 is the top."),
+    h("table", {}, h("caption", {}, "Keys"), h("tbody", {}, KEYS.map(([k, what]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, what))))),
+    h("label", { class: "check" }, h("input", { type: "checkbox", checked: localStorage.getItem("keys") === "off", onchange: (e) => localStorage.setItem("keys", e.target.checked ? "off" : "on") }), "Switch single-letter keys off"),
+    h("div", { class: "row" }, button("Close", () => dialog.close(), { class: "btn main" }), button("Take the six-step tour", () => (dialog.close(), tour.begin()), { class: "btn" })));
 }
 
 function palette() {
@@ -228,11 +223,8 @@ function palette() {
     event.preventDefault();
     drawList();
   } });
-  const dialog = h("dialog", { class: "palette", "aria-label": "Commands" }, h("div", { class: "stack" }, input, list));
   drawList();
-  document.body.append(dialog);
-  dialog.addEventListener("close", () => dialog.remove());
-  dialog.showModal();
+  const dialog = modal({ class: "palette", "aria-label": "Commands" }, input, list);
 }
 
 addEventListener("keydown", (event) => {

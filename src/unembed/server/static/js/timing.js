@@ -1,5 +1,5 @@
 /** How long interactions take, from the event to the frame after it: one span each, read by the tests and by a panel. */
-import { button, h } from "./dom.js";
+import { button, h, modal } from "./dom.js";
 
 /** What an interaction is called, by the first key of the state that it changes, and its limit in milliseconds. */
 const CLASSES = { screen: ["open a screen", 100], p: ["trace", 100], iv: ["trace", 100], off: ["trace", 100], metric: ["recolour", 50], stages: ["recolour", 50], diff: ["recolour", 50], pins: ["pin", 100], pos: ["position", 100], t: ["position", 100], L: ["select", 50], st: ["select", 50], r: ["select", 50], m: ["memory", 100] };
@@ -27,8 +27,5 @@ export function panel(table) {
     const times = list.map((one) => one.duration).sort((a, b) => a - b);
     return [name, times.length, ...[0.5, 0.95, 1].map((q) => Math.round(times[Math.ceil(q * times.length) - 1])), limits[name]];
   });
-  const dialog = h("dialog", { "aria-label": "Timings" }, h("div", { class: "stack" }, h("h1", {}, "Timings"), table(["interaction", "times", "median (ms)", "p95", "most", "limit"], rows, "From the event to the frame after it, on this page."), button("Close", () => dialog.close(), { class: "btn main" })));
-  document.body.append(dialog);
-  dialog.addEventListener("close", () => dialog.remove());
-  dialog.showModal();
+  const dialog = modal({ "aria-label": "Timings" }, h("h1", {}, "Timings"), table(["interaction", "times", "median (ms)", "p95", "most", "limit"], rows, "From the event to the frame after it, on this page."), button("Close", () => dialog.close(), { class: "btn main" }));
 }
