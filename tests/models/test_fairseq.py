@@ -104,6 +104,14 @@ def test_it_opens_like_any_other_model(tmp_path: Path):
     assert torch.equal(by_file.run("word1").logits, lm.run("word1").logits)
 
 
+def test_a_device_map_has_nothing_to_act_on(tmp_path: Path):
+    folder = str(written(tmp_path, state()))
+    with pytest.raises(InvalidInput, match=r"device_map: fairseq's files are opened whole.*save_pretrained"):
+        load(folder, device_map="auto")
+    load(folder).hf.save_pretrained(tmp_path / "saved")
+    assert torch.equal(load(tmp_path / "saved", device_map={"": "disk"}).weights.W_E, load(folder).weights.W_E)
+
+
 def test_untied_projections_are_told_by_their_shape(tmp_path: Path):
     tensors = state(tied=False)
     model = open_fairseq(*_paths(written(tmp_path, tensors))).model

@@ -187,6 +187,12 @@ def _pretrained(
 ) -> Opened:
     path = _path(name)
     if not (path / "config.json").exists() and (found := find_checkpoint(path)) is not None:
+        if placed:
+            raise InvalidInput(
+                "device_map",
+                why="fairseq's files are opened whole",
+                instead="Give device, or open what lm.hf.save_pretrained(folder) saved",
+            )
         return _wikilm(name, *found, dtype=dtype, device=device)
     if path.is_dir() and not (path / "config.json").exists():
         raise ModelUnavailable(f"folder {name}", why="it holds no config.json", instead="Give a saved model's folder")
@@ -209,7 +215,7 @@ def _pretrained(
 
 
 def _wikilm(name: str, checkpoint: Path, dictionary: Path, *, dtype: Any, device: Any) -> Opened:
-    """WikiLM from fairseq's own files; a tokenizer or device_map given beside them has nothing to act on."""
+    """WikiLM from fairseq's own files; a tokenizer given beside them has nothing to act on."""
     opened = open_fairseq(checkpoint, dictionary)
     chosen = torch.float32 if dtype is None else _dtype(dtype)
     hf = opened.model if chosen == "auto" else opened.model.to(chosen)  # type: ignore[arg-type]
