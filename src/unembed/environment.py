@@ -44,7 +44,7 @@ _USES = {
     "notebook": "widgets in Jupyter",
     "nlp": "early exit by classifiers",
     "data": "corpora by their Hugging Face name",
-    "big": "models spread over several devices",
+    "big": "models spread over devices, memory and disk",
 }
 """Extras that a user would choose, and what for; the empty one stands for what is always required."""
 _WORK = {
