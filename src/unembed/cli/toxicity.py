@@ -144,10 +144,12 @@ def evaluate(
     from unembed import steering, toxicity
     from unembed.cli.opening import opened
     from unembed.cli.output import deliver_table
-    from unembed.results import check_writable, write_whole
+    from unembed.results import check_writable, make_folder, write_whole
 
     if save_texts is not None:
         check_writable(save_texts)
+    if cache is not None:
+        make_folder(cache)
     asked = toxicity.read_prompts(prompts, challenging_only=challenging, limit=limit)
     judge = toxicity.open_scorer(scorer, offline=offline, device=device)
     banned = toxicity.read_words(words) if words is not None else None

@@ -36,7 +36,9 @@ def export(held: Contents, path: Path, kind: str, *, layer: int | None, context:
         count = _WRITERS[kind](temporary, _tables(held, layer, context))
         temporary.replace(target)
     except OSError as error:
-        raise UnembedError(f"cannot write {target}", why=error.strerror or str(error), instead="Make room") from error
+        raise UnembedError(
+            f"cannot write {target}", why=error.strerror or str(error), instead="Make room, or choose another place"
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
     return count
