@@ -102,7 +102,7 @@ export function render(root, page) {
     const all = [...(part === "heads" ? [] : updates), ...(part === "ffn" ? [] : one.heads)];
     const [, by, formula] = SORTS[sort] || SORTS.share;
     const done = span("sort");
-    const shown = all.filter((u) => ({ for: u.score > 0, against: u.score <= 0, named: !isHead(u) && nameOf(u), unnamed: isHead(u) || !nameOf(u) })[side] ?? true).sort((a, b) => by(b) - by(a));
+    const shown = all.filter((u) => ({ for: u.score > 0, against: u.score <= 0, named: !isHead(u) && !!nameOf(u), unnamed: isHead(u) || !nameOf(u) })[side] ?? true).sort((a, b) => by(b) - by(a));
     const value = sort === "effect" || part === "both" ? (u) => u.score : (u) => (u.coefficient < 0 ? -u.share : u.share);
     const largest = Math.max(...all.map((u) => Math.abs(value(u))), 1e-9);
     fill(list, shown.map((u) => subUpdate(u, { most: largest, target: view.target.token, value: value(u) })));
@@ -112,7 +112,7 @@ export function render(root, page) {
     const ffn = view.accounts[0]?.rows.find((row) => row.layer === layer() && row.label.startsWith("ffn"));
     const rest = model.d_mlp - updates.length;
     const held = sum((u) => u.share);
-    if (part !== "heads" && updates.length && rest > 0) list.append(h("li", { class: "sub-update faint" }, `${rest.toLocaleString("en")} other memories: ${percent(Math.max(0, 1 - held))} of the update's size`, ffn && `, ${signed(ffn.share - sum((u) => u.score))} to the logit with the FFN's bias`));
+    if (part !== "heads" && updates.length && rest > 0) list.append(h("li", { class: "faint" }, `${rest.toLocaleString("en")} other memories: ${percent(Math.max(0, 1 - held))} of the update's size`, ffn && `, ${signed(ffn.share - sum((u) => u.score))} to the logit with the FFN's bias`));
     fill(listNote, `Ranked by ${formula}. `, part !== "heads" && updates.length > 0 && [`The ${updates.length} memories listed are ${percent(held)} of the FFN's update. `,
       rest > 0 && !most && wanted < MOST && button("Show more", () => ((wanted = Math.min(MOST, wanted * 4)), open()), { class: "quiet" }),
       button(most ? "Show all listed" : "Show until 90 %", () => turn({ most: most ? "" : "90" }), { class: "quiet" })]);
