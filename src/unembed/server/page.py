@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +18,13 @@ from unembed.views.joining import joined
 
 STATIC = Path(__file__).parent / "static"
 
-_COMMENT = re.compile(r"^ *(?:/\*\*.*?\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)
-_WHOLE = (
-    r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|/(?![/*\s])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\[\n])+/(?=\w*[.,;)])"""
-)
-"""A text in quotes, or a pattern."""
-
-
-def _template(depth: int) -> str:
-    """A template literal whose insertions hold templates and braces down to some depth."""
-    if not depth:
-        return r"`[^`$]*`"
-    inner = _template(depth - 1)
-    code = rf"(?:{_WHOLE}|[^`{{}}\"']|{inner})*"
-    for _ in range(depth):
-        code = rf"(?:{_WHOLE}|[^`{{}}\"']|{inner}|\{{{code}\}})*"
-    return rf"`(?:[^`\\$]|\\.|\$(?!\{{)|\$\{{{code}\}})*`"
-
-
-_TEMPLATE = re.compile(rf"{_WHOLE}|({_template(3)})")
-
 
 def script() -> str:
-    """All modules of the page as one, without comments and indents: as people read them they stay in the folder."""
-    return light(joined(_text, "js/main.js") + '$load("js/main.js");\n')
+    """All modules of the page as one, without comments and indents: as people read them they stay in the folder.
 
-
-def light(text: str) -> str:
-    """A script without what only people need. Templates stay as they are: rjsmin takes one in another for code."""
-    kept: list[str] = []
-
-    def keep(found: re.Match[str]) -> str:
-        if not found[1]:
-            return found[0]
-        kept.append(found[1])
-        return f'"@{len(kept) - 1}@"'
-
-    bare = _TEMPLATE.sub(keep, _COMMENT.sub("", text))
-    assert "`" not in re.sub(_WHOLE, "", bare), "a template nested too deep"
-    return re.sub(r'"@(\d+)@"', lambda found: kept[int(found[1])], str(rjsmin.jsmin(bare)))
+    rjsmin takes a template within a template for code, so no module may have one; a test says so.
+    """
+    return str(rjsmin.jsmin(joined(_text, "js/main.js") + '$load("js/main.js");\n'))
 
 
 def style() -> str:

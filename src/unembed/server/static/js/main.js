@@ -66,7 +66,7 @@ async function recall() {
 function crumbs() {
   const { screen, p, pos, L, r, m, h: head } = state();
   const list = [];
-  if (p) list.push([`“${p.length > 30 ? `… ${p.slice(-28)}` : p}”`, { screen: "trace", pos: "", L: "", t: "", r: "", only: "" }]);
+  if (p) list.push([`“${p.length > 30 ? "… " + p.slice(-28) : p}”`, { screen: "trace", pos: "", L: "", t: "", r: "", only: "" }]);
   if (p && pos !== "") list.push([h("span", {}, `pos ${pos} `, page.tokens?.[pos] !== undefined && token(page.tokens[pos])), { screen: "trace", L: "", r: "", only: "" }]);
   if (L !== "") list.push([r ? `L${r.replace("-", " to ")}` : `L${L}`, { screen: "layer" }]);
   if (screen === "memory" && m) list.push([`L${m.replace(".", "M")}`, { screen }]);
@@ -75,7 +75,7 @@ function crumbs() {
 }
 page.crumbs = crumbs;
 
-const mark = (m) => `${m.name}${m.revision ? `@${m.revision.slice(0, 8)}` : ""}`;
+const mark = (m) => m.name + (m.revision ? `@${m.revision.slice(0, 8)}` : "");
 page.mark = () => mark(page.model);
 
 function sizes(m) {

@@ -69,7 +69,7 @@ function writer(row) {
   const names = { attention: "Attention", ffn: "FFN", embedding: "Embedding", positions: "Positions", head: "Head", memory: "Memory" };
   if (row.layer === null) return names[kind] || row.label;
   const index = row.index === null ? "" : `.${row.index}`;
-  return `${names[kind] && !row.label.includes("bias") ? names[kind] : row.label.replace(/ \d.*$/, "")} ${row.layer}${index}${row.source === null ? "" : ` from ${row.source}`}`;
+  return `${names[kind] && !row.label.includes("bias") ? names[kind] : row.label.replace(/ \d.*$/, "")} ${row.layer}${index}${row.source === null ? "" : " from " + row.source}`;
 }
 
 /** A logit as the sum of its writers, drawn; the sum and its error stand below. */

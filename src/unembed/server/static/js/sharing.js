@@ -7,9 +7,9 @@ const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 const python = (text) => JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 const call = (e) => {
-  const where = e.positions === "all" ? "" : `, positions=${Array.isArray(e.positions) ? `[${e.positions.join(", ")}]` : '"last"'}`;
+  const where = e.positions === "all" ? "" : ", positions=" + (Array.isArray(e.positions) ? `[${e.positions.join(", ")}]` : '"last"');
   const name = e.target === "head" ? "scale_head" : { set: "set_coefficient", scale: "scale_coefficient", add: "add_to_coefficient" }[e.action];
-  return `unembed.${name}(${e.layer}, ${e.index}, ${Number.isInteger(e.value) ? `${e.value}.0` : e.value}${where})`;
+  return `unembed.${name}(${e.layer}, ${e.index}, ${Number.isInteger(e.value) ? e.value + ".0" : e.value}${where})`;
 };
 
 /** The state as a Python program. */
@@ -20,7 +20,7 @@ export function asPython(page) {
   if (edits.length) lines.push(`edits = [${edits.map(call).join(", ")}]`);
   const given = edits.length ? ", edits=edits" : "";
   if (now.screen === "memory" && now.m) lines.push(`print(lm.values.top_tokens(${now.m.replace(".", ", ")}))`);
-  else if (now.screen === "intervene") lines.push(`print(lm.generate(${python(now.p)}${edits.length ? ", edits" : ""}, max_new_tokens=${now.n || 30}${now.seed ? `, seed=${now.seed}` : ""}))`);
+  else if (now.screen === "intervene") lines.push(`print(lm.generate(${python(now.p)}${edits.length ? ", edits" : ""}, max_new_tokens=${now.n || 30}${now.seed ? ", seed=" + now.seed : ""}))`);
   else {
     lines.push(`trace = lm.trace(${python(now.p)}${given})`);
     if (now.L !== "") lines.push(`print(trace.sub_updates(${now.L}, ${now.pos || -1}))`);
@@ -37,7 +37,7 @@ export function asCommand(page) {
   const sets = activeEdits().filter((e) => e.action === "set" && e.positions === "all").map((e) => ` --set ${e.layer}.${e.index}=${e.value}`).join("");
   const layer = now.screen === "layer" && now.L !== "" ? ` --layer ${now.L}` : "";
   const token = now.t ? ` --token ${quote(now.t)}` : "";
-  return `unembed trace ${quote(now.p)}${now.pos === "" ? "" : ` --position ${now.pos}`}${layer}${token}${sets}${model}`;
+  return `unembed trace ${quote(now.p)}${now.pos === "" ? "" : " --position " + now.pos}${layer}${token}${sets}${model}`;
 }
 
 /** Characters of an address beyond which a link names what the server keeps. */
@@ -76,7 +76,7 @@ export function cited(page) {
   const { p, pos, L } = state();
   const made = activeEdits().map((e) => call(e).replace("unembed.", ""));
   const at = [pos !== "" && `position ${pos}`, L !== "" && `layer ${L}`].filter(Boolean).join(", ");
-  return `unembed ${page.version}: ${page.mark()} (${page.model.family}, ${page.model.dtype}, on ${page.model.device})${page.model.index ? `, index ${page.model.index}` : ""}; prompt ${JSON.stringify(p)}${at && `, ${at}`}; ${made.length ? `edits ${made.join(", ")}` : "no edits"}; readings through the model's own final norm.`;
+  return `unembed ${page.version}: ${page.mark()} (${page.model.family}, ${page.model.dtype}, on ${page.model.device})${page.model.index ? ", index " + page.model.index : ""}; prompt ${JSON.stringify(p)}${at && ", " + at}; ${made.length ? "edits " + made.join(", ") : "no edits"}; readings through the model's own final norm.`;
 }
 
 /** Offer a file. */
@@ -147,7 +147,7 @@ async function savePage(name, page) {
   for (const el of copy.querySelectorAll("button, input, textarea, select")) if (el.tagName === "TEXTAREA" || el.tagName === "INPUT") el.replaceWith(h("p", { class: "tok" }, el.value || ""));
   const escape = (text) => h("p", { text }).innerHTML;
   const head = `<meta charset="utf-8"><title>${escape(name)} · unembed</title><style>${await styles()}\nbody { display: block; padding: 20px; }</style>`;
-  save(`${name}.html`, `<!doctype html><html lang="en" class="unembed"><head>${head}</head><body>${copy.outerHTML}<p class="faint">${escape(`${page.mark()} · ${asCommand(page)}`)}</p></body></html>`, "text/html");
+  save(`${name}.html`, `<!doctype html><html lang="en" class="unembed"><head>${head}</head><body>${copy.outerHTML}<p class="faint">${escape(page.mark() + " · " + asCommand(page))}</p></body></html>`, "text/html");
 }
 
 async function chart() {

@@ -4,7 +4,7 @@ import { edits, go, setEdits, watch } from "./state.js";
 
 export const verb = (e) => (e.action === "set" ? `set ${short(e.value)}` : e.action === "add" ? `${e.value < 0 ? "−" : "+"}${short(Math.abs(e.value))}` : e.value === 0 ? "off" : `×${short(e.value)}`);
 const short = (x) => String(Number(x.toPrecision(4))).replace("-", "−");
-const scope = (e) => (e.positions === "all" ? "everywhere" : e.positions === "last" ? "at the last token" : `at ${e.positions.length > 3 ? `${e.positions[0]} to ${e.positions.at(-1)}` : e.positions.join(", ")}`);
+const scope = (e) => (e.positions === "all" ? "everywhere" : e.positions === "last" ? "at the last token" : "at " + (e.positions.length > 3 ? `${e.positions[0]} to ${e.positions.at(-1)}` : e.positions.join(", ")));
 export const name = (e) => `L${e.layer}${e.target === "head" ? "H" : "M"}${e.index}`;
 
 /** What the edits were before each change, and what was undone. */

@@ -169,7 +169,7 @@ export function mount(el, data, options = {}) {
 
   function cellAt(r, c, row) {
     const cell = data.rows[r].cells[c];
-    const el = div(`cell q${cell.q}${cell.cls ? ` ${cell.cls}` : ""}${cell.same ? " same" : ""}`);
+    const el = div(`cell q${cell.q}${cell.cls ? " " + cell.cls : ""}${cell.same ? " same" : ""}`);
     el.id = `${id}-${r}-${c}`;
     el.setAttribute("role", "gridcell");
     el.setAttribute("aria-colindex", String(c + 2));
@@ -274,7 +274,7 @@ export function mount(el, data, options = {}) {
       for (const [r, row] of painted)
         for (const [c, cell] of row.cells) {
           const { q, cls, same, name } = data.rows[r].cells[c];
-          const wanted = `cell q${q}${cls ? ` ${cls}` : ""}${same ? " same" : ""}`;
+          const wanted = `cell q${q}${cls ? " " + cls : ""}${same ? " same" : ""}`;
           if (cell.className !== wanted) cell.className = wanted;
           if (cell.getAttribute("aria-label") !== name) cell.setAttribute("aria-label", name);
         }

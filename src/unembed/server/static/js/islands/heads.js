@@ -23,7 +23,7 @@ export function matrix(el, data, options = {}) {
     const shown = rank < (data.top ?? flat.length);
     const title = `L${layer}H${head}: ${score.toPrecision(3)}, ${rank + 1} of ${flat.length}`;
     const q = Math.round((16 * Math.max(0, size(score))) / most);
-    return h("button", { class: `${!shown ? "q0" : score < 0 && signed ? `w${Math.ceil((6 * q) / 16)}` : `q${q}`}${data.chosen && here ? " on" : ""}`, type: "button", role: "gridcell", tabindex: here ? 0 : -1, data: { at: `${layer}.${head}` }, title, "aria-label": title, onclick: () => options.onpick?.(layer, head) },
+    return h("button", { class: (!shown ? "q0" : score < 0 && signed ? `w${Math.ceil((6 * q) / 16)}` : `q${q}`) + (data.chosen && here ? " on" : ""), type: "button", role: "gridcell", tabindex: here ? 0 : -1, data: { at: `${layer}.${head}` }, title, "aria-label": title, onclick: () => options.onpick?.(layer, head) },
       !shown ? "" : Math.abs(score) < 0.005 ? "·" : score.toFixed(2).replace("0.", ".").replace("-", "−"));
   })));
   fill(el, lines.reverse());
@@ -50,7 +50,7 @@ export function pattern(el, data) {
     row.forEach((w, src) => {
       if (src < from) return;
       svg.append(s("rect", { x: edge + (src - from) * size, y: edge + dst * size, width: size - 1, height: size - 1, rx: 1.5, class: `q${Math.round(16 * Math.sqrt(Math.max(0, Math.min(1, w))))}${data.marked?.(dst, src) ? " on" : ""}` },
-        s("title", {}, `${visible(data.tokens[dst])} reads ${visible(data.tokens[src])}: ${(data.said || ((x) => `${(100 * x).toFixed(1)} %`))(w)}`)));
+        s("title", {}, `${visible(data.tokens[dst])} reads ${visible(data.tokens[src])}: ${(data.said || ((x) => (100 * x).toFixed(1) + " %"))(w)}`)));
     });
   });
   if (size >= 9)

@@ -162,7 +162,7 @@ export function render(root, page) {
           const same = ids.base[i] === ids.edit[i] && !diverged;
           const here = line.side === "edit" && !same && !diverged;
           if (here) diverged = true;
-          pane.append(h("span", { class: here ? "diverges" : line.side === "edit" && same ? "common" : "", title: `${percent(line.probability)}; then ${line.candidates.slice(0, 4).map((c) => `${visible(c[1])} ${percent(c[2])}`).join(", ")}` }, line.token));
+          pane.append(h("span", { class: here ? "diverges" : line.side === "edit" && same ? "common" : "", title: `${percent(line.probability)}; then ${line.candidates.slice(0, 4).map((c) => visible(c[1]) + " " + percent(c[2])).join(", ")}` }, line.token));
         } else if (line.kind === "summary") {
           fill(summary, line.edits.length ? (line.diverges_at === null ? "The continuations are the same." : `They part at new token ${line.diverges_at}.`) : "");
           runs();

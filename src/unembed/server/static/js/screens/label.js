@@ -29,7 +29,7 @@ export function render(root, page) {
 
   const load = () => pane(stage, async () => {
     queue = await api.get("/annotations/queue", { ...settings(), author: who.value }, { channel: "queue", fresh: true });
-    progress.textContent = `${queue.done.length} of ${queue.items} done${who.value ? ` by ${who.value}` : ""}. The queue is blind: among values stand random vectors.`;
+    progress.textContent = `${queue.done.length} of ${queue.items} done${who.value ? " by " + who.value : ""}. The queue is blind: among values stand random vectors.`;
     const done = new Set(queue.done);
     const left = Array.from({ length: queue.items }, (_, i) => i).filter((i) => !done.has(i));
     const next = left.find((i) => i > (item?.number ?? -1)) ?? left[0];

@@ -62,7 +62,7 @@ export function rowsOf(t, seen, only) {
         return {
           id, prob, rank, nats, followed, text: seen.texts[id], q, cls, glyph,
           same: !!below && below.cells[p].id === id && !glyph && n < to,
-          name: `Layer ${n} ${post ? "after FFN" : "after attention"}, position ${p} ${visible(t0.token)}: first ${visible(seen.texts[id])} ${percent(prob)}, answer at place ${place(rank)}${nats === null ? "" : `, ${num(nats)} nats`}${followed === null ? "" : `, ${visible(t.followed.token)} ${percent(followed)}`}${kinds.map((kind) => `, ${kind} here`).join("")}`,
+          name: `Layer ${n} ${post ? "after FFN" : "after attention"}, position ${p} ${visible(t0.token)}: first ${visible(seen.texts[id])} ${percent(prob)}, answer at place ${place(rank)}${nats === null ? "" : ", " + num(nats) + " nats"}${followed === null ? "" : ", " + visible(t.followed.token) + " " + percent(followed)}${kinds.map((kind) => ", " + kind + " here").join("")}`,
         };
       });
       found.unshift({ label: post ? `Layer ${n}` : "", sub: post ? "" : "after attention", cls: post ? "" : "mid", n, point: one.point, cells });

@@ -56,7 +56,7 @@ export function render(root, page) {
     timer = setTimeout(async () => {
       try {
         const { ids, tokens, limit, changed } = await api.get("/tokenize", { text: box.value }, { channel: "tokenize" });
-        count.textContent = `${ids.length} token${ids.length === 1 ? "" : "s"}${limit ? ` of ${limit}` : ""}${changed === null ? "" : `; the tokenizer changes the text from “${box.value.slice(changed, changed + 12)}” on`}`;
+        count.textContent = `${ids.length} token${ids.length === 1 ? "" : "s"}${limit ? " of " + limit : ""}${changed === null ? "" : "; the tokenizer changes the text from “" + box.value.slice(changed, changed + 12) + "” on"}`;
         strip(typedTokens, { tokens: box.value === state().p ? [] : tokens });
       } catch (error) {
         api.fail(error);
@@ -90,7 +90,7 @@ export function render(root, page) {
       page.tokens = t.data.tokens.map((one) => one.token);
       page.crumbs();
       typedTokens.replaceChildren();
-      count.textContent = `${t.data.tokens.length} tokens${t.model.n_ctx ? ` of ${t.model.n_ctx}` : ""}`;
+      count.textContent = `${t.data.tokens.length} tokens${t.model.n_ctx ? " of " + t.model.n_ctx : ""}`;
       drawControls();
       drawGrid();
       performance.mark("unembed-grid");
