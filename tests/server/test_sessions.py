@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 from starlette.testclient import TestClient
@@ -54,5 +55,5 @@ def test_a_folder_that_takes_no_file_still_gives_a_link(tmp_path):
     assert kept.put("a", "#/trace") is False and kept.get("a") is None
     held = KeptAddresses(tmp_path)
     assert held.put("a", "#/trace") and held.put("a", "#/heads") and held.get("a") == "#/trace"
-    with sqlite3.connect(held.path) as connection, pytest.raises(sqlite3.DatabaseError, match="append-only"):
+    with closing(sqlite3.connect(held.path)) as connection, pytest.raises(sqlite3.DatabaseError, match="append-only"):
         connection.execute("DELETE FROM sessions")

@@ -24,7 +24,8 @@ def listening(host: str, port: int) -> socket.socket:
     found: socket.socket | None = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        found = socket.socket(family, socket.SOCK_STREAM)
+        # Told by name that it is TCP: asyncio turns off Nagle's algorithm for no other, and every answer waits 40 ms.
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
         found.listen()
