@@ -259,7 +259,7 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
 
 
 _ASKED = (
-    ("a trace of 32 tokens", "trace", "#/trace?p={}", lambda k: prompt(32, 7000 + k), 100),
+    ("a trace of 32 tokens, its grid drawn", "trace", "#/trace?p={}", lambda k: prompt(32, 7000 + k), 100),
     ("the popover of a cell, another position", "position", "#/trace?p={}&pos={}", lambda k: (_SAME, k % 30), 100),
     ("another layer", "select", "#/layer?p={}&L={}", lambda k: (_SAME, k % 6), 100),
     ("a memory card", "memory", "#/memory?p={}&m={}", lambda k: (_SAME, f"L{k % 6}D{k + 50}"), 100),
@@ -278,7 +278,8 @@ def asked(page, server: Server, samples: int, what: str, name: str, where: str, 
 
     times = "(name) => performance.getEntriesByName(name, 'measure').map((one) => one.duration)"
     go(-1)
-    page.wait_for_timeout(1000)
+    page.wait_for_timeout(500)
+    page.wait_for_load_state("networkidle")  # what is read once, WordNet among it, takes seconds
     page.evaluate("performance.clearMeasures()")
     for k in range(samples):
         go(k)

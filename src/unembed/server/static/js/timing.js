@@ -2,7 +2,7 @@
 import { button, h, modal } from "./dom.js";
 
 /** What an interaction is called, by the first key of the state that it changes, and its limit in milliseconds. */
-const CLASSES = { screen: ["open a screen", 100], p: ["trace", 100], iv: ["trace", 100], off: ["trace", 100], metric: ["recolour", 50], stages: ["recolour", 50], diff: ["recolour", 50], pins: ["pin", 100], pos: ["position", 100], t: ["position", 100], L: ["select", 50], st: ["select", 50], r: ["select", 50], m: ["memory", 100] };
+const CLASSES = { screen: ["open a screen", 100], metric: ["recolour", 50], stages: ["recolour", 50], diff: ["recolour", 50], pins: ["pin", 100], pos: ["position", 100], t: ["position", 100], L: ["select", 50], st: ["select", 50], r: ["select", 50], m: ["memory", 100] };
 
 /** Begin a span; call what comes back when all is drawn. */
 export function span(name) {
@@ -21,7 +21,7 @@ export function changed(now, before) {
 
 /** The spans of this page, by class. */
 export function panel(table) {
-  const limits = Object.fromEntries([...Object.values(CLASSES), ["sort", 50]]);
+  const limits = Object.fromEntries([...Object.values(CLASSES), ["trace", 100], ["sort", 50]]);
   const found = Map.groupBy(performance.getEntriesByType("measure").filter((one) => one.name in limits), (one) => one.name);
   const rows = [...found].map(([name, list]) => {
     const times = list.map((one) => one.duration).sort((a, b) => a - b);

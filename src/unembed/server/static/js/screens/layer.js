@@ -30,6 +30,7 @@ export function render(root, page) {
   let data = null;
   let view = null;
   let wanted = 20;
+  let made = {};
   const title = h("h1", {});
   const crumbs = h("div", { class: "soft" });
   const tokens = h("div", { "aria-label": "Positions" });
@@ -90,6 +91,7 @@ export function render(root, page) {
     function column(name, now, from, rank) {
       return h("div", {}, h("h3", {}, name), candidates(now, { from, n: 10, onpick: pick, rank }));
     }
+    made = {};
     drawList();
     if (view.accounts[0]) account(books, view.accounts[0], data.tokens);
   }
@@ -105,7 +107,9 @@ export function render(root, page) {
     const shown = all.filter((u) => ({ for: u.score > 0, against: u.score <= 0, named: !isHead(u) && !!nameOf(u), unnamed: isHead(u) || !nameOf(u) })[side] ?? true).sort((a, b) => by(b) - by(a));
     const value = sort === "effect" || part === "both" ? (u) => u.score : (u) => (u.coefficient < 0 ? -u.share : u.share);
     const largest = Math.max(...all.map((u) => Math.abs(value(u))), 1e-9);
-    fill(list, shown.map((u) => subUpdate(u, { most: largest, target: view.target.token, value: value(u) })));
+    // A row is made once: sorted anew it only moves, and what was open in it stays open.
+    const row = (u) => (made[[isHead(u), u.index, value(u) / largest]] ??= subUpdate(u, { most: largest, target: view.target.token, value: value(u) }));
+    fill(list, shown.map(row));
     if (!updates.length && part !== "heads") list.prepend(h("li", { class: "note" }, model.can.memories ? "No sub-updates." : "This model has no FFN, or its memories belong to experts; a layer of a mixture cannot be read as one set of memories."));
     done();
     const sum = (of) => updates.reduce((total, u) => total + of(u), 0);

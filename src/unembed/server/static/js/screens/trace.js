@@ -6,6 +6,7 @@ import { token, visible, mount as strip } from "../islands/tokens.js";
 import * as grid from "../islands/grid.js";
 import * as tray from "../tray.js";
 import * as tour from "../tour.js";
+import { span as timed } from "../timing.js";
 import { METRICS, greatest, rowsOf } from "./trace-rows.js";
 import { pinned, race as raceOf } from "./trace-race.js";
 import { drawCell, drawSpan } from "./trace-cell.js";
@@ -73,6 +74,7 @@ export function render(root, page) {
   async function load() {
     const now = state();
     const text = prompt();
+    const drawn = timed("trace");
     if (document.activeElement !== box || !box.value) box.value = text;
     host.classList.add("waiting");
     t.spread = t.followed = null;
@@ -94,7 +96,9 @@ export function render(root, page) {
       drawControls();
       drawGrid();
       performance.mark("unembed-grid");
-      await Promise.all([position(), spreads()]);
+      drawn();
+      await position();
+      spreads(); // reads the whole stream once more, which the rest of the page does not wait for
       if (!now.p && !example) turn({ p: text });
     } catch (error) {
       if (error.code !== "superseded") {
