@@ -119,7 +119,7 @@ export function render(root, page) {
     if (part !== "heads" && updates.length && rest > 0) list.append(h("li", { class: "faint" }, `${rest.toLocaleString("en")} other memories: ${percent(Math.max(0, 1 - held))} of the update's size`, ffn && `, ${signed(ffn.share - sum((u) => u.score))} to the logit with the FFN's bias`));
     fill(listNote, `Ranked by ${formula}. `, part !== "heads" && updates.length > 0 && [`The ${updates.length} memories listed are ${percent(held)} of the FFN's update. `,
       rest > 0 && !most && wanted < MOST && button("Show more", () => ((wanted = Math.min(MOST, wanted * 4)), open()), { class: "quiet" }),
-      button(most ? "Show all listed" : "Show until 90 %", () => turn({ most: most ? "" : "90" }), { class: "quiet" })]);
+      button(most ? `Show the first ${wanted}` : "Show until 90 %", () => turn({ most: most ? "" : "90" }), { class: "quiet" })]);
     fill(table, asTable("As a table", ["writer", "coefficient", "length", "share", "effect on target", "promotes"], () => shown.map((u) => [`L${u.layer}${isHead(u) ? "H" : "M"}${u.index}`, u.coefficient ?? "", u.norm, u.share, u.score, u.top_tokens.slice(0, 6).map(visible).join(" ")])));
   }
 
