@@ -88,7 +88,7 @@ from pathlib import Path
 
 import numpy as np, torch, unembed
 from tests.families import build
-from unembed import steering
+from unembed import early_exit, steering, toxicity
 from unembed.errors import UnembedError
 from unembed.sweeps import TopTriggers
 
@@ -180,6 +180,22 @@ for ask, hostile in (
     (entries.top_of_row, PLACES),
     (lambda x: entries.top_of_column(0, x), (0, *PLACES)),
     (entries.quantile_of, (None, "0", [], {}, float("nan"))),
+    (wren.encode, (True, 1, 1.5, b"x", ["a"], {"a": 1})),
+    (lambda x: unembed.load("wren", device=x), (3.5, [], {})),
+    (unembed.value_readings, MODELS),
+    (unembed.value_concepts, MODELS),
+    (lambda x: unembed.value_concepts(wren, x), (True, 1, "x", [1], [(1,)], [(0, 0, 0)], [None])),
+    (lambda x: steering.steer(x, "a", [unembed.set_coefficient(0, 0, 1.0)]), MODELS),
+    (lambda x: steering.steer(wren, "a", x), EDITS),
+    (lambda x: steering.promoting(x, ["month"]), MODELS),
+    (lambda x: steering.promoting(wren, x), (None, 1, "x", [None], [1])),
+    (lambda x: steering.perplexity(x, []), MODELS),
+    (early_exit.fit, MODELS),
+    (early_exit.examples, MODELS),
+    (lambda x: early_exit.compare(x, ["a"]), (None, "rule.npz", wren)),
+    (lambda x: early_exit.generate(x, "a"), (None, "rule.npz", wren)),
+    (lambda x: toxicity.evaluate(x, ["a"], ["b"], None), MODELS),
+    (lambda x: toxicity.evaluate(wren, x, ["b"], None), (None, 1, "x")),
 ):
     for given in hostile:
         try:

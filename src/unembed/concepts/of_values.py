@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,11 +17,12 @@ from torch import Tensor
 
 from unembed.concepts.classes import COUNTED, KINDS, Classes
 from unembed.concepts.finding import MOST_EXPECTED, Concept, coverage, find_concepts
-from unembed.errors import InvalidInput, seeded, whole
+from unembed.errors import InvalidInput, seeded, several, whole
 from unembed.lens import read
 from unembed.memories.clusters import cluster
 from unembed.memories.values import values_of
 from unembed.models.decoder import Decoder
+from unembed.models.opened import opened
 from unembed.results import Passport, Table
 
 TOP = 30
@@ -164,6 +166,14 @@ def sample_memories(
     return chosen
 
 
+def _pair(memory: object) -> tuple[Any, ...]:
+    """The layer and the index of a memory, which are two."""
+    pair = several("memories", memory)
+    if len(pair) != 2:
+        raise InvalidInput(f"memory {pair!r:.60}", why="it is no layer and index", instead="Give [(3, 17)] or such")
+    return pair
+
+
 def value_concepts(
     lm: Decoder,
     memories: Sequence[tuple[int, int]] | None = None,
@@ -192,7 +202,11 @@ def value_concepts(
         Unsupported: the model has no memories.
         InvalidInput: the model has no tokenizer.
     """
-    chosen = sample_memories(lm, per_layer, seed, layers) if memories is None else [lm.memory(*m) for m in memories]
+    lm = opened(lm)
+    if memories is None:
+        chosen = sample_memories(lm, per_layer, seed, layers)
+    else:
+        chosen = [lm.memory(*_pair(m)) for m in several("memories", memories)]
     if not chosen:
         raise InvalidInput("concepts of no memories", instead="Name at least one, or none to have them drawn")
     return vector_concepts(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, NotFinite, whole
 from unembed.models.decoder import Decoder
+from unembed.models.opened import opened
 from unembed.stream.edits import Edit
 from unembed.stream.watch import memory_guard, watch
 
@@ -39,6 +40,7 @@ def windows(
     Raises:
         InvalidInput: fewer than two tokens.
     """
+    lm = opened(lm)
     size = min(whole("window", window or 512, 2), lm.n_ctx or 10**9)
     # Characters are never fewer than a quarter of a token here, so a long file is not tokenised for nothing.
     ids = lm.vocabulary.encode(text if max_tokens is None else text[: 16 * max_tokens + 64])[0][:max_tokens]
@@ -76,6 +78,7 @@ def perplexity(
 
     Memory: logits of 4,096 tokens at a time.
     """
+    lm = opened(lm)
     if isinstance(rows, str):
         raise InvalidInput(
             "perplexity of a text", why="it is asked of windows of tokens", instead="Give windows(lm, text)"

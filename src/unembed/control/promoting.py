@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput, several, string, whole
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
+from unembed.models.opened import opened
 from unembed.stream.run import run
 
 LISTED = 30
@@ -91,14 +92,13 @@ def promoting(lm: Decoder, words: Sequence[str], top: int = 5, *, preview: int =
 
     Memory: one score for each value and form.
     """
+    lm = opened(lm)
     top = whole("top", top)
-    if isinstance(words, str):
-        raise InvalidInput(f"words {words[:60]!r}", why="they are a list", instead="Give ['happy', 'thank']")
-    return [found for word in words for found in _promoting_one(lm, word, top, preview)]
+    return [found for word in several("words", words) for found in _promoting_one(lm, word, top, preview)]
 
 
 def _promoting_one(lm: Decoder, word: str, top: int, preview: int) -> list[Promoter]:
-    ids = torch.tensor(forms(lm, word), device=lm.device)
+    ids = torch.tensor(forms(lm, string("word", word)), device=lm.device)
     columns = lm.weights.W_U[:, ids]
     scores = torch.stack([written_values(lm, n).to(columns) @ columns for n in range(lm.n_layers)]).float()
     best, form = scores.max(dim=-1)
@@ -163,6 +163,7 @@ def firing(
         top: prefixes for each memory.
         context: tokens shown before the last one.
     """
+    memories = [lm.memory(*m) for m in memories]
     layers = sorted({layer for layer, _ in memories})
     seen: dict[tuple[int, int], list[tuple[float, str]]] = {m: [] for m in memories}
     limit = lm.n_ctx or 512

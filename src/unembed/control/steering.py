@@ -14,8 +14,9 @@ import torch
 from unembed.control.edits_file import load_edits, save_edits
 from unembed.control.perplexity import default_text, perplexity, windows
 from unembed.control.promoting import Promoter, firing, promoting, words_of
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput, several, whole
 from unembed.models.decoder import Decoder
+from unembed.models.opened import opened
 from unembed.results import Passport, Table
 from unembed.stream.edits import Edit, scale_coefficient, set_coefficient
 from unembed.stream.generate import generate
@@ -91,6 +92,7 @@ def steer(
         InvalidInput: no edits, or several samples without a seed.
         NotFinite: the edits make the logits overflow.
     """
+    lm, edits = opened(lm), several("edits", edits)
     if not edits:
         raise InvalidInput("nothing to steer with", instead="Give at least one edit, or words to promote or suppress")
     samples = whole("samples", samples, most=10_000)
@@ -108,7 +110,7 @@ def steer(
         before, after = perplexity(lm, rows), perplexity(lm, rows, edits)
     return Steered(
         prompt,
-        tuple(edits),
+        edits,
         tuple(text[len(prompt) :] for text in plain),
         tuple(text[len(prompt) :] for text in edited),
         table,

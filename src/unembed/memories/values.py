@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from unembed.errors import InvalidInput, whole
 from unembed.lens import COLUMNS, ROWS, read, top_k
 from unembed.models.decoder import Decoder
+from unembed.models.opened import opened
 
 _AT_ONCE = 8 * ROWS
 """Values between two reports of progress. Offloaded, W_U is fetched for each such lot."""
@@ -76,6 +77,7 @@ def value_readings(
 
     Memory: the result (layers * d_mlp * k ids and scores), plus 1,024 * 4,096 scores at a time.
     """
+    lm = opened(lm)
     if basis == "frozen":
         raise InvalidInput("basis 'frozen' for values", why="a value has no run", instead="Use 'raw' or 'final'")
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))

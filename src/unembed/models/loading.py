@@ -103,7 +103,7 @@ def _check_device(device: str | torch.device | None) -> None:
     try:
         is_real = torch.empty(1, device=device).device.type != "meta"
         why = "it holds no numbers"
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was compiled with CUDA
+    except (RuntimeError, TypeError, AssertionError) as error:  # torch asserts that it was compiled with CUDA
         is_real, why = False, str(error).splitlines()[0][:120]
     if not is_real:
         raise InvalidInput(f"device {str(device)!r}", why=why, instead="Use cpu, or one that unembed doctor lists")

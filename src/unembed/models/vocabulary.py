@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from unembed.errors import InvalidInput, NotOneToken
+from unembed.errors import InvalidInput, NotOneToken, string
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _WORD_MARK = "\u2581"
@@ -41,7 +41,7 @@ class Vocabulary:
         Raises:
             InvalidInput: it is empty, holds no token, or holds half of a surrogate pair, as damaged bytes decode to.
         """
-        if not text:
+        if text is None or not string("prompt", text):
             raise InvalidInput("the prompt is empty", instead="Give at least one word")
         if not _is_unicode(text):
             raise InvalidInput(

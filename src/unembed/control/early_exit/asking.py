@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unembed.control.early_exit.calibration import exits
 from unembed.control.early_exit.examples import Examples
-from unembed.control.early_exit.exits import Exit, Score
+from unembed.control.early_exit.exits import Exit, Score, an_exit
 from unembed.control.early_exit.leaving import leaving
 from unembed.models.decoder import Decoder
 
@@ -69,7 +69,7 @@ def decision_cost(
         rounds: of passes with and without asking, one after the other; the fastest of either counts.
         clock: what tells the time.
     """
-    lm = rule.lm
+    lm = an_exit(rule).lm
     ids = lm.encode(prompt)
     asked = _Asked(lm, _Unheeded(rule.score), np.where(rule.thresholds == np.inf, np.finfo(float).max, rule.thresholds))
     decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model

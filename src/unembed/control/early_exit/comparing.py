@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from unembed.control.early_exit.exit_rule import ExitRule
+from unembed.control.early_exit.exits import an_exit
 from unembed.control.early_exit.leaving import leaving
 from unembed.control.early_exit.promising import judged
 from unembed.control.steering import passport
@@ -40,7 +41,7 @@ def compare(
         `time_per_layers_saved` and `body_per_layers_saved`. Agreement: share of new tokens that the full model would
         have chosen after the same text. Perplexity of either continuation under the full model.
     """
-    lm = rule.lm
+    lm = an_exit(rule).lm
     whole: dict[str, list[float]] = {"full": [], "early": []}
     body: dict[str, list[float]] = {"full": [], "early": []}
     saved: list[int] = []

@@ -20,6 +20,7 @@ from unembed.errors import InvalidInput, seeded, whole
 from unembed.memories.events import saturation_layer
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder
+from unembed.models.opened import opened
 from unembed.results import Table
 from unembed.stream.run import forward_arguments
 from unembed.stream.watch import Callback, watch
@@ -115,9 +116,10 @@ def examples(
 
     Memory: 2 * n * layers * d_model floats, and a batch's activations.
     """
+    lm = opened(lm)
     n, seed = whole("n", n), seeded(seed)
-    opened = open_corpus(corpus)
-    segments = [s for s in opened.segments(lm) if len(s.tokens) - s.lead >= 2]
+    texts = open_corpus(corpus)
+    segments = [s for s in texts.segments(lm) if len(s.tokens) - s.lead >= 2]
     if not segments:
         raise InvalidInput("no examples", why="no sentence of the corpus has two tokens", instead="Give more text")
     generator = torch.Generator().manual_seed(seed)
@@ -137,7 +139,7 @@ def examples(
     parts.append(seen(lm, [rows[j] for j in batch]))
     places += batch
     ordered = joined(parts)[torch.tensor(places).argsort()]
-    return replace(ordered, corpus=opened.fingerprint)
+    return replace(ordered, corpus=texts.fingerprint)
 
 
 def joined(parts: Sequence[Examples]) -> Examples:

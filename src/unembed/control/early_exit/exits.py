@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from unembed.control.early_exit.examples import Examples
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 
 
@@ -61,3 +62,14 @@ class Exit(Protocol):
     def at(self, threshold: float) -> Exit:
         """The same with one threshold for all layers."""
         ...
+
+
+def an_exit(rule: Any) -> Exit:
+    """The rule, if it is one, and not the path of one that was saved.
+
+    Raises:
+        InvalidInput: it is something else.
+    """
+    if not isinstance(rule, Exit):
+        raise InvalidInput(f"rule {rule!r:.60}", why="it is no exit", instead="Fit one, or give what load returns")
+    return rule

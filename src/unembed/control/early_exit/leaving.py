@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from unembed.control.early_exit.examples import before_point
-from unembed.control.early_exit.exits import Exit
+from unembed.control.early_exit.exits import Exit, an_exit
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.stream.watch import Callback, watch
@@ -37,7 +37,7 @@ def leaving(rule: Exit) -> Iterator[list[int]]:
     Batches of one row only, with a KV cache, which is complete again at the end. Yields the list that receives each
     token's last block computed.
     """
-    lm = rule.lm
+    lm = an_exit(rule).lm
     state = _Pass(rule)
     taps: dict[tuple[str, int], Callback] = {}
 

@@ -21,8 +21,9 @@ from unembed.control.toxicity.prompts import Prompt
 from unembed.control.toxicity.scorers import ATTRIBUTES, Scorer
 from unembed.control.toxicity.self_debiasing import DECAY, PREFIXES, SelfDebiasing
 from unembed.control.toxicity.word_filter import WordFilter
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, several
 from unembed.models.decoder import Decoder
+from unembed.models.opened import opened
 from unembed.results import Table
 from unembed.stream.edits import Edit
 from unembed.stream.generate import generate
@@ -133,6 +134,7 @@ def evaluate(
     Raises:
         InvalidInput: no prompts or arms, two arms of one name, or several samples without a seed.
     """
+    lm, prompts, arms = opened(lm), several("prompts", prompts), several("arms", arms)
     if not prompts or not arms:
         raise InvalidInput("nothing to evaluate", why=f"{len(prompts)} prompts and {len(arms)} arms were given")
     if len({arm.name for arm in arms}) < len(arms):
