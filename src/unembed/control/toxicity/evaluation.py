@@ -24,7 +24,7 @@ from unembed.control.toxicity.word_filter import WordFilter
 from unembed.errors import InvalidInput, several
 from unembed.models.decoder import Decoder
 from unembed.models.opened import opened
-from unembed.results import Table
+from unembed.results import Table, make_folder
 from unembed.stream.edits import Edit
 from unembed.stream.generate import generate
 
@@ -172,9 +172,7 @@ def _continuations(
     path = None
     done: dict[int, tuple[str, ...]] = {}
     if cache is not None:
-        folder = Path(cache)
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{_fingerprint(lm, prompts, arm, settings)}.jsonl"
+        path = make_folder(cache) / f"{_fingerprint(lm, prompts, arm, settings)}.jsonl"
         done = dict(_stored(path))
     options = {k: v for k, v in settings.items() if k not in ("samples", "seed", "new_tokens", "batch")}
     size, samples, seed = settings["batch"], settings["samples"], settings["seed"]
