@@ -61,7 +61,12 @@ def during(world: World, arguments: list[str], seconds: float) -> Ended:
         if process.is_alive() and process.pid is not None:
             os.kill(process.pid, signal.SIGINT)
 
-    return forked(work, interrupt)
+    # The child has it until it sets its own: what a shell starts in the background ignores the signal, and would lose it.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return forked(work, interrupt)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def starting(seconds: float) -> Ended:
