@@ -61,7 +61,7 @@ def during(world: World, arguments: list[str], seconds: float) -> Ended:
         if process.is_alive() and process.pid is not None:
             os.kill(process.pid, signal.SIGINT)
 
-    # The child has it until it sets its own: what a shell starts in the background ignores the signal, and would lose it.
+    # The child has it until it sets its own: what a shell starts in the background ignores the signal.
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return forked(work, interrupt)
