@@ -183,7 +183,7 @@ export function render(root, page) {
 
   const runs = () => pane(history, async () => {
     const found = (await api.get("/runs", {}, { fresh: true })).runs.reverse();
-    fill(history, found.length ? h("ul", { class: "runs" }, found.slice(0, 12).map((r) => h("li", {}, h("input", { type: "checkbox", checked: picked.has(r.run), "aria-label": `Compare run ${r.run}`, onchange: () => pick(r.run) }), h("button", { type: "button", onclick: () => restore(r) }, h("b", {}, `${r.run} `), h("span", {}, h("span", { class: "faint" }, `${r.prompt.slice(-34)} `), made(r), h("span", { class: "faint" }, r.diverges_at === null ? "" : `, part at ${r.diverges_at}`)))))) : h("p", { class: "faint" }, "Every run stays here with its edits, until the server stops."));
+    fill(history, found.length ? h("ul", { class: "runs" }, found.slice(0, 12).map((r) => h("li", {}, h("input", { type: "checkbox", checked: picked.has(r.run), "aria-label": `Compare run ${r.run}`, onchange: () => pick(r.run) }), h("button", { type: "button", onclick: () => restore(r) }, h("b", {}, `${r.run} `), h("span", {}, h("span", { class: "faint" }, (r.prompt.length > 34 ? "… " + r.prompt.slice(-32) : r.prompt) + " "), made(r), h("span", { class: "faint" }, r.diverges_at === null ? "" : `, part at ${r.diverges_at}`)))))) : h("p", { class: "faint" }, "Every run stays here with its edits, until the server stops."));
     const two = found.filter((r) => picked.has(r.run)).reverse();
     if (two.length < 2) return fill(compared);
     const [a, b] = two.map((r) => r.texts.edit ?? r.texts.base);
