@@ -94,6 +94,7 @@ def forked(work: Callable[[], Any], meanwhile: Callable[[BaseProcess], None] = l
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  (pytest holds its own)
             sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            gc.callbacks.clear()  # hypothesis has one: Python that runs in the midst of C, where a Ctrl-C is swallowed
             # After a fork torch makes its threads anew, and fails where two threads ask at once: here one asks first.
             torch.set_num_threads(torch.get_num_threads())
             try:

@@ -41,7 +41,7 @@ def run(world: World, readers: int, repairs: int, seed: int, expected: dict[str,
 
 def _read(world: World, folder: Path, expected: dict[str, str], done: Any, out: Path) -> None:
     count: Counter[str] = Counter()
-    while not done.is_set() or not count["right"]:
+    while not done.is_set() or count["right"] < 10:  # once it is whole every answer is right
         for name, answer in answers(world, folder).items():
             if answer.startswith("refused: "):
                 count["refused"] += 1
