@@ -80,12 +80,13 @@ export function render(root, page) {
     t.spread = t.followed = null;
     try {
       const edits = activeEdits();
-      example = !now.p && !edits.length && now.pos === "" && !now.t ? await api.example() : null;
-      const [traced, before] = example ? [example.trace, null] : await Promise.all([
+      const kept = !now.p && !edits.length && now.pos === "" && !now.t ? await api.example() : null;
+      const [traced, before] = kept ? [kept.trace, null] : await Promise.all([
         api.trace(text, edits, { on: partly }),
         edits.length ? api.trace(text, [], { channel: "trace-plain" }) : null,
       ]);
       if (prompt() !== text) return;
+      example = kept; // not before its data are here or gone: the server does not know the trace of the example
       t.model = example ? example.model : page.model;
       t.data = traced;
       t.plain = before;
@@ -121,6 +122,7 @@ export function render(root, page) {
   /** The layers that have been read, while the others still are. */
   function partly(part) {
     host.classList.remove("waiting");
+    example = null;
     t.model = page.model;
     t.data = part;
     t.plain = t.spread = null;
