@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import shlex
@@ -50,23 +51,22 @@ def during(world: World, arguments: list[str], seconds: float) -> Ended:
     place = world.folder / "interrupted"
     place.mkdir(exist_ok=True)
 
+    ready = multiprocessing.get_context("fork").Event()
+
     def work() -> None:
         os.chdir(place)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.argv = ["unembed", *arguments]
+        ready.set()
         main()
 
     def interrupt(process: BaseProcess) -> None:
+        ready.wait(60)  # before it has a handler the signal would be lost, or would end it without a word
         process.join(seconds)
         if process.is_alive() and process.pid is not None:
             os.kill(process.pid, signal.SIGINT)
 
-    # The child has it until it sets its own: what a shell starts in the background ignores the signal.
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        return forked(work, interrupt)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return forked(work, interrupt)
 
 
 def starting(seconds: float) -> Ended:
