@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, OutOfRange, SumNotProved, integer, whole
+from unembed.errors import InvalidInput, SumNotProved, whole
 from unembed.lens import final_scale, logit_direction
 from unembed.models.decoder import Decoder
 from unembed.results.shown import Shown
 from unembed.stream.edits import Edit
-from unembed.stream.run import Run, Tokens, run
+from unembed.stream.run import Run, Tokens, position_of, run
 from unembed.stream.writers import Branch, attention_branch, memory_branch, source_values, tolerance
 
 BY: tuple[str, ...] = ("component", "head", "source", "memory")
@@ -117,18 +117,6 @@ def points_needed(lm: Decoder, by: str) -> tuple[str, ...]:
         points.append("position_embedding")
     extra = {"component": [], "head": ["z"], "source": ["z", "pattern", "attn_in"], "memory": ["coefficients"]}[by]
     return (*points, *extra)
-
-
-def position_of(run: Run, position: int, row: int = 0) -> int:
-    """A position of a row, counted from its first real token; negative from its last. As a column of the tensors.
-
-    Raises:
-        OutOfRange: the row has no such position.
-    """
-    real, position = run.attention_mask[row].nonzero()[:, 0], integer("position", position)
-    if not -len(real) <= position < len(real):
-        raise OutOfRange(f"position {position}", why=f"the prompt has {len(real)} tokens, 0 to {len(real) - 1}")
-    return int(real[position])
 
 
 @torch.no_grad()

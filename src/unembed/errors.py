@@ -191,6 +191,18 @@ def several(what: str, given: Any) -> tuple[Any, ...]:
     return tuple(given)
 
 
+def pair(what: str, given: Any) -> tuple[Any, Any]:
+    """A layer and an index in it, which are two; whether there are such is not looked at.
+
+    Raises:
+        InvalidInput: it is no pair.
+    """
+    items = several(what, given)
+    if len(items) != 2:
+        raise InvalidInput(f"{what} {given!r:.60}", why="it is not a pair", instead="Give (layer, index)")
+    return items[0], items[1]
+
+
 def file_path(given: Any) -> Path:
     """A path, checked; nothing is looked up.
 

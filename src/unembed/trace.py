@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.account import Account, account, points_needed, position_of
+from unembed.account import Account, account, points_needed
 from unembed.errors import InvalidInput, several, string, whole
 from unembed.lens import Reading, final_scale, joined, logit_direction, logits_of, read
 from unembed.memories.events import Event, events_of, moves_of
@@ -22,7 +22,7 @@ from unembed.names import POINTS, STREAM_POINTS
 from unembed.results import Passport
 from unembed.results.shown import Shown
 from unembed.stream.edits import Edit
-from unembed.stream.run import Run, Tokens, prepare, run
+from unembed.stream.run import Run, Tokens, position_of, prepare, run
 from unembed.stream.writers import attention_branch
 
 _TOP = 10

@@ -15,7 +15,7 @@ from unembed.attention.induction import Evidence, evidence
 from unembed.attention.matrices import HeadMatrices
 from unembed.attention.scores import ScoreTerms, score_terms
 from unembed.attention.skip_trigrams import Bugs, SkipTrigram, bugs, skip_trigrams
-from unembed.errors import InvalidInput, several
+from unembed.errors import InvalidInput, pair
 from unembed.models.decoder import Decoder
 from unembed.models.opened import opened
 from unembed.stream.run import Tokens
@@ -51,7 +51,7 @@ class Circuits(HeadMatrices):
         Raises:
             InvalidInput: the second head's layer is not after the first's.
         """
-        a, b = (self.checked(*_place(head), "raw") for head in (first, second))
+        a, b = (self.checked(*pair("head", head), "raw") for head in (first, second))
         if a[0] >= b[0]:
             raise InvalidInput(
                 f"virtual head of {a[0]}.{a[1]} and {b[0]}.{b[1]}",
@@ -94,13 +94,6 @@ class Circuits(HeadMatrices):
     def induction(self, basis: str = "raw", seed: int = 0, **options: Any) -> list[Evidence]:
         """Every head as a candidate for induction: its weights beside what it does; see `induction.evidence`."""
         return evidence(self, basis, seed, **options)
-
-
-def _place(head: Any) -> tuple[int, int]:
-    place = several("layer and head", head)
-    if len(place) != 2:
-        raise InvalidInput(f"head {head!r:.60}", why="it is not a pair", instead="Give (layer, head)")
-    return place[0], place[1]
 
 
 def circuits(lm: Decoder) -> Circuits:

@@ -19,9 +19,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.attention.frozen import FrozenRun, frozen_run, orders
-from unembed.errors import InvalidInput, OutOfMemory, OutOfRange, integer, whole
+from unembed.errors import InvalidInput, OutOfMemory, whole
 from unembed.models.decoder import Decoder
-from unembed.stream.run import Tokens
+from unembed.stream.run import Tokens, position_of
 
 Path = tuple[tuple[int, int], ...]
 _MOST = 2 << 30
@@ -115,10 +115,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
     n_batch, pos = frozen.run.tokens.shape
     if n_batch != 1:
         raise InvalidInput(f"{n_batch} prompts", why="a path expansion is of one")
-    position = integer("position", position)
-    if not -pos <= position < pos:
-        raise OutOfRange(f"position {position}", why=f"the prompt has {pos} tokens, 0 to {pos - 1}")
-    position %= pos
+    position = position_of(frozen.run, position)
     _check_room(lm, order, pos)
     labels, of_order, paths, vectors = [], [], [], []
     for label, _, written in frozen.constants:

@@ -16,8 +16,8 @@ from unembed.attention.frozen import frozen_run
 from unembed.attention.low_rank import LowRank
 from unembed.attention.matrices import HeadMatrices
 from unembed.attention.sides import embedding, unembedding
-from unembed.errors import InvalidInput, OutOfRange, integer
-from unembed.stream.run import Tokens, run
+from unembed.errors import InvalidInput
+from unembed.stream.run import Tokens, position_of, run
 
 
 class HeadCircuit(ABC):
@@ -66,9 +66,7 @@ class HeadCircuit(ABC):
         frozen = frozen_run(self.circuits.lm, tokens)
         if frozen.run.tokens.shape[0] != 1:
             raise InvalidInput(f"{frozen.run.tokens.shape[0]} prompts", why="an effect is asked of one")
-        pos, position = frozen.run.tokens.shape[1], integer("position", position)
-        if not -pos <= position < pos:
-            raise OutOfRange(f"position {position}", why=f"the prompt has {pos} tokens, 0 to {pos - 1}")
+        position = position_of(frozen.run, position)
         x = frozen.entering(self.path[0][0])
         for layer, head in self.path:
             x = frozen.layers[layer].heads(x)[:, head]

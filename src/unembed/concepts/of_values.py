@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from unembed.concepts.classes import COUNTED, KINDS, Classes
 from unembed.concepts.finding import MOST_EXPECTED, Concept, coverage, find_concepts
-from unembed.errors import InvalidInput, seeded, several, whole
+from unembed.errors import InvalidInput, pair, seeded, several, whole
 from unembed.lens import read
 from unembed.memories.clusters import cluster
 from unembed.memories.values import values_of
@@ -166,14 +165,6 @@ def sample_memories(
     return chosen
 
 
-def _pair(memory: object) -> tuple[Any, ...]:
-    """The layer and the index of a memory, which are two."""
-    pair = several("memories", memory)
-    if len(pair) != 2:
-        raise InvalidInput(f"memory {pair!r:.60}", why="it is no layer and index", instead="Give [(3, 17)] or such")
-    return pair
-
-
 def value_concepts(
     lm: Decoder,
     memories: Sequence[tuple[int, int]] | None = None,
@@ -206,7 +197,7 @@ def value_concepts(
     if memories is None:
         chosen = sample_memories(lm, per_layer, seed, layers)
     else:
-        chosen = [lm.memory(*_pair(m)) for m in several("memories", memories)]
+        chosen = [lm.memory(*pair("memory", m)) for m in several("memories", memories)]
     if not chosen:
         raise InvalidInput("concepts of no memories", instead="Name at least one, or none to have them drawn")
     return vector_concepts(

@@ -203,3 +203,15 @@ def run(
 def _finite(logits: Tensor, mask: Tensor) -> bool:
     """Whether the logits of real tokens are numbers; the sum tells at once in the usual case."""
     return bool(torch.isfinite(logits.sum())) or bool(torch.isfinite(logits[mask.bool()]).all())
+
+
+def position_of(run: Run, position: int, row: int = 0) -> int:
+    """A position of a row, counted from its first real token; negative from its last. As a column of the tensors.
+
+    Raises:
+        OutOfRange: the row has no such position.
+    """
+    real, position = run.attention_mask[row].nonzero()[:, 0], integer("position", position)
+    if not -len(real) <= position < len(real):
+        raise OutOfRange(f"position {position}", why=f"the prompt has {len(real)} tokens, 0 to {len(real) - 1}")
+    return int(real[position])

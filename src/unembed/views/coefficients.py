@@ -22,7 +22,7 @@ _BANDS = (1.0, 0.5, 0.25, 0.1, 0.0)
 """Bounds of the bands, as shares of the corpus's largest coefficient."""
 _LAYERS = 2
 """Layers whose samples are kept: at most 4,096 tokens times the layer's memories, in float32, each."""
-_SAMPLES: WeakKeyDictionary[Any, OrderedDict[tuple[int, int], Any]] = WeakKeyDictionary()
+_SAMPLES: WeakKeyDictionary[Any, OrderedDict[int, Any]] = WeakKeyDictionary()
 _SHOWN = 4
 """Contexts of a band."""
 
@@ -113,11 +113,11 @@ class _Sample:
 def _sampled(lm: Any, held: Any, layer: int) -> _Sample:
     """The sample of a layer; the last two are kept, for one run of the model gives all memories of a layer."""
     kept = _SAMPLES.setdefault(held, OrderedDict())
-    if (layer, id(lm)) not in kept:
-        kept[layer, id(lm)] = _read(lm, held, layer)
+    if layer not in kept:  # of one model: an index is read with no other
+        kept[layer] = _read(lm, held, layer)
         while len(kept) > _LAYERS:
             kept.popitem(last=False)
-    return kept[layer, id(lm)]
+    return kept[layer]
 
 
 def _read(lm: Any, held: Any, layer: int) -> _Sample:

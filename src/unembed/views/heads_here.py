@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from unembed.account import position_of
 from unembed.attention.contributions import POINTS, contribution_norms
 from unembed.errors import OutOfRange
+from unembed.stream.run import position_of
 from unembed.views.memory import Scored
 
 SCHEMA_PATTERN = "unembed.pattern/1"

@@ -213,11 +213,8 @@ def _layers(
     try:
         middle, rank_middle, p_middle = at("resid_mid")
     except PointMissing:
-        middle, rank_middle, p_middle = (
-            None,
-            None,
-            None,
-        )  # parallel and attention-only blocks: no stream between attention and FFN
+        # Parallel and attention-only blocks: no stream between attention and FFN.
+        middle = rank_middle = p_middle = None
     events = _events(trace, position)
     return [
         LayerView(
