@@ -7,6 +7,7 @@ from unembed.views.trace_view import (
     AccountView,
     Candidate,
     EventView,
+    Finding,
     GridView,
     LayerView,
     ShareView,
@@ -19,6 +20,10 @@ WORDS = ["The", " first", " month", " of", " the", " year", " is"]
 JANUARY = Candidate(9, " January", 0.34, 12.2)
 HOSTILE = Candidate(8, "\x1b[31m<b>[red]\u202e", 0.08, 10.9)
 THE = Candidate(7, " the", 0.05, 9.1)
+CHANGE = "Layer 5 FFN changes the probability of ·January most: from 3.8 % to 34 %."
+MEMORY = "Memory L5M733 adds most of all 6,144 memories to the logit of ·January: +1.58 of 12.20."
+RISE = "Layer 4 FFN: ·January rises from place 12 to 1 and stays there (saturation)."
+FALL = "Layer 1 FFN: ␛[31m<b>[red]⟨U+202E⟩ falls from place 1 to 14 (elimination)."
 
 
 def sample_view(n_layers: int = 6) -> TraceView:
@@ -52,7 +57,12 @@ def sample_view(n_layers: int = 6) -> TraceView:
         accounts=[
             AccountView("component", JANUARY.id, JANUARY.token, None, total, total, 2e-7, rows, 12, -0.25),
         ],
+        findings=[_finding("change", CHANGE, -2.1), _finding("memory", MEMORY, 1.6), _finding("saturation", RISE, 0.6)],
     )
+
+
+def _finding(kind: str, sentence: str, nats: float) -> Finding:
+    return Finding(kind, sentence, "what was looked for", nats, 5, "resid_post", None)
 
 
 def _layer(layer: int, n_layers: int) -> LayerView:
@@ -61,9 +71,9 @@ def _layer(layer: int, n_layers: int) -> LayerView:
     rank = 9412 // 8**layer if not is_late else 0
     events = []
     if layer == n_layers - 2:
-        events.append(EventView("saturation", layer, 6, JANUARY.id, JANUARY.token, 11, 0, "ffn"))
+        events.append(EventView("saturation", layer, 6, JANUARY.id, JANUARY.token, 11, 0, "ffn", RISE))
     if layer == 1:
-        events.append(EventView("elimination", layer, 6, HOSTILE.id, HOSTILE.token, 0, 13, "ffn"))
+        events.append(EventView("elimination", layer, 6, HOSTILE.id, HOSTILE.token, 0, 13, "ffn", FALL))
     months = [" January", " February", " March", " April", " May", " June", " July", "\n"]
     return LayerView(
         layer=layer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from html.parser import HTMLParser
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.cli.sample_view import sample_view
+from tests.cli.sample_view import CHANGE, FALL, MEMORY, RISE, sample_view
 from unembed.cli.bars import Scale, percent, signed
 from unembed.cli.trace_page import page
 from unembed.cli.trace_terminal import draw_explanation, draw_trace
@@ -32,7 +33,16 @@ def test_no_line_is_longer_than_the_terminal_is_wide(width: int) -> None:
 @pytest.mark.parametrize("width", range(60, 161, 10))
 def test_nothing_that_matters_is_cut_at_any_width(width: int) -> None:
     text = " ".join(drawn(width).split())
-    for part in ("·January 34%", "rises from place 12 to 1", "0.733", "+2.31", "layer 5 FFN", "12 others together"):
+    for part in (
+        "·January 34%",
+        "rises from place 12 to 1",
+        "from 3.8% to 34%",
+        "+1.58 of 12.20",
+        "0.733",
+        "+2.31",
+        "layer 5 FFN",
+        "12 others together",
+    ):
         assert part in text
 
 
@@ -55,8 +65,16 @@ def test_a_negative_coefficient_pushes_toward_the_lowest_tokens_and_points_left(
 
 def test_plain_says_in_words_what_signs_say() -> None:
     text = drawn(100, plain=True)
-    assert "saturation: layer 4 FFN" in text
+    assert "(saturation)" in text and "(elimination)" in text
     assert not set(text) & set("█▌▐│◆✕")
+
+
+def test_findings_stand_under_the_layers_in_their_order_and_what_they_tell_is_told_once() -> None:
+    lines = [line.rstrip() for line in drawn(100).splitlines()]
+    first = lines.index("Findings   the heaviest first")
+    assert "Dominant sub-updates" in lines[first + 6]
+    assert lines[first + 1 : first + 5] == [f"  {CHANGE}".replace(" %", "%"), f"  {MEMORY}", f"◆ {RISE}", f"✕ {FALL}"]
+    assert sum(RISE in line for line in lines) == 1
 
 
 def test_an_explanation_shows_places_and_accounts() -> None:
@@ -64,6 +82,13 @@ def test_an_explanation_shows_places_and_accounts() -> None:
     Console(file=out, width=100).print(draw_explanation(sample_view(), 100))
     assert "9,413 → 1,177" in out.getvalue()
     assert "Dominant" not in out.getvalue()
+
+
+def test_events_are_told_where_nothing_was_ranked() -> None:
+    out = io.StringIO()
+    Console(file=out, width=100).print(draw_explanation(dataclasses.replace(sample_view(), findings=[]), 100))
+    assert "Findings" not in out.getvalue()
+    assert f"◆ {RISE}" in out.getvalue() and f"✕ {FALL}" in out.getvalue()
 
 
 class _Tags(HTMLParser):

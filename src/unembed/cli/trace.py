@@ -48,9 +48,9 @@ def trace(
 ) -> None:
     """Show how the prediction after a prompt forms, layer by layer.
 
-    What the stream says before and after each layer, where the predicted token stands, which memories write most and
-    what they push toward, the moments when a token rises or falls for good, and the predicted token's logit as the sum
-    of its writers. With --csv: every reading at --point.
+    What the stream says before and after each layer, where the predicted token stands, what was found in at most three
+    ranked sentences, the moments when a token rises or falls for good, which memories write most and what they push
+    toward, and the predicted token's logit as the sum of its writers. With --csv: every reading at --point.
     """
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     edits = options.edits(set_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +23,8 @@ _EVENT_STYLE = {"saturation": "bold green", "elimination": "dark_orange3"}
 
 
 def draw_trace(view: TraceView, width: int, *, plain: bool = False) -> Any:
-    """Header, the layers, the dominant sub-updates, the account."""
-    parts = [_header(view, width), _layers(view, width, plain), *_events(view, plain)]
+    """Header, the layers, what was found, the dominant sub-updates, the account."""
+    parts = [_header(view, width), _layers(view, width, plain), *_found(view, plain)]
     if any(layer.sub_updates for layer in view.layers):
         parts += [Text(), _sub_updates(view, width, plain)]
     for account in view.accounts:
@@ -33,7 +34,7 @@ def draw_trace(view: TraceView, width: int, *, plain: bool = False) -> Any:
 
 def draw_explanation(view: TraceView, width: int, *, plain: bool = False) -> Any:
     """Header, the target's way through the layers, and the accounts of its logit."""
-    parts = [_header(view, width), _layers(view, width, plain), *_events(view, plain)]
+    parts = [_header(view, width), _layers(view, width, plain), *_found(view, plain)]
     for account in view.accounts:
         parts += [Text(), _account(account, width, plain)]
     return Group(*parts)
@@ -127,17 +128,22 @@ def _event_signs(events: Sequence[EventView]) -> Text:
     return Text(" ").join(Text(_SIGNS[event.kind], style=_EVENT_STYLE[event.kind]) for event in events)
 
 
-def _events(view: TraceView, plain: bool) -> list[Text]:
-    """One sentence per event at the position looked at."""
-    lines = []
-    for layer in view.layers:
-        for event in layer.events:
-            sign = f"{event.kind}: " if plain else f"{_SIGNS[event.kind]} "
-            name = _token(event.token, _ACCENT if event.id == view.target.id else "")
-            lines.append(
-                Text.assemble((sign, _EVENT_STYLE[event.kind]), (f"{event.place}: ", "dim"), name, f" {event.happened}")
-            )
-    return [Text(), *lines] if lines else []
+def _found(view: TraceView, plain: bool) -> list[Any]:
+    """The findings, the heaviest first, then the events that they do not tell; signs as in the table."""
+    sentences = [(one.kind, one.sentence) for one in view.findings]
+    events = [(event.kind, event.sentence) for layer in view.layers for event in layer.events]
+    rows = [*sentences, *(event for event in events if event not in sentences)]
+    if not rows:
+        return []
+    table = Table.grid(padding=(0, 1, 0, 0))
+    if not plain:
+        table.add_column(width=1)
+    table.add_column()
+    for kind, sentence in rows:
+        sign = [] if plain else [Text(_SIGNS.get(kind, ""), style=_EVENT_STYLE.get(kind, ""))]
+        # Tokens were made visible where the sentence was; a line never breaks between a number and its percent sign.
+        table.add_row(*sign, Text(re.sub(r"(?<=\d) %", "%", sentence)))
+    return [Text(), *([_heading("Findings", "the heaviest first")] if sentences else []), table]
 
 
 def _sub_updates(view: TraceView, width: int, plain: bool) -> Any:
