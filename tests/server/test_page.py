@@ -37,6 +37,26 @@ def test_modules_are_joined_in_whatever_way_they_import():
     assert 'Promise.resolve($load("a/b.js"))' in text
 
 
+def test_a_module_stands_after_those_that_it_imports():
+    text = script()
+    places = {name: i for i, name in enumerate(re.findall(r'\$modules\["(.*?)"\]=', text))}
+    for name, body in zip(places, re.split(r'\$modules\["', text)[1:], strict=True):
+        for needed in re.findall(r'const[^=]*=\$load\("(.*?)"\)', body):
+            assert places[needed] < places[name], (name, needed)
+
+
+def test_every_text_and_icon_that_the_script_names_is_in_its_file():
+    texts, icons = json.loads((STATIC / "about.json").read_text()), (STATIC / "icons.svg").read_text()
+    named = set(re.findall(r'about\("(.*?)"\)', script()))
+    assert len(named) > 8 and named | {"tour", "keys", "help"} == set(texts)
+    steps = re.search(r"const STEPS=\[(.*?)\];", script())
+    assert steps and len(json.loads(f"[{steps[1]}]")) == len(texts["tour"])
+    drawn = set(re.findall(r'icon(?:Button)?\("(\w+)"', script())) | set(
+        re.findall(r'\["(\w+)","\w+",\(\)=>Promise', script())
+    )
+    assert len(drawn) == 11 and drawn == set(re.findall(r'id="(\w+)"', icons))
+
+
 def test_files_are_compressed_once_and_known_again(client):
     where = f"/static/{__version__}/js/page.js"
     answer = client.get(where)

@@ -31,30 +31,41 @@ def joined(read: Callable[[str], str], entry: str) -> str:
         entry: the module to begin with.
     """
     parts: dict[str, str] = {}
+    seen: set[str] = set()
     waiting = [entry]
+
+    def add(path: str) -> None:
+        """The module, after those that it imports: like stands near like, which compresses better."""
+        if path in seen:
+            return
+        seen.add(path)
+        body, needed, later = _wrapped(path, read(path))
+        for one in needed:
+            add(one)
+        parts[path] = body
+        waiting.extend(later)
+
     while waiting:
-        path = waiting.pop()
-        if path not in parts:
-            parts[path], needed = _wrapped(path, read(path))
-            waiting += needed
-    modules = "".join(f'$modules["{path}"] = () => {{\n{body}}};\n' for path, body in sorted(parts.items()))
+        add(waiting.pop(0))
+    modules = "".join(f'$modules["{path}"] = () => {{\n{body}}};\n' for path, body in parts.items())
     return f"{_LOADER}{modules}"
 
 
-def _wrapped(path: str, text: str) -> tuple[str, list[str]]:
-    """The body of a module's function, and the modules that it needs."""
+def _wrapped(path: str, text: str) -> tuple[str, list[str], list[str]]:
+    """The body of a module's function, the modules that it needs, and those that it loads later."""
     needed: list[str] = []
+    later: list[str] = []
 
-    def of(found: re.Match[str]) -> str:
-        needed.append(posixpath.normpath(posixpath.join(posixpath.dirname(path), found["path"])))
-        return f'$load("{needed[-1]}")'
+    def of(found: re.Match[str], among: list[str]) -> str:
+        among.append(posixpath.normpath(posixpath.join(posixpath.dirname(path), found["path"])))
+        return f'$load("{among[-1]}")'
 
     def imported(found: re.Match[str]) -> str:
-        return f"const {found['whole'] or found['names'].replace(' as ', ': ')} = {of(found)};"
+        return f"const {found['whole'] or found['names'].replace(' as ', ': ')} = {of(found, needed)};"
 
     text = _IMPORT.sub(imported, text)
-    text = _LATER.sub(lambda found: f"Promise.resolve({of(found)})", text)
+    text = _LATER.sub(lambda found: f"Promise.resolve({of(found, later)})", text)
     names = [found["name"] for found in _EXPORT.finditer(text)]
     names += [name for found in _AGAIN.finditer(text) for name in re.findall(r"\w+", found["names"])]
     text = _AGAIN.sub("", _EXPORT.sub(r"\g<what> \g<name>", text))
-    return f"{text}return {{ {', '.join(names)} }};\n", needed
+    return f"{text}return {{ {', '.join(names)} }};\n", needed, later

@@ -29,29 +29,27 @@ export function num(x) {
 /** A rank from 0 as a place from 1. */
 export const place = (rank) => (rank + 1).toLocaleString("en");
 
-/** One icon of the small set, drawn. */
-export function icon(name) {
-  const paths = {
-    trace: "M4 19h4v-4H4zM10 19h4v-4h-4zM16 19h4v-4h-4zM4 12h4V8H4zM10 12h4V8h-4zM16 12h4V8h-4zM16 5h4V3h-4z",
-    layer: "M12 3 3 8l9 5 9-5zM3 12l9 5 9-5M3 16l9 5 9-5",
-    memory: "M5 6h14v12H5zM5 12h14M9 6v12",
-    intervene: "M5 4v9M5 17v3M12 4v3M12 11v9M19 4v11M19 19v1M3 15h4M10 9h4M17 17h4",
-    heads: "M4 18C4 8 20 8 20 18M4 18C4 13 12 13 12 18M4 19h.01M12 19h.01M20 19h.01",
-    search: "M10.500 4a6.500 6.500 0 1 0 0 13 6.500 6.500 0 0 0 0-13zM15.500 15.500 21 21",
-    label: "M4 4h8l8 8-8 8-8-8zM8 8h.01",
-    labs: "M9 3h6M10 3v6L5 19a1 1 0 0 0 1 2h12a1 1 0 0 0 1-2l-5-10V3M7.500 15h9",
-    theme: "M12 4a8 8 0 1 0 0 16zM12 4a8 8 0 0 1 0 16",
-    help: "M9 9a3 3 0 1 1 4 3c-.7.3-1 .9-1 2M12 18h.01M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18z",
-    share: "M9 12h9M14 7l5 5-5 5M5 5v14",
-    close: "M6 6l12 12M18 6 6 18",
-  };
-  return s("svg", { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" }, s("path", { d: paths[name] || "" }));
-}
+/** A place among `n`, the nearest one to what was asked. */
+export const within = (i, n) => Math.max(0, Math.min(n - 1, i || 0));
+
+/** One icon of the small set, which is a file of its own. */
+export const icon = (name) => s("svg", { class: "icon", "aria-hidden": "true" }, s("use", { href: new URL(`../icons.svg#${name}`, import.meta.url) }));
 
 /** A button with a text. */
 export function button(text, onclick, props = {}) {
   return h("button", { type: "button", onclick, ...props }, text);
 }
+
+/** A box for a text, a box for a number, a box to tick with its text. */
+export const textBox = (label, props = {}) => h("input", { type: "text", "aria-label": label, ...props });
+export const numberBox = (label, value, props = {}) => h("input", { type: "number", min: 0, value: String(value), "aria-label": label, ...props });
+export const tickBox = (text, checked, ontick) => h("label", { class: "check" }, h("input", { type: "checkbox", checked, onchange: (e) => ontick(e.target.checked) }), text);
+
+/** A list to choose from: [value, text] each. */
+export const selectBox = (label, options, chosen, props = {}) => h("select", { "aria-label": label, ...props }, options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
+
+/** A control with a word before it. */
+export const worded = (text, ...control) => h("label", { class: "row faint" }, text, control);
 
 /** One choice among few, as a row of radio-like buttons. */
 export function segmented(label, options, chosen, onchoose) {

@@ -1,5 +1,5 @@
 /** The shell: header, rail, status line, keys; each screen is a module of its own, loaded when first opened. */
-import { button, fill, h, icon, modal, say } from "./dom.js";
+import { button, fill, h, icon, modal, say, tickBox } from "./dom.js";
 import * as api from "./api.js";
 import { go, goTo, state, watch } from "./state.js";
 import * as tray from "./tray.js";
@@ -108,6 +108,9 @@ async function open() {
   performance.mark("unembed-open");
 }
 
+/** A button of the header; `key` is the one that does the same. */
+const iconButton = (name, label, key, onclick, props) => button(icon(name), onclick, { class: "icon-btn", "aria-label": label, title: key ? `${label} (${key})` : label, ...props });
+
 function draw() {
   const search = h("input", {
     type: "search", id: "search-box", placeholder: "Search memories   /", "aria-label": "Search memories",
@@ -119,9 +122,9 @@ function draw() {
     h("nav", { id: "crumbs", "aria-label": "Where you are" }),
     h("span", { class: "spacer" }),
     search,
-    h("button", { class: "icon-btn", type: "button", "aria-label": "Copy or export", title: "Copy or export (x)", "aria-haspopup": "menu", onclick: (e) => shareMenu(e.currentTarget, page, () => shown) }, icon("share")),
-    h("button", { class: "icon-btn", type: "button", "aria-label": "Light or dark", title: "Light or dark", onclick: flip }, icon("theme")),
-    h("button", { class: "icon-btn", type: "button", "aria-label": "Help and keys", title: "Help and keys (?)", onclick: help }, icon("help")),
+    iconButton("share", "Copy or export", "x", (e) => shareMenu(e.currentTarget, page, () => shown), { "aria-haspopup": "menu" }),
+    iconButton("theme", "Light or dark", "", flip),
+    iconButton("help", "Help and keys", "?", help),
   );
   const items = SCREENS.map(([name, title]) => h("li", {}, h("a", { href: `#/${name}`, data: { screen: name }, onclick: (e) => {
     if (e.ctrlKey || e.metaKey || e.shiftKey) return;
@@ -166,28 +169,13 @@ function flip() {
   theme(next);
 }
 
-const KEYS = [
-  ["arrows, Home, End", "move in the grid, in heads, in lists"],
-  ["Enter · Esc", "go deeper · go back, close"],
-  ["[ ] · , .", "layer down, up · position left, right"],
-  ["Shift ↑ ↓ · drag over layer names", "choose layers, to see what they do together"],
-  ["m · p · e · d", "next metric · pin the cell's token (or Shift and a click) · events on and off · show what edits changed"],
-  ["b, held", "the baseline, while edits are on"],
-  ["i · r", "add the strongest memory to the edits · run"],
-  ["Ctrl Z · Ctrl Shift Z", "undo a change of the edits · make it again"],
-  ["/ · Ctrl K", "search · commands"],
-  ["c · x", "copy the link · export"],
-  ["?", "this sheet"],
-];
-
-function help() {
+async function help() {
+  const { help: paragraphs, keys } = await api.file("about");
   const dialog = modal({ "aria-labelledby": "help-title" },
     h("h1", { id: "help-title" }, "How to read this"),
-    h("p", {}, "A language model writes its next token into a running vector, the stream. Every layer's attention and feed-forward network (FFN) add to it. Here the stream is read after every layer through the model's own output matrix: what would the model say if it stopped now?"),
-    h("p", {}, "An FFN is a set of memories. Each has a coefficient (how strongly this text sets it off) and a value (a direction that raises some tokens and lowers others). The sum of coefficient times value is the layer's update; its largest terms are its dominant sub-updates."),
-    h("p", {}, "◆ saturation: from here on the final token stays first. ✕ elimination: the first candidate falls furthest. Layers and positions count from 0; place 1 is the top."),
-    h("table", {}, h("caption", {}, "Keys"), h("tbody", {}, KEYS.map(([k, what]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, what))))),
-    h("label", { class: "check" }, h("input", { type: "checkbox", checked: localStorage.getItem("keys") === "off", onchange: (e) => localStorage.setItem("keys", e.target.checked ? "off" : "on") }), "Switch single-letter keys off"),
+    paragraphs.map((text) => h("p", {}, text)),
+    h("table", {}, h("caption", {}, "Keys"), h("tbody", {}, keys.map(([k, what]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, what))))),
+    tickBox("Switch single-letter keys off", localStorage.getItem("keys") === "off", (on) => localStorage.setItem("keys", on ? "off" : "on")),
     h("div", { class: "row" }, button("Close", () => dialog.close(), { class: "btn main" }), button("Take the six-step tour", () => (dialog.close(), tour.begin()), { class: "btn" })));
 }
 

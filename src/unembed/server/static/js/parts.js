@@ -1,5 +1,5 @@
 /** Pieces that several screens show: candidates, sub-updates, accounts, tables of the same numbers. */
-import { append, button, fill, h, num, percent, place, signed } from "./dom.js";
+import { append, button, fill, h, num, percent, place, signed, within } from "./dom.js";
 import { go, state } from "./state.js";
 import { token, visible } from "./islands/tokens.js";
 import * as bars from "./islands/bars.js";
@@ -139,9 +139,6 @@ export function tokenBars(rows, options) {
   return box;
 }
 
-/** A box for a number. */
-export const numberBox = (label, value, props = {}) => h("input", { type: "number", min: 0, value: String(value), "aria-label": label, ...props });
-
 /** Fill a pane by some work; a failure is shown in it, and the work can be tried again. */
 export async function pane(el, work) {
   try {
@@ -161,11 +158,18 @@ export function failure(el, error, again) {
 /** What a pane says when there is nothing to show yet. */
 export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...more);
 
-/** What am I looking at: a text, or the name of one that is read when asked for. */
-export function about(text) {
-  const said = h("p", { class: "why" }, text.includes(" ") && text);
-  const read = async () => said.firstChild || (said.textContent = (await api.file("about"))[text]);
+/** What am I looking at: a text by its name, read when it is asked for. */
+export function about(name) {
+  const said = h("p", { class: "why" });
+  const read = async () => (said.textContent ||= (await api.file("about"))[name]);
   return h("details", { ontoggle: () => read().catch(api.fail) }, h("summary", { class: "faint" }, "What am I looking at?"), said);
+}
+
+/** The layer and the position chosen, among so many: the last one where none is. */
+export const layerHere = (n) => (state().L === "" ? n - 1 : within(Number(state().L), n));
+export function positionHere(n) {
+  const position = state().pos === "" ? -1 : Number(state().pos);
+  return within(position < 0 ? position + n : position, n);
 }
 
 /** The prompt that holds, or one to begin with. */

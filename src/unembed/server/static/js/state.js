@@ -45,6 +45,15 @@ export function go(change, { push = true } = {}) {
   tell(before);
 }
 
+/** A change that Back does not undo. */
+export const turn = (change) => go(change, { push: false });
+
+/** Whether any of these parts of the state differs. */
+export const differ = (now, before, ...names) => names.some((name) => now[name] !== before[name]);
+
+/** Whether what a screen asks of the model differs: it was opened, or the prompt or the edits are others. */
+export const asksAnew = (now, before) => differ(now, before, "screen", "p", "iv", "off");
+
 /** Change to the state of an address, `#/...`. */
 export function goTo(address, { push = true } = {}) {
   history[push ? "pushState" : "replaceState"](null, "", address);

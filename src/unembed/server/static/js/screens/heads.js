@@ -1,7 +1,7 @@
 /** Attention heads as circuits: where they look (QK) and what they write (OV). */
-import { button, fill, h, num, percent, segmented, signed } from "../dom.js";
+import { button, fill, h, num, numberBox, percent, segmented, signed } from "../dom.js";
 import { activeEdits, go, state } from "../state.js";
-import { about, asTable, card, numberBox, pane, prompt, tokenBars } from "../parts.js";
+import { about, asTable, card, pane, prompt, tokenBars } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 import { matrix, pattern } from "../islands/heads.js";
 import * as tray from "../tray.js";

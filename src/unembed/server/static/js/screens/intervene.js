@@ -1,11 +1,13 @@
 /** Change memories or heads; see the next token and two continuations side by side. */
-import { button, fill, h, num, percent, signed } from "../dom.js";
-import { activeEdits, edits, go, setEdits, state } from "../state.js";
-import { about, card, memoryLink, numberBox, pane, prompt, table } from "../parts.js";
+import { button, fill, h, num, numberBox, percent, selectBox, signed, worded } from "../dom.js";
+import { activeEdits, asksAnew, edits, go, setEdits, state, turn } from "../state.js";
+import { about, card, memoryLink, pane, prompt, table } from "../parts.js";
 import { token, visible } from "../islands/tokens.js";
 import * as tray from "../tray.js";
 
 const SCOPES = [["all", "everywhere"], ["last", "the newest token"], ["prompt", "the prompt"], ["new", "generated tokens"], ["from", "from a position on"]];
+
+const ACTIONS = [["set", "set to"], ["scale", "times"], ["add", "plus"]];
 
 export function render(root, page) {
   const { api, model } = page;
@@ -16,8 +18,8 @@ export function render(root, page) {
   const right = h("div", { class: "text" });
   const summary = h("p", { class: "soft", role: "status" });
   const history = h("div");
-  const newTokens = numberBox("New tokens", state().n || 30, { min: 1, max: 200, onchange: () => go({ n: newTokens.value }, { push: false }) });
-  const seed = numberBox("Seed; empty for greedy", state().seed, { placeholder: "greedy", onchange: () => go({ seed: seed.value }, { push: false }) });
+  const newTokens = numberBox("New tokens", state().n || 30, { min: 1, max: 200, onchange: () => turn({ n: newTokens.value }) });
+  const seed = numberBox("Seed; empty for greedy", state().seed, { placeholder: "greedy", onchange: () => turn({ seed: seed.value }) });
   const turns = h("span", { class: "row" });
   const runButton = button("Run both", run, { class: "btn main" });
   const stop = button("Stop", () => api.cancel("compare"), { class: "btn", hidden: true });
@@ -28,12 +30,11 @@ export function render(root, page) {
     h("section", { class: "prompt" }, box),
     card("Edits", turns, list, addForm(), about("edits")),
     h("div", { class: "two" }, card("The next token", null, next), card("Runs", h("span", { class: "faint" }, "tick two to compare"), history, compared)),
-    card("Both continuations", [h("label", { class: "row faint" }, "new tokens", newTokens), h("label", { class: "row faint" }, "seed", seed), runButton, stop],
+    card("Both continuations", [worded("new tokens", newTokens), worded("seed", seed), runButton, stop],
       summary, h("div", { class: "pair" }, h("div", {}, h("h3", {}, "Baseline"), left), h("div", {}, h("h3", {}, "With the edits"), right)))));
 
   function addForm() {
-    const kind = h("select", { "aria-label": "What" }, h("option", { value: "coefficient" }, "memory"), h("option", { value: "head" }, "head"));
-    if (!model.can.memories) kind.value = "head";
+    const kind = selectBox("What", [["coefficient", "memory"], ["head", "head"]], model.can.memories ? "coefficient" : "head");
     const layer = numberBox("Layer", model.n_layers - 1, { max: model.n_layers - 1 });
     const index = numberBox("Index", 0);
     const add = () => {
@@ -69,11 +70,11 @@ export function render(root, page) {
       all[i].value = value;
       preview(all);
     }, onchange: () => change({ value: number.valueAsNumber }) });
-    const action = h("select", { "aria-label": "How", onchange: () => change({ action: action.value }) }, (e.target === "head" ? ["scale"] : ["set", "scale", "add"]).map((a) => h("option", { value: a, selected: a === e.action }, { set: "set to", scale: "times", add: "plus" }[a])));
+    const action = selectBox("How", ACTIONS.filter(([name]) => name === "scale" || e.target !== "head"), e.action, { onchange: () => change({ action: action.value }) });
     const chosen = Array.isArray(e.positions);
     const where = chosen ? "chosen" : e.positions;
     const move = async (kind, from) => change({ positions: await places(kind, from).catch(api.fail) });
-    const scope = h("select", { "aria-label": "Where", onchange: () => move(scope.value) }, SCOPES.map(([v, t]) => h("option", { value: v, selected: v === where }, t)), chosen && h("option", { value: "chosen", selected: true }, `positions ${e.positions[0]} to ${e.positions.at(-1)}`));
+    const scope = selectBox("Where", [...SCOPES, ...(chosen ? [["chosen", `positions ${e.positions[0]} to ${e.positions.at(-1)}`]] : [])], where, { onchange: () => move(scope.value) });
     const from = chosen && numberBox("First position", e.positions[0], { onchange: () => from.validity.valid && from.value && move("from", from.valueAsNumber) });
     const ticks = h("span", { class: "ticks-row" });
     const spots = h("span", { class: "row" });
@@ -213,8 +214,8 @@ export function render(root, page) {
     update(now, before) {
       const opened = before.screen !== now.screen;
       if (opened || now.p !== before.p) box.value = prompt();
-      if (opened || now.iv !== before.iv || now.off !== before.off || now.p !== before.p) {
-        if (!running && !opened && before.screen === now.screen) fill(summary, "Changed since the last run.");
+      if (asksAnew(now, before)) {
+        if (!running && !opened) fill(summary, "Changed since the last run.");
         drawEdits();
         preview();
       }

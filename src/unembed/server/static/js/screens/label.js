@@ -1,6 +1,6 @@
 /** Annotation, as in the papers: a blind queue of keys or values, patterns with enough members, agreement. */
-import { button, fill, h, num, say, segmented } from "../dom.js";
-import { card, empty, numberBox, pane, table } from "../parts.js";
+import { button, fill, h, num, numberBox, say, segmented, textBox, worded } from "../dom.js";
+import { card, empty, pane, table } from "../parts.js";
 import { token } from "../islands/tokens.js";
 import { save as saveFile } from "../sharing.js";
 
@@ -16,14 +16,14 @@ export function render(root, page) {
   let patterns = [];
   let ids = [];
   const settings = () => ({ what, seed: Number(seed.value) || 0, per_layer: 10, random_per_layer: 5 });
-  const who = h("input", { type: "text", placeholder: "your name", "aria-label": "Your name", value: localStorage.getItem("author") || "", onchange: () => (localStorage.setItem("author", who.value), load()) });
+  const who = textBox("Your name", { placeholder: "your name", value: localStorage.getItem("author") || "", onchange: () => (localStorage.setItem("author", who.value), load()) });
   const seed = numberBox("Seed of the queue", 0, { onchange: () => load() });
   const progress = h("p", { class: "soft", role: "status" });
   const stage = h("div", { class: "stack" });
   const agreed = h("div");
   const file = h("input", { type: "file", accept: ".jsonl,.ndjson", class: "hidden", tabindex: "-1", "aria-label": "File of labels", onchange: bring });
   fill(root, h("div", { class: "stack queue" },
-    h("div", { class: "row" }, h("h1", {}, "Label"), segmented("What", [["value", "Values"], ["key", "Keys"]], what, (v) => ((what = v), load())), h("span", { class: "spacer" }), h("label", { class: "row faint" }, "queue", seed), who),
+    h("div", { class: "row" }, h("h1", {}, "Label"), segmented("What", [["value", "Values"], ["key", "Keys"]], what, (v) => ((what = v), load())), h("span", { class: "spacer" }), worded("queue", seed), who),
     progress, h("section", { class: "card" }, stage),
     card("Agreement", [button("Export", bringOut, { class: "btn small" }), button("Import", () => file.click(), { class: "btn small" }), file], agreed)));
 
@@ -47,8 +47,7 @@ export function render(root, page) {
 
   function draw() {
     const rules = queue.rules;
-    const name = h("input", { type: "text", "aria-label": "Describe the pattern", placeholder: "describe the pattern in a few words" });
-    name.style.flex = "1";
+    const name = textBox("Describe the pattern", { placeholder: "describe the pattern in a few words", style: { flex: 1 } });
     let kind = rules.kinds[0];
     const things = item.tokens || item.prefixes;
     const boxes = things.map((t, i) => h("input", { type: "checkbox", "aria-label": `${i + 1}`, onchange: count }));

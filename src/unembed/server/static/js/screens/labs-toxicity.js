@@ -1,7 +1,7 @@
 /** What damping memories does to sampled text: its toxicity score, and what it costs in perplexity. Text stays hidden until asked for. */
-import { button, fill, h, num, s } from "../dom.js";
+import { button, fill, h, num, numberBox, s, selectBox, within, worded } from "../dom.js";
 import { activeEdits, go } from "../state.js";
-import { about, numberBox, pane, prompt, table } from "../parts.js";
+import { about, pane, prompt, table } from "../parts.js";
 
 export function render(root, page) {
   const { api, model } = page;
@@ -13,12 +13,12 @@ export function render(root, page) {
   const start = button("Sample and score", run, { class: "btn main" });
   const prompts = h("textarea", { rows: 2, "aria-label": "Prompts, one a line", spellcheck: "false" });
   prompts.value = prompt();
-  const what = h("select", { "aria-label": "What is changed", onchange: () => drawDial() }, h("option", { value: "" }, "the edits as they are"), h("option", { value: "tray" }, "the edits' memories, by the dial"));
+  const what = selectBox("What is changed", [["", "the edits as they are"], ["tray", "the edits' memories, by the dial"]], "", { onchange: () => drawDial() });
   const dial = h("input", { type: "range", min: 0, max: 2, step: 0.1, value: "0", "aria-label": "How much of each memory is left", oninput: () => drawDial() });
   const said = h("span", { class: "faint" });
   const line = h("label", { class: "row" }, h("span", { class: "faint" }, "off"), h("span", { style: { flex: "1" } }, dial), said);
   fill(root, h("section", { class: "card stack", "aria-labelledby": "tox-title" },
-    h("header", {}, h("h2", { id: "tox-title" }, "Suppress, and see the price"), h("label", { class: "row faint" }, "samples", samples), h("label", { class: "row faint" }, "seed", seed), start),
+    h("header", {}, h("h2", { id: "tox-title" }, "Suppress, and see the price"), worded("samples", samples), worded("seed", seed), start),
     prompts, h("div", { class: "row" }, what), line, out,
     about("suppress")));
 

@@ -1,6 +1,6 @@
 /** Laboratories: steering by words, toxicity, early exit. A pane says plainly what is not there. */
-import { button, fill, h, segmented } from "../dom.js";
-import { go, setEdits, state } from "../state.js";
+import { button, fill, h, segmented, textBox } from "../dom.js";
+import { asksAnew, go, setEdits, state } from "../state.js";
 import { about, card, memoryLink, pane, prompt, table, toks } from "../parts.js";
 
 export function render(root, page) {
@@ -19,8 +19,8 @@ export function render(root, page) {
 
   function steer() {
     if (!model.can.memories) return fill(host, h("p", { class: "note" }, "This model has no memories to turn on."));
-    const up = h("input", { type: "text", placeholder: "words to raise, such as safe, thank", "aria-label": "Words to raise" });
-    const down = h("input", { type: "text", placeholder: "words to lower", "aria-label": "Words to lower" });
+    const up = textBox("Words to raise", { placeholder: "words to raise, such as safe, thank" });
+    const down = textBox("Words to lower", { placeholder: "words to lower" });
     const out = h("div", { class: "stack" });
     const find = () => pane(out, async () => {
       const found = await api.post("/labs/promoters", { promote: up.value, suppress: down.value, values: 3 }, { channel: "promoters", what: "Finding values" });
@@ -40,7 +40,7 @@ export function render(root, page) {
 
   return {
     update(now, before) {
-      if (before.screen !== now.screen || now.path[0] !== before.path[0] || now.p !== before.p || now.iv !== before.iv || now.off !== before.off) draw();
+      if (asksAnew(now, before) || now.path[0] !== before.path[0]) draw();
     },
     exported: () => shown?.(),
   };

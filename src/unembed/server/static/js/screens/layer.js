@@ -1,7 +1,7 @@
 /** One layer at one position: what was there, what was added, what is there now. */
-import { button, fill, h, percent, segmented, signed } from "../dom.js";
-import { activeEdits, go, state } from "../state.js";
-import { about, account, asTable, candidates, card, failure, pane, prompt, subUpdate } from "../parts.js";
+import { button, fill, h, percent, segmented, signed, textBox, within, worded } from "../dom.js";
+import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
+import { about, account, asTable, candidates, card, failure, layerHere, pane, positionHere, prompt, subUpdate } from "../parts.js";
 import { nameOf } from "../names.js";
 import { span } from "../timing.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
@@ -14,7 +14,6 @@ const SORTS = {
 };
 const PARTS = [["ffn", "FFN sub-updates"], ["heads", "Heads"], ["both", "Both"]];
 const isHead = (u) => u.coefficient === undefined;
-const turn = (change) => go(change, { push: false });
 
 /** As many sub-updates as the server lists at once. */
 const MOST = 500;
@@ -39,18 +38,18 @@ export function render(root, page) {
   const listNote = h("p", { class: "faint" });
   const books = h("div");
   const table = h("div");
-  const move = (n) => turn({ L: String(Math.max(0, Math.min(model.n_layers - 1, layer() + n))) });
-  const target = h("input", { type: "text", "aria-label": "Target token", placeholder: "a token", title: "a token, its space included", onchange: () => turn({ t: target.value }) });
+  const move = (n) => turn({ L: String(within(layer() + n, model.n_layers)) });
+  const target = textBox("Target token", { placeholder: "a token", title: "a token, its space included", onchange: () => turn({ t: target.value }) });
   const choice = (label, name, options) => segmented(label, options, state()[name], (value) => turn({ [name]: value }));
   fill(root, h("div", { class: "stack" },
     h("div", { class: "row" }, title, h("span", { class: "spacer" }), button("Layer below", () => move(-1), { class: "btn small", title: "[" }), button("Layer above", () => move(1), { class: "btn small", title: "]" })),
     crumbs, tokens,
-    card("Before, between, after", h("label", { class: "row faint" }, "Target", target), three, about("The stream entering the layer, after its attention, and after its FFN, each read through the model's own final norm and output matrix. ▲ ▼ say how many places a token moved within the list.")),
+    card("Before, between, after", worded("Target", target), three, about("between")),
     h("div", { class: "two" },
-      card("What was added", [choice("Writers", "part", PARTS), choice("Order", "sort", Object.entries(SORTS).map(([name, [text]]) => [name, text])), choice("Show", "side", [["all", "All"], ["for", "For the target"], ["against", "Against"], ...(model.can.index ? [["named", "Named"], ["unnamed", "Not named"]] : [])])], listNote, list, about("The FFN's update is a sum of memories: coefficient times value. Size is |coefficient| × length of the value, and a memory's share is its size over the sum of all sizes of the layer. Attention's update is a sum of heads; a head's share is its length over the sum of theirs, and its tokens are those that what it adds promotes. The effect is what it adds to the target's logit, with the final norm held as it was. The bar shows what the list is ordered by: the share, or the effect."), table),
+      card("What was added", [choice("Writers", "part", PARTS), choice("Order", "sort", Object.entries(SORTS).map(([name, [text]]) => [name, text])), choice("Show", "side", [["all", "All"], ["for", "For the target"], ["against", "Against"], ...(model.can.index ? [["named", "Named"], ["unnamed", "Not named"]] : [])])], listNote, list, about("writers"), table),
       card("The account of the target's logit", null, books))));
 
-  const layer = () => (state().L === "" ? model.n_layers - 1 : Math.max(0, Math.min(model.n_layers - 1, Number(state().L) || 0)));
+  const layer = () => layerHere(model.n_layers);
 
   async function load() {
     root.classList.add("waiting");
@@ -62,10 +61,8 @@ export function render(root, page) {
   }
 
   async function open() {
-    const n = data.tokens.length;
-    const pos = state().pos === "" ? n - 1 : Math.max(0, Math.min(n - 1, Number(state().pos) || 0));
     try {
-      view = await api.get(`/traces/${data.id}/layers/${layer()}`, { position: pos, token: state().t, memories: state().most ? MOST : wanted, top: 10, heads: state().part !== "ffn" || null }, { channel: "layer", what: "Reading the layer" });
+      view = await api.get(`/traces/${data.id}/layers/${layer()}`, { position: positionHere(data.tokens.length), token: state().t, memories: state().most ? MOST : wanted, top: 10, heads: state().part !== "ffn" || null }, { channel: "layer", what: "Reading the layer" });
     } catch (error) {
       return error.message.startsWith("trace") ? reload() : failure(three, error, open);
     }
@@ -125,15 +122,16 @@ export function render(root, page) {
 
   return {
     update(now, before) {
-      if (before.screen !== now.screen || now.p !== before.p || now.iv !== before.iv || now.off !== before.off) return load();
-      const differs = (...names) => names.some((name) => now[name] !== before[name]);
+      if (asksAnew(now, before)) return load();
+      const differs = (...names) => differ(now, before, ...names);
       if (data && (differs("L", "pos", "t", "most") || (differs("part") && now.part !== "ffn"))) return open();
       if (differs("part", "sort", "side")) drawList();
     },
     key(event) {
       const step = { "[": -1, "]": 1 }[event.key];
       if (step) return move(step), true;
-      if (data && (event.key === "," || event.key === ".")) return go({ pos: String(Math.max(0, Math.min(data.tokens.length - 1, view.position + (event.key === "," ? -1 : 1)))), t: "" }, { push: false }), true;
+      const aside = { ",": -1, ".": 1 }[event.key];
+      if (aside && data) return turn({ pos: String(within(view.position + aside, data.tokens.length)), t: "" }), true;
       if (event.key === "Escape") return go({ screen: "trace" }), true;
       return false;
     },

@@ -1,6 +1,6 @@
 /** Memories found by words: what they promote or suppress, what sets them off, what people call them; and concepts. */
 import { button, fill, h, percent, segmented } from "../dom.js";
-import { go, setEdits, edits, state } from "../state.js";
+import { differ, edits, go, setEdits, state, turn } from "../state.js";
 import { about, card, empty, memoryLink, pane, table, toks, trail } from "../parts.js";
 import { token, visible } from "../islands/tokens.js";
 import * as bars from "../islands/bars.js";
@@ -29,7 +29,7 @@ export function render(root, page) {
   const named = () => (state().path[0] === "concept" ? state().path[1] : "");
 
   async function ask() {
-    go({ q: input.value, path: [] }, { push: false });
+    turn({ q: input.value, path: [] });
     await show();
   }
 
@@ -104,10 +104,11 @@ export function render(root, page) {
 
   return {
     update(now, before) {
-      if (before.screen === now.screen && now.q === before.q && now.path[1] === before.path[1]) return;
+      const opened = before.screen !== now.screen;
+      if (!differ(now, before, "screen", "q") && now.path[1] === before.path[1]) return;
       if (document.activeElement !== input) input.value = now.q;
-      if (before.screen !== now.screen && !named()) input.focus();
-      if (before.screen !== now.screen || document.activeElement !== input || named()) return show();
+      if (opened && !named()) input.focus();
+      if (opened || document.activeElement !== input || named()) return show();
     },
     exported: () => found && (found.hits
       ? { name: "search", json: found, rows: [["layer", "index", "why", "found", "rank", "score", "top_tokens"], ...found.hits.map((x) => [x.layer, x.index, x.why, x.found, x.rank ?? "", x.score ?? "", JSON.stringify(x.top_tokens)])] }

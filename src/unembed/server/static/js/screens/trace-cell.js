@@ -1,10 +1,10 @@
 /** Beside the grid: one cell taken apart, or what several layers did together. */
-import { button, fill, h, num, signed } from "../dom.js";
-import { go, state } from "../state.js";
+import { button, fill, h, num, signed, tickBox } from "../dom.js";
+import { go, state, turn } from "../state.js";
 import { candidates, subUpdate } from "../parts.js";
 import { token } from "../islands/tokens.js";
 
-const pick = (c) => go({ t: `#${c.id}` }, { push: false });
+const pick = (c) => turn({ t: `#${c.id}` });
 const part = (title, ...body) => h("div", {}, h("h3", {}, title), body);
 const updates = (list, target) => h("ol", {}, list.map((u) => subUpdate(u, { most: Math.max(...list.map((x) => x.share), 1e-9), target })));
 
@@ -22,7 +22,7 @@ export function drawSpan(el, t, [a, b]) {
   const strongest = layers.flatMap((one) => one.sub_updates).sort((x, y) => Math.abs(y.score) - Math.abs(x.score)).slice(0, 8);
   fill(el,
     head(t, `Layers ${a} to ${b}, together`),
-    h("div", { class: "row" }, h("label", { class: "check" }, h("input", { type: "checkbox", checked: !!state().only, onchange: (e) => go({ only: e.target.checked ? "1" : "" }, { push: false }) }), "Only these layers in the grid"), button("One layer", () => go({ r: "", only: "" }, { push: false }), { class: "quiet", title: "Esc" })),
+    h("div", { class: "row" }, tickBox("Only these layers in the grid", !!state().only, (on) => turn({ only: on ? "1" : "" })), button("One layer", () => turn({ r: "", only: "" }), { class: "quiet", title: "Esc" })),
     h("div", { class: "sandwich" },
       part(`Entering ${a}`, candidates(low.before, { onpick: pick, rank: low.rank_before })),
       part(`After ${b}`, candidates(high.after, { before: low.before, onpick: pick, rank: high.rank_after }))),

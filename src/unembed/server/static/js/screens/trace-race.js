@@ -1,6 +1,6 @@
 /** The race to the top: places or probabilities of tokens over the layers, and what happened to them, lane by lane. */
 import { button, fill, h, percent, place, segmented } from "../dom.js";
-import { go, state } from "../state.js";
+import { state, turn } from "../state.js";
 import { asTable, card } from "../parts.js";
 import { visible } from "../islands/tokens.js";
 import * as ranks from "../islands/ranks.js";
@@ -15,7 +15,7 @@ export function race(t, { layer, ask }) {
   const lanes = h("div", { class: "lanes" });
   const told = h("p", { class: "told soft" });
   const notes = h("div");
-  const scale = segmented("Scale of the race", [["", "Place"], ["p", "Probability"]], state().ys, (ys) => go({ ys }, { push: false }));
+  const scale = segmented("Scale of the race", [["", "Place"], ["p", "Probability"]], state().ys, (ys) => turn({ ys }));
   let chart = null;
 
   async function draw() {
@@ -24,13 +24,13 @@ export function race(t, { layer, ask }) {
     const series = [{ id: view.target.id, name: view.target.token, ranks: view.layers.map((one) => one.rank_after), probabilities: view.layers.map((one) => one.probability_after) }];
     const found = pins.length ? await ask(pins) : null;
     if (found) series.push(...found.tokens.map(({ id, token, points: { resid_post: one } }) => ({ id, name: token, ranks: one.ranks.flat(), probabilities: one.probabilities.flat() })));
-    chart = ranks.mount(lines, { series, layers: view.layers.map((one) => String(one.layer)), size: model.d_vocab, at: layer(), probability: state().ys === "p" }, { onpick: (n) => go({ L: String(n), st: "post" }, { push: false }) });
+    chart = ranks.mount(lines, { series, layers: view.layers.map((one) => String(one.layer)), size: model.d_vocab, at: layer(), probability: state().ys === "p" }, { onpick: (n) => turn({ L: String(n), st: "post" }) });
     drawLanes(data.events.filter((e) => e.position === view.position), view.moves);
     const rival = view.prediction.find((c) => c.id !== view.target.id);
     fill(notes,
       series.slice(1).map((other) => h("p", {}, crossing(series[0], other))),
       h("div", { class: "row" },
-        pins.length ? button("Clear pins", () => go({ pins: "" }, { push: false }), { class: "quiet" }) : button(`Watch it against ${visible(rival.token)}`, () => go({ pins: String(rival.id) }, { push: false }), { class: "quiet", title: "Pin the strongest rival: where do they cross?" }),
+        pins.length ? button("Clear pins", () => turn({ pins: "" }), { class: "quiet" }) : button(`Watch it against ${visible(rival.token)}`, () => turn({ pins: String(rival.id) }), { class: "quiet", title: "Pin the strongest rival: where do they cross?" }),
         h("span", { class: "faint" }, h("kbd", {}, "p"), " or Shift and a click pins a cell's token")),
       asTable("As a table", ["layer", ...series.flatMap((one) => [`place of ${visible(one.name)}`, "probability"])], () => view.layers.map((one, i) => [one.layer, ...series.flatMap((s) => [s.ranks[i] + 1, s.probabilities[i]])])));
   }
@@ -41,7 +41,7 @@ export function race(t, { layer, ask }) {
     const left = [...events, ...moves];
     fill(lanes, LANES.map(([sign, name, of], i) => {
       const here = left.filter((e) => of(e) && LANES.findIndex((lane) => lane[2](e)) === i);
-      return here.length ? h("div", { class: "lane", role: "group", "aria-label": name }, h("span", { class: "faint" }, name), here.map((e) => h("button", { type: "button", class: "marker", style: { left: chart.x(e.layer) }, title: e.sentence, "aria-label": e.sentence, onclick: () => go({ L: String(e.layer), st: e.cause === "ffn" ? "post" : "mid" }, { push: false }), onfocus: say(e), onpointerenter: say(e) }, sign || (e.kind === "rise" ? "▲" : "▼")))) : null;
+      return here.length ? h("div", { class: "lane", role: "group", "aria-label": name }, h("span", { class: "faint" }, name), here.map((e) => h("button", { type: "button", class: "marker", style: { left: chart.x(e.layer) }, title: e.sentence, "aria-label": e.sentence, onclick: () => turn({ L: String(e.layer), st: e.cause === "ffn" ? "post" : "mid" }), onfocus: say(e), onpointerenter: say(e) }, sign || (e.kind === "rise" ? "▲" : "▼")))) : null;
     }));
     told.textContent = left.length ? left[0].sentence : t.model.can.events ? "No event at this position." : "Events are those of FFN updates, and this model has none.";
   }

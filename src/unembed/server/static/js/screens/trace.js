@@ -1,7 +1,7 @@
 /** The first screen: how the next-token prediction forms, layer by layer, at every position. */
-import { button, fill, h, num, percent, segmented } from "../dom.js";
-import { activeEdits, go, state } from "../state.js";
-import { about, account, asTable, card, failure, FIRST, pane, prompt } from "../parts.js";
+import { button, fill, h, num, percent, segmented, tickBox, within } from "../dom.js";
+import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
+import { about, account, asTable, card, failure, FIRST, layerHere, pane, positionHere, prompt } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 import * as grid from "../islands/grid.js";
 import * as tray from "../tray.js";
@@ -15,8 +15,6 @@ import { popover } from "./trace-pop.js";
 const EXAMPLES = [FIRST, "She put the book on the", "one two three four one two three", "Once upon a time there was a little"];
 /** Entropies are fetched before they are asked for when it costs less than this many scores. */
 const CHEAP = 2e7;
-/** A change of what is shown that Back does not undo. */
-const turn = (change) => go(change, { push: false });
 
 export function render(root, page) {
   const { api } = page;
@@ -37,13 +35,14 @@ export function render(root, page) {
   const books = h("div");
   const inspector = h("div", { class: "stack" });
   const summary = h("p", { class: "soft" });
+  const layer = () => layerHere(t.model.n_layers);
   const race = raceOf(t, { layer, ask: async (ids) => !live() && api.get(`/traces/${t.data.id}/trajectories`, { token: ids.map((id) => `#${id}`), position: t.view.position }, { channel: "trajectories" }) });
   const pop = popover(pin);
 
   fill(root, h("div", { class: "trace" },
     h("div", { class: "stack" },
       h("section", { class: "prompt", "aria-label": "Prompt" }, box, h("div", { class: "row" }, button("Trace", run, { class: "btn main", title: "Enter" }), count, h("span", { class: "spacer" }), h("span", { class: "faint" }, "Examples"), EXAMPLES.map((text, i) => button(String(i + 1), () => go({ p: text, pos: "", L: "", t: "" }), { class: "btn small", title: text, "aria-label": `Example: ${text}` }))), typedTokens, says, found, summary),
-      card("What each layer would say", controls, host, h("div", { class: "row" }, legend), about("Each cell is the stream after one layer at one position, read through the model's own final norm and output matrix: its most likely next token. A stem means that nothing changed since the row before. Outlined cells already hold the final answer. ◆ saturation, ✕ elimination, ▲ ▼ the answer's place changes eightfold or more from one row to the next. Entropy: of the cell's whole distribution. KL to the end: the divergence of that distribution from the model's prediction. With edits: tinted cells can be reached by them, faint ones are just as before."), table),
+      card("What each layer would say", controls, host, h("div", { class: "row" }, legend), about("grid"), table),
       h("div", { class: "two" }, race.el, card("The account of a logit", by(), books))),
     h("aside", { class: "card", "aria-label": "The chosen cell" }, inspector)));
 
@@ -155,17 +154,10 @@ export function render(root, page) {
     });
   }
 
-  function at() {
-    const n = t.data.tokens.length;
-    const pos = state().pos === "" ? n - 1 : Number(state().pos);
-    return Math.max(0, Math.min(n - 1, pos < 0 ? pos + n : pos || 0));
-  }
-  function layer() {
-    return state().L === "" ? t.model.n_layers - 1 : Math.max(0, Math.min(t.model.n_layers - 1, Number(state().L) || 0));
-  }
+  const at = () => positionHere(t.data.tokens.length);
 
   function drawControls() {
-    const box = (name, text) => h("label", { class: "check" }, h("input", { type: "checkbox", checked: !!state()[name], onchange: (e) => turn({ [name]: e.target.checked ? "1" : "" }) }), text);
+    const box = (name, text) => tickBox(text, !!state()[name], (on) => turn({ [name]: on ? "1" : "" }));
     fill(controls,
       segmented("Shade by", METRICS, state().metric, (metric) => turn({ metric })),
       t.data.stages.length > 1 && segmented("Stages", [["post", "After FFN"], ["both", "Attention too"]], state().stages, (stages) => turn({ stages })),
@@ -299,8 +291,8 @@ export function render(root, page) {
 
   return {
     async update(now, before) {
-      const differs = (...names) => names.some((name) => now[name] !== before[name]);
-      if (differs("screen", "p", "iv", "off")) {
+      const differs = (...names) => differ(now, before, ...names);
+      if (asksAnew(now, before)) {
         pop.hide();
         box.value = prompt();
         return load();
@@ -327,10 +319,10 @@ export function render(root, page) {
       const n = t.data.tokens.length;
       const step = (change) => (turn(change), true);
       switch (key) {
-        case "[": return step({ L: String(Math.max(0, layer() - 1)) });
-        case "]": return step({ L: String(Math.min(t.model.n_layers - 1, layer() + 1)) });
-        case ",": return step({ pos: String(Math.max(0, at() - 1)), t: "" });
-        case ".": return step({ pos: String(Math.min(n - 1, at() + 1)), t: "" });
+        case "[": return step({ L: String(within(layer() - 1, t.model.n_layers)) });
+        case "]": return step({ L: String(within(layer() + 1, t.model.n_layers)) });
+        case ",": return step({ pos: String(within(at() - 1, n)), t: "" });
+        case ".": return step({ pos: String(within(at() + 1, n)), t: "" });
         case "m": return step({ metric: METRICS[(METRICS.findIndex(([name]) => name === state().metric) + 1) % METRICS.length][0] }), drawControls(), true;
         case "d": return t.plain ? (step({ diff: state().diff ? "" : "1" }), drawControls(), true) : false;
         case "e": return step({ ev: state().ev ? "" : "off" });
