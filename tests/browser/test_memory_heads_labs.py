@@ -131,6 +131,24 @@ def test_a_label_has_tags_a_verdict_and_a_note(opened, index):
     assert notes == {"tags": ["time", "year"], "verdict": "mixed", "note": "seen <b>often</b>"}
 
 
+def test_values_are_grouped_once_and_a_cluster_leads_to_its_members(opened, lm):
+    page = opened("#/memory?m=3.5")
+    region = page.get_by_role("region", name="Its cluster")
+    region.get_by_role("button", name="Group them").click()
+    clusters = unembed.cluster_values(lm, lm.n_layers * lm.d_mlp // 10)
+    members = clusters.members(clusters.of(3, 5))
+    expect(
+        region.get_by_text(f"{len(members)} of 6,144 values, in one of {clusters.n_clusters} clusters")
+    ).to_be_visible()
+    links = region.get_by_role("link")
+    expect(links).to_have_count(min(8, len(members) - 1))
+    name = links.first.inner_text()
+    links.first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(name)
+    expect(region.get_by_text(f"{len(members)} of 6,144 values")).to_be_visible()
+    expect(region.get_by_role("button", name="Group them")).to_be_hidden()
+
+
 def test_heads_by_their_effect_on_the_prediction(opened, lm):
     page = opened(f"#/heads?h=2.3&{HERE}")
     region = page.get_by_role("region", name="All heads")

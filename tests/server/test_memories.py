@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from starlette.testclient import TestClient
 
 import unembed
+from tests.server.conftest import TOKEN
 from unembed.memories.suppressing import values_scoring
+from unembed.server.app import create
+from unembed.server.session import Session
+from unembed.views.cluster import FILE, stored_clusters
 from unembed.views.search import understand
 
 
@@ -124,3 +130,70 @@ def test_a_window_is_read_with_its_context(wren, tmp_path):
         assert view.sampled == view.tokens
         fires = view.statistics["active_fraction"] * view.tokens
         assert sum(b.tokens for b in view.bands if b.up_to > 0) == pytest.approx(fires)
+
+
+@pytest.fixture
+def own_index(wren, tmp_path):
+    """An index whose folder a test may fill and spoil."""
+    return unembed.Index.build(wren, ["She put the book on the table ."], tmp_path / "own", top=5)
+
+
+@pytest.fixture
+def served(wren):
+    """Opens explorers of their own, one after the other."""
+    opened = []
+
+    def page(index) -> TestClient:
+        opened.append(Session(wren, index, index_name="own"))
+        app = create(opened[-1], token=TOKEN, port=7335)
+        return TestClient(app, base_url="http://127.0.0.1:7335", headers={"authorization": f"Bearer {TOKEN}"})
+
+    yield page
+    for one in opened:
+        one.close()
+
+
+def test_a_cluster_is_the_librarys_and_outlives_the_server(served, wren, own_index, monkeypatch):
+    page = served(own_index)
+    before = page.get("/api/v1/memories/3/5/cluster").json()
+    assert before["cluster"] is None and before["size"] == 0 and before["values"] == wren.n_layers * wren.d_mlp
+    expected = unembed.cluster_values(wren, before["n_clusters"])
+    assert page.post("/api/v1/clusters").json() == {"n_clusters": expected.n_clusters}
+    monkeypatch.setattr("unembed.views.cluster.cluster_values", None)  # from here on nothing is grouped again
+    for client in (page, served(own_index)):
+        found = client.get("/api/v1/memories/3/5/cluster").json()
+        number = expected.of(3, 5)
+        members = expected.members(number)
+        assert (found["cluster"], found["size"], sum(found["by_layer"])) == (number, len(members), len(members))
+        card = next(expected.cards(numbers=[number]).rows())
+        assert found["coherence"] == pytest.approx(card["coherence"])
+        own = wren.weights.W_out[3][5]
+        cosines = {
+            (n, i): float(torch.cosine_similarity(own, wren.weights.W_out[n][i], dim=0))
+            for n, i in members
+            if (n, i) != (3, 5)
+        }
+        nearest = sorted(cosines, key=lambda at: -cosines[at])[:8]
+        assert [(m["layer"], m["index"]) for m in found["members"]] == nearest
+        assert [m["cosine"] for m in found["members"]] == pytest.approx([cosines[at] for at in nearest], abs=1e-5)
+        lists = [wren.values.top_tokens(n, i, 30) for n, i in members]
+        assert found["counted"] == len(members)
+        for token, n in found["shared"]:
+            assert n == sum(token in tokens for tokens in lists) > 1
+
+
+def test_clusters_of_other_weights_or_a_spoilt_file_are_not_believed(served, wren, own_index):
+    assert served(own_index).post("/api/v1/clusters").status_code == 200
+    path = own_index.path / FILE
+    with np.load(path) as stored:
+        kept = dict(stored)
+    np.savez(path, **{**kept, "weights": np.array("of another model")})
+    assert stored_clusters(wren, own_index) is None
+    path.write_bytes(b"no archive")
+    assert served(own_index).get("/api/v1/memories/3/5/cluster").json()["cluster"] is None
+
+
+def test_without_an_index_clusters_last_as_long_as_the_server(client):
+    client.post("/api/v1/clusters")
+    assert client.get("/api/v1/memories/3/5/cluster").json()["size"] > 0
+    assert client.get("/api/v1/memories/3/999999/cluster").status_code == 404

@@ -6,18 +6,37 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
+from unembed.memories.clusters import ValueClusters
 from unembed.server import asked as a
 from unembed.server.answers import tagged
 from unembed.server.session import Session
+from unembed.views.cluster import ClusterView, cluster_view, made_clusters, stored_clusters
 from unembed.views.coefficients import CoefficientsView, coefficients_view
 from unembed.views.contexts import ContextsView, contexts_view
 from unembed.views.memory import MemoryView, memory_view
 from unembed.views.search import Search, search
 
 
+class _Grouped:
+    """The clusters of all values: read from the index's folder, or made once. One thread at a time asks."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.clusters: ValueClusters | None = None
+
+    def find(self, *, make: bool) -> ValueClusters | None:
+        lm, held = self._session.lm, self._session.index
+        if self.clusters is None and held is not None:
+            self.clusters = stored_clusters(lm, held)
+        if self.clusters is None and make:
+            self.clusters = made_clusters(lm, held)
+        return self.clusters
+
+
 def router(session: Session) -> APIRouter:
     """The routes, over what is open."""
     routes = APIRouter(tags=["memories"])
+    grouped = _Grouped(session)
 
     @routes.get("/memories/{layer}/{index}", responses={200: {"model": MemoryView}})
     async def get_memory(
@@ -143,6 +162,28 @@ def router(session: Session) -> APIRouter:
             request,
             await session.body(key, work, what="finding neighbours", client=client, channel="similar", on="files"),
         )
+
+    @routes.get("/memories/{layer}/{index}/cluster", responses={200: {"model": ClusterView}})
+    async def get_cluster(request: Request, layer: a.LayerNumber, index: a.Index, client: a.Client = "") -> Response:
+        """The group of alike directions that the value is in; `cluster` is null until POST /clusters has made them."""
+
+        def work() -> dict[str, Any]:
+            return cluster_view(session.lm, grouped.find(make=False), layer, index).to_dict()
+
+        key = f"cluster {layer} {index} {grouped.clusters is not None}"
+        body = await session.body(key, work, what="reading a cluster", client=client, channel="cluster", on="long")
+        return tagged(request, body)
+
+    @routes.post("/clusters")
+    async def post_clusters() -> dict[str, int]:
+        """Group all values by direction, as `unembed clusters` does, and keep that in the index's folder."""
+
+        def work() -> int:
+            found = grouped.find(make=True)
+            assert found is not None
+            return found.n_clusters
+
+        return {"n_clusters": await session.beside(work, "long")}
 
     @routes.get("/memories/{layer}/{index}/concepts")
     async def get_concepts(request: Request, layer: a.LayerNumber, index: a.Index, client: a.Client = "") -> Response:

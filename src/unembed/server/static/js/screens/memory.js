@@ -82,7 +82,7 @@ export function render(root, page) {
 
   function one(names) {
     const { layer, index } = view;
-    const [triggers, concepts, near, labels] = [0, 1, 2, 3].map(() => h("div"));
+    const [triggers, concepts, near, labels, cluster] = [0, 1, 2, 3, 4].map(() => h("div"));
     const result = h("div", { class: "stack" });
     const vocabulary = h("div");
     const drawEnds = () => fill(vocabulary, ends(view, more ? TOP : 12), h("p", { class: "row" }, button(more ? "Fewer" : `Show ${TOP}`, () => ((more = !more), drawEnds()), { class: "quiet" }), ["promoted", "suppressed"].map((end) => button(`Copy ${end}`, () => copy(view[end].map((r) => r.token).join("\n")), { class: "quiet" }))));
@@ -92,6 +92,7 @@ export function render(root, page) {
     loadNear(near);
     loadUsual();
     loadConcepts(concepts);
+    loadCluster(cluster);
     return [figures(view),
       card("What the value does to the vocabulary", h("span", { class: "faint" }, "click a token to pin it in Trace"), vocabulary, about("memory"), asTable("All as a table", ["promoted", "score", "suppressed", "score"], () => view.promoted.map((p, i) => [visible(p.token), p.score, visible(view.suppressed[i].token), view.suppressed[i].score]))),
       h("div", { class: "two" },
@@ -101,7 +102,8 @@ export function render(root, page) {
           card("How large it usually is", null, usualBox),
           card("What people call it", null, labels),
           card("Classes its tokens share", null, concepts),
-          card("Values like it", h("span", { class: "faint" }, "Shift-click: side by side"), near)))];
+          card("Values like it", h("span", { class: "faint" }, "Shift-click: side by side"), near),
+          card("Its cluster", null, cluster)))];
   }
 
   /** Two memories in two columns, and what their lists have in common. */
@@ -188,6 +190,20 @@ export function render(root, page) {
       fill(box, h("ul", {}, found.rows.map((row) => h("li", { class: "sub-update" }, h("div", { class: "head" }, memoryLink(row), h("span", { class: "faint" }, `cosine ${num(row.cosine)}`)), h("div", { class: "toks" }, toks(row.top_tokens))))));
     });
   }
+
+  /** The group of alike values that it is in; the values of the model are grouped when that is asked for. */
+  const loadCluster = (box) => pane(box, async () => {
+    const { size, values, n_clusters: n, coherence, shared, counted: among, members } = await api.get(`/memories/${view.layer}/${view.index}/cluster`, {}, { channel: "cluster", fresh: true });
+    const all = `${values.toLocaleString("en")} values`;
+    if (!size) return fill(box, h("p", {}, `The ${all} of the model are not grouped yet. `, button("Group them", () => pane(box, async () => {
+      fill(box, h("p", { class: "faint" }, "Grouping …"));
+      await api.post("/clusters", {}, { what: "Grouping values" });
+      await loadCluster(box);
+    }), { class: "btn small" })));
+    fill(box, h("p", {}, `${size} of ${all}, in one of ${n} clusters`, size > 1 && `; mean cosine ${num(coherence)}`),
+      shared.length > 0 && h("p", {}, h("span", { class: "soft" }, `Promoted by several of ${among}: `), shared.map(([t, n]) => [token(t), h("small", { class: "faint" }, ` ${n}  `)])),
+      h("div", { class: "row" }, members.map((m) => memoryLink(m, { title: `cosine ${num(m.cosine)}` }))), about("cluster"));
+  });
 
   function loadUsual() {
     if (!model.can.index) return noIndex(usualBox, "How large a coefficient usually is comes from a corpus.");
