@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 import unembed
 from tests.browser.test_journeys import PROMPT
 from unembed.views.coefficients import coefficients_view
+from unembed.views.head_examples import HeadExamples, head_examples
 
 HERE = f"p={PROMPT.replace(' ', '%20')}"
 
@@ -214,6 +215,29 @@ def test_a_token_pointed_at_shows_what_it_reads_and_what_reads_it(opened, lm):
     assert number(said.inner_text().split("softmax ")[1].split(":")[0]) == pytest.approx(score, rel=0.01)
     page.get_by_role("heading", name="Heads", exact=True).hover()
     expect(chips.nth(6)).to_have_class(re.compile(r"\bw\d"))
+
+
+def test_a_heads_examples_are_marked_and_lead_to_a_trace(opened, lm, index):
+    page = opened("#/heads?h=3.2")
+    region = page.get_by_role("region", name="In the corpus")
+    region.get_by_role("button", name="Find examples").click()
+    found = [one for one in head_examples(lm, index, 3) if isinstance(one, HeadExamples)]
+    for head in (2, 7):
+        expect(region.get_by_text(f"L3H{head} in 3 windows")).to_be_visible()
+        rows = region.locator(".trigger")
+        expect(rows).to_have_count(len(found[head].examples))
+        for row, one in zip(rows.all(), found[head].examples, strict=True):
+            assert number(row.locator(".value").inner_text()) == pytest.approx(one.value, rel=0.01)
+            assert row.locator("mark").inner_text().strip() == one.tokens[-1].strip()
+            if one.source < len(one.tokens) - 1:
+                assert row.locator(".from").inner_text().strip() == one.tokens[one.source].strip()
+            expect(row).to_contain_text(f"document {one.document}, reads")
+        if head == 2:  # the layer is read: another head of it has its examples at once
+            page.get_by_role("gridcell", name=re.compile("^L3H7: ")).click()
+    one = found[7].examples[0]
+    region.get_by_role("button", name="Use this text as the prompt").first.click()
+    expect(page.get_by_role("textbox", name="Prompt")).to_have_value(one.prompt)
+    assert f"pos={one.position}" in page.url
 
 
 def test_landmarks_of_a_coefficient_and_the_way_back(opened, lm, index):

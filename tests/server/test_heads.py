@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 
 import unembed
+from unembed.attention.contributions import POINTS, contribution_norms
 
 PROMPT = "The first month of the year is"
+LINES = [
+    "The first month of the year is January .",
+    "She put the book on the table and left the house .",
+    "The capital of France is Paris , and the capital of Italy is Rome .",
+]
 
 
 def test_scores_are_the_librarys(client, wren):
@@ -83,3 +90,58 @@ def test_a_score_is_the_sum_of_its_terms(client, wren):
     assert any("position" in name for name in found["terms"])
     asked = {"prompt": PROMPT, "destination": 2, "source": 4}
     assert client.post("/api/v1/heads/2/3/terms", json=asked).status_code == 404
+
+
+def largest(wren, text, layer, head):
+    """Where a head carries most on a text, sources after the first: value, destination, source; from the weights."""
+    run = wren.run(text, ("pattern", "attn_in"))
+    v = run.at("attn_in", layer)[0] @ wren.weights.W_V[layer][head] + wren.weights.b_V[layer][head]
+    carried = run.at("pattern", layer)[0, head] * (v @ wren.weights.W_O[layer][head]).norm(dim=-1)
+    at = int(carried[:, 1:].argmax())
+    dst, src = at // (len(carried) - 1), at % (len(carried) - 1) + 1
+    return float(carried[dst, src]), dst, src
+
+
+def examples(page, layer, head, **asked):
+    """The lines of an answer: progress, and the examples."""
+    answer = page.post(f"/api/v1/heads/{layer}/{head}/examples", json=asked)
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    assert lines[-1] == {"kind": "done"}
+    return lines[:-2], lines[-2]
+
+
+def test_examples_are_where_the_head_carries_most_in_each_window(indexed, wren, monkeypatch):
+    progress, found = examples(indexed, 3, 2)
+    assert [line["done"] for line in progress] == list(range(1, 7)) and found["windows"] == 6
+    assert found["tokens"] == 2 * sum(len(wren.encode(line)[0]) for line in LINES)
+    assert found["corpus"] == "the index's corpus" and "times the length" in found["measure"]
+    expected = sorted((largest(wren, line, 3, 2) for line in LINES * 2), reverse=True)
+    assert [e["value"] for e in found["examples"]] == pytest.approx([value for value, _, _ in expected], rel=1e-4)
+    for example in found["examples"]:
+        line = (LINES * 2)[example["document"]]
+        value, dst, src = largest(wren, line, 3, 2)
+        assert (example["position"], example["source"]) == (dst, src)
+        assert example["tokens"] == wren.token_strings(wren.encode(line)[0])[: dst + 1]
+        assert example["carried"][src] == example["value"] == pytest.approx(value, rel=1e-4)
+        weights = wren.run(line, "pattern").at("pattern", 3)[0, 2]
+        assert example["weight"] == pytest.approx(float(weights[dst, src]), rel=1e-4)
+    monkeypatch.setattr("unembed.views.head_examples.run", None)  # one reading has served the layer
+    progress, other = examples(indexed, 3, 7)
+    assert progress == [] and other["head"] == 7
+    best = max(largest(wren, line, 3, 7)[0] for line in LINES)
+    assert other["examples"][0]["value"] == pytest.approx(best, rel=1e-4)
+
+
+def test_an_example_as_a_prompt_gives_its_number(client, wren):
+    _, found = examples(client, 4, 1, windows=12, length=48)
+    assert found["corpus"] == "the text that ships with the package" and found["windows"] == 12
+    for example in found["examples"]:
+        ids = wren.encode(example["prompt"])
+        assert wren.token_strings(ids[0])[: example["position"] + 1] == example["tokens"]
+        norms = contribution_norms(wren, wren.run(ids, POINTS), 4)[1]
+        assert example["value"] == pytest.approx(float(norms[example["position"], example["source"]]), rel=1e-4)
+
+
+def test_examples_of_no_head(client):
+    assert client.post("/api/v1/heads/3/8/examples", json={}).status_code == 404
+    assert client.post("/api/v1/heads/3/1/examples", json={"windows": 1000}).status_code == 422

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import AsyncIterator, Iterator
 from functools import cached_property
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from unembed.server import asked as a
-from unembed.server.answers import tagged
+from unembed.server.answers import encoded, lines, tagged
 from unembed.server.session import MAX_PROMPT, Session
+from unembed.views.head_examples import Progress, head_examples
 from unembed.views.heads import HeadsView, HeadView, InductionView, head_view, heads_view, induction_view
 from unembed.views.heads_here import HeadsHere, PatternView, heads_here, pattern_view, score_view
 
@@ -29,6 +33,14 @@ class TermsAsked(BaseModel):
     prompt: str = Field(min_length=1, max_length=MAX_PROMPT)
     destination: int = Field(ge=0, le=a.LARGEST)
     source: int = Field(ge=0, le=a.LARGEST)
+
+
+class ExamplesAsked(BaseModel):
+    """How much of the corpus is read."""
+
+    model_config = ConfigDict(extra="forbid")
+    windows: int = Field(32, ge=1, le=64)
+    length: int = Field(128, ge=2, le=256, description="tokens of a window, at most")
 
 
 class _Held:
@@ -132,6 +144,37 @@ def router(session: Session) -> APIRouter:
         """The same on any text, which need not be traced first."""
         key = session.remember(asked.prompt, [e.edit() for e in asked.edits])
         return await get_pattern(request, key, layer, head, client)
+
+    @routes.post("/heads/{layer}/{head}/examples")
+    async def post_examples(
+        layer: a.LayerNumber, head: a.Index, asked: ExamplesAsked, client: a.Client = ""
+    ) -> StreamingResponse:
+        """Windows of the corpus in which the head does most: lines of progress, then the examples.
+
+        One reading serves all heads of a layer; what it found is kept.
+        """
+        session.lm.layer(layer)
+        session.lm.head(head)
+
+        def key(n: int) -> str:
+            return f"examples {layer} {n} {asked.windows} {asked.length}"
+
+        def steps() -> Iterator[dict[str, Any]]:
+            for found in head_examples(session.lm, session.index, layer, asked.windows, asked.length):
+                kind = "progress" if isinstance(found, Progress) else "examples"
+                yield {"kind": kind, **dataclasses.asdict(found)}
+
+        async def items() -> AsyncIterator[Any]:
+            if (known := session.cache.get(key(head))) is not None:
+                yield known
+                return
+            async for item in session.worker.stream(steps, what="finding examples", client=client, channel="examples"):
+                if item["kind"] == "examples":
+                    session.cache.put(key(item["head"]), encoded(item))
+                if item.get("head", head) == head:
+                    yield item
+
+        return lines(items())
 
     @routes.post("/heads/{layer}/{head}/terms")
     async def post_terms(

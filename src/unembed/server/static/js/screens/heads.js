@@ -2,6 +2,7 @@
 import { button, fill, h, num, numberBox, percent, segmented, signed } from "../dom.js";
 import { activeEdits, go, state } from "../state.js";
 import { about, asTable, card, pane, prompt, tokenBars } from "../parts.js";
+import { contexts, lengths } from "../contexts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 import { matrix, pattern } from "../islands/heads.js";
 import * as tray from "../tray.js";
@@ -25,7 +26,8 @@ export function render(root, page) {
   const total = model.n_layers * model.n_heads;
   const few = h("input", { type: "range", min: 1, max: total, value: String(total), "aria-label": "How many heads to show", oninput: () => drawMatrix() });
   const own = h("input", { type: "text", "aria-label": "Text for the pattern", value: prompt(), onchange: () => ((dst = null), open()) });
-  const twice = h("div", { class: "stack" });
+  const [twice, texts] = [0, 1].map(() => h("div", { class: "stack" }));
+  const read = new Set();
   const length = numberBox("Tokens before the repetition", 16, { min: 2, max: 64, onchange: () => repeat() });
   const seed = numberBox("Seed of the random tokens", 0, { onchange: () => repeat() });
   const said2 = h("input", { type: "text", "aria-label": "Text to say twice", placeholder: "random tokens, or a text of your own", style: { flex: "1 1 200px" }, onchange: () => repeat() });
@@ -34,7 +36,8 @@ export function render(root, page) {
     h("div", { class: "two" },
       h("div", { class: "stack" },
         card("All heads", segmented("Score", KINDS, kind, (v) => ((kind = v), drawMatrix())), grid, h("label", { class: "row faint" }, "the strongest", h("span", { style: { flex: "1" } }, few)), said, about("heads"), table, model.can.shared_keys && h("p", { class: "note" }, `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`)),
-        card("Said twice", null, h("div", { class: "row" }, said2, h("label", { class: "row faint" }, "length", length), h("label", { class: "row faint" }, "seed", seed)), twice, about("twice"))),
+        card("Said twice", null, h("div", { class: "row" }, said2, h("label", { class: "row faint" }, "length", length), h("label", { class: "row faint" }, "seed", seed)), twice, about("twice")),
+        card("In the corpus", button("Find examples", () => examples(true), { class: "btn small" }), texts, about("examples"))),
       card(title, null, circuitBox))));
 
   async function load() {
@@ -49,7 +52,7 @@ export function render(root, page) {
       }
       drawMatrix();
     });
-    await Promise.all([open(), repeat()]);
+    await Promise.all([open(), repeat(), examples()]);
   }
 
   /** The head that the address names, chosen. */
@@ -67,6 +70,20 @@ export function render(root, page) {
     pattern(map, { ...found, marked: (dst, src) => looked.get(dst) === src });
     fill(twice, h("p", { role: "status" }, h("b", {}, percent(found.score)), ` of L${layer}H${head}'s attention lies on the outlined cells; looking everywhere alike would give ${percent(found.chance)}.`), map,
       asTable("As a table", ["destination", "source", "weight"], () => found.stripe.map(([dst, src]) => [`${dst} ${visible(found.tokens[dst])}`, `${src} ${visible(found.tokens[src])}`, found.weights[dst][src]])));
+  });
+
+  /** Texts in which the head does most: one reading of the corpus serves all heads of its layer. */
+  const examples = (asked) => pane(texts, async () => {
+    const [layer, head] = chosen;
+    fill(texts);
+    api.cancel("examples");
+    if (!asked && !read.has(layer)) return;
+    let found = null;
+    await api.stream(`/heads/${layer}/${head}/examples`, {}, (line) => line.examples ? (found = line) : fill(texts, h("p", { class: "faint" }, `${line.done} of ${line.of} windows read`)), { channel: "examples", what: "Finding examples" });
+    read.add(layer);
+    const list = h("div");
+    contexts(list, found.examples.map((one) => ({ ...one, coefficient: one.value, coefficients: one.carried })), 5, "carries");
+    fill(texts, lengths(), list, h("p", { class: "faint" }, `L${layer}H${head} in ${found.windows} windows (${found.tokens.toLocaleString("en")} tokens) of ${found.corpus}: ${found.measure}.`));
   });
 
   const drawMatrix = () => pane(grid, async () => {
@@ -132,7 +149,7 @@ export function render(root, page) {
       if (now.h !== before.h) {
         wish();
         if (scores) drawMatrix();
-        return Promise.all([open(), repeat()]);
+        return Promise.all([open(), repeat(), examples()]);
       }
       if (now.p !== before.p || now.iv !== before.iv || now.off !== before.off) {
         if (now.p !== before.p) own.value = prompt();

@@ -2,6 +2,7 @@
 import { button, fill, h, num, say, segmented, signed } from "../dom.js";
 import { go, state } from "../state.js";
 import { about, asTable, card, empty, memoryLink, pane, prompt, toks, tokenBars, trail } from "../parts.js";
+import { contexts, lengths, shade } from "../contexts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 import * as histogram from "../islands/histogram.js";
 import * as tray from "../tray.js";
@@ -10,15 +11,6 @@ import * as names_ from "../names.js";
 const author = () => localStorage.getItem("author") || "";
 const BUILD = "unembed index build --out my-index";
 const TOP = 50;
-const LENGTHS = [["8", "Short"], ["24", "Medium"], ["400", "Full"]];
-let length = "24";
-
-/** A coefficient as a shade: blue positive, orange negative. */
-function shade(m, most) {
-  const q = Math.round((6 * Math.abs(m)) / most);
-  return q ? `${m < 0 ? "w" : "c"}${Math.min(6, q)}` : "";
-}
-
 export function render(root, page) {
   const { api, model } = page;
   if (!model.can.memories) {
@@ -40,7 +32,6 @@ export function render(root, page) {
       const [found, other] = await Promise.all([state().m, state().mv].map((m, i) => m && api.get(`/memories/${place(m).join("/")}`, { top: TOP }, { channel: `memory${i}`, what: "Reading the value" })));
       view = found;
       tried = usual = null;
-      drawn.length = 0;
       [usualBox, bandsBox, density].forEach((el) => fill(el));
       draw(other);
     });
@@ -130,10 +121,6 @@ export function render(root, page) {
     say("pinned");
   }
 
-  /** Lists of contexts that are drawn now: each is drawn again when the length changes. */
-  const drawn = [];
-  const lengths = () => segmented("Length", LENGTHS, length, (v) => ((length = v), drawn.forEach((box) => box.draw())));
-
   function loadTriggers(box, { layer, index }) {
     if (!model.can.index) return noIndex(box, "Triggers are the texts of a corpus on which the key fires most.");
     const at = `/memories/${layer}/${index}`;
@@ -149,24 +136,6 @@ export function render(root, page) {
       contexts(list, (await api.get(`${at}/contexts`, { top: 25, pole }, { channel: `contexts ${layer}.${index}` })).contexts, 10);
     });
     return again();
-  }
-
-  /** Contexts, each cut before the token that it ends with; tokens shaded by their coefficients. */
-  function contexts(box, rows, first) {
-    const most = Math.max(...rows.map((r) => Math.abs(r.coefficient)), 1e-9);
-    let shown = first;
-    const draw = () => fill(box, rows.slice(0, shown).map((r) => {
-      const from = Math.max(0, r.tokens.length - 1 - Number(length));
-      const last = r.tokens.length - 1;
-      const title = (i) => (i in r.coefficients ? `coefficient ${r.coefficients[i].toPrecision(4)}` : undefined);
-      return h("div", { class: "trigger" },
-        h("span", { class: "value", title: `document ${r.document}, token ${r.position}` }, num(r.coefficient)),
-        h("div", { class: "context", dir: "auto" }, from > 0 && "… ", r.tokens.slice(from).map((t, k) => h(from + k === last ? "mark" : "span", { class: from + k === last ? "" : shade(r.coefficients[from + k] || 0, most), title: title(from + k) }, t.replace(/\s+/g, " "))), h("span", { class: "next", title: "the token that follows in the corpus" }, ` ${visible(r.next_token || "")}`)),
-        button("use", () => go({ screen: "trace", p: r.tokens.join("").trimStart(), pos: "", t: "", L: "" }), { class: "quiet", title: "Use the whole passage as prompt", "aria-label": "Use this text as the prompt" }));
-    }), shown < rows.length && button(`Show all ${rows.length}`, () => ((shown = 99), draw()), { class: "quiet" }));
-    box.draw = draw;
-    if (!drawn.includes(box)) drawn.push(box);
-    draw();
   }
 
   function noIndex(box, text) {
