@@ -161,6 +161,40 @@ def test_a_name_leads_to_its_concept_and_into_the_edits(opened, served):
     expect(page.get_by_text("2 edits")).to_be_hidden()
 
 
+def test_chosen_results_join_a_concept_and_leave_it(opened, served):
+    held = served.session.index
+    page = opened("#/search?q=year")
+    page.get_by_role("checkbox").first.check()
+    page.get_by_role("checkbox").nth(2).check()
+    chosen = [page.get_by_role("link", name=re.compile(r"^L\dM\d+$")).nth(n).inner_text() for n in (0, 2)]
+    name = "years </script> & "
+    page.get_by_role("combobox", name="Concept").fill(name)
+    page.get_by_role("button", name="Add to concept").click()
+    expect(page.get_by_role("textbox", name="Your name")).to_be_focused()
+    page.keyboard.type("ines")
+    page.get_by_role("button", name="Add to concept").click()
+    expect(page.get_by_role("status").get_by_text("2 added to years </script> &.")).to_be_visible()
+    kept = [row for row in held.labels().rows() if row["author"] == "ines"]
+    assert {f"L{r['layer']}M{r['index']}" for r in kept} == set(chosen)
+    assert {r["label"] for r in kept} == {name.strip()}
+    page.get_by_role("button", name="Open", exact=True).click()
+    expect(page.get_by_role("heading", name="Concept: years </script> &")).to_be_visible()
+    for one in chosen:
+        expect(page.get_by_role("link", name=one, exact=True)).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", name="Search", exact=True)).to_be_visible()
+    expect(page.get_by_role("columnheader", name="why")).to_be_visible()
+    page.get_by_role("checkbox").first.check()
+    page.get_by_role("combobox", name="Concept").fill("YEARS </script> &")
+    page.get_by_role("combobox", name="Concept").press("Enter")
+    expect(page.get_by_text("0 added to YEARS </script> &, 1 were there.")).to_be_visible()
+    page.get_by_role("combobox", name="Concept").fill("another")
+    page.get_by_role("button", name="Add to concept").click()
+    page.get_by_role("button", name="Undo").last.click()
+    expect(page.get_by_text("Taken back.")).to_be_visible()
+    assert "another" not in {row["label"] for row in held.labels().rows()}
+
+
 def test_a_text_said_twice_shows_the_stripe(opened):
     page = opened("#/heads?h=2.3")
     region = page.get_by_role("region", name="Said twice")

@@ -30,6 +30,47 @@ def test_a_concept_is_all_memories_of_a_name(indexed, wren):
     assert missing.status_code in (404, 422) and missing.json()["message"]
 
 
+def test_memories_join_a_concept_together(indexed):
+    def ask(name, author, *members):
+        listed = [{"layer": layer, "index": index} for layer, index in members]
+        return indexed.post("/api/v1/concepts", json={"name": name, "author": author, "members": listed})
+
+    assert len(ask("rivers / seas", "ann", (0, 31), (1, 41), (1, 41)).json()["ids"]) == 2
+    again = ask("Rivers / Seas", "ann", (1, 41), (2, 51)).json()
+    assert len(again["ids"]) == 1 and again["known"] == 1
+    assert len(ask("rivers / seas", "bob", (1, 41)).json()["ids"]) == 1
+    members = indexed.get("/api/v1/concepts/rivers%20%2F%20seas").json()["members"]
+    assert [(m["layer"], m["index"], m["authors"]) for m in members] == [
+        (0, 31, ["ann"]),
+        (1, 41, ["ann", "bob"]),
+        (2, 51, ["ann"]),
+    ]
+    assert indexed.post(f"/api/v1/labels/{again['ids'][0]}/withdraw", json={"author": "ann"}).status_code == 200
+    assert len(indexed.get("/api/v1/concepts/rivers%20%2F%20seas").json()["members"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "author", "member", "status"),
+    [
+        (" ", "ann", (0, 1), 422),
+        ("fish", " ", (0, 1), 422),
+        ("fish", "ann", (0, 10**5), 404),
+        (NONE, "ann", (0, 1), 422),
+    ],
+)
+def test_of_what_cannot_join_nothing_is_kept(indexed, name, author, member, status):
+    members = [{"layer": 0, "index": 2}, dict(zip(("layer", "index"), member, strict=True))]
+    answer = indexed.post("/api/v1/concepts", json={"name": name, "author": author, "members": members})
+    assert answer.status_code == status and answer.json()["message"]
+    assert "fish" not in {one["name"] for one in indexed.get("/api/v1/concepts").json()["concepts"]}
+
+
+def test_joining_needs_an_index_and_the_token(client, stranger):
+    body = {"name": "fish", "author": "ann", "members": [{"layer": 0, "index": 1}]}
+    assert client.post("/api/v1/concepts", json=body).status_code == 409
+    assert stranger.post("/api/v1/concepts", json=body).status_code == 401
+
+
 def test_coefficients_of_the_whole_small_corpus(indexed, index, wren):
     found = indexed.get("/api/v1/memories/2/9/coefficients").json()
     start = np.asarray(index.passages.start)

@@ -94,6 +94,18 @@ def concept(lm: Any, rows: Iterable[dict[str, Any]], name: str) -> Concept:
     )
 
 
+def bearing(rows: Iterable[dict[str, Any]], name: str, author: str) -> set[tuple[int, int]]:
+    """The memories, layer and index, that one person has given a name, letter case aside.
+
+    Raises:
+        InvalidInput: the name is the one that says that there is no pattern.
+    """
+    if (name := name.strip().casefold()) == NONE.casefold():
+        raise InvalidInput(f"concept {name!r}", why="it says that a memory has no pattern", instead="Choose another")
+    named = (row for row in _of_memories(rows) if row["author"] == author and _name(row) == name)
+    return {(row["layer"], row["index"]) for row in named}
+
+
 def _of_memories(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Labels of memories; those of the blind queue's random vectors are not."""
     return [row for row in rows if row["kind"] != "random value"]

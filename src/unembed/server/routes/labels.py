@@ -1,4 +1,4 @@
-"""Names that people give memories: one by one, from the blind queue, in and out of files; how far people agree."""
+"""Names that people give memories and heads: one by one, from the blind queue, in and out of files; how far people agree."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from pydantic import BaseModel, ConfigDict, Field
 from unembed.errors import InvalidInput
 from unembed.server import asked as a
 from unembed.server.session import Session
-from unembed.views.concept import Concept, concept, concepts
+from unembed.views.concept import Concept, bearing, concept, concepts
 
 _Text = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"\S")]
 _Author = Annotated[str, Field(min_length=1, max_length=80, pattern=r"\S")]
 
 
 class LabelAsked(BaseModel):
-    """A name for a memory."""
+    """A name for a memory or an attention head."""
 
     model_config = ConfigDict(extra="forbid")
     layer: int = Field(ge=0, le=a.LARGEST)
     index: int = Field(ge=0, le=a.LARGEST)
     label: _Text
     author: _Author
+    kind: Literal["memory", "head"] = "memory"
     note: str = Field("", max_length=4000)
     tags: list[Annotated[str, Field(max_length=80)]] = Field(default_factory=list, max_length=16)
     confidence: int | None = Field(None, ge=1, le=5)
@@ -61,6 +62,30 @@ class ImportAsked(BaseModel):
     jsonl: str = Field(max_length=8_000_000)
 
 
+class MemberAsked(BaseModel):
+    """A memory."""
+
+    model_config = ConfigDict(extra="forbid")
+    layer: int = Field(ge=0, le=a.LARGEST)
+    index: int = Field(ge=0, le=a.LARGEST)
+
+
+class ConceptAsked(BaseModel):
+    """Memories that one person gives one name."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: _Text
+    author: _Author
+    members: list[MemberAsked] = Field(min_length=1, max_length=1000)
+
+
+class Joined(BaseModel):
+    """What became of the memories that were given a name."""
+
+    ids: list[int] = Field(description="the labels that were written, by which they are withdrawn")
+    known: int = Field(description="memories that this author had given the name before")
+
+
 class WithdrawAsked(BaseModel):
     """Who takes a label back."""
 
@@ -87,11 +112,12 @@ def router(session: Session) -> APIRouter:
     async def get_labels(
         layer: Annotated[int | None, Query(ge=0, le=a.LARGEST)] = None,
         index: Annotated[int | None, Query(ge=0, le=a.LARGEST)] = None,
+        of: Literal["memory", "head", "all"] = "memory",
     ) -> dict[str, Any]:
-        """Labels that hold, of one memory, a layer or all."""
+        """Labels that hold, of one memory or head, a layer or all."""
         if index is not None and layer is None:
             raise InvalidInput("an index without its layer", instead="Give both")
-        return session.need_index().labels(layer, index).to_dict()
+        return session.need_index().labels(layer, index, of=of).to_dict()
 
     @routes.post("/labels")
     async def post_label(asked: LabelAsked) -> dict[str, Any]:
@@ -99,7 +125,7 @@ def router(session: Session) -> APIRouter:
         given = {"note": asked.note, "tags": asked.tags, "confidence": asked.confidence, "verdict": asked.verdict}
         notes = {name: value for name, value in given.items() if value}
         number = session.need_index().add_label(
-            asked.layer, asked.index, asked.label, author=asked.author, kind="memory", notes=notes
+            asked.layer, asked.index, asked.label, author=asked.author, kind=asked.kind, notes=notes
         )
         session.labelled += 1
         return {"id": number}
@@ -116,7 +142,25 @@ def router(session: Session) -> APIRouter:
         """Names that people have given, with how many memories bear each."""
         return {"concepts": concepts(session.need_index().labels().rows())}
 
-    @routes.get("/concepts/{name}", responses={200: {"model": Concept}})
+    @routes.post("/concepts")
+    async def post_concept(asked: ConceptAsked) -> Joined:
+        """Give memories a name, one label each: they join the concept, or make it. All of them must exist."""
+        held = session.need_index()
+
+        def work() -> Joined:
+            members = dict.fromkeys((member.layer, member.index) for member in asked.members)
+            for layer, index in members:
+                held.memory(layer, index)
+            known = bearing(held.labels().rows(), asked.name, asked.author)
+            new = [member for member in members if member not in known]
+            name, author = asked.name.strip(), asked.author
+            ids = [held.add_label(layer, index, name, author=author) for layer, index in new]
+            session.labelled += bool(ids)
+            return Joined(ids=ids, known=len(members) - len(ids))
+
+        return await session.beside(work, "files")
+
+    @routes.get("/concepts/{name:path}", responses={200: {"model": Concept}})
     async def get_concept(name: Annotated[str, Path(max_length=2000)]) -> dict[str, Any]:
         """All memories of one name: what they share, where they lie, how far their annotators agree."""
         rows = session.need_index().labels().rows()
@@ -209,7 +253,7 @@ def router(session: Session) -> APIRouter:
     @routes.get("/annotations/export")
     async def export() -> Response:
         """All labels that hold, one JSON object a line."""
-        rows = session.need_index().labels().rows()
+        rows = session.need_index().labels(of="all").rows()
         text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
         return Response(
             text,
@@ -221,7 +265,7 @@ def router(session: Session) -> APIRouter:
     async def bring(asked: ImportAsked) -> dict[str, Any]:
         """Append labels that an export wrote; those that are here already (same author, time and text) are left out."""
         held = session.need_index()
-        known = {_identity(row) for row in held.labels().rows()}
+        known = {_identity(row) for row in held.labels(of="all").rows()}
         rows = [_row(number, line) for number, line in enumerate(asked.jsonl.splitlines(), 1) if line.strip()]
         new = [row for row in rows if _identity(row) not in known]
         for row in new:

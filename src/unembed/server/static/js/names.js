@@ -1,19 +1,33 @@
-/** What people call memories: read once, and shown wherever a memory is named. */
+/** What people call memories and heads: read once, and shown wherever one is named. */
 import * as api from "./api.js";
+import { textBox } from "./dom.js";
 
 const called = new Map();
 let open = false;
 
 /** Read all names again. */
 export async function load() {
-  const { rows } = await api.get("/labels", {}, { channel: "names", fresh: true });
   open = true;
+  const { rows } = await api.get("/labels", { of: "all" }, { channel: "names", fresh: true });
   called.clear();
-  for (const row of rows) if (row.kind !== "random value" && row.label !== "(no pattern)") called.set(`${row.layer}.${row.index}`, row.label);
+  for (const row of rows) if (row.kind !== "random value" && row.label !== "(no pattern)") called.set(key(row, row.kind), row.label);
 }
 
 /** Whether there is an index, which holds names and triggers. */
 export const indexed = () => open;
 
-/** The newest name of a memory, or nothing. */
-export const nameOf = ({ layer, index }) => called.get(`${layer}.${index}`);
+const key = ({ layer, index }, kind) => `${kind === "head" ? "H" : "M"}${layer}.${index}`;
+
+/** The newest name of a memory, or of a head, or nothing. */
+export const nameOf = (one, kind) => called.get(key(one, kind));
+
+/** A box for the name of who labels, which this browser remembers. */
+export function authorBox(onchange) {
+  const box = textBox("Your name", { placeholder: "your name", value: localStorage.getItem("author") || "", onchange: () => (localStorage.setItem("author", box.value), onchange?.()) });
+  return box;
+}
+
+/** Take labels back. */
+export async function withdraw(ids, author) {
+  for (const id of ids) await api.send(`/labels/${id}/withdraw`, { author }).catch(api.fail);
+}

@@ -1,6 +1,7 @@
 /** Annotation, as in the papers: a blind queue of keys or values, patterns with enough members, agreement. */
 import { button, fill, h, num, numberBox, say, segmented, textBox, worded } from "../dom.js";
 import { card, empty, pane, table } from "../parts.js";
+import { authorBox, withdraw } from "../names.js";
 import { token } from "../islands/tokens.js";
 import { save as saveFile } from "../sharing.js";
 
@@ -16,7 +17,7 @@ export function render(root, page) {
   let patterns = [];
   let ids = [];
   const settings = () => ({ what, seed: Number(seed.value) || 0, per_layer: 10, random_per_layer: 5 });
-  const who = textBox("Your name", { placeholder: "your name", value: localStorage.getItem("author") || "", onchange: () => (localStorage.setItem("author", who.value), load()) });
+  const who = authorBox(() => load());
   const seed = numberBox("Seed of the queue", 0, { onchange: () => load() });
   const progress = h("p", { class: "soft", role: "status" });
   const stage = h("div", { class: "stack" });
@@ -87,7 +88,7 @@ export function render(root, page) {
   }
 
   async function undo() {
-    for (const id of ids) await api.send(`/labels/${id}/withdraw`, { author: who.value }).catch(api.fail);
+    await withdraw(ids, who.value);
     ids = [];
     item = { number: item.number - 2 };
     load();

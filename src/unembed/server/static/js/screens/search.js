@@ -1,7 +1,8 @@
 /** Memories found by words: what they promote or suppress, what sets them off, what people call them; and concepts. */
-import { button, fill, h, percent, segmented } from "../dom.js";
+import { button, fill, h, percent, segmented, textBox } from "../dom.js";
 import { differ, edits, go, setEdits, state, turn } from "../state.js";
-import { about, card, empty, memoryLink, pane, table, toks, trail } from "../parts.js";
+import { about, card, empty, link, memoryLink, pane, table, toks, trail } from "../parts.js";
+import * as names from "../names.js";
 import { token, visible } from "../islands/tokens.js";
 import * as bars from "../islands/bars.js";
 
@@ -18,7 +19,11 @@ export function render(root, page) {
   const facets = h("div", { class: "row" });
   const results = h("div", { class: "stack" });
   const bulk = h("div", { class: "row" });
-  fill(root, h("div", { class: "stack" }, title, h("div", { class: "row" }, input, button("Search", ask, { class: "btn main" })), pieces, facets, bulk, results));
+  const joined = h("p", { class: "soft", role: "status" });
+  const known = h("datalist", { id: "known-concepts" });
+  const concept = textBox("Concept", { placeholder: "a concept, old or new", list: known.id, onfocus: suggest, onkeydown: (e) => e.key === "Enter" && join() });
+  const who = names.authorBox();
+  fill(root, h("div", { class: "stack" }, title, h("div", { class: "row" }, input, button("Search", ask, { class: "btn main" })), pieces, facets, bulk, joined, results));
 
   let timer = 0;
   function typed() {
@@ -36,7 +41,7 @@ export function render(root, page) {
   async function show() {
     const name = named();
     title.textContent = name ? `Concept: ${name}` : "Search";
-    for (const el of [pieces, facets, bulk]) fill(el);
+    for (const el of [pieces, facets, bulk, joined]) fill(el);
     chosen.clear();
     if (!name && !state().q.trim()) return tips();
     results.classList.add("waiting");
@@ -44,19 +49,19 @@ export function render(root, page) {
       found = name ? await api.get(`/concepts/${encodeURIComponent(name)}`, {}, { channel: "search", fresh: true }) : await api.get("/memories/search", { q: state().q, top: 60 }, { channel: "search" });
       if (!name) return draw();
       for (const one of found.members) chosen.set(key(one), one);
-      concept();
+      drawConcept();
     });
     results.classList.remove("waiting");
   }
 
   async function tips() {
-    const names = h("div", { class: "row" });
+    const concepts = h("div", { class: "row" });
     found = null;
-    fill(results, empty("Find memories by words", "A word finds values that promote it; -word those that suppress it. ctx: looks into triggers, name: into labels.", h("div", { class: "row" }, SAMPLES.map((q) => button(q, () => ((input.value = q), ask()), { class: "btn small" }))), names, !model.can.index && h("p", { class: "faint" }, "No index is open: triggers and labels cannot be searched. unembed serve --index DIR")));
+    fill(results, empty("Find memories by words", "A word finds values that promote it; -word those that suppress it. ctx: looks into triggers, name: into labels.", h("div", { class: "row" }, SAMPLES.map((q) => button(q, () => ((input.value = q), ask()), { class: "btn small" }))), concepts, !model.can.index && h("p", { class: "faint" }, "No index is open: triggers and labels cannot be searched. unembed serve --index DIR")));
     if (!model.can.index) return;
-    await pane(names, async () => {
-      const { concepts } = await api.get("/concepts", {}, { fresh: true });
-      if (concepts.length) fill(names, h("span", { class: "soft" }, "Concepts: "), concepts.slice(0, 20).map((one) => button(`${one.name} (${one.members})`, () => go({ path: ["concept", one.name] }), { class: "btn small" })));
+    await pane(concepts, async () => {
+      const all = await listed();
+      if (all.length) fill(concepts, h("span", { class: "soft" }, "Concepts: "), all.slice(0, 20).map((one) => button(`${one.name} (${one.members})`, () => go({ path: ["concept", one.name] }), { class: "btn small" })));
     });
   }
 
@@ -69,14 +74,14 @@ export function render(root, page) {
 
   function rows() {
     const hits = found.hits.filter((x) => layer === "" || x.layer === Number(layer));
-    trail.splice(0, Infinity, ...hits.map(key));
+    trail.splice(0, Infinity, ...hits.filter((x) => x.of !== "head").map(key));
     fill(results, found.notes.map((n) => h("p", { class: "warn" }, n)),
-      hits.length ? table(["", "memory", "why", "found", "place", "score", "top tokens"], hits.map((x) => [tick(x), memoryLink(x), h("span", { class: "tag" }, x.why), h("span", { class: "context", dir: "auto" }, x.why === "trigger" || x.why === "name" ? x.found : token(x.found)), x.rank === null ? "" : x.rank + 1, x.score ?? "", toks(x.top_tokens)]), `${hits.length} memories`) : !found.notes.length && empty("Nothing found", "Try another form of the word, or look how it is split into tokens above."));
+      hits.length ? table(["", "memory", "why", "found", "place", "score", "top tokens"], hits.map((x) => [x.of === "head" ? "" : tick(x), link(x, x.of), h("span", { class: "tag" }, x.why), h("span", { class: "context", dir: "auto" }, x.why === "trigger" || x.why === "name" ? x.found : token(x.found)), x.rank === null ? "" : x.rank + 1, x.score ?? "", toks(x.top_tokens)]), `${hits.length} ${hits.some((x) => x.of === "head") ? "memories and heads" : "memories"}`) : !found.notes.length && empty("Nothing found", "Try another form of the word, or look how it is split into tokens above."));
     tools();
   }
 
   /** All that people gave one name: what it shares, over which layers, who agrees. */
-  function concept() {
+  function drawConcept() {
     const { members, tokens, by_layer: counts, agreement } = found;
     const layers = h("div");
     bars.mount(layers, { rows: counts.map((n, i) => ({ label: `Layer ${i}`, value: n, text: String(n) })) });
@@ -99,7 +104,37 @@ export function render(root, page) {
       const taken = edits().filter((e) => !chosen.has(key(e)) || e.target === "head");
       setEdits([...taken, ...[...chosen.values()].map(({ layer: l, index }) => ({ target: "coefficient", layer: l, index, action, value, positions: "all", on: true }))]);
     };
-    fill(bulk, chosen.size > 0 && [h("span", { class: "soft" }, `${chosen.size} chosen`), button("Switch off", () => all("scale", 0), { class: "btn small" }), button("Double", () => all("scale", 2), { class: "btn small" }), button("Set to 3", () => all("set", 3), { class: "btn small" }), button("Clear", () => (chosen.clear(), named() ? concept() : rows()), { class: "quiet" })]);
+    fill(bulk, chosen.size > 0 && [h("span", { class: "soft" }, `${chosen.size} chosen`), button("Switch off", () => all("scale", 0), { class: "btn small" }), button("Double", () => all("scale", 2), { class: "btn small" }), button("Set to 3", () => all("set", 3), { class: "btn small" }), model.can.index && [concept, known, who, button("Add to concept", join, { class: "btn small" })], button("Clear", () => (chosen.clear(), named() ? drawConcept() : rows()), { class: "quiet" })]);
+  }
+
+  const listed = async () => (await api.get("/concepts", {}, { fresh: true })).concepts;
+  function suggest() {
+    listed().then((all) => fill(known, all.map((one) => h("option", { value: one.name }))), api.fail);
+  }
+
+  /** Labels were written or withdrawn: what shows them is read again. */
+  async function relabelled() {
+    await names.load();
+    api.forget("/memories/search");
+    if (named()) await show();
+    else rows();
+  }
+
+  /** All chosen memories get a label of one name, which can be taken back. */
+  async function join() {
+    const [name, author] = [concept.value.trim(), who.value.trim()];
+    if (!name || !author) return (name ? who : concept).focus();
+    try {
+      const { ids, known: before } = await api.send("/concepts", { name, author, members: [...chosen.values()].map(({ layer: l, index }) => ({ layer: l, index })) });
+      await relabelled();
+      fill(joined, `${ids.length} added to ${name}${before ? ", " + before + " were there" : ""}. `, button("Open", () => go({ path: ["concept", name] }), { class: "quiet" }), ids.length > 0 && button("Undo", async () => {
+        await names.withdraw(ids, author);
+        await relabelled();
+        fill(joined, "Taken back.");
+      }, { class: "quiet" }));
+    } catch (error) {
+      api.fail(error);
+    }
   }
 
   return {
@@ -111,7 +146,7 @@ export function render(root, page) {
       if (opened || document.activeElement !== input || named()) return show();
     },
     exported: () => found && (found.hits
-      ? { name: "search", json: found, rows: [["layer", "index", "why", "found", "rank", "score", "top_tokens"], ...found.hits.map((x) => [x.layer, x.index, x.why, x.found, x.rank ?? "", x.score ?? "", JSON.stringify(x.top_tokens)])] }
+      ? { name: "search", json: found, rows: [["of", "layer", "index", "why", "found", "rank", "score", "top_tokens"], ...found.hits.map((x) => [x.of, x.layer, x.index, x.why, x.found, x.rank ?? "", x.score ?? "", JSON.stringify(x.top_tokens)])] }
       : { name: "concept", json: found, rows: [["layer", "index", "authors", "annotators", "top_tokens"], ...found.members.map((x) => [x.layer, x.index, x.authors.join("; "), x.annotators, JSON.stringify(x.top_tokens)])] }),
   };
 }
