@@ -240,6 +240,8 @@ def test_a_killed_evaluation_goes_on_where_it_was(lm, tmp_path, monkeypatch):
     stored.write_text(stored.read_text()[:-5])
     resumed = toxicity.evaluate(lm, PROMPTS, arms(lm)[:2], Vowels(), cache=tmp_path, **settings)
     assert resumed.continuations == whole.continuations
+    # What is added never lands on the line that was cut off.
+    assert all(json.loads(row)["texts"] for path in tmp_path.iterdir() for row in path.read_text().splitlines())
     before = len(calls)
     again = toxicity.evaluate(lm, PROMPTS, arms(lm)[:2], Vowels(), cache=tmp_path, **settings)
     assert len(calls) == before and again.continuations == whole.continuations

@@ -1,11 +1,13 @@
-"""Commands that are given less memory than they ask for: they end well, or with one line that says so."""
+"""Commands given less memory or disk than they ask for: they end well, or with one line that says so."""
 
 from __future__ import annotations
 
 import resource
+import sys
 from pathlib import Path
 
 from tests.faults.made import Ended, forked
+from unembed.cli import main
 from unembed.cli.commands import app
 
 HUNGRY = {
@@ -21,8 +23,24 @@ def starved(arguments: list[str], megabytes: int) -> Ended:
 
     def work() -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + (megabytes << 20),) * 2)
+        most = used + (megabytes << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
         app(arguments)
+
+    return forked(work)
+
+
+LARGEST = 1000
+"""Bytes that a file may have in `without_room`."""
+
+
+def without_room(arguments: list[str]) -> Ended:
+    """Run the command in a fork whose files may not grow beyond `LARGEST` bytes, which fails as a full disk does."""
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST, LARGEST))
+        sys.argv = ["unembed", *arguments]
+        main()
 
     return forked(work)
 

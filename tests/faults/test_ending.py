@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -38,3 +39,46 @@ def test_too_little_memory_is_one_line(world: World, megabytes: int) -> None:
     ended = starving.starved(starving.HUNGRY["circuits"], megabytes)
     assert starving.fault(ended) is None
     assert (ended.code, "not enough memory" in ended.stderr) == ((1, True) if megabytes == 8 else (0, False))
+
+
+WITHOUT_ROOM = {
+    "trace first --html OUT": "page",
+    "index build --corpus TEXT --out OUT": "parts that are whole",
+    "index export INDEX OUT.csv": "page",
+    "report elhage2021 --corpus TEXT --out OUT": "parts that are whole",
+    "early-exit fit --corpus TEXT --examples 40 --out OUT": "page",
+    "train wikilm-mini --until 1 --out OUT": "parts that are whole",
+}
+
+
+@pytest.mark.parametrize("line", WITHOUT_ROOM)
+def test_no_room_on_disk_is_one_line_and_loses_no_earlier_file(world: World, tmp_path: Path, line: str) -> None:
+    out = tmp_path / "out"
+    places = {"OUT": out, "OUT.csv": tmp_path / "out.csv", "INDEX": world.index, "TEXT": world.corpus}
+    arguments = [str(places.get(word, word)) for word in shlex.split(line)]
+    if not line.startswith(("index export", "train")):
+        arguments += ["--model", str(world.folder / "model")]
+    whole_or_nothing = WITHOUT_ROOM[line] == "page"
+    if whole_or_nothing:
+        (earlier := Path(next(a for a in arguments if a.startswith(str(out))))).write_text("earlier")
+    ended = starving.without_room(arguments)
+    assert starving.fault(ended) is None and ended.code == 1, ended
+    assert "File too large" in ended.stderr
+    if whole_or_nothing:
+        assert list(tmp_path.iterdir()) == [earlier] and earlier.read_text() == "earlier"
+    assert not [path for path in tmp_path.rglob("*") if path.name.endswith((".tmp", ".writing"))]
+
+
+def test_the_continuations_of_an_evaluation_without_room_go_on_from_the_last_whole_line(
+    world: World, tmp_path: Path
+) -> None:
+    (tmp_path / "prompts.txt").write_text("".join(f"The first month {word}\n" for word in "abcdefghijkl" * 4))
+    (tmp_path / "words.txt").write_text("first\n")
+    given = ["--prompts", str(tmp_path / "prompts.txt"), "--words", str(tmp_path / "words.txt"), "--new-tokens", "20"]
+    command = ["toxicity", "evaluate", *given, "--batch", "4", "--model", str(world.folder / "model"), "--json"]
+    cached = [*command, "--cache", str(tmp_path / "runs")]
+    ended = starving.without_room(cached)
+    assert starving.fault(ended) is None and ended.code == 1 and "it goes on where it stopped" in ended.stderr, ended
+    (kept,) = (tmp_path / "runs").iterdir()
+    assert 0 < kept.stat().st_size <= starving.LARGEST
+    assert all(json.loads(row)["texts"] for row in kept.read_text().splitlines()) and kept.read_text().endswith("\n")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from unembed.errors import IndexFault
+from unembed.results import writing
 
 NAME = ".lock"
 
@@ -18,10 +19,12 @@ def build_lock(folder: Path) -> Iterator[None]:
 
     Raises:
         IndexFault: another process holds it.
+        UnembedError: the folder cannot be written to.
     """
     import fcntl
 
-    handle = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    with writing(folder, instead="Choose another place"):
+        handle = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -32,8 +35,9 @@ def build_lock(folder: Path) -> Iterator[None]:
                 why=f"process {holder} holds its lock" if holder else "another process holds its lock",
                 instead="Wait for that build, or build into another folder",
             ) from error
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        with writing(folder, instead="Make room, or choose another place"):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(handle)

@@ -4,10 +4,10 @@ Owns the passport (which model, corpus, basis, dtype, seed and version a number 
 Parquet, HTML, terminal) and the one function that makes token text visible. Computes nothing and knows no model.
 
 Public names: `Passport`, `Table`, `visible`, `visible_rich`, `visible_html`, `check_writable`,
-`make_folder`, `write_whole`.
+`make_folder`, `write_whole`, `writing`.
 """
 
-from unembed.results.files import check_writable, make_folder, write_whole
+from unembed.results.files import check_writable, make_folder, write_whole, writing
 from unembed.results.passport import Passport
 from unembed.results.table import Table
 from unembed.results.token_text import visible, visible_html, visible_rich
@@ -21,4 +21,5 @@ __all__ = [
     "visible_html",
     "visible_rich",
     "write_whole",
+    "writing",
 ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from unembed.errors import InvalidInput, UnembedError, file_path
@@ -52,6 +55,47 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
         shown = str(folder) if folder.name.isprintable() else repr(str(folder))
         raise InvalidInput(f"cannot make the folder {shown}", why=why, instead="Choose another place") from error
     return folder
+
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+
+
+@contextmanager
+def writing(place: str | os.PathLike[str], *, instead: str) -> Iterator[None]:
+    """Around writes of whatever library: a disk that is full, or a place that cannot be written to, is one sentence.
+
+    Other failures pass as they are.
+
+    Args:
+        place: the file or folder that is written.
+        instead: what to do, in the sentence.
+
+    Raises:
+        UnembedError: the disk is full, or `place` or what lies in it cannot be written to.
+    """
+    try:
+        yield
+    except UnembedError:
+        raise
+    except Exception as error:
+        if (why := _unwritable(error, Path(place))) is None:
+            raise
+        raise UnembedError(f"cannot write {place}", why=why, instead=instead) from error
+
+
+def _unwritable(error: BaseException, place: Path) -> str | None:
+    """What kept it from being written, None where it was something else."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.errno is not None:
+            # Without room the error names no file; without leave to write it does, and reading fails so too.
+            inside = inner.filename is not None and Path(os.fsdecode(inner.filename)).is_relative_to(place)
+            if inner.errno in _NO_ROOM or inside:
+                return inner.strerror
+        inner = inner.__cause__ or inner.__context__
+    # What is written in Rust (safetensors) raises errors of its own, with the system's number in the text.
+    told = next((number for number in _NO_ROOM if f"(os error {number})" in str(error)), None)
+    return None if told is None else os.strerror(told)
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:

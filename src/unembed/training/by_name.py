@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from unembed.errors import InvalidInput, seeded, string, whole
-from unembed.results import make_folder
+from unembed.results import make_folder, writing
 from unembed.training import making, wikilm_mini
 from unembed.training.recipes import RECIPES
 
 WIKILM_MINI = "wikilm-mini"
+_GOES_ON = "Make room, and run the same again: it goes on from its last checkpoint"
 
 
 def train(
@@ -44,6 +45,7 @@ def train(
         InvalidInput: there is no such model, or no corpus is named for one that needs it.
         CorpusUnreadable: the corpus holds no text that can be read.
         CheckpointFault: a checkpoint in `out` is damaged or of another recipe.
+        UnembedError: the disk is full, or `out` cannot be written to.
     """
     if threads is not None:
         torch.set_num_threads(whole("threads", threads, most=4096))
@@ -54,9 +56,10 @@ def train(
     if string("model", name) == WIKILM_MINI:
         mini = wikilm_mini.Mini()
         mini = replace(mini, seed=mini.seed if seed is None else seed)
-        make_folder(Path(out) / name)
+        folder = make_folder(Path(out) / name)
         words = wikilm_mini.text_of(None if corpus is None else str(corpus))
-        return wikilm_mini.train(words, Path(out) / name, mini, progress, until)
+        with writing(folder, instead=_GOES_ON):
+            return wikilm_mini.train(words, folder, mini, progress, until)
     if name not in RECIPES:
         raise InvalidInput(
             f"model {name!r}",
@@ -71,4 +74,7 @@ def train(
         )
     make_folder(out)
     recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)
-    return making.train(name, corpus=corpus, out=out, until=until, compiled=compiled, recipe=recipe, progress=progress)
+    with writing(out, instead=_GOES_ON):
+        return making.train(
+            name, corpus=corpus, out=out, until=until, compiled=compiled, recipe=recipe, progress=progress
+        )

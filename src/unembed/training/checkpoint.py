@@ -16,7 +16,9 @@ def save(state: Mapping[str, Any], path: Path) -> None:
     """Write to a temporary name, then rename, so that a kill leaves the last whole checkpoint."""
     temporary = path.with_suffix(".tmp")
     try:
-        torch.save(dict(state), temporary)
+        # Through a file of Python's own: of a disk that is full, torch tells only where its archive broke off.
+        with temporary.open("wb") as file:
+            torch.save(dict(state), file)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from unembed.control.toxicity.word_filter import WordFilter
 from unembed.errors import InvalidInput, several
 from unembed.models.decoder import Decoder
 from unembed.models.opened import opened
-from unembed.results import Table, make_folder
+from unembed.results import Table, make_folder, writing
 from unembed.stream.edits import Edit
 from unembed.stream.generate import generate
 
@@ -185,13 +185,31 @@ def _continuations(
             new = {row: found[i * samples : (i + 1) * samples] for i, row in enumerate(rows)}
             done |= new
             if path is not None:
-                with path.open("a", encoding="utf-8") as file:
-                    file.writelines(
-                        json.dumps({"prompt": r, "texts": t}, ensure_ascii=False) + "\n" for r, t in new.items()
-                    )
+                _append(path, new)
         if progress is not None:
             progress(arm.name, rows[-1] + 1, len(prompts))
     return tuple(done[row] for row in range(len(prompts)))
+
+
+def _append(path: Path, new: Mapping[int, tuple[str, ...]]) -> None:
+    """Keep continuations, by prompt: all of them or none. A line that a kill left unfinished is taken away first."""
+    rows = "".join(json.dumps({"prompt": r, "texts": t}, ensure_ascii=False) + "\n" for r, t in new.items()).encode()
+    with (
+        writing(path, instead="Make room, and run the same again: it goes on where it stopped"),
+        path.open("a+b", buffering=0) as file,
+    ):
+        file.seek(0)
+        whole = file.read().rfind(b"\n") + 1
+        file.truncate(whole)
+        try:
+            written = 0
+            while written < len(rows):
+                written += file.write(rows[written:])
+        except OSError:
+            file.truncate(whole)
+            if not whole:
+                path.unlink()
+            raise
 
 
 def _stored(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
