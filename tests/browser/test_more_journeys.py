@@ -85,6 +85,27 @@ def test_edits_are_undone_and_done_again(opened):
     expect(region.get_by_role("spinbutton", name="Value")).to_have_value("-1")
 
 
+def test_edits_are_kept_as_a_preset_and_loaded_again(opened):
+    page = opened("#/memory?m=3.5&iv=M3.5:set:9@all;H1.2:scale:0@all&off=1")
+    tray = page.get_by_role("region", name="Edits", exact=True)
+    tray.get_by_text("Presets").click()
+    expect(tray.get_by_text("None is kept yet.")).to_be_visible()
+    tray.get_by_role("textbox", name="Name of the preset").fill("<b>two</b>")
+    tray.get_by_role("button", name="Save the edits").click()
+    expect(tray.get_by_role("button", name="<b>two</b> L3M5 set 9, L1H2 off")).to_be_visible()
+    other = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}")
+    card = other.get_by_role("region", name="Edits", exact=True).first
+    card.get_by_text("Presets").click()
+    card.get_by_role("button", name="<b>two</b>").first.click()
+    expect(card.get_by_role("spinbutton", name="Value").first).to_have_value("9")
+    expect(card.get_by_role("checkbox", name="L1H2 on")).not_to_be_checked()
+    assert "iv=M3.5" in other.url and "off=1" in other.url
+    card.get_by_role("button", name="Delete <b>two</b>").click()
+    expect(card.get_by_text("None is kept yet.")).to_be_visible()
+    card.get_by_role("button", name="Undo").click()
+    expect(other.get_by_text("Nothing is changed yet.")).to_be_visible()
+
+
 def test_a_late_suggestion_does_not_hide_an_edit_brought_back(opened):
     page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:9@all")
     held = []

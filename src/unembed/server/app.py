@@ -15,7 +15,7 @@ from unembed import __version__
 from unembed.server import answers
 from unembed.server.guard import LOOPBACK, Guard
 from unembed.server.page import add_page
-from unembed.server.routes import comparing, heads, labels, labs, memories, sessions, traces
+from unembed.server.routes import comparing, heads, labels, labs, memories, presets, sessions, traces
 from unembed.server.session import MAX_PROMPT, Session
 
 _FAILURES: dict[int | str, dict[str, Any]] = {
@@ -54,7 +54,7 @@ def create(session: Session, *, token: str, port: int, hosts: frozenset[str] = L
     app.add_middleware(GZipMiddleware, minimum_size=1400, compresslevel=1)
     api = APIRouter(prefix="/api/v1")
     api.include_router(_about(session))
-    for room in (traces, memories, heads, comparing, labels, labs, sessions):
+    for room in (traces, memories, heads, comparing, labels, labs, presets, sessions):
         api.include_router(room.router(session))
     app.include_router(api)
     add_page(app)

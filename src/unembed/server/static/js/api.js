@@ -46,6 +46,9 @@ export function post(path, body, { channel = path, what = "" } = {}) {
 /** POST that writes something; nothing replaces it. */
 export const send = (path, body) => ask(path, posted(body), "", `${path} ${Math.random()}`, "", true);
 
+/** DELETE. */
+export const remove = (path) => ask(path, { method: "DELETE" }, "", path, "", true);
+
 /** A prompt's trace: from what is kept, or streamed; `on(trace so far)` while layers are still to come. */
 export async function trace(prompt, edits, { channel = "trace", on = () => {} } = {}) {
   const key = `trace ${JSON.stringify([prompt, edits])}`;
@@ -58,7 +61,7 @@ export async function trace(prompt, edits, { channel = "trace", on = () => {} } 
     for (const one of line.stages) {
       const stage = part.stages.find((x) => x.point === one.point);
       if (stage) for (const name of ["ids", "probabilities", "rank_of_prediction"]) stage[name].push(...one[name]);
-      else part.stages.push(one);
+      else part.stages.unshift(one); // after the FFN comes first, and is drawn last
     }
     Object.assign(part, line, { stages: part.stages, events: [], texts: { ...part.texts, ...line.texts } });
     on(part);

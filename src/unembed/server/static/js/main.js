@@ -3,6 +3,7 @@ import { button, fill, h, icon, modal, say, tickBox } from "./dom.js";
 import * as api from "./api.js";
 import { go, goTo, state, watch } from "./state.js";
 import * as tray from "./tray.js";
+import { presets } from "./presets.js";
 import { copyLink, shareMenu } from "./sharing.js";
 import * as names from "./names.js";
 import * as tour from "./tour.js";
@@ -41,12 +42,13 @@ async function start() {
   if (state().s) await recall();
   const linked = state().model;
   if (linked && linked !== mark(page.model)) warnOther(linked);
-  tray.mount(document.getElementById("tray"), state());
+  tray.mount(document.getElementById("tray"), state(), presets(page));
   watch((now, before) => {
     if (now.s) return recall();
     const done = changed(now, before);
+    const updated = now.screen === before.screen ? shown?.update(now, before) : open();
     crumbs();
-    Promise.resolve(now.screen === before.screen ? shown?.update(now, before) : open()).then(done);
+    Promise.resolve(updated).then(done);
   });
   tour.mount();
   await open();
@@ -84,9 +86,10 @@ function sizes(m) {
   return [...parts, m.dtype].join(" · ");
 }
 
+page.warnOther = warnOther;
 function warnOther(linked) {
   const close = () => note.remove();
-  const note = h("div", { class: "warn row", role: "alert", style: { "grid-area": "main", "align-self": "start", "z-index": 5 } }, `This link was made with ${linked}; what you see comes from ${mark(page.model)}.`, button("Dismiss", close, { class: "quiet" }));
+  const note = h("div", { class: "warn row", role: "alert", style: { "grid-area": "main", "align-self": "start", "z-index": 5 } }, `This was made with ${linked}; what you see comes from ${mark(page.model)}.`, button("Dismiss", close, { class: "quiet" }));
   main.before(note);
 }
 
@@ -135,6 +138,7 @@ function draw() {
   const status = document.getElementById("status");
   let trouble = null;
   let busy = [];
+  let soon = 0;
   const tell = () => fill(status,
     busy.length > 0 && [h("span", { class: "run" }, `◌ ${busy[0]} …`), button("Cancel", () => api.cancel(), { class: "quiet" })],
     trouble ? [h("span", { class: "bad" }, [trouble.message, trouble.why, trouble.fix].filter(Boolean).join(". ")), button("Copy details", () => navigator.clipboard?.writeText(JSON.stringify({ ...trouble, message: trouble.message })), { class: "quiet" }), button("Dismiss", () => ((trouble = null), tell()), { class: "quiet" })] : !busy.length && "Ready",
@@ -144,7 +148,9 @@ function draw() {
     busy = running;
     trouble = error || trouble;
     if (error) say(error.message);
-    tell();
+    clearTimeout(soon);
+    if (error || !busy.length) tell();
+    else soon = setTimeout(tell, 150); // what is over in a moment is not worth a frame of its own
   });
   tell();
 }

@@ -7,6 +7,9 @@ const short = (x) => String(Number(x.toPrecision(4))).replace("-", "−");
 const scope = (e) => (e.positions === "all" ? "everywhere" : e.positions === "last" ? "at the last token" : "at " + (e.positions.length > 3 ? `${e.positions[0]} to ${e.positions.at(-1)}` : e.positions.join(", ")));
 export const name = (e) => `L${e.layer}${e.target === "head" ? "H" : "M"}${e.index}`;
 
+/** Some edits in words. */
+export const said = (list) => list.map((e) => `${name(e)} ${verb(e)}`).join(", ");
+
 /** What the edits were before each change, and what was undone. */
 const past = [];
 const undone = [];
@@ -28,7 +31,8 @@ let shown = { iv: "", off: "" };
 /** Buttons for both. */
 export const undoButtons = () => [button("Undo", () => undo(), { class: "btn small", disabled: !past.length, title: "Ctrl Z" }), button("Redo", () => undo(true), { class: "btn small", disabled: !undone.length, title: "Ctrl Shift Z" })];
 
-export function mount(el, state) {
+/** `more`: what stands behind the buttons. */
+export function mount(el, state, more) {
   const draw = () => {
     const list = edits();
     el.hidden = !list.length;
@@ -44,7 +48,7 @@ export function mount(el, state) {
       undoButtons(),
       button(any ? "Bypass all" : "Switch all on", () => setEdits(list.map((e) => ({ ...e, on: !any }))), { class: "btn small" }),
       button("Run and compare", () => go({ screen: "intervene" }), { class: "btn small main" }),
-    ));
+      more));
   };
   const change = (i, part) => setEdits(edits().map((e, j) => (i === j ? { ...e, ...part } : e)));
   shown = state;

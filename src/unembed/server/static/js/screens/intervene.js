@@ -1,8 +1,9 @@
 /** Change memories or heads; see the next token and two continuations side by side. */
 import { button, fill, h, num, numberBox, percent, selectBox, signed, worded } from "../dom.js";
 import { activeEdits, asksAnew, edits, go, setEdits, state, turn } from "../state.js";
-import { about, card, memoryLink, pane, prompt, table } from "../parts.js";
+import { about, card, link, pane, prompt, table } from "../parts.js";
 import { token, visible } from "../islands/tokens.js";
+import { presets } from "../presets.js";
 import * as tray from "../tray.js";
 
 const SCOPES = [["all", "everywhere"], ["last", "the newest token"], ["prompt", "the prompt"], ["new", "generated tokens"], ["from", "from a position on"]];
@@ -28,7 +29,7 @@ export function render(root, page) {
   let running = false;
   fill(root, h("div", { class: "stack" },
     h("section", { class: "prompt" }, box),
-    card("Edits", turns, list, addForm(), about("edits")),
+    card("Edits", [turns, presets(page)], list, addForm(), about("edits")),
     h("div", { class: "two" }, card("The next token", null, next), card("Runs", h("span", { class: "faint" }, "tick two to compare"), history, compared)),
     card("Both continuations", [worded("new tokens", newTokens), worded("seed", seed), runButton, stop],
       summary, h("div", { class: "pair" }, h("div", {}, h("h3", {}, "Baseline"), left), h("div", {}, h("h3", {}, "With the edits"), right)))));
@@ -97,7 +98,7 @@ export function render(root, page) {
     const name = tray.name(e);
     return h("div", { class: "row" },
       h("label", { class: "check" }, h("input", { type: "checkbox", checked: e.on, "aria-label": `${name} on`, onchange: (event) => change({ on: event.target.checked }) })),
-      e.target === "head" ? button(name, () => go({ screen: "heads", h: `${e.layer}.${e.index}` }), { class: "quiet tok" }) : memoryLink(e),
+      link(e, e.target),
       action, number, h("span", { class: "slider" }, slider, ticks), scope, from,
       button("Off", () => change({ action: "scale", value: 0 }), { class: "btn small" }),
       e.target !== "head" && button("Flip", () => change({ action: "scale", value: -1 }), { class: "btn small", title: "turn the sign round" }),
@@ -193,7 +194,7 @@ export function render(root, page) {
     fill(compared, h("div", { class: "pair" }, two.map((r, i) => h("div", {}, h("h3", {}, `Run ${r.run}: ${made(r)}`), h("div", { class: "text" }, h("span", { class: "given" }, r.prompt), h("span", { class: "common" }, a.slice(0, same)), h("span", { class: "diverges" }, [a, b][i].slice(same)))))), h("p", { class: "faint" }, same === a.length && same === b.length ? "The same text." : `The same for ${same} characters.`));
   });
 
-  const made = (r) => (r.edits.length ? r.edits.map((e) => `${tray.name(e)} ${tray.verb(e)}`).join(", ") : "no edits");
+  const made = (r) => (r.edits.length ? tray.said(r.edits) : "no edits");
 
   /** Two runs at most: a third takes the place of the first. */
   function pick(run) {

@@ -1,0 +1,32 @@
+/** Edits that the server keeps under a name: saved from the tray, put into it again, deleted. */
+import { button, fill, h, textBox } from "./dom.js";
+import { edits, setEdits } from "./state.js";
+import { pane } from "./parts.js";
+import { said } from "./tray.js";
+
+export function presets(page) {
+  const { api } = page;
+  const name = textBox("Name of the preset", { placeholder: "a name for these edits", onkeydown: (e) => e.key === "Enter" && save() });
+  const list = h("ul", { class: "runs" });
+  const note = h("p", { class: "faint" });
+
+  const read = () => pane(list, async () => {
+    const { presets: kept, stay } = await api.get("/presets", {}, { fresh: true });
+    fill(list, kept.map((one) => h("li", {}, button([h("b", { dir: "auto" }, one.name), h("span", { class: "faint" }, ` ${said(one.edits)}`)], () => load(one), { title: "Put these edits into the tray" }), button("×", () => write(api.remove(`/presets/${one.id}`)), { class: "btn small", "aria-label": `Delete ${one.name}` }))));
+    fill(note, !kept.length && "None is kept yet. ", !stay && "Without an index they last until the server stops.");
+  });
+
+  const write = (asked) => asked.then(read, api.fail);
+
+  function save() {
+    if (!name.value.trim() || !edits().length) return name.focus();
+    return write(api.send("/presets", { name: name.value, edits: edits() }));
+  }
+
+  function load(one) {
+    if (one.model !== page.mark()) page.warnOther(one.model);
+    setEdits(one.edits);
+  }
+
+  return h("details", { class: "presets", ontoggle: (e) => e.target.open && read() }, h("summary", {}, "Presets"), h("div", { class: "row" }, name, button("Save the edits", save, { class: "btn small" })), list, note);
+}
