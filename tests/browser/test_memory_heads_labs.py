@@ -150,6 +150,29 @@ def test_values_are_grouped_once_and_a_cluster_leads_to_its_members(opened, lm):
     expect(region.get_by_role("button", name="Group them")).to_be_hidden()
 
 
+def test_a_head_is_named_and_the_name_stands_wherever_it_is_named(opened, index):
+    page = opened(f"#/heads?h=2.3&{HERE}")
+    region = page.get_by_role("region", name="L2H3")
+    for name, text in (("Name", "looks <i>back</i>"), ("Your name", "joe"), ("Tags", "order")):
+        region.get_by_role("textbox", name=name, exact=True).fill(text)
+    region.get_by_role("button", name="Keep").click()
+    expect(region.get_by_role("button", name="looks <i>back</i>")).to_be_visible()
+    expect(page.get_by_role("gridcell", name=re.compile("^L2H3: .* of 48, looks .*back"))).to_be_visible()
+    assert [(row["kind"], row["author"]) for row in index.labels(2, 3, of="head").rows()] == [("head", "joe")]
+    page.get_by_role("gridcell", name=re.compile("^L2H4: ")).click()
+    expect(page.get_by_role("region", name="L2H4").get_by_role("button", name="looks")).to_have_count(0)
+    page.goto(page.url.split("#")[0] + f"#/layer?{HERE}&L=2&part=heads")
+    row = page.get_by_role("listitem").filter(has=page.get_by_role("link", name="L2H3", exact=True))
+    expect(row.get_by_title("what people call it")).to_have_text("looks <i>back</i>")
+    page.get_by_role("radio", name="Named", exact=True).click()
+    expect(page.locator(".sub-update")).to_have_count(1)
+    page.goto(page.url.split("#")[0] + '#/search?q=name:"looks"')
+    page.get_by_role("table").get_by_role("link", name="L2H3").click()
+    region.get_by_role("button", name="withdraw").click()
+    expect(region.get_by_role("button", name="withdraw")).to_have_count(0)
+    expect(page.get_by_role("gridcell", name=re.compile("^L2H3: .* of 48$"))).to_be_visible()
+
+
 def test_heads_by_their_effect_on_the_prediction(opened, lm):
     page = opened(f"#/heads?h=2.3&{HERE}")
     region = page.get_by_role("region", name="All heads")

@@ -94,3 +94,42 @@ def test_export_and_import_are_inverse_and_repeatable(indexed, wren, tmp_path):
         }
     assert page.post("/api/v1/annotations/import", json={"jsonl": "{}"}).json()["code"] == "invalid"
     session.close()
+
+
+def test_a_head_and_a_memory_of_one_place_keep_their_labels_apart(indexed, index, wren):
+    for kind, label in (("memory", "months"), ("head", "looks back")):
+        given = {"layer": 2, "index": 3, "label": label, "author": "hal", "kind": kind, "tags": ["t"]}
+        assert indexed.post("/api/v1/labels", json=given).status_code == 200
+    for of, labels in (("memory", ["months"]), ("head", ["looks back"]), ("all", ["months", "looks back"])):
+        rows = indexed.get(f"/api/v1/labels?layer=2&index=3&of={of}").json()["rows"]
+        assert [row["label"] for row in rows if row["author"] == "hal"] == labels
+        assert rows == index.labels(2, 3, of=of).to_dict()["rows"]
+    assert "looks back" not in [row["label"] for row in index.labels().rows()]
+    assert "looks back" not in [one["name"] for one in indexed.get("/api/v1/concepts").json()["concepts"]]
+    hits = indexed.get("/api/v1/memories/search", params={"q": 'name:"looks back"'}).json()["hits"]
+    assert [(h["of"], h["layer"], h["index"], h["top_tokens"]) for h in hits] == [("head", 2, 3, [])]
+    hits = indexed.get("/api/v1/memories/search", params={"q": "name:months"}).json()["hits"]
+    assert ("memory", 2, 3) in [(h["of"], h["layer"], h["index"]) for h in hits]
+    number = index.labels(2, 3, of="head").columns["id"][-1]
+    assert indexed.post(f"/api/v1/labels/{number}/withdraw", json={"author": "hal"}).status_code == 200
+    assert [row["label"] for row in index.labels(2, 3, of="all").rows() if row["author"] == "hal"] == ["months"]
+
+
+def test_no_head_no_label(indexed, wren):
+    given = {"layer": 2, "index": wren.n_heads, "label": "x", "author": "hal", "kind": "head"}
+    assert indexed.post("/api/v1/labels", json=given).status_code == 404
+    assert indexed.get(f"/api/v1/labels?layer=2&index={wren.n_heads}&of=head").status_code == 404
+    assert indexed.get("/api/v1/labels?of=heads").status_code == 422
+    line = json.dumps({"layer": 2, "index": wren.n_heads, "label": "x", "author": "hal", "kind": "head"})
+    assert indexed.post("/api/v1/annotations/import", json={"jsonl": line}).status_code == 404
+
+
+def test_labels_of_heads_travel_in_files(indexed, index):
+    number = index.add_label(4, 1, "carries names", author="ida", kind="head")
+    lines = indexed.get("/api/v1/annotations/export").text.splitlines()
+    mine = next(line for line in lines if json.loads(line)["label"] == "carries names")
+    index.withdraw_label(number, author="ida")
+    assert indexed.post("/api/v1/annotations/import", json={"jsonl": mine}).json() == {"added": 1, "known": 0}
+    assert indexed.post("/api/v1/annotations/import", json={"jsonl": mine}).json() == {"added": 0, "known": 1}
+    assert [row["kind"] for row in index.labels(4, 1, of="head").rows()] == ["head"]
+    assert not [row for row in index.labels(4, 1).rows() if row["label"] == "carries names"]

@@ -18,7 +18,7 @@ from unembed.index.estimate import Estimate, estimate
 from unembed.index.export import export
 from unembed.index.fingerprint import weights_fingerprint
 from unembed.index.labels import COLUMNS as LABEL_COLUMNS
-from unembed.index.labels import Labels
+from unembed.index.labels import HEAD, Labels
 from unembed.index.manifest import Manifest, read_manifest
 from unembed.index.plan import By, Poles, Settings
 from unembed.index.sql import Sql
@@ -343,30 +343,38 @@ class Index(Contents):
         kind: str = "memory",
         notes: Mapping[str, Any] | None = None,
     ) -> int:
-        """Append a label to a memory; the number it got.
+        """Append a label to a memory or a head; the number it got.
 
         Args:
             layer: the layer.
-            index: the memory.
+            index: the memory, or the head.
             label: a name or a sentence.
             author: who says so: a person, or a program and its settings.
-            kind: what is labelled: "memory", "key", "value", or a name of your own.
+            kind: what is labelled: "memory", "key", "value", or a name of your own; "head" for an attention head.
             notes: further facts that JSON can hold.
         """
-        layer, index = self.memory(layer, index)
+        layer, index = self._labelled(layer, index, string("kind", kind) == HEAD)
         return Labels(self.path).add(layer, index, label, author=author, kind=kind, notes=notes)
+
+    def _labelled(self, layer: int, index: int, head: bool) -> tuple[int, int]:
+        return (self.model.layer(layer), self.model.head(index)) if head else self.memory(layer, index)
 
     def withdraw_label(self, number: int, *, author: str = "") -> None:
         """Append that a label no longer holds; the row itself stays."""
         Labels(self.path).withdraw(number, author=author)
 
-    def labels(self, layer: int | None = None, index: int | None = None) -> Table:
-        """Labels that hold, of one memory, a layer or all.
+    def labels(self, layer: int | None = None, index: int | None = None, *, of: str = "memory") -> Table:
+        """Labels that hold, of one memory or head, a layer or all.
+
+        Args:
+            layer: only of this layer.
+            index: only of this memory, or head.
+            of: "memory" for labels of memories, their keys and values, "head" for those of attention heads, or "all".
 
         Returns:
             Columns id, layer, index, kind, label, author, made, notes.
         """
         if index is not None:
-            layer, index = self.memory(0 if layer is None else layer, index)
-        rows = Labels(self.path).rows(layer, index)
+            layer, index = self._labelled(0 if layer is None else layer, index, of == HEAD)
+        rows = Labels(self.path).rows(layer, index, of=of)
         return self.table("Labels", {name: [row[name] for row in rows] for name in LABEL_COLUMNS})

@@ -18,6 +18,9 @@ import pyarrow as pa
 from unembed.errors import IndexFault, InvalidInput, integer, string
 
 NAME = "labels.sqlite"
+HEAD = "head"
+"""The kind of a label whose index counts attention heads; those of all other kinds count memories."""
+_OF = {"memory": ["kind != 'head'"], HEAD: ["kind = 'head'"], "all": []}
 COLUMNS = ("id", "layer", "index", "kind", "label", "author", "made", "notes")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS labels (
@@ -65,17 +68,23 @@ class Labels:
             InvalidInput: there is no such label, or it was withdrawn before.
         """
         number, author = integer("label", number), string("author", author)
-        kept = [row for row in self.rows() if row["id"] == number]
+        kept = [row for row in self.rows(of="all") if row["id"] == number]
         if not kept:
             raise InvalidInput(f"label {number}", why="there is none, or it was withdrawn before")
         row = kept[0]
         self._append(row["layer"], row["index"], row["kind"], row["label"], author, "{}", number)
 
-    def rows(self, layer: int | None = None, index: int | None = None) -> list[dict[str, Any]]:
-        """Labels that hold, of one memory or all, oldest first."""
+    def rows(self, layer: int | None = None, index: int | None = None, *, of: str = "memory") -> list[dict[str, Any]]:
+        """Labels that hold, oldest first: of one memory or head, or of all.
+
+        Raises:
+            InvalidInput: `of` is neither "memory" nor "head" nor "all".
+        """
+        if string("of", of) not in _OF:
+            raise InvalidInput(f"labels of {of!r}", why="labels are of 'memory', 'head' or 'all'")
         if not self.path.exists():
             return []
-        wanted, values = [_KEPT], []
+        wanted, values = [_KEPT, *_OF[of]], []
         for name, value in (("layer", layer), ('"index"', index)):
             if value is not None:
                 wanted.append(f"{name} = ?")
@@ -90,7 +99,7 @@ class Labels:
 
     def arrow(self) -> pa.Table:
         """The labels that hold, as SQL sees them; notes as text."""
-        rows = self.rows()
+        rows = self.rows(of="all")
         types = {"id": pa.int64(), "layer": pa.int32(), "index": pa.int32()}
         return pa.table(
             {

@@ -28,7 +28,7 @@ def status(held: Contents) -> dict[str, Any]:
         "facts": dict(manifest.facts),
         "parts": parts,
         "bytes": sum(parts.values()),
-        "labels": len(Labels(held.path).rows()),
+        "labels": len(Labels(held.path).rows(of="all")),
     }
 
 

@@ -1,8 +1,8 @@
 """Memories found by what a person writes into one box, and how the box was understood.
 
 `breakfast` promotes the word in any of its one-token forms; `-breakfast` suppresses it; `"·Paris"` is exactly that
-token (`·` or a space in front); `ctx:"capital of"` has the words in its triggers; `name:city` has them in its label;
-`layer:3-5` keeps layers; `L4M17` is a memory.
+token (`·` or a space in front); `ctx:"capital of"` has the words in its triggers; `name:city` has them in its label,
+and finds heads too; `layer:3-5` keeps layers; `L4M17` is a memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Understood:
 
 @dataclass(frozen=True)
 class Hit:
-    """A memory that was found, and why."""
+    """A memory, or a head by its label, that was found, and why."""
 
     layer: int
     index: int
@@ -50,6 +50,8 @@ class Hit:
     score: float | None
     """The raw score of the token, or the coefficient on the trigger."""
     top_tokens: list[str]
+    of: str = "memory"
+    """Or "head"."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +179,12 @@ def _triggered(index: Any, text: str, top: int) -> Iterator[Hit]:
 
 
 def _named(lm: Any, index: Any, text: str) -> Iterator[Hit]:
-    for row in index.labels().rows():
+    for row in index.labels(of="all").rows():
         if text.lower() in row["label"].lower() and row["kind"] != "random value":
-            yield _hit(lm, row["layer"], row["index"], "name", row["label"], None, None)
+            if row["kind"] == "head":
+                yield Hit(row["layer"], row["index"], "name", row["label"], None, None, [], "head")
+            else:
+                yield _hit(lm, row["layer"], row["index"], "name", row["label"], None, None)
 
 
 def _scoring(lm: Any, values: list[Any], why: str, text: str) -> Iterator[Hit]:

@@ -1,4 +1,4 @@
-"""Names that people give memories and heads: one by one, from the blind queue, in and out of files; how far people agree."""
+"""Names that people give memories and heads: one by one, from the blind queue, in files; how far people agree."""
 
 from __future__ import annotations
 

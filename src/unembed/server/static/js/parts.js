@@ -42,7 +42,7 @@ export function subUpdate(u, { most = u.share, target = "", value = u.coefficien
   const name = `L${u.layer}${head ? "H" : "M"}${u.index}`;
   return h("li", { class: "sub-update" },
     h("div", { class: "head" },
-      head ? h("a", { class: "tok", href: `#/heads?h=${u.layer}.${u.index}`, onclick: (e) => (e.preventDefault(), go({ screen: "heads", h: `${u.layer}.${u.index}` })) }, name) : memoryLink(u),
+      link(u, head && "head"),
       h("span", { class: "meter", title: "what the list is ordered by: share of the layer's update, left when the coefficient is negative, or the effect on the target" }, bar),
       h("span", { class: "faint", title: head ? "" : "coefficient, after the activation function" }, head ? "" : `m ${signed(u.coefficient)}`),
       h("span", { class: "faint", title: head ? "share: length of what it adds, over the sum of the layer's heads" : "share: |coefficient| × length of the value, over the sum of all" }, percent(u.share)),
@@ -69,7 +69,8 @@ function writer(row) {
   const names = { attention: "Attention", ffn: "FFN", embedding: "Embedding", positions: "Positions", head: "Head", memory: "Memory" };
   if (row.layer === null) return names[kind] || row.label;
   const index = row.index === null ? "" : `.${row.index}`;
-  return `${names[kind] && !row.label.includes("bias") ? names[kind] : row.label.replace(/ \d.*$/, "")} ${row.layer}${index}${row.source === null ? "" : " from " + row.source}`;
+  const called = row.index !== null && nameOf(row, kind);
+  return `${names[kind] && !row.label.includes("bias") ? names[kind] : row.label.replace(/ \d.*$/, "")} ${row.layer}${index}${called ? ", " + called : ""}${row.source === null ? "" : " from " + row.source}`;
 }
 
 /** A logit as the sum of its writers, drawn; the sum and its error stand below. */
@@ -115,16 +116,19 @@ export function asTable(title, head, rows) {
   return h("details", { ontoggle: (e) => e.target.open && !body.firstChild && body.append(table(head, rows())) }, h("summary", {}, title), body);
 }
 
-/** A memory's name, which leads to its card; with Shift it stands beside the card that is open. */
-export function memoryLink({ layer, index }, props = {}) {
-  const m = `${layer}.${index}`;
+/** A memory or a head (by its `kind`), which leads to its card, and its name; with Shift a memory stands beside the open one. */
+export function link(one, kind, props = {}) {
+  const head = kind === "head";
+  const at = `${one.layer}.${one.index}`;
   const follow = (e) => {
     e.preventDefault();
-    go(e.shiftKey && state().screen === "memory" ? { mv: m } : { screen: "memory", m, mv: "" });
+    go(head ? { screen: "heads", h: at } : e.shiftKey && state().screen === "memory" ? { mv: at } : { screen: "memory", m: at, mv: "" });
   };
-  const name = nameOf({ layer, index });
-  return [h("a", { class: "tok", href: `#/memory?m=${m}`, onclick: follow, ...props }, `L${layer}M${index}`), name && h("span", { class: "tag", dir: "auto", title: "what people call it" }, name)];
+  const name = nameOf(one, kind);
+  return [h("a", { class: "tok", href: head ? `#/heads?h=${at}` : `#/memory?m=${at}`, onclick: follow, ...props }, `L${one.layer}${head ? "H" : "M"}${one.index}`), name && h("span", { class: "tag", dir: "auto", title: "what people call it" }, name)];
 }
+
+export const memoryLink = (one, props) => link(one, "memory", props);
 
 /** The memories that the last search found, as "layer.index": where Previous and Next lead. */
 export const trail = [];

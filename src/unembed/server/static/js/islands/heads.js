@@ -1,7 +1,8 @@
 /**
  * Squares for every head of every layer, shaded by a score; and the pattern of one head as a triangle.
  *
- * matrix(el, {scores: [[number]], chosen: [layer, head], said, top}, {onpick(layer, head)}): only the `top` largest are shown
+ * matrix(el, {scores: [[number]], chosen: [layer, head], said, top, names}, {onpick(layer, head)}): only the `top` largest are
+ *   shown; `names(layer, head)` is what people call one
  * pattern(el, {tokens, weights, hideFirst, marked(dst, src), said(x)}): `marked` cells are outlined; `said` words a weight
  */
 import { fill, h, s } from "./nodes.js";
@@ -21,7 +22,8 @@ export function matrix(el, data, options = {}) {
     const here = layer0 === layer && head0 === head;
     const rank = order.indexOf(size(score));
     const shown = rank < (data.top ?? flat.length);
-    const title = `L${layer}H${head}: ${score.toPrecision(3)}, ${rank + 1} of ${flat.length}`;
+    const name = data.names?.(layer, head);
+    const title = `L${layer}H${head}: ${score.toPrecision(3)}, ${rank + 1} of ${flat.length}${name ? ", " + name : ""}`;
     const q = Math.round((16 * Math.max(0, size(score))) / most);
     return h("button", { class: (!shown ? "q0" : score < 0 && signed ? `w${Math.ceil((6 * q) / 16)}` : `q${q}`) + (data.chosen && here ? " on" : ""), type: "button", role: "gridcell", tabindex: here ? 0 : -1, data: { at: `${layer}.${head}` }, title, "aria-label": title, onclick: () => options.onpick?.(layer, head) },
       !shown ? "" : Math.abs(score) < 0.005 ? "·" : score.toFixed(2).replace("0.", ".").replace("-", "−"));

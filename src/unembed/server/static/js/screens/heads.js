@@ -1,8 +1,10 @@
 /** Attention heads as circuits: where they look (QK) and what they write (OV). */
 import { button, fill, h, num, numberBox, percent, segmented, signed } from "../dom.js";
 import { activeEdits, go, state } from "../state.js";
-import { about, asTable, card, pane, prompt, tokenBars } from "../parts.js";
+import { about, asTable, card, link, pane, prompt, tokenBars } from "../parts.js";
 import { contexts, lengths } from "../contexts.js";
+import { labels } from "../labels.js";
+import { nameOf } from "../names.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 import { matrix, pattern } from "../islands/heads.js";
 import * as tray from "../tray.js";
@@ -22,7 +24,7 @@ export function render(root, page) {
   const said = h("p", { class: "faint" });
   const table = h("div");
   const title = h("span", {}, "Choose a head");
-  const circuitBox = h("div", { class: "stack" });
+  const [circuitBox, called, named] = ["stack", "", "row"].map((name) => h("div", { class: name }));
   const total = model.n_layers * model.n_heads;
   const few = h("input", { type: "range", min: 1, max: total, value: String(total), "aria-label": "How many heads to show", oninput: () => drawMatrix() });
   const own = h("input", { type: "text", "aria-label": "Text for the pattern", value: prompt(), onchange: () => ((dst = null), open()) });
@@ -38,7 +40,7 @@ export function render(root, page) {
         card("All heads", segmented("Score", KINDS, kind, (v) => ((kind = v), drawMatrix())), grid, h("label", { class: "row faint" }, "the strongest", h("span", { style: { flex: "1" } }, few)), said, about("heads"), table, model.can.shared_keys && h("p", { class: "note" }, `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`)),
         card("Said twice", null, h("div", { class: "row" }, said2, h("label", { class: "row faint" }, "length", length), h("label", { class: "row faint" }, "seed", seed)), twice, about("twice")),
         card("In the corpus", button("Find examples", () => examples(true), { class: "btn small" }), texts, about("examples"))),
-      card(title, null, circuitBox))));
+      card(title, named, circuitBox, h("h3", {}, "What people call it"), called))));
 
   async function load() {
     fill(grid, h("p", { class: "faint" }, "Scoring heads on repeated random tokens …"));
@@ -52,7 +54,7 @@ export function render(root, page) {
       }
       drawMatrix();
     });
-    await Promise.all([open(), repeat(), examples()]);
+    await Promise.all([open(), repeat(), examples(), call()]);
   }
 
   /** The head that the address names, chosen. */
@@ -71,6 +73,8 @@ export function render(root, page) {
     fill(twice, h("p", { role: "status" }, h("b", {}, percent(found.score)), ` of L${layer}H${head}'s attention lies on the outlined cells; looking everywhere alike would give ${percent(found.chance)}.`), map,
       asTable("As a table", ["destination", "source", "weight"], () => found.stripe.map(([dst, src]) => [`${dst} ${visible(found.tokens[dst])}`, `${src} ${visible(found.tokens[src])}`, found.weights[dst][src]])));
   });
+
+  const call = () => labels(called, named, { layer: chosen[0], index: chosen[1], of: "head" }, () => scores && drawMatrix());
 
   /** Texts in which the head does most: one reading of the corpus serves all heads of its layer. */
   const examples = (asked) => pane(texts, async () => {
@@ -93,7 +97,7 @@ export function render(root, page) {
     if (!rows) return fill(grid, h("p", { class: "note" }, "This score cannot be had for this model."));
     const what = kind === "eigenvalues" ? "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does the opposite" : (local ? here : scores).said[kind];
     const top = Number(few.value);
-    matrix(grid, { scores: rows, chosen, said: what, top }, { onpick: (l, n) => go({ h: `${l}.${n}` }) });
+    matrix(grid, { scores: rows, chosen, said: what, top, names: (layer, index) => nameOf({ layer, index }, "head") }, { onpick: (l, n) => go({ h: `${l}.${n}` }) });
     fill(said, top < total && `The ${top} strongest of ${total}: `, `${what}. `, kind === "eigenvalues" ? "From the weights alone." : local ? "" : `${scores.n_sequences} sequences of 2 × ${scores.length} random tokens, seed ${scores.seed}.`);
     fill(table, asTable("As a table", ["head", "score", "± 95 %"], () => rows.flatMap((row, l) => row.map((x, n) => [`L${l}H${n}`, x, scores.intervals[kind]?.[l][n] ?? ""]))));
   });
@@ -138,7 +142,7 @@ export function render(root, page) {
       h("div", {}, segmented("Shade by", [["weights", "Attention weight"], ["norms", "Contribution"]], measure, (v) => ((measure = v), drawMap())), map, h("label", { class: "check" }, h("input", { type: "checkbox", checked: hideFirst, onchange: (e) => ((hideFirst = e.target.checked), drawMap()) }), "leave out the first position"), told, asTable("As a table", ["destination", "source", "weight", "contribution"], () => found.weights.flatMap((r, d) => r.map((w, i) => [`${d} ${visible(found.tokens[d])}`, `${i} ${visible(found.tokens[i])}`, w, found.norms[d][i]])))),
       h("div", {}, h("h3", {}, "Where it reads ", token(circuit.source), ", it writes (OV)"), lists([["Raises", circuit.raises], ["Lowers", circuit.lowers]])),
       h("div", {}, h("h3", {}, "At ", token(circuit.destination), ", it looks for (QK)"), circuit.looks_for.length ? lists([["Sought", circuit.looks_for], ["Avoided", circuit.ignores]]) : h("p", { class: "note" }, circuit.notes.join(" "))),
-      circuit.partners.length ? h("div", {}, h("h3", {}, "Reads from earlier heads"), h("div", { class: "row" }, circuit.partners.slice(0, 12).map((p) => button(`${p.mode.toUpperCase()} L${p.layer}H${p.head} ${num(p.composition)}`, () => go({ h: `${p.layer}.${p.head}` }), { class: "btn small" }))), h("p", { class: "faint" }, "composition: how much of the earlier head's output lies in what this head reads, as query, key or value")) : null,
+      circuit.partners.length ? h("div", {}, h("h3", {}, "Reads from earlier heads"), h("div", { class: "row" }, circuit.partners.slice(0, 12).map((p) => h("span", {}, `${p.mode.toUpperCase()} `, link({ layer: p.layer, index: p.head }, "head"), ` ${num(p.composition)}`))), h("p", { class: "faint" }, "composition: how much of the earlier head's output lies in what this head reads, as query, key or value")) : null,
       circuit.notes.length && circuit.looks_for.length ? h("p", { class: "faint" }, circuit.notes.join("; ")) : null);
     drawMap();
   }
@@ -149,7 +153,7 @@ export function render(root, page) {
       if (now.h !== before.h) {
         wish();
         if (scores) drawMatrix();
-        return Promise.all([open(), repeat(), examples()]);
+        return Promise.all([open(), repeat(), examples(), call()]);
       }
       if (now.p !== before.p || now.iv !== before.iv || now.off !== before.off) {
         if (now.p !== before.p) own.value = prompt();

@@ -14,6 +14,7 @@ const SORTS = {
 };
 const PARTS = [["ffn", "FFN sub-updates"], ["heads", "Heads"], ["both", "Both"]];
 const isHead = (u) => u.coefficient === undefined;
+const called = (u) => !!nameOf(u, isHead(u) ? "head" : "memory");
 
 /** As many sub-updates as the server lists at once. */
 const MOST = 500;
@@ -101,7 +102,7 @@ export function render(root, page) {
     const all = [...(part === "heads" ? [] : updates), ...(part === "ffn" ? [] : one.heads)];
     const [, by, formula] = SORTS[sort] || SORTS.share;
     const done = span("sort");
-    const shown = all.filter((u) => ({ for: u.score > 0, against: u.score <= 0, named: !isHead(u) && !!nameOf(u), unnamed: isHead(u) || !nameOf(u) })[side] ?? true).sort((a, b) => by(b) - by(a));
+    const shown = all.filter((u) => ({ for: u.score > 0, against: u.score <= 0, named: called(u), unnamed: !called(u) })[side] ?? true).sort((a, b) => by(b) - by(a));
     const value = sort === "effect" || part === "both" ? (u) => u.score : (u) => (u.coefficient < 0 ? -u.share : u.share);
     const largest = Math.max(...all.map((u) => Math.abs(value(u))), 1e-9);
     // A row is made once: sorted anew it only moves, and what was open in it stays open.

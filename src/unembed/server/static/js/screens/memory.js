@@ -3,13 +3,11 @@ import { button, fill, h, num, say, segmented, signed } from "../dom.js";
 import { go, state } from "../state.js";
 import { about, asTable, card, empty, memoryLink, pane, prompt, toks, tokenBars, trail } from "../parts.js";
 import { contexts, lengths, shade } from "../contexts.js";
+import { labels, noIndex } from "../labels.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 import * as histogram from "../islands/histogram.js";
 import * as tray from "../tray.js";
-import * as names_ from "../names.js";
 
-const author = () => localStorage.getItem("author") || "";
-const BUILD = "unembed index build --out my-index";
 const TOP = 50;
 export function render(root, page) {
   const { api, model } = page;
@@ -73,13 +71,13 @@ export function render(root, page) {
 
   function one(names) {
     const { layer, index } = view;
-    const [triggers, concepts, near, labels, cluster] = [0, 1, 2, 3, 4].map(() => h("div"));
+    const [triggers, concepts, near, called, cluster] = [0, 1, 2, 3, 4].map(() => h("div"));
     const result = h("div", { class: "stack" });
     const vocabulary = h("div");
     const drawEnds = () => fill(vocabulary, ends(view, more ? TOP : 12), h("p", { class: "row" }, button(more ? "Fewer" : `Show ${TOP}`, () => ((more = !more), drawEnds()), { class: "quiet" }), ["promoted", "suppressed"].map((end) => button(`Copy ${end}`, () => copy(view[end].map((r) => r.token).join("\n")), { class: "quiet" }))));
     drawEnds();
     loadTriggers(triggers, view);
-    loadLabels(labels, names);
+    labels(called, names, view);
     loadNear(near);
     loadUsual();
     loadConcepts(concepts);
@@ -91,7 +89,7 @@ export function render(root, page) {
         h("div", { class: "stack" },
           card("Try a text", null, tryForm(result, layer, index), result),
           card("How large it usually is", null, usualBox),
-          card("What people call it", null, labels),
+          card("What people call it", null, called),
           card("Classes its tokens share", null, concepts),
           card("Values like it", h("span", { class: "faint" }, "Shift-click: side by side"), near),
           card("Its cluster", null, cluster)))];
@@ -138,14 +136,6 @@ export function render(root, page) {
     return again();
   }
 
-  function noIndex(box, text) {
-    const cost = h("p", {}, button("How long would it take?", () => pane(cost, async () => {
-      const found = await api.get("/index/estimate", {}, { what: "Estimating" });
-      fill(cost, `About ${Math.ceil(found.seconds_busy / 60)} minutes and ${num(found.bytes / 1e6)} MB on disk, for the ${found.tokens.toLocaleString("en")} tokens of the shipped corpus.`);
-    }), { class: "quiet" }));
-    fill(box, h("div", { class: "note stack" }, h("p", {}, text), h("p", {}, "No index is open. Build one, then serve it:"), h("code", {}, BUILD), h("code", {}, "unembed serve --index my-index"), cost));
-  }
-
   const loadConcepts = (box) => pane(box, async () => {
     fill(box, h("p", { class: "faint" }, "Looking …"));
     const found = await api.get(`/memories/${view.layer}/${view.index}/concepts`, {}, { channel: "concepts" });
@@ -171,7 +161,7 @@ export function render(root, page) {
     }), { class: "btn small" })));
     fill(box, h("p", {}, `${size} of ${all}, in one of ${n} clusters`, size > 1 && `; mean cosine ${num(coherence)}`),
       shared.length > 0 && h("p", {}, h("span", { class: "soft" }, `Promoted by several of ${among}: `), shared.map(([t, n]) => [token(t), h("small", { class: "faint" }, ` ${n}  `)])),
-      h("div", { class: "row" }, members.map((m) => memoryLink(m, { title: `cosine ${num(m.cosine)}` }))), about("cluster"));
+      h("div", { class: "row" }, members.map((m) => memoryLink(m, { class: "btn small tok", title: `cosine ${num(m.cosine)}` }))), about("cluster"));
   });
 
   function loadUsual() {
@@ -216,33 +206,6 @@ export function render(root, page) {
     });
     run();
     return h("div", { class: "row" }, input, button("Try", run, { class: "btn" }));
-  }
-
-  function loadLabels(box, names) {
-    if (!model.can.index) return noIndex(box, "Labels are kept in an index.");
-    const { layer, index } = view;
-    const again = () => loadLabels(box, names);
-    return pane(box, async () => {
-      const rows = (await api.get("/labels", { layer, index }, { channel: "labels", fresh: true })).rows.filter((row) => row.kind !== "random value");
-      fill(names, [...new Set(rows.map((row) => row.label))].map((name) => button(name, () => go({ screen: "search", path: ["concept", name] }), { class: "tag", title: "All memories of this name" })));
-      const label = h("input", { type: "text", "aria-label": "Name", placeholder: "a name for it", onkeydown: (e) => e.key === "Enter" && save() });
-      const who = h("input", { type: "text", "aria-label": "Your name", placeholder: "your name", value: author() });
-      const sure = h("select", { "aria-label": "How sure" }, h("option", { value: "" }, "how sure"), [1, 2, 3, 4, 5].map((n) => h("option", { value: n }, `${n} of 5`)));
-      const verdict = h("select", { "aria-label": "Verdict" }, ["", "clear", "mixed", "unclear"].map((v) => h("option", { value: v }, v || "verdict")));
-      const [tags, note] = [["Tags", "tags, with commas"], ["Note", "a note"]].map(([name, hint]) => h("input", { type: "text", "aria-label": name, placeholder: hint }));
-      const save = () => {
-        localStorage.setItem("author", who.value);
-        write("/labels", { layer, index, label: label.value, author: who.value, note: note.value, tags: tags.value.split(",").map((t) => t.trim()).filter(Boolean), ...(sure.value && { confidence: Number(sure.value) }), ...(verdict.value && { verdict: verdict.value }) });
-      };
-      const write = async (path, body) => {
-        await api.send(path, body).catch(api.fail);
-        api.forget("/memories/search");
-        await names_.load().catch(api.fail);
-        again();
-      };
-      fill(box, rows.map((row) => h("p", { class: "row" }, h("b", {}, row.label), row.notes.tags?.map((t) => h("span", { class: "tag" }, t)), h("span", { class: "faint" }, [row.author || "someone", row.made.slice(0, 10), row.notes.confidence && `sure ${row.notes.confidence} of 5`, row.notes.verdict, row.notes.note].filter(Boolean).join(", ")), button("withdraw", () => write(`/labels/${row.id}/withdraw`, { author: author() || "someone" }), { class: "quiet" }))),
-        h("div", { class: "row" }, label, who, sure, verdict, tags, note, button("Keep", save, { class: "btn" })));
-    });
   }
 
   return {
