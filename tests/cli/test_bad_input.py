@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -207,6 +208,48 @@ def test_a_page_never_takes_the_place_of_a_pipe_or_device(unembed: Run, gpt2_fol
     os.mkfifo(pipe)
     assert "device or a pipe" in refused(unembed("trace", PROMPT, "--model", gpt2_folder, "--html", pipe))
     assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii", "COLUMNS": "80"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        (b"caf\xe9 is", "'caf\\xe9 is': it is not UTF-8: byte 0xE9 at 3 begins no character. Convert it"),
+        ("café is".encode(), "it is UTF-8, but the locale told Python to expect something else. Set PYTHONUTF8=1"),
+    ],
+)
+def test_a_prompt_that_is_no_unicode_here_says_what_to_do(gpt2_folder: Path, prompt: bytes, says: str) -> None:
+    command = [sys.executable, "-m", "unembed", "trace", prompt, "--model", str(gpt2_folder)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ASCII}, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and done.stdout == ""
+    assert says in done.stderr
+
+
+def test_a_word_with_half_a_character_is_refused(unembed: Run, gpt2_folder: Path) -> None:
+    line = refused(unembed("trace", PROMPT, "--token", "\ud83d", "--model", gpt2_folder))
+    assert "half of a character" in line and "surrogate" in line
+
+
+def test_a_terminal_of_plain_letters_gets_plain_bars_and_json_that_can_be_read(gpt2_folder: Path) -> None:
+    def ran(*more: str) -> str:
+        done = process(
+            "trace", PROMPT, "--model", str(gpt2_folder), *more, stdout=subprocess.PIPE, env={**os.environ, **ASCII}
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    drawn = ran()
+    assert drawn.isascii() and "|###" in drawn and " > " in drawn and "\\u2588" not in drawn
+    plain = subprocess.run(
+        [sys.executable, "-m", "unembed", "trace", PROMPT, "--model", str(gpt2_folder), "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONUTF8": "1"},
+        check=True,
+    )
+    assert json.loads(ran("--json")) == json.loads(plain.stdout)
 
 
 TOXIC = ("toxicity", "evaluate", "--prompts", "none.jsonl")

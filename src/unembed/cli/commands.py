@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import json
 import sys
 from typing import Annotated, Any, NoReturn
 
@@ -115,9 +117,16 @@ def _root(
     ] = False,
 ) -> None:
     # A terminal that cannot show a character gets its escape instead of a crash half-way through the output.
+    codecs.register_error("unembed.escape", _escape)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
+            stream.reconfigure(errors="unembed.escape")  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """Characters as JSON has them (Python's own `backslashreplace` writes an é as none can read it in JSON)."""
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 app.command("trace")(trace.trace)

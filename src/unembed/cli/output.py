@@ -32,7 +32,24 @@ def show(draw: Callable[[int], Any], *, plain: bool = False) -> None:
         markup=False,
         emoji=False,
     )
-    console.print(draw(width), soft_wrap=False)
+    if _is_drawable(sys.stdout.encoding):
+        console.print(draw(width), soft_wrap=False)
+        return
+    with console.capture() as drawn:
+        console.print(draw(width), soft_wrap=False)
+    sys.stdout.write(drawn.get().translate(_IN_ASCII))
+
+
+_IN_ASCII = str.maketrans("│┃║─━═█▌▐◆✕→−…‖×", "|||--=#==*x>-~|x")
+"""What bars, rules and signs are drawn with where the terminal's encoding has none of them; each is one cell wide."""
+
+
+def _is_drawable(encoding: str | None) -> bool:
+    try:
+        "│█▌▐◆✕→−".encode(encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def write_page(path: Path, page: str) -> None:

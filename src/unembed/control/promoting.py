@@ -13,6 +13,7 @@ from unembed.errors import InvalidInput, several, string, whole
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
 from unembed.models.opened import opened
+from unembed.models.vocabulary import check_unicode
 from unembed.stream.run import run
 
 LISTED = 30
@@ -55,10 +56,7 @@ def forms(lm: Decoder, word: str) -> list[int]:
         )
     unknown = getattr(tokenizer, "unk_token_id", None)
     for text in spellings:
-        if any("\ud800" <= c <= "\udfff" for c in text):
-            raise InvalidInput(
-                f"word {text[:60]!r}", why="it holds half of a surrogate pair", instead="Give it as UTF-8"
-            )
+        check_unicode(text, "word {}")
         ids = tokenizer.encode(text, add_special_tokens=False)
         # A tokenizer that drops the space gives the same id twice; one that adds a bare space token gives two ids.
         if len(ids) == 1 and ids[0] != unknown and ids[0] not in found:

@@ -39,16 +39,11 @@ class Vocabulary:
         """The tokens of a text.
 
         Raises:
-            InvalidInput: it is empty, holds no token, or holds half of a surrogate pair, as damaged bytes decode to.
+            InvalidInput: it is empty, holds no token, or is no Unicode text.
         """
         if text is None or not string("prompt", text):
             raise InvalidInput("the prompt is empty", instead="Give at least one word")
-        if not _is_unicode(text):
-            raise InvalidInput(
-                f"text {text[:60]!r}",
-                why="it holds half of a surrogate pair, which is no character",
-                instead="Give it as UTF-8",
-            )
+        check_unicode(text)
         ids = self._tokenizer(text, verbose=False)["input_ids"]
         if len(ids) == 0:
             raise InvalidInput("the prompt has no tokens", why=f"the tokenizer turns {text!r} into nothing")
@@ -131,8 +126,7 @@ class Vocabulary:
         """The id of a text that is one token."""
         if text in self._by_string:
             return self._by_string[text]
-        if not _is_unicode(text):
-            raise NotOneToken(f"{text[:60]!r} is not one token", why="it holds half of a surrogate pair")
+        check_unicode(text, "{} is not one token", NotOneToken)
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
         if len(ids) == 1:
             return ids[0]
@@ -169,10 +163,38 @@ def unlearned_by_embedding(rows: Float[Tensor, "d_vocab d_model"], known: int) -
     return rare.cpu()
 
 
-def _is_unicode(text: str) -> bool:
-    """Whether the text can be written as UTF-8."""
+def check_unicode(text: str, what: str = "text {}", error: type[InvalidInput] = InvalidInput) -> None:
+    """Refuse text that no tokenizer can read: bytes that are no UTF-8, and halves of characters.
+
+    Args:
+        text: what was given. U+DC80 to U+DCFF stand for bytes, as Python gives them where it could not decode.
+        what: the beginning of the sentence, with the text in its place.
+        error: its class.
+
+    Raises:
+        InvalidInput: the text is no Unicode.
+    """
+    if not any("\ud800" <= c <= "\udfff" for c in text):
+        return
     try:
-        text.encode()
+        given = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        return False
-    return True
+        raise error(
+            what.format(ascii(text[:60])),
+            why="it holds half of a character (of a surrogate pair, as a cut \\u escape leaves it)",
+            instead="Give whole characters",
+        ) from None
+    shown = what.format(repr(given[:60])[1:])
+    try:
+        given.decode()
+    except UnicodeDecodeError as fault:
+        raise error(
+            shown,
+            why=f"it is not UTF-8: byte 0x{given[fault.start]:02X} at {fault.start} begins no character",
+            instead="Convert it, for example with iconv -t UTF-8",
+        ) from None
+    raise error(
+        shown,
+        why="it is UTF-8, but the locale told Python to expect something else",
+        instead="Set PYTHONUTF8=1, or a UTF-8 locale such as LC_ALL=C.UTF-8",
+    )
