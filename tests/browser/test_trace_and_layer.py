@@ -250,3 +250,41 @@ def test_timings_are_the_pages_own_spans(opened):
     assert int(cells[2]) == pytest.approx(durations[1], abs=0.51) and int(cells[4]) == pytest.approx(
         durations[3], abs=0.51
     )
+
+
+def test_the_inspector_is_widened_by_keyboard_and_stays_so(opened):
+    page = opened(AT)
+    expect(the_sum(page)).to_be_visible()
+    narrow = inspector(page).bounding_box()["width"]
+    inspector(page).get_by_role("button", name="Wider").focus()
+    page.keyboard.press("Enter")
+    expect(inspector(page).get_by_role("button", name="Narrower")).to_be_focused()
+    wide = inspector(page).bounding_box()["width"]
+    assert wide > narrow + 50
+    cell = grid(page).get_by_role("gridcell").first
+    assert cell.bounding_box()["x"] < inspector(page).bounding_box()["x"]
+    page.reload()
+    expect(the_sum(page)).to_be_visible()
+    assert inspector(page).bounding_box()["width"] == wide
+    inspector(page).get_by_role("button", name="Narrower").click()
+    assert inspector(page).bounding_box()["width"] == narrow
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_inspector_stands_alone_with_the_same_selection(opened, width):
+    page = opened(AT, width=width)
+    expect(the_sum(page)).to_be_visible()
+    grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click()
+    expect(inspector(page).get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
+    with page.context.expect_page() as popped:
+        inspector(page).get_by_role("link", name="On its own page").click()
+    alone = popped.value
+    expect(inspector(alone).get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
+    expect(inspector(alone).get_by_text("position 3")).to_be_visible()
+    expect(grid(alone)).to_be_hidden()
+    assert alone.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    alone.keyboard.press("]")
+    expect(inspector(alone).get_by_role("heading", name="Layer 3, FFN")).to_be_visible()
+    inspector(alone).get_by_role("link", name="Whole screen").click()
+    expect(grid(alone)).to_be_visible()
+    expect(inspector(alone).get_by_role("heading", name="Layer 3, FFN")).to_be_visible()

@@ -3,7 +3,7 @@
  * the same model is served.
  */
 
-const DEFAULTS = { p: "", pos: "", L: "", st: "post", t: "", pins: "", iv: "", off: "", metric: "probability", stages: "post", diff: "", by: "component", vs: "", q: "", m: "", h: "", v: "", mv: "", fl: "", dir: "", n: "", seed: "", model: "", r: "", only: "", tour: "", s: "", try: "", flip: "", ev: "", ys: "", part: "ffn", sort: "share", side: "all", most: "" };
+const DEFAULTS = { p: "", pos: "", L: "", st: "post", t: "", pins: "", iv: "", off: "", metric: "probability", stages: "post", diff: "", by: "component", vs: "", q: "", m: "", h: "", v: "", mv: "", fl: "", dir: "", n: "", seed: "", model: "", r: "", only: "", tour: "", s: "", try: "", flip: "", ev: "", ys: "", part: "ffn", sort: "share", side: "all", most: "", alone: "" };
 let current = read();
 const watchers = [];
 

@@ -9,6 +9,7 @@ import * as tour from "../tour.js";
 import { span as timed } from "../timing.js";
 import { METRICS, greatest, rowsOf } from "./trace-rows.js";
 import { pinned, race as raceOf } from "./trace-race.js";
+import { framed } from "./trace-aside.js";
 import { drawCell, drawSpan } from "./trace-cell.js";
 import { popover } from "./trace-pop.js";
 
@@ -37,6 +38,7 @@ export function render(root, page) {
   const summary = h("p", { class: "soft" });
   const layer = () => layerHere(t.model.n_layers);
   const race = raceOf(t, { layer, ask: async (ids) => !live() && api.get(`/traces/${t.data.id}/trajectories`, { token: ids.map((id) => `#${id}`), position: t.view.position }, { channel: "trajectories" }) });
+  const aside = framed(inspector, () => drawGrid());
   const pop = popover(pin);
 
   fill(root, h("div", { class: "trace" },
@@ -44,7 +46,7 @@ export function render(root, page) {
       h("section", { class: "prompt", "aria-label": "Prompt" }, box, h("div", { class: "row" }, button("Trace", run, { class: "btn main", title: "Enter" }), count, h("span", { class: "spacer" }), h("span", { class: "faint" }, "Examples"), EXAMPLES.map((text, i) => button(String(i + 1), () => go({ p: text, pos: "", L: "", t: "" }), { class: "btn small", title: text, "aria-label": `Example: ${text}` }))), typedTokens, says, found, summary),
       card("What each layer would say", controls, host, h("div", { class: "row" }, legend), about("grid"), table),
       h("div", { class: "two" }, race.el, card("The account of a logit", by(), books))),
-    h("aside", { class: "card", "aria-label": "The chosen cell" }, inspector)));
+    aside.el));
 
   function by() {
     return segmented("Split by", [["component", "Component"], ["head", "Head"], ...(page.model.can.memories ? [["memory", "Memory"]] : []), ["source", "Source"]], state().by, (value) => turn({ by: value }));
@@ -269,6 +271,7 @@ export function render(root, page) {
   }
 
   function drawInspector() {
+    aside.place();
     const together = span();
     if (together) drawSpan(inspector, t, together);
     else drawCell(inspector, t, layer(), state().st === "mid");
@@ -298,6 +301,10 @@ export function render(root, page) {
         return load();
       }
       if (!t.data) return;
+      if (differs("alone")) {
+        aside.place();
+        drawGrid();
+      }
       if (differs("stages", "metric", "diff", "flip", "ev", "only") || (now.only && differs("r"))) drawGrid(!differs("stages", "flip", "only", "r"));
       if (differs("metric")) spreads();
       if (differs("pos", "t")) {
