@@ -14,6 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import unembed
 from tests.conftest import tiny
+from tests.families import FAMILIES
 from unembed import early_exit
 from unembed.control.early_exit import calibration
 from unembed.control.early_exit.asking import where_it_pays
@@ -435,11 +436,7 @@ def test_a_cache_cut_between_tokens_is_refused(deep):
         deep.hf(torch.tensor([[9]]), past_key_values=cache, use_cache=True)
 
 
-FAMILIES = ["gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "bloom", "falcon-7b", "llama", "mistral", "qwen3", "gemma2"]
-FAMILIES += ["gemma3", "phi", "phi3", "olmo2", "cohere", "granite", "starcoder2"]
-
-
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", list(FAMILIES))
 def test_skipping_equals_a_full_pass_with_copied_states(name):
     lm = tiny(name)
     ids = torch.tensor([[5, 17, 60, 33]])
@@ -457,6 +454,7 @@ def test_skipping_equals_a_full_pass_with_copied_states(name):
             do_sample=False,
             pad_token_id=0,
             output_logits=True,
+            use_cache=True,  # which MPT leaves out unless told
             return_dict_in_generate=True,
         )
         taken = list(exits)

@@ -4,10 +4,10 @@ A pass over several tokens (the prompt) is made in full. For a single token, aft
 it says leave, the stream goes unchanged past the remaining blocks into the model's own last norm and readout.
 
 Policy for the cache: in a skipped block the stream that left passes the block's own norm and projections, and the key
-and value they give are stored for later tokens to attend to; queries, scores, output projection and FFN are not
+and value they give are stored for later tokens to attend to; nothing else of the block is used, and its FFN is not
 computed ("state copying", Elbayad et al. 2020; Schuster et al. 2022, section 3). Nobody reads a layer's cache until a
-later token gets that far, so keys and values wait until then and are made for all waiting positions in one product
-with that token's own.
+later token gets that far, so the positions wait until then and pass the layer's attention as further rows beside that
+token's own: for one token its cost lies in reading weights and in calls, which the rows share.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from unembed.control.early_exit.examples import before_point
 from unembed.control.early_exit.exits import Exit, an_exit
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
+from unembed.models.structure import Block
 from unembed.stream.watch import Callback, watch
 
 
@@ -51,12 +52,19 @@ def leaving(rule: Exit) -> Iterator[list[int]]:
                 taps[point, layer] = keep(name)
     with watch(lm, taps), ExitStack() as stack:
         for layer, block in enumerate(lm.structure.blocks):
-            layout = block.attention.layout
-            skippable = _Block(block.module, layer, {layout.q, layout.k, layout.v})
+            skippable = _Block(block, layer)
             state.blocks.append(skippable)
             stack.enter_context(_forward_replaced(block.module, _forward(skippable, state)))
+            if _rows_can_join(lm):
+                attention = block.attention.module
+                stack.enter_context(_forward_replaced(attention, _with_waiting(attention, skippable, state)))
         yield state.exits
         state.complete()
+
+
+def _rows_can_join(lm: Decoder) -> bool:
+    """Whether a mask that hides nothing, which the joined rows need, can be given to attention."""
+    return getattr(lm.hf.config, "_attn_implementation", None) in ("eager", "sdpa")
 
 
 @contextmanager
@@ -80,14 +88,11 @@ _KNOWN_TO_STORE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 class _Block:
     """One block, and what it was given for the positions that skipped it and whose key and value are still to come."""
 
-    def __init__(self, module: nn.Module, layer: int, projections: set[nn.Module]) -> None:
-        self.module, self.real, self.layer = module, module.forward, layer
+    def __init__(self, block: Block, layer: int) -> None:
+        self.module, self.real, self.layer = block.module, block.module.forward, layer
+        self.norm = None if block.attention.pre_norm is None else block.attention.pre_norm.module
         self.names = list(inspect.signature(self.real).parameters)
         self.waiting: list[dict[str, Any]] = []
-        self.projected: dict[nn.Module, Tensor] = {}
-        """What the projections gave for the token under way, together with those that waited."""
-        self.is_keeping = False
-        self._once = [(module, _once(module, self)) for module in projections]
 
     def stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """What the block is to read."""
@@ -97,52 +102,32 @@ class _Block:
         """All arguments by name; the first is the stream."""
         return {**dict(zip(self.names, args, strict=False)), **kwargs} if args else kwargs
 
-    def run(self, cache: Any, cache_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The block computed for a token, after what waited before it.
-
-        Reading the projections' weights is what a single token costs, so the waiting positions go through them
-        together with this one, whose own rows are then used and not computed again.
-        """
-        if getattr(cache.layers[self.layer], "is_sliding", True):  # its update gives a window that depends on how many
-            self.fill(cache, cache_name)
-            return self.real(*args, **kwargs)
-        self.wait(self.named(args, kwargs), cache_name)
-        with ExitStack() as stack:
-            for module, forward in self._once:
-                stack.enter_context(_forward_replaced(module, forward))
-            stack.callback(self.projected.clear)
-            self.is_keeping = True
-            stored = self.fill(cache, cache_name)
-            self.is_keeping = False
-            cache.update = lambda *_a, **_k: stored
-            stack.callback(vars(cache).pop, "update", None)
-            return self.real(*args, **kwargs)
-
     def wait(self, given: dict[str, Any], cache_name: str) -> None:
         """Note a position; not the cache, which would be kept alive although nobody wants it any more."""
         self.waiting.append({name: v for name, v in given.items() if name != cache_name})
 
-    def fill(self, cache: Any, cache_name: str) -> Any:
-        """Put the keys and values of all waiting positions into the cache; what the cache then gives to attention."""
+    def fill(self, cache: Any, cache_name: str) -> None:
+        """Put the keys and values of all waiting positions into the cache."""
         waiting, self.waiting = self.waiting, []
         if not waiting:
-            return None
+            return
         given = {**waiting[-1], cache_name: cache}
         if len(waiting) > 1:
             for name in given:
-                if name == self.names[0] or name.startswith("position") or name == "cache_position":
+                if name == self.names[0] or _is_position(name):
                     given[name] = _joined([one[name] for one in waiting])
         update = cache.update
 
         def store(*args: Any, **kwargs: Any) -> Any:
-            raise _Stored(update(*args, **kwargs))
+            update(*args, **kwargs)
+            raise _Stored
 
         cache.update = store
         try:
             self.real(**given)
-        except _Stored as done:
+        except _Stored:
             _KNOWN_TO_STORE.add(self.module)
-            return done.args[0]
+            return
         finally:
             del cache.update
         raise Unsupported(
@@ -150,18 +135,41 @@ class _Block:
         )
 
 
-def _once(module: nn.Module, block: _Block) -> Callable[..., Any]:
-    """A projection's forward that computes a token's row once: it is kept while the cache is filled, and then given."""
-    real, projected = module.forward, block.projected
+def _with_waiting(module: nn.Module, block: _Block, state: _Pass) -> Callable[..., Any]:
+    """Attention's forward, in which the positions that wait are rows before the token's own.
 
-    def forward(x: Tensor) -> Tensor:
-        if block.is_keeping:
-            out = real(x)
-            projected[module] = out[..., -1:, :]
-            return out
-        return projected[module]
+    They give keys and values; what attention makes of their queries is dropped. So the mask may show them everything.
+    """
+    real = module.forward
+    names = list(inspect.signature(real).parameters)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not block.waiting:
+            return real(*args, **kwargs)
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        positions = [name for name in given if _is_position(name)]
+        if any(name not in one for one in block.waiting for name in positions):  # made inside the block
+            block.fill(state.cache, state.cache_name)
+            return real(*args, **kwargs)
+        waiting, block.waiting = block.waiting, []
+        rows = _joined([one[block.names[0]] for one in waiting])
+        own = given[names[0]]
+        given[names[0]] = _joined([rows if block.norm is None else block.norm(rows), own])
+        for name in positions:
+            given[name] = _joined([*(one[name] for one in waiting), given[name]])
+        if given.get("attention_mask") is None:  # with several rows, none would stand for a causal one
+            given["attention_mask"] = own.new_zeros(1, 1, 1, 1)
+        out = real(**given)
+        if not isinstance(out, tuple):
+            return out[:, -1:]
+        return out[0][:, -1:], *(t[:, :, -1:] if isinstance(t, Tensor) and t.dim() == 4 else t for t in out[1:])
 
     return forward
+
+
+def _is_position(name: str) -> bool:
+    """Whether an argument has a row for each position that is computed."""
+    return name in ("position_ids", "cache_position") or name.startswith("position_embeddings")
 
 
 class _Stored(Exception):
@@ -193,6 +201,7 @@ class _Pass:
         self._cache: Callable[[], Any] = lambda: None
         self._length = 0
         self._at_once: set[int] = set()
+        self._joins = _rows_can_join(rule.lm)
 
     @property
     def cache(self) -> Any:
@@ -226,6 +235,10 @@ class _Pass:
         block.wait(given, self.cache_name)
         if block.module not in _KNOWN_TO_STORE or block.layer in self._at_once:
             block.fill(self.cache, self.cache_name)
+
+    def may_join(self, block: _Block) -> bool:
+        """Not in a window: what its cache gives back depends on how many rows come at once."""
+        return self._joins and not getattr(self.cache.layers[block.layer], "is_sliding", True)
 
     def ask(self, layer: int, hidden: Tensor) -> None:
         """After a block: may the token leave?"""
@@ -273,7 +286,9 @@ def _forward(block: _Block, state: _Pass) -> Callable[..., Any]:
             hidden = block.stream(args, kwargs)
             state.skip(block, block.named(args, kwargs))
             return (hidden, None) if state.returns_tuple else hidden
-        out = block.run(state.cache, state.cache_name, args, kwargs) if block.waiting else block.real(*args, **kwargs)
+        if block.waiting and not state.may_join(block):
+            block.fill(state.cache, state.cache_name)
+        out = block.real(*args, **kwargs)
         if state.asks[block.layer] and not state.is_prompt:
             state.returns_tuple = isinstance(out, tuple)
             state.ask(block.layer, out[0] if state.returns_tuple else out)
