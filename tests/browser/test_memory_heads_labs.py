@@ -418,6 +418,8 @@ def test_no_violation(opened, screen, theme):
     if screen == "effects":
         page.get_by_role("radio", name="Effect here").click()
         page.get_by_role("slider", name="How many heads to show").fill("9")
+        page.get_by_role("button", name="Find examples").click()
+        page.get_by_text("windows (").wait_for()
     page.evaluate("document.querySelectorAll('#main details').forEach((el) => (el.open = true))")
     page.wait_for_timeout(600)
     found = axe.Axe().run(page, options=RULES).response["violations"]

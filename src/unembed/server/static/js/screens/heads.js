@@ -54,7 +54,7 @@ export function render(root, page) {
       }
       drawMatrix();
     });
-    await Promise.all([open(), repeat(), examples(), call()]);
+    await Promise.all([open(), repeat(), call()]);
   }
 
   /** The head that the address names, chosen. */
