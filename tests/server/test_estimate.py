@@ -1,0 +1,58 @@
+"""What the explorer says an index would cost is near what the same index costs; what cannot have one is refused."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+
+import unembed
+from tests.cli.conftest import save_model
+from tests.conftest import tiny
+from tests.server.conftest import TOKEN
+from unembed import steering
+from unembed.corpus import open_corpus
+from unembed.server.app import create
+from unembed.server.session import Session
+
+FACTOR = 1.5
+"""Of bytes: Parquet and the text search shrink what the estimate counts by a share that hangs on the text."""
+
+
+def asked(lm):
+    """The answer of an explorer of that model."""
+    session = Session(lm)
+    try:
+        page = TestClient(
+            create(session, token=TOKEN, port=7333),
+            base_url="http://127.0.0.1:7333",
+            headers={"authorization": f"Bearer {TOKEN}"},
+        )
+        return page.get("/api/v1/index/estimate")
+    finally:
+        session.close()
+
+
+def test_an_index_takes_about_the_room_and_exactly_the_keys_that_the_estimate_says(tmp_path, monkeypatch):
+    lm = unembed.load(save_model(tmp_path / "model"))
+    # A tenth of the text that ships: more than the sample that an estimate cuts, and built in seconds.
+    (tmp_path / "corpus.txt").write_text(steering.default_text()[: 10**5])
+    monkeypatch.setattr("unembed.index.index.open_corpus", lambda _: open_corpus(tmp_path / "corpus.txt"))
+    said = asked(lm).json()
+    corpus = open_corpus(tmp_path / "corpus.txt")
+    built = unembed.Index.build(lm, corpus, tmp_path / "index").status()
+    segments = list(corpus.segments(lm))
+    assert said["keys"] == 2 * lm.d_mlp
+    assert said["memory"] == said["keys"] * 25 * 12
+    assert said["tokens"] == pytest.approx(sum(len(one) - one.skip for one in segments), rel=0.1)
+    assert said["segments"] == pytest.approx(len(segments), rel=0.1)
+    assert built["bytes"] / FACTOR < said["bytes"] < FACTOR * built["bytes"]
+    assert 0 < said["seconds"] <= said["seconds_busy"] and not said["is_exact"]
+
+
+def test_a_model_without_memories_has_no_index_to_estimate():
+    refused = asked(tiny("attention-only"))
+    assert refused.status_code == 409 and "attention-only" in refused.json()["why"], refused.json()
+
+
+def test_a_stranger_is_not_told(stranger):
+    assert stranger.get("/api/v1/index/estimate").status_code == 401
