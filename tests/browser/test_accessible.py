@@ -8,6 +8,7 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe i
 
 SCREENS = {
     "trace": ("#/trace", "Sum "),
+    "alone": ("#/trace?p=one+two+three&alone=1", "Layer 5, FFN"),
     "tour": ("#/trace?tour=3", "Sum "),
     "together": ("#/trace?p=one+two+three&r=2-4&L=4", "they give"),
     "followed": ("#/trace?p=one+two+three&metric=pinned&pins=5&ys=p&flip=1", "Sum "),

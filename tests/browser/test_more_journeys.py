@@ -100,8 +100,10 @@ def test_edits_are_kept_as_a_preset_and_loaded_again(opened):
     expect(card.get_by_role("spinbutton", name="Value").first).to_have_value("9")
     expect(card.get_by_role("checkbox", name="L1H2 on")).not_to_be_checked()
     assert "iv=M3.5" in other.url and "off=1" in other.url
-    card.get_by_role("button", name="Delete <b>two</b>").click()
-    expect(card.get_by_text("None is kept yet.")).to_be_visible()
+    tray = other.get_by_role("region", name="Edits", exact=True).last
+    expect(tray.get_by_role("button", name="<b>two</b>").first).to_be_focused()
+    tray.get_by_role("button", name="Delete <b>two</b>").click()
+    expect(tray.get_by_text("None is kept yet.")).to_be_visible()
     card.get_by_role("button", name="Undo").click()
     expect(other.get_by_text("Nothing is changed yet.")).to_be_visible()
 

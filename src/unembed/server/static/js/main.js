@@ -42,7 +42,8 @@ async function start() {
   if (state().s) await recall();
   const linked = state().model;
   if (linked && linked !== mark(page.model)) warnOther(linked);
-  tray.mount(document.getElementById("tray"), state(), presets(page));
+  page.presets = presets(page);
+  tray.mount(document.getElementById("tray"), state(), page.presets);
   watch((now, before) => {
     if (now.s) return recall();
     const done = changed(now, before);

@@ -4,6 +4,7 @@ import { edits, setEdits } from "./state.js";
 import { pane } from "./parts.js";
 import { said } from "./tray.js";
 
+/** They stand in the tray, or where edits are made when the tray is empty. */
 export function presets(page) {
   const { api } = page;
   const name = textBox("Name of the preset", { placeholder: "a name for these edits", onkeydown: (e) => e.key === "Enter" && save() });
@@ -25,7 +26,9 @@ export function presets(page) {
 
   function load(one) {
     if (one.model !== page.mark()) page.warnOther(one.model);
+    const held = document.activeElement;
     setEdits(one.edits);
+    held.focus(); // the list has moved to the tray
   }
 
   return h("details", { class: "presets", ontoggle: (e) => e.target.open && read() }, h("summary", {}, "Presets"), h("div", { class: "row" }, name, button("Save the edits", save, { class: "btn small" })), list, note);

@@ -3,7 +3,6 @@ import { button, fill, h, num, numberBox, percent, selectBox, signed, worded } f
 import { activeEdits, asksAnew, edits, go, setEdits, state, turn } from "../state.js";
 import { about, card, link, pane, prompt, table } from "../parts.js";
 import { token, visible } from "../islands/tokens.js";
-import { presets } from "../presets.js";
 import * as tray from "../tray.js";
 
 const SCOPES = [["all", "everywhere"], ["last", "the newest token"], ["prompt", "the prompt"], ["new", "generated tokens"], ["from", "from a position on"]];
@@ -29,7 +28,7 @@ export function render(root, page) {
   let running = false;
   fill(root, h("div", { class: "stack" },
     h("section", { class: "prompt" }, box),
-    card("Edits", [turns, presets(page)], list, addForm(), about("edits")),
+    card("Edits", turns, list, addForm(), about("edits")),
     h("div", { class: "two" }, card("The next token", null, next), card("Runs", h("span", { class: "faint" }, "tick two to compare"), history, compared)),
     card("Both continuations", [worded("new tokens", newTokens), worded("seed", seed), runButton, stop],
       summary, h("div", { class: "pair" }, h("div", {}, h("h3", {}, "Baseline"), left), h("div", {}, h("h3", {}, "With the edits"), right)))));
@@ -48,7 +47,7 @@ export function render(root, page) {
 
   function drawEdits() {
     const all = edits();
-    fill(turns, tray.undoButtons());
+    fill(turns, tray.undoButtons(), !all.length && page.presets);
     if (!all.length) return suggest();
     const fields = () => [...list.querySelectorAll("input, select")];
     const focused = fields().indexOf(document.activeElement);
