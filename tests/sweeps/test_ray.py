@@ -28,17 +28,28 @@ from ray.cluster_utils import Cluster  # noqa: E402
 class Paused(ActiveFraction):
     """Active shares that leave a sign of every batch and take their time."""
 
-    def __init__(self, folder: str, pause: float, fails: bool = False) -> None:
+    def __init__(self, folder: str, pause: float, fails: bool = False, waits: str | None = None) -> None:
         super().__init__()
-        self.folder, self.pause, self.fails = folder, pause, fails
+        self.folder, self.pause, self.fails, self.waits = folder, pause, fails, waits
 
     def update(self, batch: Batch) -> None:
         super().update(batch)
         node = ray.get_runtime_context().get_node_id()
+        if node == self.waits:
+            others_sign(Path(self.folder), node)
         (Path(self.folder) / f"{batch.number}.{node}.{time.monotonic_ns()}").touch()
         if self.fails:
             raise NotFinite(f"batch {batch.number}")
         time.sleep(self.pause)
+
+
+def others_sign(folder: Path, node: str, seconds: float = 300) -> None:
+    """Wait until another node has done a batch; however slowly, it must, if work is handed to it at all."""
+    end = time.monotonic() + seconds
+    while all(name == node for _, name in signs(folder)):
+        if time.monotonic() > end:
+            raise NotFinite("all work stays on one node")
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +66,8 @@ def cluster():
 CORPUS = texts(25)
 
 
-def swept(folder: Path, pause: float, **options: Any) -> list[Any]:
-    todo = [TopTriggers(6), Paused(str(folder), pause), MeanVariance()]
+def swept(folder: Path, pause: float, waits: str | None = None, **options: Any) -> list[Any]:
+    todo = [TopTriggers(6), Paused(str(folder), pause, waits=waits), MeanVariance()]
     return sweep(lettered("gpt2"), open_corpus(CORPUS), todo, tokens_per_batch=150, **options)
 
 
@@ -90,28 +101,35 @@ def test_an_error_of_a_reducer_is_told_as_it_is(cluster, tmp_path: Path) -> None
         sweep(lettered("gpt2"), ["abc"], [Paused(str(tmp_path), 0, fails=True)], engine=Ray(workers=1))
 
 
+def test_work_that_stays_on_one_node_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "0.head.1").touch()
+    with pytest.raises(NotFinite, match="one node"):
+        others_sign(tmp_path, "head", seconds=0.1)
+    (tmp_path / "1.other.2").touch()
+    others_sign(tmp_path, "head")
+
+
 def test_a_node_killed_mid_way_changes_nothing(cluster, tmp_path: Path) -> None:
     (tmp_path / "signs").mkdir()
     other = cluster.list_all_nodes()[-1]
     head = ray.get_runtime_context().get_node_id()
 
     def kill() -> None:
-        end = time.monotonic() + 120
-        while not any(node != head for _, node in signs(tmp_path / "signs")) and time.monotonic() < end:
-            time.sleep(0.02)
+        others_sign(tmp_path / "signs", head)
         cluster.remove_node(other, allow_graceful=False)
 
     killer = threading.Thread(target=kill)
     killer.start()
     settings, file = Ray(workers=2, batches_per_shard=3), tmp_path / "sweep.pt"
-    found = swept(tmp_path / "signs", 0.2, engine=settings, checkpoint=file, every=Every(batches=3))
+    # The head does no batch before the other node has done one: that both work is no luck of scheduling.
+    found = swept(tmp_path / "signs", 0.2, head, engine=settings, checkpoint=file, every=Every(batches=3))
     killer.join()
     done = signs(tmp_path / "signs")
     n_batches = sum(1 for _ in open_corpus(CORPUS).batches(lettered("gpt2"), 150))
     assert len({node for _, node in done}) == 2 and {number for number, _ in done} == set(range(n_batches))
     assert all(same(a, b) for a, b in zip(found, expected(), strict=False))
     # The finished checkpoint answers without any worker.
-    again = swept(tmp_path / "signs", 0.2, engine=settings, checkpoint=file)
+    again = swept(tmp_path / "signs", 0.2, head, engine=settings, checkpoint=file)
     assert all(same(a, b) for a, b in zip(again, found, strict=True))
     # And with one node left, the same bits in all that is summed, too.
     alone = swept(tmp_path / "signs", 0.0, engine=Ray(workers=1, batches_per_shard=3))
