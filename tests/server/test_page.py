@@ -47,7 +47,7 @@ def test_a_module_stands_after_those_that_it_imports():
 
 def test_every_text_and_icon_that_the_script_names_is_in_its_file():
     texts, icons = json.loads((STATIC / "about.json").read_text()), (STATIC / "icons.svg").read_text()
-    named = set(re.findall(r'about\("(.*?)"\)', script()))
+    named = set(re.findall(r'(?:about\(|written\(h\([^()]*\),)"(.*?)"\)', script()))
     assert len(named) > 8 and named | {"tour", "keys", "help"} == set(texts)
     steps = re.search(r"const STEPS=\[(.*?)\];", script())
     assert steps and len(json.loads(f"[{steps[1]}]")) == len(texts["tour"])

@@ -162,11 +162,16 @@ export function failure(el, error, again) {
 /** What a pane says when there is nothing to show yet. */
 export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...more);
 
+/** An element that gets a text by its name, from the file of texts. */
+export function written(el, name) {
+  api.file("about").then((texts) => (el.textContent = texts[name]), api.fail);
+  return el;
+}
+
 /** What am I looking at: a text by its name, read when it is asked for. */
 export function about(name) {
   const said = h("p", { class: "why" });
-  const read = async () => (said.textContent ||= (await api.file("about"))[name]);
-  return h("details", { ontoggle: () => read().catch(api.fail) }, h("summary", { class: "faint" }, "What am I looking at?"), said);
+  return h("details", { ontoggle: () => written(said, name) }, h("summary", { class: "faint" }, "What am I looking at?"), said);
 }
 
 /** The layer and the position chosen, among so many: the last one where none is. */

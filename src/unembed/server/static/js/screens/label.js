@@ -1,6 +1,6 @@
 /** Annotation, as in the papers: a blind queue of keys or values, patterns with enough members, agreement. */
 import { button, fill, h, num, numberBox, say, segmented, textBox, worded } from "../dom.js";
-import { card, empty, pane, table } from "../parts.js";
+import { card, empty, pane, table, written } from "../parts.js";
 import { authorBox, withdraw } from "../names.js";
 import { token } from "../islands/tokens.js";
 import { save as saveFile } from "../sharing.js";
@@ -8,7 +8,7 @@ import { save as saveFile } from "../sharing.js";
 export function render(root, page) {
   const { api, model } = page;
   if (!model.can.index) {
-    fill(root, empty("Labels are kept in an index", "Build one and serve it: unembed index build --out my-index, then unembed serve --index my-index."));
+    fill(root, empty("Labels are kept in an index", written(h("span"), "unindexed")));
     return { update() {} };
   }
   let what = "value";

@@ -1,7 +1,7 @@
 /** One layer at one position: what was there, what was added, what is there now. */
 import { button, fill, h, percent, segmented, signed, textBox, within, worded } from "../dom.js";
 import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
-import { about, account, asTable, candidates, card, failure, layerHere, pane, positionHere, prompt, subUpdate } from "../parts.js";
+import { about, account, asTable, candidates, card, failure, layerHere, pane, positionHere, prompt, subUpdate, written } from "../parts.js";
 import { nameOf } from "../names.js";
 import { span } from "../timing.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
@@ -84,7 +84,7 @@ export function render(root, page) {
     const pick = (c) => turn({ t: `#${c.id}` });
     fill(three,
       column("Entering", one.before, null, one.rank_before),
-      one.middle ? column("After attention", one.middle, one.middle_from, one.rank_middle) : h("p", { class: "note" }, "Attention and FFN of this model read the same stream and are added together, or the layer has no FFN: there is no point between them."),
+      one.middle ? column("After attention", one.middle, one.middle_from, one.rank_middle) : written(h("p", { class: "note" }), "parallel"),
       column("After the FFN", one.after, one.after_from, one.rank_after));
     function column(name, now, from, rank) {
       return h("div", {}, h("h3", {}, name), candidates(now, { from, n: 10, onpick: pick, rank }));
@@ -108,7 +108,7 @@ export function render(root, page) {
     // A row is made once: sorted anew it only moves, and what was open in it stays open.
     const row = (u) => (made[[isHead(u), u.index, value(u) / largest]] ??= subUpdate(u, { most: largest, target: view.target.token, value: value(u) }));
     fill(list, shown.map(row));
-    if (!updates.length && part !== "heads") list.prepend(h("li", { class: "note" }, model.can.memories ? "No sub-updates." : "This model has no FFN, or its memories belong to experts; a layer of a mixture cannot be read as one set of memories."));
+    if (!updates.length && part !== "heads") list.prepend(written(h("li", { class: "note" }), "unlisted"));
     done();
     const sum = (of) => updates.reduce((total, u) => total + of(u), 0);
     const ffn = view.accounts[0]?.rows.find((row) => row.layer === layer() && row.label.startsWith("ffn"));

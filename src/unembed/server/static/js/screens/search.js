@@ -1,7 +1,7 @@
 /** Memories found by words: what they promote or suppress, what sets them off, what people call them; and concepts. */
 import { button, fill, h, percent, segmented, textBox } from "../dom.js";
 import { differ, edits, go, setEdits, state, turn } from "../state.js";
-import { about, card, empty, link, memoryLink, pane, table, toks, trail } from "../parts.js";
+import { about, card, empty, link, memoryLink, pane, table, toks, trail, written } from "../parts.js";
 import * as names from "../names.js";
 import { token, visible } from "../islands/tokens.js";
 import * as bars from "../islands/bars.js";
@@ -57,7 +57,7 @@ export function render(root, page) {
   async function tips() {
     const concepts = h("div", { class: "row" });
     found = null;
-    fill(results, empty("Find memories by words", "A word finds values that promote it; -word those that suppress it. ctx: looks into triggers, name: into labels.", h("div", { class: "row" }, SAMPLES.map((q) => button(q, () => ((input.value = q), ask()), { class: "btn small" }))), concepts, !model.can.index && h("p", { class: "faint" }, "No index is open: triggers and labels cannot be searched. unembed serve --index DIR")));
+    fill(results, empty("Find memories by words", written(h("span"), "words"), h("div", { class: "row" }, SAMPLES.map((q) => button(q, () => ((input.value = q), ask()), { class: "btn small" }))), concepts, !model.can.index && h("p", { class: "faint" }, "No index is open: triggers and labels cannot be searched. unembed serve --index DIR")));
     if (!model.can.index) return;
     await pane(concepts, async () => {
       const all = await listed();
