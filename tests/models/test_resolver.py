@@ -199,6 +199,18 @@ def test_a_norm_that_is_neither_kind_is_refused() -> None:
         load(model)
 
 
+def test_attention_that_keeps_its_weights_to_itself_is_refused_with_the_way_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As Nemotron's before transformers 5.13.0, which keeps the class of attention that it was built with.
+    hf = build("llama")
+    attention = type(hf.model.layers[0].self_attn)
+    forward = attention.forward
+    monkeypatch.setattr(attention, "forward", lambda *given, **named: (forward(*given, **named)[0], None))
+    with pytest.raises(ModelNotUnderstood, match=r'attn_implementation="eager".*5\.13\.0'):
+        load(hf)
+
+
 def test_nan_weights_are_refused() -> None:
     model = build("gpt2")
     with torch.no_grad():

@@ -67,7 +67,13 @@ def attention_site(
     call = look.recording.calls[attention_path]
     z = look.recording.given(out_path)
     if call.weights is None or z is None:
-        raise look.fail(attention_path, "eager attention returns no weights, so its heads cannot be told apart")
+        raise look.fail(
+            attention_path,
+            "eager attention returns no weights, so its heads cannot be told apart",
+            # Before transformers 5.13.0 Nemotron chooses its attention when it is built, and keeps it.
+            'Build it with attn_implementation="eager" and give load() the model, or use a newer transformers '
+            "(Nemotron: 5.13.0)",
+        )
     pattern, z = call.weights[0], z[0]
     projections = projections_of(look.recording, attention_path, module, out_proj, look.d_model)
     clip = getattr(look.config, "clip_qkv", None) or getattr(

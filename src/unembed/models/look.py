@@ -16,9 +16,9 @@ from unembed.models.norms import Norm
 _HOW_TO_ADD = "Open an issue with the config, or see models/families.py on adding a family"
 
 
-def not_understood(hf: PreTrainedModel, part: str, why: str) -> ModelNotUnderstood:
+def not_understood(hf: PreTrainedModel, part: str, why: str, instead: str | None = None) -> ModelNotUnderstood:
     """An error that names a part of a model and says how to go on."""
-    return ModelNotUnderstood(f"{type(hf).__name__}: {part}", why=why, instead=_HOW_TO_ADD)
+    return ModelNotUnderstood(f"{type(hf).__name__}: {part}", why=why, instead=instead or _HOW_TO_ADD)
 
 
 def same(a: Tensor | None, b: Tensor | None) -> bool:
@@ -64,9 +64,9 @@ class Look:
         """The path of the norm under `within` that received this tensor."""
         return next((p for p in self.norms if p.startswith(within) and same(self.recording.given(p), tensor)), None)
 
-    def fail(self, part: str, why: str) -> ModelNotUnderstood:
+    def fail(self, part: str, why: str, instead: str | None = None) -> ModelNotUnderstood:
         """An error that names the part of this model."""
-        return not_understood(self.hf, part, why)
+        return not_understood(self.hf, part, why, instead)
 
 
 def called_linears(look: Look, path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
