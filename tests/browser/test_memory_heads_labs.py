@@ -152,11 +152,11 @@ def test_values_are_grouped_once_and_a_cluster_leads_to_its_members(opened, lm):
 
 def test_a_head_is_named_and_the_name_stands_wherever_it_is_named(opened, index):
     page = opened(f"#/heads?h=2.3&{HERE}")
-    region = page.get_by_role("region", name="L2H3")
+    region = page.get_by_role("region", name="What people call it")
     for name, text in (("Name", "looks <i>back</i>"), ("Your name", "joe"), ("Tags", "order")):
         region.get_by_role("textbox", name=name, exact=True).fill(text)
     region.get_by_role("button", name="Keep").click()
-    expect(region.get_by_role("button", name="looks <i>back</i>")).to_be_visible()
+    expect(page.get_by_role("region", name="L2H3").get_by_role("button", name="looks <i>back</i>")).to_be_visible()
     expect(page.get_by_role("gridcell", name=re.compile("^L2H3: .* of 48, looks .*back"))).to_be_visible()
     assert [(row["kind"], row["author"]) for row in index.labels(2, 3, of="head").rows()] == [("head", "joe")]
     page.get_by_role("gridcell", name=re.compile("^L2H4: ")).click()

@@ -6,9 +6,11 @@ import json
 import math
 
 import pytest
+import torch
 
 import unembed
 from unembed.attention.contributions import POINTS, contribution_norms
+from unembed.views.head_examples import HeadExamples, head_examples
 
 PROMPT = "The first month of the year is"
 LINES = [
@@ -145,3 +147,19 @@ def test_an_example_as_a_prompt_gives_its_number(client, wren):
 def test_examples_of_no_head(client):
     assert client.post("/api/v1/heads/3/8/examples", json={}).status_code == 404
     assert client.post("/api/v1/heads/3/1/examples", json={"windows": 1000}).status_code == 422
+
+
+def test_special_tokens_in_front_are_read_but_neither_shown_nor_sources(wren, index, monkeypatch):
+    plain = type(wren).encode
+    monkeypatch.setattr(type(wren), "encode", lambda self, text: torch.cat([torch.tensor([[0]]), plain(self, text)], 1))
+    monkeypatch.setattr("unembed.views.head_examples.leading", lambda _: [0])
+    found = [one for one in head_examples(wren, index, 2) if isinstance(one, HeadExamples)][5]
+    assert found.tokens == 2 * sum(len(plain(wren, line)[0]) for line in LINES)
+    for example in found.examples:
+        line = (LINES * 2)[example.document]
+        carried = contribution_norms(wren, wren.run(wren.encode(line), POINTS), 2)[5]
+        at = int(carried[:, 1:].argmax())
+        dst, src = at // (len(carried) - 1), at % (len(carried) - 1) + 1
+        assert (example.position, example.source) == (dst, src - 1)
+        assert example.tokens == wren.token_strings(plain(wren, line)[0])[:dst]
+        assert example.prompt is not None and line.startswith(example.prompt)

@@ -40,7 +40,7 @@ export function render(root, page) {
         card("All heads", segmented("Score", KINDS, kind, (v) => ((kind = v), drawMatrix())), grid, h("label", { class: "row faint" }, "the strongest", h("span", { style: { flex: "1" } }, few)), said, about("heads"), table, model.can.shared_keys && h("p", { class: "note" }, `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`)),
         card("Said twice", null, h("div", { class: "row" }, said2, h("label", { class: "row faint" }, "length", length), h("label", { class: "row faint" }, "seed", seed)), twice, about("twice")),
         card("In the corpus", button("Find examples", () => examples(true), { class: "btn small" }), texts, about("examples"))),
-      card(title, named, circuitBox, h("h3", {}, "What people call it"), called))));
+      h("div", { class: "stack" }, card(title, named, circuitBox), card("What people call it", null, called)))));
 
   async function load() {
     fill(grid, h("p", { class: "faint" }, "Scoring heads on repeated random tokens …"));
