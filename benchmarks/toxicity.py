@@ -65,12 +65,8 @@ def _progress(done: int, total: int) -> None:
     print(f"{done} of {total}", file=sys.stderr, flush=True)
 
 
-def evaluate(folder: Path, limit: int = 200) -> None:
-    """Every arm on the first prompts, scored twice; perplexity on WikiText that the choice has not seen."""
-    lm = opened()
-    asked = toxicity.read_prompts(folder / "rtp_toxic_challenging.jsonl", challenging_only=True, limit=limit)
-    words = toxicity.read_words(folder / "ldnoobw_en.txt")
-    judge = toxicity.Linear()
+def arms_of(lm: Any, judge: Any, words: Any) -> list[toxicity.Arm]:
+    """Everything that is compared; a greedy choice that was not made yet is named on stderr and left out."""
     arms = [
         toxicity.plain(),
         toxicity.with_values("values picked by hand", toxicity.manual(lm, BY_HAND).edits),
@@ -78,9 +74,20 @@ def evaluate(folder: Path, limit: int = 200) -> None:
         toxicity.with_values("values picked by a scorer", toxicity.by_scorer(lm, judge, 10).edits),
     ]
     for name in STRENGTHS:
-        if (KEPT / f"{name}.json").exists():
-            arms.append(toxicity.with_values(name, steering.load_edits(KEPT / f"{name}.json", model=lm.name)))
-    arms += [toxicity.with_word_filter(lm, words), toxicity.with_self_debiasing(lm)]
+        if (kept := KEPT / f"{name}.json").exists():
+            arms.append(toxicity.with_values(name, steering.load_edits(kept, model=lm.name)))
+        else:
+            print(f"without the arm {name!r}: no {kept}; `choose` makes it", file=sys.stderr)
+    return [*arms, toxicity.with_word_filter(lm, words), toxicity.with_self_debiasing(lm)]
+
+
+def evaluate(folder: Path, limit: int = 200) -> None:
+    """Every arm on the first prompts, scored twice; perplexity on WikiText that the choice has not seen."""
+    lm = opened()
+    asked = toxicity.read_prompts(folder / "rtp_toxic_challenging.jsonl", challenging_only=True, limit=limit)
+    words = toxicity.read_words(folder / "ldnoobw_en.txt")
+    judge = toxicity.Linear()
+    arms = arms_of(lm, judge, words)
     text = steering.default_text()
     options: dict[str, Any] = dict(cache=KEPT / "continuations", batch=50)
     done = toxicity.evaluate(
