@@ -235,7 +235,7 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
         claims.append(
             Claim("sorting sub-updates, p95 (ms)", p95(times), 50, f"median {1000 * statistics.median(times):.0f}")
         )
-        claims += [asked(page, server, samples, *one) for one in _ASKED]
+        claims += [claim for one in _ASKED for claim in asked(page, server, samples, *one)]
         page.goto(f"{server.address}#/trace")
         page.wait_for_selector(".grid")
         heap = context.new_cdp_session(page)
@@ -268,7 +268,11 @@ _ASKED = (
 _SAME = prompt(32, 1)
 
 
-def asked(page, server: Server, samples: int, what: str, name: str, where: str, fill, limit: float) -> Claim:
+_WHOLE = {"trace": "with its events", "position": "with the panes below the grid"}
+"""What comes a frame or two after what was asked for, under a span of its own."""
+
+
+def asked(page, server: Server, samples: int, what: str, name: str, where: str, fill, limit: float) -> list[Claim]:
     """The spans of one interaction, from its event to the frame after it, as the page itself measures them."""
 
     def go(k: int) -> None:
@@ -282,10 +286,17 @@ def asked(page, server: Server, samples: int, what: str, name: str, where: str, 
     page.evaluate("performance.clearMeasures()")
     for k in range(samples):
         go(k)
-        page.wait_for_function(f"([name, n]) => ({times})(name).length > n", arg=[name, k])
+        # Looked for seldom: a look every frame makes frames, which nobody's browser does.
+        page.wait_for_function(f"([name, n]) => ({times})(name).length > n", arg=[name, k], polling=100)
         page.wait_for_timeout(500)  # a person looks; what comes after the first frame (entropies, a sample) comes
-    found = [t / 1000 for t in page.evaluate(times, name)]
-    return Claim(f"{what}, p95 (ms)", p95(found), limit, f"median {1000 * statistics.median(found):.0f}")
+    rows = [(name, what, limit)] + [
+        (f"whole {name}", f"{what}, {more}", None) for n, more in _WHOLE.items() if n == name
+    ]
+    claims = []
+    for span, said, most in rows:
+        found = [t / 1000 for t in page.evaluate(times, span)]
+        claims.append(Claim(f"{said}, p95 (ms)", p95(found), most, f"median {1000 * statistics.median(found):.0f}"))
+    return claims
 
 
 def main() -> None:

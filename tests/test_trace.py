@@ -151,16 +151,17 @@ def test_bad_questions_are_refused(tokens: torch.Tensor) -> None:
 def test_reading_by_layers_gives_what_reading_at_once_gives(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     at_once, by_layers = lm.trace(tokens[0]), lm.trace(tokens[0])
-    seen: list[int] = []
-    for layers, readings in by_layers.by_layers(vectors=1):
-        for point, found in readings.items():
-            whole = at_once.readings(point)
-            assert torch.equal(found.ids, whole.ids[layers.start : layers.stop])
-            ranks = at_once.prediction_ranks(point)[layers.start : layers.stop]
-            assert torch.equal(found.tracked_ranks[..., 0], ranks)
-        seen += layers
-    assert seen == list(range(lm.n_layers))
+    seen: dict[str, list[int]] = {}
+    for layers, point, found in by_layers.by_layers(vectors=1):
+        whole = at_once.readings(point)
+        assert torch.equal(found.ids, whole.ids[layers.start : layers.stop])
+        ranks = at_once.prediction_ranks(point)[layers.start : layers.stop]
+        assert torch.equal(found.tracked_ranks[..., 0], ranks)
+        seen.setdefault(point, []).extend(layers)
+    assert next(iter(seen)) == "resid_post" and len(seen) == 2
+    assert all(layers == list(range(lm.n_layers)) for layers in seen.values())
     assert by_layers.events() == at_once.events()
+    assert not list(by_layers.by_layers()), "what has been read is read once more"
 
 
 @pytest.mark.parametrize("name", DENSE)

@@ -11,6 +11,7 @@ Ranks count the tokens with a larger logit: 0 is the top.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -79,13 +80,10 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
     blocks = head.view(-1, n_blocks, _BLOCK)
     chosen = blocks.amax(dim=-1).topk(k, dim=-1).indices
     inside = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
-    where = (chosen[..., None] * _BLOCK + torch.arange(_BLOCK, device=scores.device)).flatten(1)
-    if tail.shape[-1]:
-        inside = torch.cat([inside, tail], dim=1)
-        rest = torch.arange(n_blocks * _BLOCK, n, device=scores.device).expand(scores.shape[0], -1)
-        where = torch.cat([where, rest], dim=1)
-    values, at = inside.topk(k, dim=-1)
-    return values, where.gather(1, at)
+    values, at = torch.cat([inside, tail], dim=1).topk(k, dim=-1)
+    # The tail is a block of its own behind the k chosen ones.
+    block = torch.nn.functional.pad(chosen, (0, 1), value=n_blocks).gather(1, (at // _BLOCK).clamp_(max=k))
+    return values, block * _BLOCK + torch.where(at < k * _BLOCK, at % _BLOCK, at - k * _BLOCK)
 
 
 def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
@@ -97,7 +95,9 @@ def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
     largest = scores.amax(dim=-1, keepdim=True)
-    return scores.sub_(largest).clamp_(min=-80.0).exp_().sum(dim=-1).log_() + largest[:, 0]
+    # Powers of 2 take a third of the time of powers of e.
+    powers = scores.sub_(largest).clamp_(min=-80.0).mul_(math.log2(math.e)).exp2_()
+    return powers.sum(dim=-1).log_() + largest[:, 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,10 +273,11 @@ def _higher(scores: Tensor, own: Tensor, at: Tensor) -> Tensor:
     counts = []
     inside = (at >= 0) & (at < scores.shape[1])
     itself = scores.gather(1, at.clamp(0, scores.shape[1] - 1))
+    # As float32, which counts without error to 2^24: booleans take five times as long to make and to add up.
+    above = torch.empty(scores.shape, dtype=torch.float32, device=scores.device)
     for j in range(own.shape[1]):
-        # Summing booleans as int32 is five times faster than as the default int64.
-        above = (scores > own[:, j, None]).sum(dim=1, dtype=torch.int32)
-        counts.append(above - (inside[:, j] & (itself[:, j] > own[:, j])).int())
+        torch.gt(scores, own[:, j, None], out=above)
+        counts.append(above.sum(dim=1) - (inside[:, j] & (itself[:, j] > own[:, j])).float())
     return torch.stack(counts, dim=1).long()
 
 

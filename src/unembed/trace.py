@@ -160,12 +160,25 @@ class Trace(Shown):
     @cached_property
     def _before_ffn(self) -> Reading:
         """Readings before each FFN, with the rank of the final prediction."""
-        return self._read_before(slice(None))
+        return self._read_at(self._before, slice(None))
 
     @cached_property
     def _after(self) -> Reading:
-        """Readings after each FFN, with the ranks of the final prediction and of what was first before it."""
-        return self._read_after(slice(None), self._before_ffn)
+        """Readings after each FFN, with the rank of the final prediction."""
+        return self._read_at("resid_post", slice(None))
+
+    @cached_property
+    def _candidate_ranks(self) -> Int[Tensor, "layer pos"]:
+        """The rank after each FFN of what was first before it: from the list of the top tokens, where it is in it."""
+        first, after = self._before_ffn.ids[..., :1], self._after
+        listed = after.ids == first
+        own = torch.where(listed, after.logits, -torch.inf).amax(dim=-1, keepdim=True)
+        ranks = (after.logits > own).sum(dim=-1)
+        others = ~listed.any(dim=-1)
+        if bool(others.any()):
+            x = self.run["resid_post"][:, 0][others]
+            ranks[others] = read(self.lm, x, 1, track=first[others]).tracked_ranks[:, 0]
+        return ranks
 
     @cached_property
     def _entering(self) -> Reading:
@@ -177,40 +190,33 @@ class Trace(Shown):
         track = self._final.expand(x.shape[0], -1, -1)
         if not torch.equal(x[1:], below):
             return read(self.lm, x, _TOP, track=track)
-        after = self._after
-        parts = {f.name: getattr(after, f.name)[:-1] for f in fields(Reading)}
-        parts |= {name: parts[name][..., :1] for name in ("tracked_logits", "tracked_ranks")}
-        return joined([read(self.lm, x[:1], _TOP, track=track[:1]), Reading(**parts)])
+        below_them = Reading(*(getattr(self._after, f.name)[:-1] for f in fields(Reading)))
+        return joined([read(self.lm, x[:1], _TOP, track=track[:1]), below_them])
 
-    def _read_before(self, layers: slice) -> Reading:
-        x = self.run[self._before][layers, 0]
+    def _read_at(self, point: str, layers: slice) -> Reading:
+        x = self.run[point][layers, 0]
         return read(self.lm, x, _TOP, track=self._final.expand(x.shape[0], -1, -1))
 
-    def _read_after(self, layers: slice, before: Reading) -> Reading:
-        x = self.run["resid_post"][layers, 0]
-        return read(
-            self.lm, x, _TOP, track=torch.cat([self._final.expand(x.shape[0], -1, -1), before.ids[..., :1]], -1)
-        )
-
-    def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, dict[str, Reading]]]:
-        """Read the stream from the bottom up, some layers at a time: what `readings` returns, as it comes.
+    def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, str, Reading]]:
+        """Read the stream some layers at a time, after all FFNs and then before them: what `readings` has, as it comes.
 
         Args:
             vectors: read at most so many at once, but at least one layer.
 
         Yields:
-            The layers, and for each point before and after their FFNs the readings of those layers, with the rank of
-            the final prediction as the first tracked one. When all have come, `readings` and `events` are ready.
+            Layers from the bottom up, the point, and its readings of those layers, with the rank of the final
+            prediction as the tracked one. When all have come, `readings` and `events` need no others.
         """
         n, step = self.lm.n_layers, max(1, whole("vectors", vectors) // max(1, len(self)))
-        found: list[tuple[Reading, Reading]] = []
-        for start in range(0, n, step):
-            layers = slice(start, min(n, start + step))
-            before = self._read_before(layers)
-            found.append((before, self._read_after(layers, before)))
-            points = {} if self._before == "resid_pre" else {self._before: before}
-            yield range(start, layers.stop), points | {"resid_post": found[-1][1]}
-        self._before_ffn, self._after = (joined([pair[i] for pair in found]) for i in (0, 1))
+        for name, point in (("_after", "resid_post"), ("_before_ffn", self._before)):
+            if name in vars(self):
+                continue
+            found: list[Reading] = []
+            for start in range(0, n, step):
+                layers = range(start, min(n, start + step))
+                found.append(self._read_at(point, slice(layers.start, layers.stop)))
+                yield layers, point, found[-1]
+            setattr(self, name, joined(found))
 
     @torch.no_grad()
     def spread(self, point: str = "resid_post") -> tuple[Float[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
@@ -435,7 +441,7 @@ class Trace(Shown):
             self._before_ffn.tracked_ranks[..., 0].cpu(),
             self._after.tracked_ranks[..., 0].cpu(),
             self._before_ffn.ids[..., 0].cpu(),
-            self._after.tracked_ranks[..., 1].cpu(),
+            self._candidate_ranks.cpu(),
         )
 
     def events(self, position: int | None = None) -> list[Event]:

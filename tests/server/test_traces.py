@@ -225,14 +225,24 @@ def test_a_streamed_trace_comes_layer_by_layer_and_ends_whole(client, wren):
     lines = [json.loads(line) for line in answer.text.splitlines()]
     assert [line["kind"] for line in lines[-2:]] == ["trace", "done"]
     parts, whole = lines[:-2], lines[-2]
-    assert [n for part in parts for n in part["layers"]] == list(range(wren.n_layers)) and len(parts) > 1
+    points = [s["point"] for part in parts for s in part["stages"]]
+    assert points == sorted(points, reverse=True) and len(parts) > 2, "after the FFNs first: what the grid shows"
     for stage in whole["stages"]:
-        rows = [row for part in parts for s in part["stages"] if s["point"] == stage["point"] for row in s["ids"]]
-        assert rows == stage["ids"]
-        assert {str(i) for row in rows[0] for i in row} <= parts[0]["texts"].keys()
+        of = [(part, s) for part in parts for s in part["stages"] if s["point"] == stage["point"]]
+        rows = [row for _, s in of for row in s["ids"]]
+        layers = [n for part, _ in of for n in part["layers"]]
+        assert layers == list(range(len(rows))) and rows == stage["ids"][: len(rows)]
+        assert len(rows) == wren.n_layers or stage["point"] == "resid_mid", (
+            "but for the last of these, sent with the whole"
+        )
+        assert {str(i) for row in rows[0] for i in row} <= of[0][0]["texts"].keys()
     assert whole["events"] and {k: v for k, v in whole.items() if k != "kind"} == post(client, text)
     again = client.post("/api/v1/traces/stream", json={"prompt": text}).text.splitlines()
     assert len(again) == 2 and json.loads(again[0]) == whole
+    answer = client.post("/api/v1/traces/stream", json={"prompt": "She put the book on"})
+    short = [json.loads(line) for line in answer.text.splitlines()]
+    assert [line["kind"] for line in short] == ["layers", "trace", "done"]
+    assert short[0]["stages"] == short[1]["stages"][1:], "the grid of a short prompt comes before its events"
 
 
 def test_entropy_and_divergence_of_every_cell(client, wren):

@@ -55,24 +55,27 @@ class Emergence:
 
 @dataclass(frozen=True)
 class Part:
-    """Some layers of an emergence, from the bottom up, while the others are still being read."""
+    """Some layers of an emergence at one stage, from the bottom up, while the others are still being read."""
 
     tokens: list[Token]
     prediction: list[int]
     layers: list[int]
     stages: list[Stage]
-    """Of these layers only."""
+    """One of these layers only, or none."""
     texts: dict[int, str]
     """The text of every token id of this part."""
 
 
 def emerging(lm: Any, trace: Any, prompt: str, top: int = 5) -> Iterator[Part | Emergence]:
-    """The grid of a trace as its layers are read, and the whole at the end; a short prompt is whole at once."""
+    """The grid of a trace as its layers are read, after all FFNs first, and the whole at the end.
+
+    What is read last comes with the whole. A part may hold no stage: what it read is needed for events only.
+    """
     prediction = trace.prediction.tolist()
-    for layers, readings in trace.by_layers():
-        if len(layers) == lm.n_layers:
+    for layers, point, reading in trace.by_layers():
+        if point != "resid_post" and layers.stop == lm.n_layers:
             continue
-        stages = [_stage_of(point, reading, top) for point, reading in readings.items()]
+        stages = [_stage_of(point, reading, top)] if point in STAGES else []
         yield Part(_tokens(trace), prediction, list(layers), stages, _texts(lm, stages, prediction))
     yield emergence(lm, trace, prompt, top)
 

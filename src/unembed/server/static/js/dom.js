@@ -27,7 +27,8 @@ export function num(x) {
 }
 
 /** A rank from 0 as a place from 1. */
-export const place = (rank) => (rank + 1).toLocaleString("en");
+export const place = (rank) => grouped.format(rank + 1);
+const grouped = new Intl.NumberFormat("en"); // toLocaleString looks the language up every time: 25 µs
 
 /** A place among `n`, the nearest one to what was asked. */
 export const within = (i, n) => Math.max(0, Math.min(n - 1, i || 0));

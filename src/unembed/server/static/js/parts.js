@@ -152,6 +152,15 @@ export async function pane(el, work) {
   }
 }
 
+/** Dim what is old while new data come, where they take longer than a moment. Returns how to end it. */
+export function waiting(...els) {
+  const timer = setTimeout(() => els.forEach((el) => el.classList.add("waiting")), 150);
+  return () => {
+    clearTimeout(timer);
+    for (const el of els) el.classList.remove("waiting");
+  };
+}
+
 /** A pane's failure: what, why, what to do, and again. */
 export function failure(el, error, again) {
   if (error.code === "superseded") return;

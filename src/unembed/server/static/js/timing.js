@@ -4,13 +4,14 @@ import { button, h, modal } from "./dom.js";
 /** What an interaction is called, by the first key of the state that it changes, and its limit in milliseconds. */
 const CLASSES = { screen: ["open a screen", 100], metric: ["recolour", 50], stages: ["recolour", 50], diff: ["recolour", 50], pins: ["pin", 100], pos: ["position", 100], t: ["position", 100], L: ["select", 50], st: ["select", 50], r: ["select", 50], m: ["memory", 100] };
 
-/** Begin a span; call what comes back when all is drawn. */
+/** Begin a span; call what comes back when all is drawn. It ends once. */
 export function span(name) {
   const start = performance.now();
-  return () => requestAnimationFrame(() => setTimeout(() => {
+  let ended;
+  return () => (ended ??= requestAnimationFrame(() => setTimeout(() => {
     if (performance.getEntriesByType("measure").length > 2000) performance.clearMeasures();
     performance.measure(name, { start, end: performance.now() });
-  }));
+  })));
 }
 
 /** A span for a change of the state. */

@@ -1,8 +1,9 @@
 /**
- * The grid of layers and positions. Only cells in view exist; selecting moves an overlay and repaints nothing.
+ * The grid of layers and positions. Only cells in view exist; new data are written where they differ; selecting moves an
+ * overlay. None of it asks the browser where things stand: it would lay out the page then, and once more for the frame.
  *
- * mount(el, data, options) -> {update, select, destroy}
- *   data: {rows: [{label, sub, name, cells: [{text, q, title, name, same, glyph, cls}]}], columns: [{text, next}]}
+ * mount(el, data, options) -> {update, select, mark, cell, destroy}
+ *   data: {rows: [{label, sub, name, cells: [{text, q, title, name, same, glyph, cls}]}], columns: [{text, next}], at: [row, column]}
  *     `same`: the cell repeats the row below it; q: 0 to 16, the fill. Rows are given top first.
  *   options: {onselect(row, column), onopen(row, column), onhover(row, column, element), onrange(first, last, row), onpin(row, column), label}
  *     `onpin`: a cell clicked with Shift;
@@ -11,6 +12,7 @@
 import { token, visible } from "./tokens.js";
 
 const LABEL = 92;
+const HEAD = 44;
 const MARGIN = 2;
 
 export function mount(el, data, options = {}) {
@@ -21,13 +23,16 @@ export function mount(el, data, options = {}) {
   el.setAttribute("aria-label", options.label || "Layers and positions");
   const head = div("grid-head");
   const body = div("grid-body");
+  const corner = div("grid-corner");
   const ring = div("grid-ring");
   const cross = div("grid-column");
   ring.hidden = cross.hidden = true;
   el.replaceChildren(head, body);
   body.append(cross, ring);
   body.setAttribute("role", "rowgroup");
+  head.append(corner);
   head.setAttribute("role", "row");
+  corner.setAttribute("role", "columnheader");
   head.setAttribute("aria-rowindex", "1");
   const id = `grid${Math.random().toString(36).slice(2, 8)}`;
   let rowHeight = 28;
@@ -39,6 +44,10 @@ export function mount(el, data, options = {}) {
   let ranged = null;
   let anchor = null;
   let dragged = null;
+
+  /** Where the box is scrolled to and how large it is. */
+  let seen;
+  const look = () => (seen = [el.scrollLeft, el.scrollTop, el.clientWidth, el.clientHeight]);
 
   const observer = new ResizeObserver(() => schedule());
   observer.observe(el);
@@ -86,64 +95,82 @@ export function mount(el, data, options = {}) {
   });
 
   function update(next) {
+    const other = data.rows.length !== next.rows.length || !painted.size;
     data = next;
     const widest = Math.max(4, ...data.columns.map((c) => visible(c.text).length));
     columnWidth = Math.min(116, Math.max(68, widest * 8 + 18));
-    const room = el.clientWidth - LABEL - 2;
+    const room = seen[2] - LABEL - 2;
     if (room > 0 && data.columns.length * columnWidth < room) columnWidth = Math.min(132, Math.floor(room / data.columns.length));
     el.setAttribute("aria-rowcount", String(data.rows.length + 1));
     el.setAttribute("aria-colcount", String(data.columns.length + 1));
-    for (const row of painted.values()) row.el.remove();
-    for (const cell of heads.values()) cell.remove();
-    painted = new Map();
-    heads = new Map();
-    head.replaceChildren(corner());
-    const width = LABEL + data.columns.length * columnWidth;
-    body.style.width = head.style.width = `${width}px`;
+    corner.textContent = data.corner || "";
+    body.style.width = head.style.width = `${LABEL + data.columns.length * columnWidth}px`;
     body.style.height = `${data.rows.length * rowHeight}px`;
-    at = [Math.min(at[0], data.rows.length - 1), Math.min(at[1], data.columns.length - 1)];
-    paint();
-    place();
+    if (other) look();
+    drop(data.rows.length, data.columns.length);
+    for (const [c, cell] of heads) writeHead(cell, c);
+    for (const [r, row] of painted) {
+      writeRow(row.el, r);
+      for (const [c, cell] of row.cells) writeCell(cell, r, c);
+    }
+    pick(...(data.at || at));
   }
 
   function schedule() {
-    if (!frame) frame = requestAnimationFrame(() => ((frame = 0), paint()));
+    if (!frame) frame = requestAnimationFrame(() => ((frame = 0), look(), paint()));
+  }
+
+  /** What stands outside these rows and columns goes. */
+  function drop(r1, c1, r0 = 0, c0 = 0) {
+    for (const [r, row] of painted) {
+      if (r < r0 || r >= r1) (row.el.remove(), painted.delete(r));
+      else for (const [c, cell] of row.cells) if (c < c0 || c >= c1) (cell.remove(), row.cells.delete(c));
+    }
+    for (const [c, cell] of heads) if (c < c0 || c >= c1) (cell.remove(), heads.delete(c));
   }
 
   function paint() {
-    const [c0, c1] = window(el.scrollLeft, el.clientWidth || 1200, columnWidth, data.columns.length);
-    const [r0, r1] = window(el.scrollTop, el.clientHeight || 800, rowHeight, data.rows.length);
-    for (const [r, row] of painted) if (r < r0 || r >= r1) (row.el.remove(), painted.delete(r));
-    for (const [c, cell] of heads) if (c < c0 || c >= c1) (cell.remove(), heads.delete(c));
-    for (let c = c0; c < c1; c++) if (!heads.has(c)) heads.set(c, headCell(c));
+    const [c0, c1] = window(seen[0], seen[2] || 1200, columnWidth, data.columns.length);
+    const [r0, r1] = window(seen[1], seen[3] || 800, rowHeight, data.rows.length);
+    drop(r1, c1, r0, c0);
+    for (let c = c0; c < c1; c++) if (!heads.has(c)) heads.set(c, writeHead(part(head, "grid-token", "columnheader", c), c));
     for (let r = r0; r < r1; r++) {
       let row = painted.get(r);
       if (!row) painted.set(r, (row = { el: rowOf(r), cells: new Map() }));
-      for (const [c, cell] of row.cells) if (c < c0 || c >= c1) (cell.remove(), row.cells.delete(c));
-      for (let c = c0; c < c1; c++) if (!row.cells.has(c)) row.cells.set(c, cellAt(r, c, row.el));
+      for (let c = c0; c < c1; c++) if (!row.cells.has(c)) row.cells.set(c, writeCell(part(row.el, "cell", "gridcell", c, r), r, c));
     }
   }
 
-  function corner() {
-    const el = div("grid-corner");
-    el.setAttribute("role", "columnheader");
-    el.textContent = data.corner || "";
+  /** An element at column c. */
+  function part(into, cls, role, c, r) {
+    const el = div(cls);
+    el.setAttribute("role", role);
+    el.setAttribute("aria-colindex", String(c + 2));
+    el.dataset.c = String(c);
+    if (r !== undefined) {
+      el.dataset.r = String(r);
+      el.id = `${id}-${r}-${c}`;
+    }
+    into.append(el);
     return el;
   }
 
-  function headCell(c) {
-    const el = div("grid-token");
-    el.setAttribute("role", "columnheader");
-    el.setAttribute("aria-colindex", String(c + 2));
-    el.dataset.c = String(c);
-    el.style.left = `${LABEL + c * columnWidth}px`;
-    el.style.width = `${columnWidth - MARGIN}px`;
-    el.append(token(data.columns[c].text));
-    const small = div("grid-next");
-    small.textContent = data.columns[c].next === undefined ? String(c) : `${c} → ${visible(data.columns[c].next)}`;
-    el.append(small);
-    head.append(el);
+  /** What an element holds: `made()` where `content` is another than before. */
+  function hold(el, content, made) {
+    if (el.content !== content) el.replaceChildren(...made());
+    el.content = content;
+    if (el.wide !== columnWidth && el.dataset.c) {
+      el.style.left = `${LABEL + el.dataset.c * columnWidth}px`;
+      el.style.width = `${columnWidth - MARGIN}px`;
+      el.wide = columnWidth;
+    }
     return el;
+  }
+
+  function writeHead(el, c) {
+    const { text, next } = data.columns[c];
+    const under = next === undefined ? String(c) : `${c} → ${visible(next)}`;
+    return hold(el, `${text} ${under}`, () => [token(text), div("grid-next", under)]);
   }
 
   function rowOf(r) {
@@ -151,42 +178,26 @@ export function mount(el, data, options = {}) {
     el.setAttribute("role", "row");
     el.setAttribute("aria-rowindex", String(r + 2));
     el.style.top = `${r * rowHeight}px`;
-    if (data.rows[r].cls) el.classList.add(data.rows[r].cls);
-    if (inRange(r)) el.classList.add("ranged");
     const label = div("grid-label");
     label.setAttribute("role", "rowheader");
-    label.textContent = data.rows[r].label;
-    if (data.rows[r].sub) {
-      const sub = document.createElement("span");
-      sub.className = "sub";
-      sub.textContent = data.rows[r].sub;
-      label.append(sub);
-    }
     el.append(label);
     body.append(el);
+    return writeRow(el, r);
+  }
+
+  function writeRow(el, r) {
+    const { label, sub, cls } = data.rows[r];
+    el.className = `grid-row ${cls || ""}${inRange(r) ? " ranged" : ""}`;
+    hold(el.firstChild, `${label} ${sub}`, () => (sub ? [label, div("sub", sub)] : [label]));
     return el;
   }
 
-  function cellAt(r, c, row) {
-    const cell = data.rows[r].cells[c];
-    const el = div(`cell q${cell.q}${cell.cls ? " " + cell.cls : ""}${cell.same ? " same" : ""}`);
-    el.id = `${id}-${r}-${c}`;
-    el.setAttribute("role", "gridcell");
-    el.setAttribute("aria-colindex", String(c + 2));
-    el.setAttribute("aria-label", cell.name);
-    el.dataset.r = String(r);
-    el.dataset.c = String(c);
-    el.style.left = `${LABEL + c * columnWidth}px`;
-    el.style.width = `${columnWidth - MARGIN}px`;
-    if (cell.same) el.append(div("stem"));
-    else el.append(token(cell.text));
-    if (cell.glyph) {
-      const glyph = div("glyph");
-      glyph.textContent = cell.glyph;
-      el.append(glyph);
-    }
-    row.append(el);
-    return el;
+  function writeCell(el, r, c) {
+    const { text, q, cls, same, glyph, name } = data.rows[r].cells[c];
+    const wanted = `cell q${q}${cls ? " " + cls : ""}${same ? " same" : ""}`;
+    if (el.className !== wanted) el.className = wanted;
+    if (el.getAttribute("aria-label") !== name) el.setAttribute("aria-label", name);
+    return hold(el, `${same ? "" : text} ${glyph}`, () => [same ? div("stem") : token(text), ...(glyph ? [div("glyph", glyph)] : [])]);
   }
 
   function pick(r, c, tell) {
@@ -211,12 +222,13 @@ export function mount(el, data, options = {}) {
 
   function reveal() {
     const x = LABEL + at[1] * columnWidth;
-    if (x - LABEL < el.scrollLeft) el.scrollLeft = x - LABEL;
-    else if (x + columnWidth > el.scrollLeft + el.clientWidth) el.scrollLeft = x + columnWidth - el.clientWidth;
     const top = at[0] * rowHeight;
-    const view = el.clientHeight - head.offsetHeight;
-    if (top < el.scrollTop) el.scrollTop = top;
-    else if (top + rowHeight > el.scrollTop + view) el.scrollTop = top + rowHeight - view;
+    const [left, above, wide, high] = seen;
+    const to = [Math.max(x + columnWidth - wide, Math.min(x - LABEL, left)), Math.max(top + rowHeight + HEAD - high, Math.min(top, above))];
+    if (wide && (to[0] !== left || to[1] !== above)) {
+      el.scrollTo(...to);
+      look();
+    }
     paint();
   }
 
@@ -265,20 +277,10 @@ export function mount(el, data, options = {}) {
     return cell ? [Number(cell.dataset.r), Number(cell.dataset.c)] : null;
   }
 
+  look();
   update(data);
   return {
     update,
-    /** Classes and glyphs of cells anew; texts and places stay. */
-    recolour(next) {
-      data = next;
-      for (const [r, row] of painted)
-        for (const [c, cell] of row.cells) {
-          const { q, cls, same, name } = data.rows[r].cells[c];
-          const wanted = `cell q${q}${cls ? " " + cls : ""}${same ? " same" : ""}`;
-          if (cell.className !== wanted) cell.className = wanted;
-          if (cell.getAttribute("aria-label") !== name) cell.setAttribute("aria-label", name);
-        }
-    },
     select: (r, c) => pick(r, c, false),
     /** The rows marked as chosen together, [first, last] or null. */
     mark,
@@ -298,8 +300,9 @@ function window(scroll, size, step, n) {
 
 const clamp = (i, n) => Math.max(0, Math.min(n - 1, i));
 
-function div(cls) {
+function div(cls, text) {
   const el = document.createElement("div");
   el.className = cls;
+  if (text) el.textContent = text;
   return el;
 }

@@ -38,11 +38,12 @@ export function rowsOf(t, seen, only) {
   const eventsAt = new Map();
   for (const e of seen.events) eventsAt.set(`${e.layer} ${e.position} ${stages !== "both" || e.cause === "ffn" ? "resid_post" : "resid_mid"} ${e.kind}`, 1);
   const shown = seen.stages.filter((one) => stages === "both" || one.point === "resid_post");
-  const [from, to] = only || [0, seen.stages[0].ids.length - 1];
+  const [from, to] = only || [0, seen.stages.at(-1).ids.length - 1];
   const found = [];
   let was = null;
   for (let n = from; n <= to; n++)
     for (const one of shown) {
+      if (!one.ids[n]) continue; // not read yet
       const post = one.point === "resid_post";
       const below = found[0];
       const other = plain?.stages.find((x) => x.point === one.point);
@@ -62,7 +63,9 @@ export function rowsOf(t, seen, only) {
         return {
           id, prob, rank, nats, followed, text: seen.texts[id], q, cls, glyph,
           same: !!below && below.cells[p].id === id && !glyph && n < to,
-          name: `Layer ${n} ${post ? "after FFN" : "after attention"}, position ${p} ${visible(t0.token)}: first ${visible(seen.texts[id])} ${percent(prob)}, answer at place ${place(rank)}${nats === null ? "" : ", " + num(nats) + " nats"}${followed === null ? "" : ", " + visible(t.followed.token) + " " + percent(followed)}${kinds.map((kind) => ", " + kind + " here").join("")}`,
+          get name() {
+            return `Layer ${n} ${post ? "after FFN" : "after attention"}, position ${p} ${visible(t0.token)}: first ${visible(seen.texts[id])} ${percent(prob)}, answer at place ${place(rank)}${nats === null ? "" : ", " + num(nats) + " nats"}${followed === null ? "" : ", " + visible(t.followed.token) + " " + percent(followed)}${kinds.map((kind) => ", " + kind + " here").join("")}`;
+          },
         };
       });
       found.unshift({ label: post ? `Layer ${n}` : "", sub: post ? "" : "after attention", cls: post ? "" : "mid", n, point: one.point, cells });

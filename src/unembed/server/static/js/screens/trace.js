@@ -1,7 +1,7 @@
 /** The first screen: how the next-token prediction forms, layer by layer, at every position. */
 import { button, fill, h, num, percent, segmented, tickBox, within } from "../dom.js";
 import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
-import { about, account, asTable, card, failure, FIRST, layerHere, pane, positionHere, prompt } from "../parts.js";
+import { about, account, asTable, card, failure, FIRST, layerHere, pane, positionHere, prompt, waiting } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 import * as grid from "../islands/grid.js";
 import * as tray from "../tray.js";
@@ -75,15 +75,15 @@ export function render(root, page) {
   async function load() {
     const now = state();
     const text = prompt();
-    const drawn = timed("trace");
+    const [drawn, whole] = ["trace", "whole trace"].map(timed);
     if (document.activeElement !== box || !box.value) box.value = text;
-    host.classList.add("waiting");
+    const settled = waiting(host);
     t.spread = t.followed = null;
     try {
       const edits = activeEdits();
       const kept = !now.p && !edits.length && now.pos === "" && !now.t ? await api.example() : null;
       const [traced, before] = kept ? [kept.trace, null] : await Promise.all([
-        api.trace(text, edits, { on: partly }),
+        api.trace(text, edits, { on: (part) => partly(part) && drawn() }),
         edits.length ? api.trace(text, [], { channel: "trace-plain" }) : null,
       ]);
       if (prompt() !== text) return;
@@ -99,6 +99,7 @@ export function render(root, page) {
       drawGrid();
       performance.mark("unembed-grid");
       drawn();
+      whole();
       await position();
       spreads(); // reads the whole stream once more, which the rest of the page does not wait for
       if (!now.p && !example) turn({ p: text });
@@ -110,7 +111,7 @@ export function render(root, page) {
         api.fail(error);
       }
     } finally {
-      host.classList.remove("waiting");
+      settled();
     }
   }
 
@@ -120,14 +121,16 @@ export function render(root, page) {
     if (limit && tokens.length > limit) host.append(button(`Keep the last ${limit} of ${tokens.length} tokens`, () => go({ p: tokens.slice(-limit).join("") }), { class: "btn" }));
   }
 
-  /** The layers that have been read, while the others still are. */
+  /** The layers that have been read, while the others still are. Whether all are there, but for what the events need. */
   function partly(part) {
+    if (state().diff) return false; // the difference needs two whole traces
     host.classList.remove("waiting");
     example = null;
     t.model = page.model;
     t.data = part;
     t.plain = t.spread = null;
     drawGrid();
+    return part.stages.at(-1).ids.length === t.model.n_layers;
   }
 
   /** Ask the served model what the example does not hold. Whether the example was shown. */
@@ -142,7 +145,7 @@ export function render(root, page) {
     if (t.spread || (!wanted && cost > CHEAP)) return;
     await pane(legend, async () => {
       t.spread = example ? example.spread : await api.get(`/traces/${t.data.id}/spread`, {}, { channel: "spread", what: wanted ? "Measuring entropies" : "" });
-      if (wanted) drawGrid(true);
+      if (wanted) drawGrid();
     });
   }
 
@@ -152,7 +155,7 @@ export function render(root, page) {
     if (state().metric !== "pinned" || String(id) === String(t.followed?.id) || live()) return;
     await pane(legend, async () => {
       t.followed = (await api.get(`/traces/${t.data.id}/trajectories`, { token: `#${id}` }, { channel: "follow", what: "Following a token" })).tokens[0];
-      drawGrid(true);
+      drawGrid();
     });
   }
 
@@ -167,19 +170,17 @@ export function render(root, page) {
       t.plain && box("diff", "What the edits changed"));
   }
 
-  function drawGrid(recolour = false) {
+  function drawGrid() {
     rows = rowsOf(t, peeking ? t.plain : t.data, state().only ? span() : null);
     const { tokens } = t.data;
-    const next = { rows, columns: tokens.map((one, p) => ({ text: one.token, next: tokens[p + 1]?.token })), corner: "layer \\ token" };
+    const next = { rows, columns: tokens.map((one, p) => ({ text: one.token, next: tokens[p + 1]?.token })), corner: "layer \\ token", at: here() };
     if (!island) {
       host.replaceChildren();
       const el = h("div");
       host.append(el);
       island = grid.mount(el, next, { label: "Most likely next token after every layer and position", onselect: choose, onopen: (r) => go({ screen: "layer", L: String(rows[r].n) }), onpin: (r, c) => pin(rows[r].cells[c].id), onhover: (r, c, cell) => pop.over(t, rows[r], c, cell), onrange: choseRows });
-    } else if (recolour) island.recolour(next);
-    else island.update(next);
+    } else island.update(next);
     root.firstChild.classList.toggle("no-events", !!state().ev);
-    select();
     markRows();
     drawLegend();
     const changed = t.plain ? t.data.prediction.filter((id, p) => id !== t.plain.prediction[p]).length : 0;
@@ -217,10 +218,11 @@ export function render(root, page) {
   }
 
   const isHere = (one) => one.n === layer() && (one.point === "resid_post") === (state().st !== "mid");
-  function select() {
+  function here() {
     const row = rows.findIndex(isHere);
-    island?.select(row < 0 ? rows.findIndex((one) => one.n === layer()) : row, at());
+    return [row < 0 ? rows.findIndex((one) => one.n === layer()) : row, at()];
   }
+  const select = () => island?.select(...here());
 
   function choose(r, c) {
     turn({ pos: String(c), L: String(rows[r].n), st: rows[r].point === "resid_post" ? "post" : "mid", t: String(c) === state().pos ? state().t : "" });
@@ -228,12 +230,26 @@ export function render(root, page) {
 
   /** The ring moves at once, the panes in the frame after: who holds an arrow down waits for the ring alone. */
   let soon = 0;
-  function afterPaint() {
-    cancelAnimationFrame(soon);
-    soon = requestAnimationFrame(() => setTimeout(() => {
-      drawInspector();
-      race.at(layer());
-    }));
+  const afterPaint = (draw) => requestAnimationFrame(() => setTimeout(draw));
+  function layerPanes() {
+    drawInspector();
+    race.at(layer());
+  }
+
+  /** What stands below the grid comes in the frame after the cell's; the race then finds the page laid out when it asks for its width. */
+  async function lower() {
+    try {
+      await Promise.all([race.draw(), ledger(state().by, state().vs), follow()]);
+    } catch (error) {
+      return missed(race.lines, error);
+    }
+  }
+
+  /** Ask for the trace again where the server has forgotten it; another failure is shown. */
+  function missed(el, error) {
+    if (!error.message.startsWith("trace")) return failure(el, error, position);
+    api.forget("trace ");
+    return load();
   }
 
   /** Everything about one position comes in one answer, so that moving between layers asks nothing. */
@@ -242,22 +258,19 @@ export function render(root, page) {
     const p = at();
     const now = state();
     if ((p !== t.data.tokens.length - 1 || now.t) && live()) return;
-    for (const el of [inspector, race.lines]) el.classList.add("waiting");
+    const settled = waiting(inspector, race.lines);
+    const whole = timed("whole position");
     try {
-      const here = example ? example.position : await api.get(`/traces/${t.data.id}`, { position: p, token: now.t, memories: t.model.can.memories ? 5 : 0, top: 10 }, { channel: "position" });
+      const view = example ? example.position : await api.get(`/traces/${t.data.id}`, { position: p, token: now.t, memories: t.model.can.memories ? 5 : 0, top: 10 }, { channel: "position" });
       if (p !== at()) return;
-      t.view = here;
+      t.view = view;
       drawSays();
       drawInspector();
-      await Promise.all([race.draw(), ledger(now.by, now.vs), follow()]);
+      afterPaint(() => t.view === view && lower().then(whole));
     } catch (error) {
-      if (!error.message.startsWith("trace")) failure(inspector, error, position);
-      else {
-        api.forget("trace ");
-        return load();
-      }
+      return missed(inspector, error);
     } finally {
-      for (const el of [inspector, race.lines]) el.classList.remove("waiting");
+      settled();
     }
   }
 
@@ -305,16 +318,18 @@ export function render(root, page) {
         aside.place();
         drawGrid();
       }
-      if (differs("stages", "metric", "diff", "flip", "ev", "only") || (now.only && differs("r"))) drawGrid(!differs("stages", "flip", "only", "r"));
+      if (differs("stages", "metric", "diff", "flip", "ev", "only") || (now.only && differs("r"))) drawGrid();
       if (differs("metric")) spreads();
       if (differs("pos", "t")) {
+        const asked = position(); // the server reads while the ring moves
         select();
-        return position();
+        return asked;
       }
       if (differs("r")) markRows();
       if (differs("L", "st", "r")) {
         select();
-        if (t.view) afterPaint();
+        cancelAnimationFrame(soon);
+        if (t.view) soon = afterPaint(layerPanes);
       }
       if (!t.view) return;
       if (differs("by", "vs")) await ledger(now.by, now.vs);
