@@ -59,12 +59,18 @@ def test_a_long_trace_comes_in_parts(opened, lm):
         """async (text) => {
           const api = await import(document.querySelector("script").src.replace("page.js", "api.js"));
           const seen = [];
-          const whole = await api.trace(text, [], { on: (part) => seen.push(part.stages[0].ids.length) });
+          const lengths = (part) => part.stages.map((s) => [s.point, s.ids.length]);
+          const whole = await api.trace(text, [], { on: (part) => seen.push(lengths(part)) });
           return [seen, whole.stages.map((s) => s.ids.length), (await api.trace(text, [])).id === whole.id];
         }""",
         text,
     )
-    assert found[0] == sorted(set(found[0])) and found[0][0] < found[0][-1] == lm.n_layers
+    after = [dict(map(tuple, part)).get("resid_post", 0) for part in found[0]]
+    assert after == sorted(after) and 0 < after[0] < after[-1] == lm.n_layers
+    before = [dict(map(tuple, part)).get("resid_mid", 0) for part in found[0]]
+    assert before == sorted(before) and not any(
+        before[: after.index(lm.n_layers) + 1]
+    )  # what the grid shows comes first
     assert found[1:] == [[lm.n_layers] * 2, True]
 
 
@@ -203,7 +209,7 @@ def test_chosen_results_join_a_concept_and_leave_it(opened, served):
     page.get_by_role("button", name="Open", exact=True).click()
     expect(page.get_by_role("heading", name="Concept: years </script> &")).to_be_visible()
     for one in chosen:
-        expect(page.get_by_role("link", name=one, exact=True)).to_be_visible()
+        expect(page.get_by_role("link", name=one, exact=True).first).to_be_visible()
     page.go_back()
     expect(page.get_by_role("heading", name="Search", exact=True)).to_be_visible()
     expect(page.get_by_role("columnheader", name="why")).to_be_visible()
