@@ -9,7 +9,7 @@ WHEELS := .cache/wheels
 PROMPT ?= Once upon a time there was a little
 
 .DEFAULT_GOAL := help
-.PHONY: oldest wheel toxic-model toxicity-scorer browser help run test lint bench docs models parity readme clean
+.PHONY: pictures oldest wheel toxic-model toxicity-scorer browser help run test lint bench docs models parity readme clean
 
 help:  ## list what there is
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -56,6 +56,9 @@ test: $(VENV)/.installed-dev  ## all tests but those in a browser
 
 browser: $(VENV)/.installed-browser  ## the explorer in headless Chromium (a `chromium` on the path)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser $(ARGS)
+
+pictures: $(VENV)/.installed-browser $(READY)  ## make the documentation's pictures of the explorer again
+	@UNEMBED_CACHE=$(CURDIR)/.cache/unembed $(BIN)/python -m tests.browser.pictures $(ARGS)
 
 lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between rooms
 	@$(BIN)/ruff format --check .

@@ -31,10 +31,10 @@ LINES = [
 class Served:
     """An explorer that runs in a thread of this process."""
 
-    def __init__(self, lm, index=None) -> None:
+    def __init__(self, lm, index=None, name: str = "of-tests") -> None:
         import uvicorn
 
-        self.session = Session(lm, index, index_name=None if index is None else "of-tests")
+        self.session = Session(lm, index, index_name=None if index is None else name)
         self.socket = listening("127.0.0.1", 0)
         self.port = self.socket.getsockname()[1]
         app = create(self.session, token=TOKEN, port=self.port)

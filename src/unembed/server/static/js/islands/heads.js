@@ -44,7 +44,7 @@ export function pattern(el, data) {
   const from = data.hideFirst && n > 1 ? 1 : 0;
   const size = Math.max(4, Math.min(30, 420 / (n - from)));
   const edge = 86;
-  const width = edge + (n - from) * size + 4;
+  const width = edge + (n - from) * size + 34; // the last name leans over the edge
   const svg = s("svg", { viewBox: `0 0 ${width} ${edge + n * size + 4}`, class: "heatmap", role: "img", "aria-label": `Attention of ${n} destinations (rows) over their sources (columns)`, style: { width: `${width}px` } });
   const names = data.tokens.map((t) => visible(t).slice(0, 12));
   data.weights.forEach((row, dst) => {
