@@ -18,7 +18,7 @@ from unembed.views.search import Search, search
 
 
 class _Grouped:
-    """The clusters of all values: read from the index's folder, or made once. One thread at a time asks."""
+    """The clusters of all values: read from the index's folder, or made once, by one thread at a time."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -171,7 +171,7 @@ def router(session: Session) -> APIRouter:
             return cluster_view(session.lm, grouped.find(make=False), layer, index).to_dict()
 
         key = f"cluster {layer} {index} {grouped.clusters is not None}"
-        body = await session.body(key, work, what="reading a cluster", client=client, channel="cluster", on="long")
+        body = await session.body(key, work, what="reading a cluster", client=client, channel="cluster", on="files")
         return tagged(request, body)
 
     @routes.post("/clusters")
