@@ -1,13 +1,22 @@
-"""The address of the explorer: taken before its link is printed."""
+"""Serving: the address, taken before its link is printed; the thread of the model; how it ends."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import socket
+import threading
+import time
+from collections.abc import Callable
 
 import pytest
+import uvicorn
 
 from unembed.errors import InvalidInput
-from unembed.server.running import listening
+from unembed.server import running
+from unembed.server.running import listening, serve
+from unembed.server.session import Session
 
 
 def test_a_browser_quicker_than_the_server_is_not_refused() -> None:
@@ -28,3 +37,62 @@ def test_no_answer_waits_for_the_one_before_to_be_acknowledged() -> None:
     """TCP_NODELAY is set by asyncio on sockets that say they are TCP; without it each answer takes 40 ms more."""
     with listening("127.0.0.1", 0) as taken:
         assert taken.proto == socket.IPPROTO_TCP
+
+
+@pytest.fixture
+def answering(monkeypatch) -> Callable[[Callable[[uvicorn.Server, Session], None]], None]:
+    """Serve with another server: what it does is given, and when it returns, serving ends."""
+    opened: list[Session] = []
+
+    def install(run: Callable[[uvicorn.Server, Session], None]) -> None:
+        monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: run(server, opened[-1]))
+
+    def kept(*args, **kwargs) -> Session:
+        opened.append(Session(*args, **kwargs))
+        return opened[-1]
+
+    monkeypatch.setattr(running, "Session", kept)
+    return install
+
+
+def test_the_model_runs_on_the_thread_that_serves(answering, wren) -> None:
+    """Where its parallel parts have their threads already: a second set makes all of them slower."""
+    seen: list[int] = []
+
+    def ask(_server, session) -> None:
+        seen.append(asyncio.run(session.worker.run(threading.get_ident, what="", client="", channel="")))
+        seen.append(threading.get_ident())
+
+    answering(ask)
+    serve(wren, port=0, browser=False)
+    assert seen[0] == threading.get_ident() != seen[1]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise there")
+def test_ctrl_c_lets_answers_end_and_a_second_one_does_not(answering, wren) -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    def wait(server, _session) -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            deadline = time.monotonic() + 20
+            while len(seen) + 1 != server.should_exit + server.force_exit and time.monotonic() < deadline:
+                time.sleep(0.01)
+            seen.append((server.should_exit, server.force_exit))
+
+    answering(wait)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        serve(wren, port=0, browser=False)
+    assert seen == [(True, False), (True, True)]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_server_that_fails_ends_serving(answering, wren, monkeypatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+
+    def fail(_server, _session) -> None:
+        raise OSError
+
+    answering(fail)
+    serve(wren, port=0, browser=False)

@@ -1,11 +1,19 @@
-"""Serving until interrupted: the address, the link with its token, the browser."""
+"""Serving until interrupted: the address, the link with its token, the browser, the two threads.
+
+The model runs on the thread that calls, and answering on another. Where the model was opened, its parallel parts have
+their threads already; from any other thread torch would make a second set, and OpenMP, which then counts more threads
+than processors, no longer lets them wait ready: a trace took half as long again.
+"""
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
 import threading
 import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -56,7 +64,8 @@ def serve(
     token = token or new_token()
     shown = host if host not in ("0.0.0.0", "::") else socket.gethostname()
     hosts = LOOPBACK | {shown.lower(), host.lower()}
-    app = create(Session(lm, index, index_name=index_name), token=token, port=port, hosts=hosts)
+    session = Session(lm, index, index_name=index_name, own_thread=False)
+    app = create(session, token=token, port=port, hosts=hosts)
     link = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?token={quote(token)}"
     if host not in LOOPBACK:
         print(
@@ -69,4 +78,43 @@ def serve(
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, server_header=False
     )
-    uvicorn.Server(config).run(sockets=[sock])
+    server = uvicorn.Server(config)
+
+    def answer() -> None:
+        try:
+            server.run(sockets=[sock])
+        finally:
+            session.close()
+
+    answering = threading.Thread(target=answer, name="unembed-answers")
+
+    def leave() -> None:
+        server.force_exit = server.should_exit  # asked a second time
+        server.should_exit = True
+
+    with sock, _asked_to_leave(leave):
+        answering.start()
+        session.worker.work()
+        answering.join()
+
+
+@contextmanager
+def _asked_to_leave(leave: Callable[[], None]) -> Iterator[None]:
+    """While inside, Ctrl-C and the signal to end call `leave`; afterwards the signal does what it would have done."""
+    came: list[int] = []
+
+    def note(number: int, _frame: Any) -> None:
+        came.append(number)
+        leave()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came[:1]:
+        signal.raise_signal(number)

@@ -30,8 +30,8 @@ TRIMMED = 16
 class Session:
     """Everything the routes use. Model work happens on the worker's thread only."""
 
-    def __init__(self, lm: Any, index: Any = None, *, index_name: str | None = None) -> None:
-        """Start the model's thread."""
+    def __init__(self, lm: Any, index: Any = None, *, index_name: str | None = None, own_thread: bool = True) -> None:
+        """Open all; `own_thread`: start a thread for the model, rather than have the caller run `worker.work`."""
         self.lm, self.index, self.index_name = lm, index, index_name
         self.worker, self.cache = Worker(), Cache()
         # Long work that seldom needs the model, and reading files: neither makes a trace wait.
@@ -41,6 +41,8 @@ class Session:
         self._prompts: OrderedDict[str, tuple[str, list[dict[str, Any]]]] = OrderedDict()
         self._lock = threading.Lock()
         self._made = 0
+        if own_thread:
+            self.worker.start()
         self.labelled = 0
         """Rises with every label that is written: answers that show labels are kept apart by it."""
 

@@ -1,4 +1,4 @@
-"""One thread that runs the model, while the server keeps answering.
+"""One thread that runs the model, while others answer.
 
 Work is a generator: the worker takes one step of one job and puts it at the end of the queue, so that a question of one
 client is answered between two tokens of another's generation. A newer job of the same client and channel replaces
@@ -18,6 +18,8 @@ from typing import Any
 from unembed.errors import UnembedError
 
 _END = object()
+_LOOK = 1.0
+"""Seconds of waiting without a look up: on Windows a thread that waits without end is deaf to Ctrl-C."""
 
 
 class Superseded(UnembedError):
@@ -50,16 +52,20 @@ class Job:
 
 
 class Worker:
-    """The model's thread."""
+    """The queue before the model, and the thread that empties it."""
 
     def __init__(self, waiting: int = 64) -> None:
-        """Start it. `waiting` is how many jobs may wait at once."""
+        """Nothing runs before `start` or `work`. `waiting` is how many jobs may wait at once."""
         self._waiting = waiting
         self._jobs: deque[Job] = deque()
         self._current: Job | None = None
         self._change = threading.Condition()
         self._stopped = False
-        self._thread = threading.Thread(target=self._work, name="unembed-model", daemon=True)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Work on a thread of its own."""
+        self._thread = threading.Thread(target=self.work, name="unembed-model", daemon=True)
         self._thread.start()
 
     def status(self) -> dict[str, Any]:
@@ -102,13 +108,14 @@ class Worker:
         return result
 
     def stop(self) -> None:
-        """Cancel everything and end the thread."""
+        """Cancel everything; `work` returns after the step under way."""
         with self._change:
             self._stopped = True
             for job in [*self._jobs, *([self._current] if self._current else [])]:
                 job.cancelled = True
             self._change.notify_all()
-        self._thread.join(timeout=5)
+        if self._thread is not None:
+            self._thread.join(timeout=5)
 
     def _add(self, job: Job) -> None:
         with self._change:
@@ -120,11 +127,12 @@ class Worker:
             self._jobs.append(job)
             self._change.notify()
 
-    def _work(self) -> None:
+    def work(self) -> None:
+        """Work on the calling thread until the worker is stopped."""
         while True:
             with self._change:
                 while not self._jobs and not self._stopped:
-                    self._change.wait()
+                    self._change.wait(_LOOK)
                 if self._stopped:
                     while self._jobs:
                         self._end(self._jobs.popleft())

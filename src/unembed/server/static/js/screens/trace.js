@@ -370,6 +370,7 @@ export function render(root, page) {
     exported: () => t.data && { name: "trace", json: { ...t.data, chosen: t.view }, rows: [["layer", "stage", "position", "token", "first_token", "probability", "rank_of_prediction"], ...rows.flatMap((row) => row.cells.map((c, p) => [row.n, row.point, p, t.data.tokens[p].token, c.text, c.prob, c.rank]))] },
     destroy() {
       pop.hide();
+      aside.leave();
       island?.destroy();
     },
   };
