@@ -183,5 +183,8 @@ def test_bad_input_is_refused_in_one_line(tokens: torch.Tensor) -> None:
         run(lm, tokens, edits=[set_coefficient(1, 999, 3.0)])
     with pytest.raises(InvalidInput, match="not a finite number"):
         set_coefficient(0, 0, float("nan"))
+    for make in (set_coefficient, scale_coefficient, add_to_coefficient, scale_head):
+        with pytest.raises(InvalidInput, match=r"1e.39"):
+            run(tiny("gpt2"), tokens, edits=[make(0, 0, -1e39)])
     with pytest.raises(NotFinite, match="under these edits"):
         run(tiny("gpt2"), tokens, edits=[set_coefficient(0, 0, 3e38), set_coefficient(0, 1, -3e38)])

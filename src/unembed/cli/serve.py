@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -30,8 +29,6 @@ def serve(
     device: options.Device = None,
 ) -> None:
     """Open the explorer: take a prediction apart, edit it and label it, in a browser on this machine."""
-    # Before the model's library is loaded: threads that wait for work leave the processor to the browser beside them.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from unembed.cli.opening import index_of, opened
     from unembed.errors import ExtraMissing
 

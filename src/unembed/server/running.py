@@ -7,6 +7,7 @@ than processors, no longer lets them wait ready: a trace took half as long again
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import sys
@@ -91,6 +92,7 @@ def serve(
     def leave() -> None:
         server.force_exit = server.should_exit  # asked a second time
         server.should_exit = True
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # answers that are cut short are no errors now
 
     with sock, _asked_to_leave(leave):
         answering.start()

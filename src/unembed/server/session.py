@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
+import torch
+
 from unembed.errors import IndexFault, InvalidInput
 from unembed.server.answers import Cache, encoded
-from unembed.server.worker import Worker
+from unembed.server.worker import Worker, replaced
 
 On = Literal["model", "long", "files"]
 
@@ -34,11 +36,14 @@ class Session:
         """Open all; `own_thread`: start a thread for the model, rather than have the caller run `worker.work`."""
         self.lm, self.index, self.index_name = lm, index, index_name
         self.worker, self.cache = Worker(), Cache()
-        # Long work that seldom needs the model, and reading files: neither makes a trace wait.
-        self._long = ThreadPoolExecutor(1, thread_name_prefix="unembed-long")
+        # Long work that seldom needs the model, and reading files: neither makes a trace wait. One processor each.
+        self._long = ThreadPoolExecutor(
+            1, thread_name_prefix="unembed-long", initializer=torch.set_num_threads, initargs=(1,)
+        )
         self._files = ThreadPoolExecutor(4, thread_name_prefix="unembed-files")
         self._traces: OrderedDict[str, tuple[Any, str]] = OrderedDict()
         self._prompts: OrderedDict[str, tuple[str, list[dict[str, Any]]]] = OrderedDict()
+        self._newest: dict[tuple[str, str], object] = {}
         self._lock = threading.Lock()
         self._made = 0
         if own_thread:
@@ -114,7 +119,7 @@ class Session:
             work: makes the answer.
             what: how the status calls it.
             client: which page asks.
-            channel: newest wins within the client and the channel, where the model is needed.
+            channel: newest wins within the client and the channel.
             on: "model": the model's thread; "long": beside it, one at a time; "files": only files are read.
         """
         found = self.cache.get(key)
@@ -122,9 +127,27 @@ class Session:
             if on == "model":
                 found = await self.worker.run(lambda: encoded(work()), what=what, client=client, channel=channel)
             else:
-                found = await self.beside(lambda: encoded(work()), on)
+                found = await self.beside(self._unless_replaced(lambda: encoded(work()), (client, channel)), on)
             self.cache.put(key, found)
         return found
+
+    def _unless_replaced(self, work: Callable[[], Any], key: tuple[str, str]) -> Callable[[], Any]:
+        """The same work, unless a newer question of the page came while it waited its turn.
+
+        Who goes from memory to memory would otherwise wait for what was asked about all of them.
+        """
+        mine = self._newest[key] = object()
+
+        def unless() -> Any:
+            if self._newest.get(key) is not mine:
+                raise replaced()
+            try:
+                return work()
+            finally:
+                if self._newest.get(key) is mine:
+                    del self._newest[key]
+
+        return unless
 
     async def beside(self, work: Callable[[], Any], on: On) -> Any:
         """The result of a function that runs beside the model's thread."""

@@ -26,6 +26,11 @@ class Superseded(UnembedError):
     """A newer request of the same page took this one's place, or the page has gone."""
 
 
+def replaced() -> Superseded:
+    """What the older of two requests gets."""
+    return Superseded("this request was replaced", why="a newer one of the same page took its place")
+
+
 class Busy(UnembedError):
     """More work is waiting than the server takes."""
 
@@ -165,4 +170,4 @@ class Worker:
         close = getattr(job.running, "close", None)
         if close is not None:
             close()
-        job.put(Superseded("this request was replaced", why="a newer one of the same page took its place"))
+        job.put(replaced())

@@ -92,12 +92,17 @@ def checked(lm: Decoder, edits: Iterable[Edit]) -> tuple[Edit, ...]:
     Raises:
         OutOfRange: a layer, memory or head that the model does not have.
         Unsupported: a memory of a layer without memories.
-        InvalidInput: they are no edits.
+        InvalidInput: they are no edits, or a value is beyond what the model's numbers can hold.
     """
     found = []
+    most = torch.finfo(lm.dtype).max
     for edit in several("edits", edits):
         if not isinstance(edit, Edit):
             raise InvalidInput(f"edit {edit!r:.60}", why="it is none", instead="Make one with set_coefficient or such")
+        if abs(edit.value) > most:
+            raise InvalidInput(
+                f"edit value {edit.value:g}", why=f"the model computes in {lm.dtype}, which ends at {most:.2g}"
+            )
         if edit.target == "coefficient":
             layer, index = lm.memory(edit.layer, edit.index)
         else:

@@ -44,6 +44,8 @@ class Emergence:
     prediction: list[int]
     """The model's most likely next token after every position."""
     stages: list[Stage]
+    embedding: Stage
+    """The stream that enters the first layer, as the only layer of a stage."""
     events: list[EventView]
     texts: dict[int, str]
     """The text of every token id above."""
@@ -84,8 +86,10 @@ def emergence(lm: Any, trace: Any, prompt: str, top: int = 5) -> Emergence:
     """The grid of a trace: top tokens at both stages of every layer and position, and all events."""
     prediction = trace.prediction.tolist()
     stages = [stage for point in STAGES if (stage := _stage(trace, point, top)) is not None]
+    embedding = _stage(trace, "resid_pre", top, slice(1))
+    assert embedding is not None  # every model has a stream
     events = _events(trace)
-    texts = _texts(lm, stages, [*prediction, *(e.token for e in events)])
+    texts = _texts(lm, [*stages, embedding], [*prediction, *(e.token for e in events)])
     return Emergence(
         schema=SCHEMA,
         passport=dataclasses.replace(trace.passport, basis="final").to_dict(),
@@ -96,6 +100,7 @@ def emergence(lm: Any, trace: Any, prompt: str, top: int = 5) -> Emergence:
         tokens=_tokens(trace),
         prediction=prediction,
         stages=stages,
+        embedding=embedding,
         events=events_said(lm, events),
         texts=texts,
     )
@@ -134,13 +139,13 @@ def _texts(lm: Any, stages: list[Stage], more: list[int]) -> dict[int, str]:
     return dict(zip(ids, lm.token_strings(ids), strict=True))
 
 
-def _stage(trace: Any, point: str, top: int) -> Stage | None:
+def _stage(trace: Any, point: str, top: int, layers: slice = slice(None)) -> Stage | None:
     try:
         found = trace.readings(point, max(top, 10))
     except PointMissing:
         return None  # parallel blocks and attention-only models have no stream between attention and FFN
-    ranks = trace.prediction_ranks(point)
-    return Stage(point, found.ids[..., :top].tolist(), found.probabilities[..., :top].tolist(), ranks.tolist())
+    ids, probabilities = (column[layers, :, :top].tolist() for column in (found.ids, found.probabilities))
+    return Stage(point, ids, probabilities, trace.prediction_ranks(point)[layers].tolist())
 
 
 def _stage_of(point: str, reading: Any, top: int) -> Stage:

@@ -48,8 +48,7 @@ async function start() {
     if (now.s) return recall();
     const done = changed(now, before);
     const updated = now.screen === before.screen ? shown?.update(now, before) : open();
-    crumbs();
-    Promise.resolve(updated).then(done);
+    Promise.resolve(updated).then(() => (crumbs(), done())); // no frame of their own before the answer's
   });
   tour.mount();
   await open();
@@ -72,8 +71,8 @@ function crumbs() {
   if (p) list.push([`“${p.length > 30 ? "… " + p.slice(-28) : p}”`, { screen: "trace", pos: "", L: "", t: "", r: "", only: "" }]);
   if (p && pos !== "") list.push([h("span", {}, `pos ${pos} `, page.tokens?.[pos] !== undefined && token(page.tokens[pos])), { screen: "trace", L: "", r: "", only: "" }]);
   if (L !== "") list.push([r ? `L${r.replace("-", " to ")}` : `L${L}`, { screen: "layer" }]);
-  if (screen === "memory" && m) list.push([`L${m.replace(".", "M")}`, { screen }]);
-  if (screen === "heads" && head) list.push([`L${head.replace(".", "H")}`, { screen }]);
+  if (screen === "memory" && m) list.push([[`L${m.replace(".", "M")} `, names.at(`M${m}`)], { screen }]);
+  if (screen === "heads" && head) list.push([[`L${head.replace(".", "H")} `, names.at(`H${head}`)], { screen }]);
   fill(document.getElementById("crumbs"), h("ol", {}, list.map(([text, change]) => h("li", {}, button(text, () => go(change), { class: "quiet" })))));
 }
 page.crumbs = crumbs;

@@ -19,7 +19,10 @@ export const indexed = () => open;
 const key = ({ layer, index }, kind) => `${kind === "head" ? "H" : "M"}${layer}.${index}`;
 
 /** The newest name of a memory, or of a head, or nothing. */
-export const nameOf = (one, kind) => called.get(key(one, kind));
+export const nameOf = (one, kind) => at(key(one, kind));
+
+/** The same by `M4.17` or `H4.1`. */
+export const at = (id) => called.get(id);
 
 /** A box for the name of who labels, which this browser remembers. */
 export function authorBox(onchange) {

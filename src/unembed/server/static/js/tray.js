@@ -1,5 +1,6 @@
 /** The edits that hold now, on every screen: chips that say what they do; and the way back. */
 import { button, fill, h } from "./dom.js";
+import { nameOf } from "./names.js";
 import { edits, go, setEdits, watch } from "./state.js";
 
 export const verb = (e) => (e.action === "set" ? `set ${short(e.value)}` : e.action === "add" ? `${e.value < 0 ? "−" : "+"}${short(Math.abs(e.value))}` : e.value === 0 ? "off" : `×${short(e.value)}`);
@@ -41,7 +42,7 @@ export function mount(el, state, more) {
     fill(el, h("div", { class: "tray-head" },
       h("h2", {}, `${list.length} edit${list.length > 1 ? "s" : ""}`),
       list.map((e, i) => h("span", { class: e.on ? "chip" : "chip off" },
-        h("b", {}, name(e)), h("span", { class: "verb" }, verb(e)), h("span", { class: "faint" }, scope(e)),
+        h("b", {}, name(e)), nameOf(e, e.target), h("span", { class: "verb" }, verb(e)), h("span", { class: "faint" }, scope(e)),
         button(e.on ? "●" : "○", () => change(i, { on: !e.on }), { "aria-label": e.on ? "Switch this edit off" : "Switch this edit on", title: "On or off" }),
         button("×", () => setEdits(list.filter((_, j) => j !== i)), { "aria-label": "Remove this edit", title: "Remove" }))),
       h("span", { class: "spacer" }),

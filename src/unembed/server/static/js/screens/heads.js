@@ -99,7 +99,7 @@ export function render(root, page) {
     const top = Number(few.value);
     matrix(grid, { scores: rows, chosen, said: what, top, names: (layer, index) => nameOf({ layer, index }, "head") }, { onpick: (l, n) => go({ h: `${l}.${n}` }) });
     fill(said, top < total && `The ${top} strongest of ${total}: `, `${what}. `, kind === "eigenvalues" ? "From the weights alone." : local ? "" : `${scores.n_sequences} sequences of 2 × ${scores.length} random tokens, seed ${scores.seed}.`);
-    fill(table, asTable("As a table", ["head", "score", "± 95 %"], () => rows.flatMap((row, l) => row.map((x, n) => [`L${l}H${n}`, x, scores.intervals[kind]?.[l][n] ?? ""]))));
+    fill(table, asTable("As a table", ["head", "score", "± 95 %"], () => rows.flatMap((row, l) => row.map((x, n) => [[`L${l}H${n}`, nameOf({ layer: l, index: n }, "head")].join(" "), x, scores.intervals[kind]?.[l][n] ?? ""]))));
   });
 
   async function open() {

@@ -26,6 +26,8 @@ export function render(root, page) {
   async function load() {
     if (!state().m) return chooser();
     host.classList.add("waiting");
+    // What was asked about the memory before would hold the few connections that a browser makes.
+    ["contexts0", "contexts1", "concepts", "sample"].forEach(api.cancel);
     await pane(host, async () => {
       const [found, other] = await Promise.all([state().m, state().mv].map((m, i) => m && api.get(`/memories/${place(m).join("/")}`, { top: TOP }, { channel: `memory${i}`, what: "Reading the value" })));
       view = found;
@@ -100,9 +102,9 @@ export function render(root, page) {
     const shared = (end) => view[end].map((r) => r.token).filter((t) => other[end].some((r) => r.token === t));
     const line = (name, list) => h("p", {}, h("span", { class: "soft" }, `Both ${name} ${list.length} of ${TOP}: `), toks(list, 24));
     return [card("What they share", null, line("promote", shared("promoted")), line("suppress", shared("suppressed"))),
-      h("div", { class: "two" }, [view, other].map((v) => {
+      h("div", { class: "two" }, [view, other].map((v, i) => {
         const triggers = h("div");
-        loadTriggers(triggers, v);
+        loadTriggers(triggers, v, i);
         return h("div", { class: "stack" }, card(`L${v.layer}M${v.index}`, null, h("div", { class: "stack" }, figures(v), ends(v))), card("What sets it off", null, triggers));
       }))];
   }
@@ -119,7 +121,7 @@ export function render(root, page) {
     say("pinned");
   }
 
-  function loadTriggers(box, { layer, index }) {
+  function loadTriggers(box, { layer, index }, slot = 0) {
     if (!model.can.index) return noIndex(box, "Triggers are the texts of a corpus on which the key fires most.");
     const at = `/memories/${layer}/${index}`;
     let pole = "positive";
@@ -127,11 +129,11 @@ export function render(root, page) {
     const list = h("div");
     const again = () => pane(box, async () => {
       // Texts first, from the index alone; then each token's own coefficient, for which the model is asked.
-      const { rows } = await api.get(`${at}/triggers`, { top: 25, context: 24, pole }, { channel: `triggers ${layer}.${index}` });
+      const { rows } = await api.get(`${at}/triggers`, { top: 25, context: 24, pole }, { channel: `triggers${slot}` });
       if (!rows.length) return fill(box, h("p", { class: "note" }, "The key never fired on this corpus."));
       contexts(list, rows.map((r) => ({ ...r, tokens: [r.prefix, r.token], coefficients: [] })), 10);
       fill(box, model.can.gated && segmented("Coefficients", [["positive", "Positive"], ["negative", "Negative"]], pole, (v) => ((pole = v), again())), list, h("p", { class: "faint" }, `The ${rows.length} strongest, which index ${model.index} keeps; the marked token is where the key fires.`));
-      contexts(list, (await api.get(`${at}/contexts`, { top: 25, pole }, { channel: `contexts ${layer}.${index}` })).contexts, 10);
+      contexts(list, (await api.get(`${at}/contexts`, { top: 25, pole }, { channel: `contexts${slot}` })).contexts, 10);
     });
     return again();
   }

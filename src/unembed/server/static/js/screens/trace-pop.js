@@ -14,13 +14,12 @@ export function popover(onpick) {
     pop = null;
     return !!was;
   };
-  function show({ data }, { n, point }, c, cell) {
+  function show({ data }, { title, stage, i }, c, cell) {
     hide();
-    const one = data.stages.find((x) => x.point === point);
-    const list = one.ids[n][c].map((id, k) => ({ label: token(data.texts[id]), value: one.probabilities[n][c][k], text: percent(one.probabilities[n][c][k]), id, title: "pin: follow it in the race" }));
+    const list = stage.ids[i][c].map((id, k) => ({ label: token(data.texts[id]), value: stage.probabilities[i][c][k], text: percent(stage.probabilities[i][c][k]), id, title: "pin: follow it in the race" }));
     const body = h("div");
     bars.mount(body, { rows: list, signed: false }, { onpick: (row) => onpick(row.id) });
-    pop = h("div", { id: "pop", role: "tooltip" }, h("h2", {}, `Layer ${n} ${point === "resid_post" ? "after FFN" : "after attention"}, position ${c}`), body, h("p", { class: "faint" }, "the answer ", token(data.texts[data.prediction[c]]), ` at place ${place(one.rank_of_prediction[n][c])}`));
+    pop = h("div", { id: "pop", role: "tooltip" }, h("h2", {}, `${title}, position ${c}`), body, h("p", { class: "faint" }, "the answer ", token(data.texts[data.prediction[c]]), ` at place ${place(stage.rank_of_prediction[i][c])}`));
     const box = cell.getBoundingClientRect();
     pop.style.left = `${Math.min(box.left, innerWidth - 262) + scrollX}px`;
     pop.style.top = `${box.bottom + scrollY + 6}px`;

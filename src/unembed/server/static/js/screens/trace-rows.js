@@ -25,7 +25,7 @@ function reached(list, n, p, post, last) {
 }
 
 /**
- * Rows as the grid takes them, the last layer first unless flipped.
+ * Rows as the grid takes them, the last layer first unless flipped; the embedding is layer -1. Row i of `stage` is what a row shows.
  * `t`: {model, data, plain, spread, followed}; `seen`: the trace shown, the edited one or the baseline; `only`: [lowest, highest].
  */
 export function rowsOf(t, seen, only) {
@@ -38,23 +38,28 @@ export function rowsOf(t, seen, only) {
   const eventsAt = new Map();
   for (const e of seen.events) eventsAt.set(`${e.layer} ${e.position} ${stages !== "both" || e.cause === "ffn" ? "resid_post" : "resid_mid"} ${e.kind}`, 1);
   const shown = seen.stages.filter((one) => stages === "both" || one.point === "resid_post");
-  const [from, to] = only || [0, seen.stages.at(-1).ids.length - 1];
+  const [from, to] = only || [-1, seen.stages.at(-1).ids.length - 1];
   const found = [];
   let was = null;
   for (let n = from; n <= to; n++)
-    for (const one of shown) {
-      if (!one.ids[n]) continue; // not read yet
+    for (const one of n < 0 ? [seen.embedding] : shown) {
+      const i = Math.max(0, n);
+      if (!one?.ids[i]) continue; // not read yet
       const post = one.point === "resid_post";
       const below = found[0];
       const other = plain?.stages.find((x) => x.point === one.point);
-      const ranks = one.rank_of_prediction[n];
+      const ranks = one.rank_of_prediction[i];
+      const label = n < 0 ? "Embedding" : `Layer ${n}`;
+      const sub = post || n < 0 ? "" : "after attention";
+      const title = label + (post ? " after FFN" : sub && ` ${sub}`);
       const cells = data.tokens.map((t0, p) => {
-        const id = one.ids[n][p][0];
-        const prob = one.probabilities[n][p][0];
+        const id = one.ids[i][p][0];
+        const prob = one.probabilities[i][p][0];
         const rank = ranks[p];
-        const nats = most === null ? null : spread[one.point][metric][n][p];
-        const followed = metric === "pinned" && t.followed ? t.followed.points[one.point].probabilities[n][p] : null;
-        const q = Math.max(0, Math.round(16 * (nats !== null ? nats / most : metric === "rank" ? 1 - Math.log2(rank + 1) / V : Math.sqrt(followed ?? prob))));
+        const nats = most === null || n < 0 ? null : spread[one.point][metric][n][p];
+        const followed = metric === "pinned" && t.followed && n >= 0 ? t.followed.points[one.point].probabilities[n][p] : null;
+        const unknown = n < 0 && (most !== null || metric === "pinned");
+        const q = Math.max(0, Math.round(16 * (unknown ? 0 : nats !== null ? nats / most : metric === "rank" ? 1 - Math.log2(rank + 1) / V : Math.sqrt(followed ?? prob))));
         const kinds = ["saturation", "elimination"].filter((kind) => eventsAt.has(`${n} ${p} ${one.point} ${kind}`));
         if (!kinds.length && was) kinds.push(...(was[p] + 1 >= BIG * (rank + 1) ? ["a big rise"] : rank + 1 >= BIG * (was[p] + 1) ? ["a big fall"] : []));
         const glyph = kinds.map((kind) => SIGNS[kind]).join("");
@@ -64,11 +69,11 @@ export function rowsOf(t, seen, only) {
           id, prob, rank, nats, followed, text: seen.texts[id], q, cls, glyph,
           same: !!below && below.cells[p].id === id && !glyph && n < to,
           get name() {
-            return `Layer ${n} ${post ? "after FFN" : "after attention"}, position ${p} ${visible(t0.token)}: first ${visible(seen.texts[id])} ${percent(prob)}, answer at place ${place(rank)}${nats === null ? "" : ", " + num(nats) + " nats"}${followed === null ? "" : ", " + visible(t.followed.token) + " " + percent(followed)}${kinds.map((kind) => ", " + kind + " here").join("")}`;
+            return `${title}, position ${p} ${visible(t0.token)}: first ${visible(seen.texts[id])} ${percent(prob)}, answer at place ${place(rank)}${nats === null ? "" : ", " + num(nats) + " nats"}${followed === null ? "" : ", " + visible(t.followed.token) + " " + percent(followed)}${kinds.map((kind) => ", " + kind + " here").join("")}`;
           },
         };
       });
-      found.unshift({ label: post ? `Layer ${n}` : "", sub: post ? "" : "after attention", cls: post ? "" : "mid", n, point: one.point, cells });
+      found.unshift({ label: sub ? "" : label, sub, cls: post ? "" : "mid", n, i, title, point: one.point, stage: one, cells });
       was = ranks;
     }
   return flip ? found.reverse() : found;

@@ -178,7 +178,7 @@ export function render(root, page) {
       host.replaceChildren();
       const el = h("div");
       host.append(el);
-      island = grid.mount(el, next, { label: "Most likely next token after every layer and position", onselect: choose, onopen: (r) => go({ screen: "layer", L: String(rows[r].n) }), onpin: (r, c) => pin(rows[r].cells[c].id), onhover: (r, c, cell) => pop.over(t, rows[r], c, cell), onrange: choseRows });
+      island = grid.mount(el, next, { label: "Most likely next token after every layer and position", onselect: choose, onopen: (r) => go({ screen: "layer", L: lowest(r) }), onpin: (r, c) => pin(rows[r].cells[c].id), onhover: (r, c, cell) => pop.over(t, rows[r], c, cell), onrange: choseRows });
     } else island.update(next);
     root.firstChild.classList.toggle("no-events", !!state().ev);
     markRows();
@@ -187,7 +187,7 @@ export function render(root, page) {
     fill(summary, t.plain && `With these edits the prediction changes at ${changed} of ${tokens.length} positions.`, example && ["An example, traced with wren beforehand. ", button("Trace it here", live, { class: "quiet" }), " ", button("Take the six-step tour", tour.begin, { class: "quiet" })]);
     const more = (c) => [c.nats, c.followed].filter((x) => x !== null);
     const named = [greatest(t) !== null && `${state().metric} (nats)`, state().metric === "pinned" && t.followed && `probability of ${visible(t.followed.token)}`].filter(Boolean);
-    fill(table, asTable("As a table", ["layer", "stage", "position", "token", "first", "probability", "place of the answer", ...named], () => rows.flatMap((row) => row.cells.map((c, p) => [row.n, row.point === "resid_post" ? "after FFN" : "after attention", p, visible(tokens[p].token), visible(c.text), c.prob, c.rank + 1, ...more(c)]))));
+    fill(table, asTable("As a table", ["layer", "stage", "position", "token", "first", "probability", "place of the answer", ...named], () => rows.flatMap((row) => row.cells.map((c, p) => [row.n < 0 ? "embedding" : row.n, row.point === "resid_post" ? "after FFN" : row.sub, p, visible(tokens[p].token), visible(c.text), c.prob, c.rank + 1, ...more(c)]))));
   }
 
   function drawLegend() {
@@ -205,10 +205,13 @@ export function render(root, page) {
     return a < b && b < t.model.n_layers ? [a, b] : null;
   }
 
+  /** The layer of a row; of the embedding's, the first. */
+  const lowest = (r) => String(Math.max(0, rows[r].n));
+
   function choseRows(first, last, row) {
-    if (first === null || rows[first].n === rows[last].n) return state().r && turn({ r: "", only: "" });
-    const ends = [rows[first].n, rows[last].n].sort((a, b) => a - b);
-    turn({ r: ends.join("-"), L: String(rows[row].n), st: "post" });
+    const ends = first === null ? [0, 0] : [first, last].map(lowest).sort((a, b) => a - b);
+    if (ends[0] === ends[1]) return state().r && turn({ r: "", only: "" });
+    turn({ r: ends.join("-"), L: lowest(row), st: "post" });
   }
 
   function markRows() {
@@ -225,7 +228,7 @@ export function render(root, page) {
   const select = () => island?.select(...here());
 
   function choose(r, c) {
-    turn({ pos: String(c), L: String(rows[r].n), st: rows[r].point === "resid_post" ? "post" : "mid", t: String(c) === state().pos ? state().t : "" });
+    turn({ pos: String(c), L: lowest(r), st: rows[r].point === "resid_mid" ? "mid" : "post", t: String(c) === state().pos ? state().t : "" });
   }
 
   /** The ring moves at once, the panes in the frame after: who holds an arrow down waits for the ring alone. */

@@ -1,0 +1,56 @@
+"""Work beside the model's thread: one at a time, the newest question of a page first to count."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+import torch
+
+from unembed.server.worker import Superseded
+
+
+def test_a_question_that_a_newer_one_replaced_is_not_worked_on(session) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def first() -> str:
+        begun.set()
+        assert go_on.wait(20)
+        return done.append("first") or "first"
+
+    async def ask() -> list[object]:
+        def put(key: str, work, client: str = "page") -> asyncio.Task[bytes]:
+            asked = session.body(key, work, what="", client=client, channel="slow", on="long")
+            return asyncio.create_task(asked)
+
+        tasks = [put("first of test_session", first)]
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        for name, client in (("second", "page"), ("other", "another page"), ("third", "page")):
+            tasks.append(put(f"{name} of test_session", lambda name=name: done.append(name) or name, client))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        go_on.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    found = asyncio.run(ask())
+    assert done == ["first", "other", "third"], "what has begun is finished: its answer is kept"
+    assert isinstance(found[1], Superseded) and [found[0], *found[2:]] == [b'"first"', b'"other"', b'"third"']
+    assert not session._newest
+
+
+def test_long_work_takes_one_processor_and_leaves_the_models_alone(session) -> None:
+    before = torch.get_num_threads()
+    assert asyncio.run(session.beside(torch.get_num_threads, "long")) == 1
+    assert torch.get_num_threads() == before
+
+
+def test_a_failure_beside_leaves_nothing_behind(session) -> None:
+    def fail() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        asyncio.run(session.body("fails", fail, what="", client="page", channel="slow", on="long"))
+    assert not session._newest
