@@ -26,9 +26,9 @@ def the_sum(page):
 def test_a_trace_shows_the_librarys_numbers(opened, lm):
     page = opened(AT)
     cells = grid(page).get_by_role("gridcell")
-    expect(cells).to_have_count(lm.n_layers * 7)
+    expect(cells).to_have_count((lm.n_layers + 1) * 7)
     trace = lm.trace(PROMPT)
-    reading = trace.readings()
+    reading, entering = trace.readings(), trace.readings("resid_pre")
     names = {cells.nth(i).get_attribute("aria-label") for i in range(cells.count())}
     for n in range(lm.n_layers):
         for p in range(len(trace)):
@@ -37,6 +37,11 @@ def test_a_trace_shows_the_librarys_numbers(opened, lm):
             name = next(name for name in names if name.startswith(start))
             shown = reading.tokens[n][p][0].replace(" ", "·")
             assert f"first {shown} " in name and f"answer at place {rank:,}" in name
+    for p in range(len(trace)):
+        rank = int(trace.prediction_ranks("resid_pre")[0, p]) + 1
+        name = next(name for name in names if name.startswith(f"Embedding, position {p} "))
+        shown = entering.tokens[0][p][0].replace(" ", "·")
+        assert f"first {shown} " in name and f"answer at place {rank:,}" in name
     expect(page.get_by_role("heading", name="Layer 5, FFN")).to_be_visible()
 
 
@@ -232,7 +237,7 @@ def test_what_is_on_the_screen_can_be_saved(opened):
         if ending == ".html":
             assert "<script" not in text and 'src="http' not in text
         if ending == ".csv":
-            assert len(text.splitlines()) == 1 + 6 * 7
+            assert len(text.splitlines()) == 1 + 7 * 7, "six layers and the embedding"
 
 
 def test_copied_python_and_command_say_the_same(opened, lm):

@@ -52,7 +52,7 @@ def test_dragging_over_layers_shows_what_they_do_together(opened, lm):
     expect(grid(other)).to_have_attribute("aria-rowcount", "4")
     label_of(page, 3).click()
     expect(inspector(page).get_by_role("heading", name="Layer 3, FFN")).to_be_visible()
-    expect(grid(page)).to_have_attribute("aria-rowcount", str(lm.n_layers + 1))
+    expect(grid(page)).to_have_attribute("aria-rowcount", str(lm.n_layers + 2))
 
 
 def test_shift_and_arrows_choose_layers_and_escape_lets_go(opened):

@@ -21,8 +21,9 @@ def shown(text):
 
 
 def names(page):
-    """The sentences of all cells."""
-    return page.locator(".cell").evaluate_all("cells => cells.map(c => c.getAttribute('aria-label'))")
+    """The sentences of the cells of all layers."""
+    every = page.locator(".cell").evaluate_all("cells => cells.map(c => c.getAttribute('aria-label'))")
+    return [name for name in every if not name.startswith("Embedding")]
 
 
 def listening(page):
@@ -132,11 +133,11 @@ def test_big_moves_of_the_answer_are_marked(opened, lm):
     events = {(e.layer, e.position, "ffn" if e.cause == "ffn" else "attention") for e in trace.events()}
     expected = set()
     for p in range(len(trace)):
-        was = None
+        was = int(trace.prediction_ranks("resid_pre")[0, p]) + 1
         for n in range(lm.n_layers):
             for cause, places in (("attention", mid), ("ffn", post)):
                 now = int(places[n, p])
-                if was and (was >= 8 * now or now >= 8 * was) and (n, p, cause) not in events:
+                if (was >= 8 * now or now >= 8 * was) and (n, p, cause) not in events:
                     expected.add((n, p, cause, "rise" if now < was else "fall"))
                 was = now
     found = set()
@@ -151,14 +152,14 @@ def test_the_first_layer_on_top(opened, lm):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     page.get_by_role("checkbox", name="First layer on top").check()
-    expect(grid(page).get_by_role("rowheader").first).to_have_text("Layer 0")
+    expect(grid(page).get_by_role("rowheader")).to_have_text(["Embedding", *(f"Layer {n}" for n in range(lm.n_layers))])
     grid(page).focus()
     page.keyboard.press("ArrowUp")
     expect(inspector(page).get_by_role("heading", name=f"Layer {lm.n_layers - 2}, FFN")).to_be_visible()
     page.keyboard.press("Shift+ArrowUp")
     expect(inspector(page).get_by_role("heading", name="Layers 3 to 4, together")).to_be_visible()
     other = opened(page.url[page.url.index("#") :])
-    expect(grid(other).get_by_role("rowheader").first).to_have_text("Layer 0")
+    expect(grid(other).get_by_role("rowheader").first).to_have_text("Embedding")
 
 
 def test_what_edits_can_reach_is_tinted_and_nothing_else_changes(opened):
@@ -166,7 +167,7 @@ def test_what_edits_can_reach_is_tinted_and_nothing_else_changes(opened):
     expect(the_sum(page)).to_be_visible()
     classes = page.locator(".cell").evaluate_all("cells => cells.map(c => [c.getAttribute('aria-label'), c.className])")
     for name, cls in classes:
-        n, p = map(int, re.match(r"Layer (\d+) after FFN, position (\d+) ", name).groups())
+        n, p = map(int, re.match(r"(?:Layer (\d+) after FFN|Embedding), position (\d+) ", name).groups("-1"))
         reached = (n > 3 and p >= 2) or (n == 3 and p == 2)
         assert ("cone" in cls) is reached
         assert reached or ("still" in cls and "moved" not in cls)

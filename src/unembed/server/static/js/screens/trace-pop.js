@@ -31,7 +31,7 @@ export function popover(onpick) {
     hide,
     over(t, row, c, cell) {
       clearTimeout(timer);
-      timer = cell ? setTimeout(show, 80, t, row, c, cell) : setTimeout(hide, 120);
+      timer = cell && row.stage ? setTimeout(show, 80, t, row, c, cell) : setTimeout(hide, 120);
     },
   };
 }

@@ -44,10 +44,11 @@ export function rowsOf(t, seen, only) {
   for (let n = from; n <= to; n++)
     for (const one of n < 0 ? [seen.embedding] : shown) {
       const i = Math.max(0, n);
-      if (!one?.ids[i]) continue; // not read yet
+      if (!one && !only) found.push({ label: "Embedding", cls: "mid", n, cells: data.tokens.map(() => ({ text: "", q: 0, name: "" })) });
+      if (!one?.ids[i]) continue; // not read yet; the row of the embedding keeps its place
       const post = one.point === "resid_post";
       const below = found[0];
-      const other = plain?.stages.find((x) => x.point === one.point);
+      const other = n < 0 ? plain?.embedding : plain?.stages.find((x) => x.point === one.point);
       const ranks = one.rank_of_prediction[i];
       const label = n < 0 ? "Embedding" : `Layer ${n}`;
       const sub = post || n < 0 ? "" : "after attention";
@@ -64,7 +65,7 @@ export function rowsOf(t, seen, only) {
         if (!kinds.length && was) kinds.push(...(was[p] + 1 >= BIG * (rank + 1) ? ["a big rise"] : rank + 1 >= BIG * (was[p] + 1) ? ["a big fall"] : []));
         const glyph = kinds.map((kind) => SIGNS[kind]).join("");
         let cls = id === seen.prediction[p] ? "answer" : "";
-        if (other) cls = `${reached(made, n, p, post, data.tokens.length - 1) ? "cone " : ""}${other.ids[n][p][0] !== id ? "moved" : other.probabilities[n][p][0] === prob ? "still" : ""}`;
+        if (other) cls = `${reached(made, n, p, post, data.tokens.length - 1) ? "cone " : ""}${other.ids[i][p][0] !== id ? "moved" : other.probabilities[i][p][0] === prob ? "still" : ""}`;
         return {
           id, prob, rank, nats, followed, text: seen.texts[id], q, cls, glyph,
           same: !!below && below.cells[p].id === id && !glyph && n < to,

@@ -187,7 +187,7 @@ export function render(root, page) {
     fill(summary, t.plain && `With these edits the prediction changes at ${changed} of ${tokens.length} positions.`, example && ["An example, traced with wren beforehand. ", button("Trace it here", live, { class: "quiet" }), " ", button("Take the six-step tour", tour.begin, { class: "quiet" })]);
     const more = (c) => [c.nats, c.followed].filter((x) => x !== null);
     const named = [greatest(t) !== null && `${state().metric} (nats)`, state().metric === "pinned" && t.followed && `probability of ${visible(t.followed.token)}`].filter(Boolean);
-    fill(table, asTable("As a table", ["layer", "stage", "position", "token", "first", "probability", "place of the answer", ...named], () => rows.flatMap((row) => row.cells.map((c, p) => [row.n < 0 ? "embedding" : row.n, row.point === "resid_post" ? "after FFN" : row.sub, p, visible(tokens[p].token), visible(c.text), c.prob, c.rank + 1, ...more(c)]))));
+    fill(table, asTable("As a table", ["layer", "stage", "position", "token", "first", "probability", "place of the answer", ...named], () => rows.flatMap((row) => row.cells.map((c, p) => [row.i, row.point === "resid_post" ? "after FFN" : row.sub || "embedding", p, visible(tokens[p].token), visible(c.text), c.prob, c.rank + 1, ...more(c)]))));
   }
 
   function drawLegend() {
@@ -370,7 +370,7 @@ export function render(root, page) {
       peeking = false;
       drawGrid();
     },
-    exported: () => t.data && { name: "trace", json: { ...t.data, chosen: t.view }, rows: [["layer", "stage", "position", "token", "first_token", "probability", "rank_of_prediction"], ...rows.flatMap((row) => row.cells.map((c, p) => [row.n, row.point, p, t.data.tokens[p].token, c.text, c.prob, c.rank]))] },
+    exported: () => t.data && { name: "trace", json: { ...t.data, chosen: t.view }, rows: [["layer", "stage", "position", "token", "first_token", "probability", "rank_of_prediction"], ...rows.flatMap((row) => row.cells.map((c, p) => [row.i, row.point, p, t.data.tokens[p].token, c.text, c.prob, c.rank]))] },
     destroy() {
       pop.hide();
       aside.leave();
