@@ -7,6 +7,7 @@ than processors, no longer lets them wait ready: a trace took half as long again
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import socket
@@ -94,10 +95,14 @@ def serve(
         server.should_exit = True
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # answers that are cut short are no errors now
 
-    with sock, _asked_to_leave(leave):
-        answering.start()
-        session.worker.work()
-        answering.join()
+    gc.freeze()  # or a search for garbage through all that was imported holds up an answer for half a second
+    try:
+        with sock, _asked_to_leave(leave):
+            answering.start()
+            session.worker.work()
+            answering.join()
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

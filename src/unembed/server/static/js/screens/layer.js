@@ -1,7 +1,7 @@
 /** One layer at one position: what was there, what was added, what is there now. */
 import { button, fill, h, percent, segmented, signed, textBox, within, worded } from "../dom.js";
 import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
-import { about, account, asTable, candidates, card, failure, layerHere, pane, positionHere, prompt, subUpdate, written } from "../parts.js";
+import { about, account, asTable, candidates, card, failure, layerHere, pane, positionHere, prompt, subUpdate, waiting, written } from "../parts.js";
 import { nameOf } from "../names.js";
 import { span } from "../timing.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
@@ -53,12 +53,12 @@ export function render(root, page) {
   const layer = () => layerHere(model.n_layers);
 
   async function load() {
-    root.classList.add("waiting");
+    const settled = waiting(root);
     await pane(three, async () => {
       data = await api.trace(prompt(), activeEdits());
       await open();
     });
-    root.classList.remove("waiting");
+    settled();
   }
 
   async function open() {

@@ -25,7 +25,6 @@ export function render(root, page) {
 
   async function load() {
     if (!state().m) return chooser();
-    host.classList.add("waiting");
     // What was asked about the memory before would hold the few connections that a browser makes.
     ["contexts0", "contexts1", "concepts", "sample"].forEach(api.cancel);
     await pane(host, async () => {
@@ -35,7 +34,6 @@ export function render(root, page) {
       [usualBox, bandsBox, density].forEach((el) => fill(el));
       draw(other);
     });
-    host.classList.remove("waiting");
   }
 
   const place = (text) => (/(\d+)\D+(\d+)/.exec(text) || [0, 0, 0]).slice(1).map(Number);

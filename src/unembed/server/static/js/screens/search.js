@@ -44,14 +44,12 @@ export function render(root, page) {
     for (const el of [pieces, facets, bulk, joined]) fill(el);
     chosen.clear();
     if (!name && !state().q.trim()) return tips();
-    results.classList.add("waiting");
     await pane(results, async () => {
       found = name ? await api.get(`/concepts/${encodeURIComponent(name)}`, {}, { channel: "search", fresh: true }) : await api.get("/memories/search", { q: state().q, top: 60 }, { channel: "search" });
       if (!name) return draw();
       for (const one of found.members) chosen.set(key(one), one);
       drawConcept();
     });
-    results.classList.remove("waiting");
   }
 
   async function tips() {
