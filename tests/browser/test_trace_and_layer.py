@@ -253,13 +253,13 @@ def test_timings_are_the_pages_own_spans(opened):
     )
 
 
-def test_the_inspector_is_widened_by_keyboard_and_stays_so(opened):
+def test_the_inspector_is_widened_and_folded_by_keyboard_and_stays_so(opened):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     narrow = inspector(page).bounding_box()["width"]
     inspector(page).get_by_role("button", name="Wider").focus()
     page.keyboard.press("Enter")
-    expect(inspector(page).get_by_role("button", name="Narrower")).to_be_focused()
+    expect(inspector(page).get_by_role("button", name="Hide")).to_be_focused()
     wide = inspector(page).bounding_box()["width"]
     assert wide > narrow + 50
     cell = grid(page).get_by_role("gridcell").first
@@ -267,7 +267,18 @@ def test_the_inspector_is_widened_by_keyboard_and_stays_so(opened):
     page.reload()
     expect(the_sum(page)).to_be_visible()
     assert inspector(page).bounding_box()["width"] == wide
-    inspector(page).get_by_role("button", name="Narrower").click()
+    before = grid(page).bounding_box()["width"]
+    inspector(page).get_by_role("button", name="Hide").press("Enter")
+    show = inspector(page).get_by_role("button", name="Show")
+    expect(show).to_be_focused()
+    expect(inspector(page).get_by_role("heading")).to_have_count(0)
+    assert grid(page).bounding_box()["width"] > before + wide - 200
+    head = page.locator(".grid-token").last
+    page.wait_for_function("el => el.getBoundingClientRect().right > innerWidth - 400", arg=head.element_handle())
+    page.reload()
+    expect(the_sum(page)).to_be_visible()
+    show.click()
+    expect(inspector(page).get_by_role("heading", name="Layer 5, FFN")).to_be_visible()
     assert inspector(page).bounding_box()["width"] == narrow
 
 

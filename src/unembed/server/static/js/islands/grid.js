@@ -49,7 +49,7 @@ export function mount(el, data, options = {}) {
   let seen;
   const look = () => (seen = [el.scrollLeft, el.scrollTop, el.clientWidth, el.clientHeight]);
 
-  const observer = new ResizeObserver(() => schedule());
+  const observer = new ResizeObserver(() => (look(), update(data)));
   observer.observe(el);
   el.addEventListener("scroll", schedule, { passive: true });
   el.addEventListener("keydown", onkey);

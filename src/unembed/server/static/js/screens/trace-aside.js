@@ -1,25 +1,27 @@
-/** Where the inspector stands: beside the grid, narrow or wide, or alone on a page of its own. */
+/** Where the inspector stands: beside the grid, narrow, wide or folded away, or alone on a page of its own. */
 import { button, h } from "../dom.js";
 import { link as addressOf, state } from "../state.js";
 
-/** The inspector in its frame, {el, place, leave}; `moved()`: what stands beside it has another width now. */
-export function framed(inspector, moved) {
+/** How it stands -> how it stands next, and what the button to that says. */
+const NEXT = { "": ["wide", "Wider"], wide: ["folded", "Hide"], folded: ["", "Show"] };
+const now = () => sessionStorage.getItem("inspector") || "";
+
+/** The inspector in its frame, {el, place, leave}. */
+export function framed(inspector) {
   const widen = button("", () => {
-    sessionStorage.setItem("inspector", wide() ? "" : "wide");
+    sessionStorage.setItem("inspector", NEXT[now()][0]);
     place();
-    moved();
   }, { class: "quiet widen" });
   const away = h("a", {});
   const el = h("aside", { class: "card stack", "aria-label": "The chosen cell" }, h("div", { class: "row" }, widen, h("span", { class: "spacer" }), away), inspector);
-  const wide = () => sessionStorage.getItem("inspector") === "wide";
 
   /** As the state and this browser's session say; the link leads to the same selection. */
   function place() {
     const alone = !!state().alone;
     // On the body by name, not by `:has()`: with that, every change of the page would style all of it anew.
-    document.body.classList.toggle("wide", wide());
-    document.body.classList.toggle("alone", alone);
-    widen.textContent = wide() ? "Narrower" : "Wider";
+    const has = { wide: now() === "wide", folded: now() === "folded", alone };
+    for (const name in has) document.body.classList.toggle(name, has[name]);
+    widen.textContent = NEXT[now()][1];
     away.textContent = alone ? "Whole screen" : "On its own page";
     away.href = addressOf({ alone: alone ? "" : "1" });
     away.target = alone ? "" : "_blank";

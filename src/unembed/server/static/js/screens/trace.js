@@ -38,7 +38,7 @@ export function render(root, page) {
   const summary = h("p", { class: "soft" });
   const layer = () => layerHere(t.model.n_layers);
   const race = raceOf(t, { layer, ask: async (ids) => !live() && api.get(`/traces/${t.data.id}/trajectories`, { token: ids.map((id) => `#${id}`), position: t.view.position }, { channel: "trajectories" }) });
-  const aside = framed(inspector, () => drawGrid());
+  const aside = framed(inspector);
   const pop = popover(pin);
 
   fill(root, h("div", { class: "trace" },
