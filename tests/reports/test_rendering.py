@@ -16,6 +16,7 @@ from unembed.errors import InvalidInput
 from unembed.reports import Exhibit, Figure, Report, Section, reopen, write
 from unembed.reports.figures import draw
 from unembed.reports.page import page
+from unembed.reports.rendering import prepared
 from unembed.reports.summary import summary
 from unembed.reports.svg import Scale, fitted, written
 from unembed.results import Table
@@ -182,3 +183,11 @@ def test_folders_that_hold_no_report_are_refused(tmp_path: Path) -> None:
         write(sample(), tmp_path / "file")
     with pytest.raises(InvalidInput, match="No such file"):
         write(sample(), tmp_path / "a" / "b")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "figures").write_text("")
+    with pytest.raises(InvalidInput, match="File exists"):
+        write(sample(), tmp_path / "taken")
+
+
+def test_a_report_that_is_refused_leaves_no_folders_in_the_folder(tmp_path: Path) -> None:
+    assert not list(prepared(tmp_path / "asked").iterdir())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from unembed.results import Table, write_whole
 PAGE, INDEX, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
 
 
-def prepared(out: str | os.PathLike[str]) -> Path:
-    """The folder of a report, made if it is not there; for asking before the work begins.
+def prepared(out: str | os.PathLike[str], parts: tuple[str, ...] = ()) -> Path:
+    """The folder of a report, made if it is not there, with these folders in it; for asking before the work begins.
 
     Raises:
         InvalidInput: the path is a file, or its parent does not exist.
@@ -31,8 +32,9 @@ def prepared(out: str | os.PathLike[str]) -> Path:
     try:
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, "it is a file")
-        for part in (folder, folder / TABLES, folder / FIGURES):
-            part.mkdir(exist_ok=True)
+        for place in (folder, *(folder / part for part in parts)):
+            place.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except (OSError, ValueError) as error:  # ValueError: a NUL, or half of a surrogate pair
         why = getattr(error, "strerror", None) or "no folder can have this name"
         raise InvalidInput(
@@ -50,7 +52,7 @@ def write(report: Report, out: str | os.PathLike[str]) -> Path:
     Raises:
         InvalidInput: the folder cannot be written to.
     """
-    folder = prepared(out)
+    folder = prepared(out, (TABLES, FIGURES))
     for name, exhibit in report.exhibits.items():
         exhibit.table.to_parquet(folder / TABLES / f"{name}.parquet")
         exhibit.table.to_json(folder / TABLES / f"{name}.json")
