@@ -243,6 +243,7 @@ def test_a_token_pointed_at_shows_what_it_reads_and_what_reads_it(opened, lm):
 def test_a_heads_examples_are_marked_and_lead_to_a_trace(opened, lm, index):
     page = opened("#/heads?h=3.2")
     region = page.get_by_role("region", name="In the corpus")
+    expect(page.get_by_text("of L3H2's attention lies")).to_be_visible()  # what is above has its height
     region.get_by_role("button", name="Find examples").click()
     found = [one for one in head_examples(lm, index, 3) if isinstance(one, HeadExamples)]
     for head in (2, 7):

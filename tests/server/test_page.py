@@ -16,7 +16,9 @@ from unembed.views.joining import joined
 def test_every_module_of_the_folder_is_in_the_script():
     text = script()
     names = {f.relative_to(STATIC).as_posix() for f in STATIC.rglob("*.js")} - {"js/islands/notebook.js"}
-    assert set(re.findall(r'\$modules\["(.*?)"\]=', text)) == names
+    found = re.findall(r'\$modules\["(.*?)"\] =', joined(lambda name: (STATIC / name).read_text(), "js/main.js"))
+    assert set(found) == names
+    assert len(set(re.findall(r"\$modules\[(\d+)\]=", text))) == len(found) == text.count("$modules[") - 1
     assert not re.search(r"^(import|export) ", text, re.MULTILINE)
     names = re.compile(r"[.#-][a-z][\w-]+")
     for file in (STATIC / "app.css", STATIC / "islands.css"):
@@ -39,9 +41,10 @@ def test_modules_are_joined_in_whatever_way_they_import():
 
 def test_a_module_stands_after_those_that_it_imports():
     text = script()
-    places = {name: i for i, name in enumerate(re.findall(r'\$modules\["(.*?)"\]=', text))}
-    for name, body in zip(places, re.split(r'\$modules\["', text)[1:], strict=True):
-        for needed in re.findall(r'const[^=]*=\$load\("(.*?)"\)', body):
+    places = {name: i for i, name in enumerate(re.findall(r"\$modules\[(\d+)\]=", text))}
+    assert len(places) > 30
+    for name, body in zip(places, re.split(r"\$modules\[(?=\d)", text)[1:], strict=True):
+        for needed in re.findall(r"const[^=]*=\$load\((\d+)\)", body):
             assert places[needed] <= places[name], (name, needed)
 
 

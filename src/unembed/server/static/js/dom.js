@@ -41,6 +41,9 @@ export function button(text, onclick, props = {}) {
   return h("button", { type: "button", onclick, ...props }, text);
 }
 
+/** Work for the time after the next frame. */
+export const afterPaint = (work) => requestAnimationFrame(() => setTimeout(work));
+
 /** A box for a text, a box for a number, a box to tick with its text. */
 export const textBox = (label, props = {}) => h("input", { type: "text", "aria-label": label, ...props });
 export const numberBox = (label, value, props = {}) => h("input", { type: "number", min: 0, value: String(value), "aria-label": label, ...props });

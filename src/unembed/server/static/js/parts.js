@@ -145,13 +145,10 @@ export function tokenBars(rows, options) {
 
 /** Fill a pane by some work; a failure is shown in it, and the work can be tried again. */
 export async function pane(el, work) {
-  const settled = waiting(el);
   try {
     await work();
   } catch (error) {
     failure(el, error, () => pane(el, work));
-  } finally {
-    settled();
   }
 }
 

@@ -1,5 +1,5 @@
 /** How long interactions take, from the event to the frame after it: one span each, read by the tests and by a panel. */
-import { button, h, modal } from "./dom.js";
+import { afterPaint, button, h, modal } from "./dom.js";
 
 /** What an interaction is called, by the first key of the state that it changes, and its limit in milliseconds. */
 const CLASSES = { screen: ["open a screen", 100], metric: ["recolour", 50], stages: ["recolour", 50], diff: ["recolour", 50], pins: ["pin", 100], pos: ["position", 100], t: ["position", 100], L: ["select", 50], st: ["select", 50], r: ["select", 50], m: ["memory", 100] };
@@ -8,10 +8,10 @@ const CLASSES = { screen: ["open a screen", 100], metric: ["recolour", 50], stag
 export function span(name) {
   const start = performance.now();
   let ended;
-  return () => (ended ??= requestAnimationFrame(() => setTimeout(() => {
+  return () => (ended ??= afterPaint(() => {
     if (performance.getEntriesByType("measure").length > 2000) performance.clearMeasures();
     performance.measure(name, { start, end: performance.now() });
-  })));
+  }));
 }
 
 /** A span for a change of the state. */

@@ -1,7 +1,7 @@
 /** One memory: what its value promotes and suppresses, what sets its key off, what people call it; or two side by side. */
-import { button, fill, h, num, say, segmented, signed } from "../dom.js";
+import { afterPaint, button, fill, h, num, say, segmented, signed } from "../dom.js";
 import { go, state } from "../state.js";
-import { about, asTable, card, empty, memoryLink, pane, prompt, toks, tokenBars, trail } from "../parts.js";
+import { about, asTable, card, empty, memoryLink, pane, prompt, toks, tokenBars, trail, waiting } from "../parts.js";
 import { contexts, lengths, shade } from "../contexts.js";
 import { labels, noIndex } from "../labels.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
@@ -27,6 +27,7 @@ export function render(root, page) {
     if (!state().m) return chooser();
     // What was asked about the memory before would hold the few connections that a browser makes.
     ["contexts0", "contexts1", "concepts", "sample"].forEach(api.cancel);
+    const settled = waiting(host);
     await pane(host, async () => {
       const [found, other] = await Promise.all([state().m, state().mv].map((m, i) => m && api.get(`/memories/${place(m).join("/")}`, { top: TOP }, { channel: `memory${i}`, what: "Reading the value" })));
       view = found;
@@ -34,6 +35,7 @@ export function render(root, page) {
       [usualBox, bandsBox, density].forEach((el) => fill(el));
       draw(other);
     });
+    settled();
   }
 
   const place = (text) => (/(\d+)\D+(\d+)/.exec(text) || [0, 0, 0]).slice(1).map(Number);
@@ -76,12 +78,17 @@ export function render(root, page) {
     const vocabulary = h("div");
     const drawEnds = () => fill(vocabulary, ends(view, more ? TOP : 12), h("p", { class: "row" }, button(more ? "Fewer" : `Show ${TOP}`, () => ((more = !more), drawEnds()), { class: "quiet" }), ["promoted", "suppressed"].map((end) => button(`Copy ${end}`, () => copy(view[end].map((r) => r.token).join("\n")), { class: "quiet" }))));
     drawEnds();
-    loadTriggers(triggers, view);
-    labels(called, names, view);
-    loadNear(near);
-    loadUsual();
-    loadConcepts(concepts);
-    loadCluster(cluster);
+    const shown = view;
+    // The card first: what more is known of it is asked for when it stands.
+    afterPaint(() => setTimeout(() => {
+      if (view !== shown) return;
+      loadTriggers(triggers, view);
+      labels(called, names, view);
+      loadNear(near);
+      loadUsual();
+      loadConcepts(concepts);
+      loadCluster(cluster);
+    }));
     return [figures(view),
       card("What the value does to the vocabulary", h("span", { class: "faint" }, "click a token to pin it in Trace"), vocabulary, about("memory"), asTable("All as a table", ["promoted", "score", "suppressed", "score"], () => view.promoted.map((p, i) => [visible(p.token), p.score, visible(view.suppressed[i].token), view.suppressed[i].score]))),
       h("div", { class: "two" },

@@ -1,7 +1,7 @@
 /** Memories found by words: what they promote or suppress, what sets them off, what people call them; and concepts. */
 import { button, fill, h, percent, segmented, textBox } from "../dom.js";
 import { differ, edits, go, setEdits, state, turn } from "../state.js";
-import { about, card, empty, link, memoryLink, pane, table, toks, trail, written } from "../parts.js";
+import { about, card, empty, link, memoryLink, pane, table, toks, trail, waiting, written } from "../parts.js";
 import * as names from "../names.js";
 import { token, visible } from "../islands/tokens.js";
 import * as bars from "../islands/bars.js";
@@ -44,12 +44,14 @@ export function render(root, page) {
     for (const el of [pieces, facets, bulk, joined]) fill(el);
     chosen.clear();
     if (!name && !state().q.trim()) return tips();
+    const settled = waiting(results);
     await pane(results, async () => {
       found = name ? await api.get(`/concepts/${encodeURIComponent(name)}`, {}, { channel: "search", fresh: true }) : await api.get("/memories/search", { q: state().q, top: 60 }, { channel: "search" });
       if (!name) return draw();
       for (const one of found.members) chosen.set(key(one), one);
       drawConcept();
     });
+    settled();
   }
 
   async function tips() {

@@ -44,7 +44,7 @@ export function rowsOf(t, seen, only) {
   for (let n = from; n <= to; n++)
     for (const one of n < 0 ? [seen.embedding] : shown) {
       const i = Math.max(0, n);
-      if (!one && !only) found.push({ label: "Embedding", cls: "mid", n, cells: data.tokens.map(() => ({ text: "", q: 0, name: "" })) });
+      if (!one && !only) found.push({ label: "Embedding", n, cells: data.tokens.map(() => ({ text: "", q: 0, name: "" })) });
       if (!one?.ids[i]) continue; // not read yet; the row of the embedding keeps its place
       const post = one.point === "resid_post";
       const below = found[0];
@@ -74,7 +74,7 @@ export function rowsOf(t, seen, only) {
           },
         };
       });
-      found.unshift({ label: sub ? "" : label, sub, cls: post ? "" : "mid", n, i, title, point: one.point, stage: one, cells });
+      found.unshift({ label: sub ? "" : label, sub, cls: sub && "mid", n, i, title, point: one.point, stage: one, cells });
       was = ranks;
     }
   return flip ? found.reverse() : found;

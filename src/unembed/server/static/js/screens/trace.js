@@ -1,5 +1,5 @@
 /** The first screen: how the next-token prediction forms, layer by layer, at every position. */
-import { button, fill, h, num, percent, segmented, tickBox, within } from "../dom.js";
+import { afterPaint, button, fill, h, num, percent, segmented, tickBox, within } from "../dom.js";
 import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
 import { about, account, asTable, card, failure, FIRST, layerHere, pane, positionHere, prompt, waiting } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
@@ -233,7 +233,6 @@ export function render(root, page) {
 
   /** The ring moves at once, the panes in the frame after: who holds an arrow down waits for the ring alone. */
   let soon = 0;
-  const afterPaint = (draw) => requestAnimationFrame(() => setTimeout(draw));
   function layerPanes() {
     drawInspector();
     race.at(layer());
