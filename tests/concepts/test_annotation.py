@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -153,10 +153,10 @@ class Store:
     def __init__(self) -> None:
         self.kept: list[dict] = []
 
-    def add_label(self, layer, index, label, *, author, kind, notes):
-        names = ("layer", "index", "label", "author", "kind", "notes")
-        self.kept.append(dict(zip(names, (layer, index, label, author, kind, notes), strict=True)))
-        return len(self.kept)
+    def add_labels(self, labels):
+        new = [asdict(label) for label in labels]
+        self.kept += new
+        return [len(self.kept)] * len(new)
 
     def labels(self, layer=None, index=None):
         names = ("layer", "index", "label", "author")

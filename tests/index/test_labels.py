@@ -11,7 +11,7 @@ import pytest
 
 from tests.index.conftest import corpus_of
 from unembed.errors import InvalidInput, OutOfRange
-from unembed.index import Index
+from unembed.index import Index, Label
 from unembed.index.labels import Labels
 from unembed.language_model import LanguageModel
 
@@ -56,7 +56,7 @@ def test_nothing_is_changed_or_deleted(index: Index) -> None:
 
 def _write(folder: Path, author: str) -> None:
     for i in range(25):
-        Labels(folder).add(0, i, f"{author} {i}", author=author, kind="key", notes=None)
+        Labels(folder).add([Label(0, i, f"{author} {i}", author, "key")])
 
 
 def test_several_processes_write_at_once(index: Index) -> None:
@@ -67,6 +67,18 @@ def test_several_processes_write_at_once(index: Index) -> None:
         writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     assert sorted(row["label"] for row in index.labels().rows()) == sorted(f"{n} {i}" for n in "abc" for i in range(25))
+
+
+def test_many_labels_are_kept_all_or_none(index: Index) -> None:
+    numbers = index.add_labels(Label(-1, i, f"name {i}", "ann") for i in range(3))
+    rows = list(index.labels().rows())
+    assert [row["id"] for row in rows] == numbers
+    assert [(row["layer"], row["index"], row["label"]) for row in rows] == [(1, i, f"name {i}") for i in range(3)]
+    for bad, kind in ((Label(0, 999, "x"), OutOfRange), (Label(0, 0, " "), InvalidInput)):
+        with pytest.raises(kind):
+            index.add_labels([Label(0, 0, "first"), bad])
+    assert index.add_labels([]) == []
+    assert list(index.labels().rows()) == rows
 
 
 def test_bad_labels_are_refused(index: Index) -> None:

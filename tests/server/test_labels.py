@@ -124,6 +124,16 @@ def test_no_head_no_label(indexed, wren):
     assert indexed.post("/api/v1/annotations/import", json={"jsonl": line}).status_code == 404
 
 
+def test_an_import_is_taken_whole_or_not_at_all(indexed, index):
+    line = {"layer": 1, "index": 5, "label": "half a file", "author": "ivo"}
+    for bad, status in (("{", 422), (json.dumps({**line, "index": 10**6}), 404)):
+        answer = indexed.post("/api/v1/annotations/import", json={"jsonl": f"{json.dumps(line)}\n{bad}"})
+        assert answer.status_code == status
+    assert not [row for row in index.labels(1, 5).rows() if row["author"] == "ivo"]
+    twice = f"{json.dumps(line)}\n" * 2
+    assert indexed.post("/api/v1/annotations/import", json={"jsonl": twice}).json() == {"added": 1, "known": 1}
+
+
 def test_labels_of_heads_travel_in_files(indexed, index):
     number = index.add_label(4, 1, "carries names", author="ida", kind="head")
     lines = indexed.get("/api/v1/annotations/export").text.splitlines()

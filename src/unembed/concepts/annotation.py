@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -28,6 +28,7 @@ from unembed.concepts.classes import FEWEST
 from unembed.concepts.of_values import VectorConcepts, model_classes
 from unembed.concepts.wordnet import wordnet
 from unembed.errors import InvalidInput
+from unembed.index.labels import Label
 from unembed.results import Passport, Table, write_whole
 
 SCHEMA = "unembed.annotation/1"
@@ -235,10 +236,8 @@ def summary(annotations: Sequence[Annotation]) -> Table:
 class LabelStore(Protocol):
     """What an index offers for labels."""
 
-    def add_label(
-        self, layer: int, index: int, label: str, *, author: str, kind: str, notes: Mapping[str, Any] | None
-    ) -> int:
-        """Append a label; its number."""
+    def add_labels(self, labels: Iterable[Label]) -> list[int]:
+        """Append labels, all or none; their numbers."""
         ...
 
     def labels(self, layer: int | None = None, index: int | None = None) -> Table:
@@ -263,12 +262,9 @@ def keep(annotations: Sequence[Annotation], store: LabelStore) -> int:
                 raise InvalidInput(f"vector {vector!r}", why="an index labels memories only, such as L3.17")
             for p in found or (Pattern(NONE, "", ()),):
                 notes = {"pattern": p.kind or None, "members": list(p.tokens)}
-                rows.append((int(place[1]), int(place[2]), p.description, annotation.annotator, notes))
+                rows.append(Label(int(place[1]), int(place[2]), p.description, annotation.annotator, "value", notes))
     known = {(r["layer"], r["index"], r["label"], r["author"]) for r in store.labels().rows()}
-    fresh = [row for row in rows if row[:4] not in known]
-    for layer, index, label, author, notes in fresh:
-        store.add_label(layer, index, label, author=author, kind="value", notes=notes)
-    return len(fresh)
+    return len(store.add_labels(r for r in rows if (r.layer, r.index, r.label, r.author) not in known))
 
 
 _MEMORY = re.compile(r"L(\d+)\.(\d+)")

@@ -3,7 +3,8 @@
 Owns the folder's layout and its safety: memory-mapped arrays for the hot path, the same as Parquet for SQL, SQLite for
 text search and labels, a manifest with passport and checksums. The numbers in it come from `sweeps` and `memories`.
 
-Public name: `Index`.
+Public names: `Index`, `Label`.
 """
 
 from unembed.index.index import Index as Index
+from unembed.index.labels import Label as Label

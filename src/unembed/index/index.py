@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from unembed.index.estimate import Estimate, estimate
 from unembed.index.export import export
 from unembed.index.fingerprint import weights_fingerprint
 from unembed.index.labels import COLUMNS as LABEL_COLUMNS
-from unembed.index.labels import HEAD, Labels
+from unembed.index.labels import HEAD, Label, Labels
 from unembed.index.manifest import Manifest, read_manifest
 from unembed.index.plan import By, Poles, Settings
 from unembed.index.sql import Sql
@@ -343,18 +344,21 @@ class Index(Contents):
         kind: str = "memory",
         notes: Mapping[str, Any] | None = None,
     ) -> int:
-        """Append a label to a memory or a head; the number it got.
+        """Append a label to a memory or a head; the number it got. `Label` says what the arguments are."""
+        return self.add_labels([Label(layer, index, label, author, kind, notes)])[0]
 
-        Args:
-            layer: the layer.
-            index: the memory, or the head.
-            label: a name or a sentence.
-            author: who says so: a person, or a program and its settings.
-            kind: what is labelled: "memory", "key", "value", or a name of your own; "head" for an attention head.
-            notes: further facts that JSON can hold.
+    def add_labels(self, labels: Iterable[Label]) -> list[int]:
+        """Append labels to memories or heads, all or none; the numbers they got.
+
+        Raises:
+            OutOfRange: there is no such layer, memory or head.
+            InvalidInput: a label is empty or longer than 10,000 characters, or its notes are no JSON.
         """
-        layer, index = self._labelled(layer, index, string("kind", kind) == HEAD)
-        return Labels(self.path).add(layer, index, label, author=author, kind=kind, notes=notes)
+        placed = []
+        for one in labels:
+            layer, index = self._labelled(one.layer, one.index, string("kind", one.kind) == HEAD)
+            placed.append(replace(one, layer=layer, index=index))
+        return Labels(self.path).add(placed)
 
     def _labelled(self, layer: int, index: int, head: bool) -> tuple[int, int]:
         return (self.model.layer(layer), self.model.head(index)) if head else self.memory(layer, index)

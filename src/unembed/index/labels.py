@@ -8,8 +8,9 @@ from __future__ import annotations
 import datetime
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,27 @@ _KEPT = "withdraws IS NULL AND id NOT IN (SELECT withdraws FROM labels WHERE wit
 _LONGEST = 10_000
 
 
+@dataclass(frozen=True)
+class Label:
+    """What someone calls a memory or a head.
+
+    Attributes:
+        layer: the layer.
+        index: the memory, or the head.
+        label: a name or a sentence.
+        author: who says so: a person, or a program and its settings.
+        kind: what is labelled: "memory", "key", "value", or a name of your own; "head" for an attention head.
+        notes: further facts that JSON can hold.
+    """
+
+    layer: int
+    index: int
+    label: str
+    author: str = ""
+    kind: str = "memory"
+    notes: Mapping[str, Any] | None = None
+
+
 class Labels:
     """The labels of an index; the file is made when the first one is added."""
 
@@ -44,22 +66,14 @@ class Labels:
         """Name the file; nothing is opened yet."""
         self.path = folder / NAME
 
-    def add(
-        self, layer: int, index: int, label: str, *, author: str, kind: str, notes: Mapping[str, Any] | None
-    ) -> int:
-        """Append a label; the number it got.
+    def add(self, labels: Sequence[Label]) -> list[int]:
+        """Append labels, all or none; the numbers they got.
 
         Raises:
-            InvalidInput: the label is empty or longer than 10,000 characters, or the notes are no JSON.
+            InvalidInput: a label is empty or longer than 10,000 characters, or its notes are no JSON.
         """
-        label, author, kind = string("label", label), string("author", author), string("kind", kind)
-        if not label.strip() or len(label) > _LONGEST:
-            raise InvalidInput(f"a label of {len(label)} characters", why=f"1 to {_LONGEST:,} are kept")
-        try:
-            stored = json.dumps(dict(notes or {}), ensure_ascii=False, allow_nan=False)
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise InvalidInput("the notes of a label", why=str(error), instead="Give what JSON can hold") from error
-        return self._append(layer, index, kind, label, author, stored, None)
+        rows = [(*_columns(label), None) for label in labels]
+        return self._append(rows) if rows else []
 
     def withdraw(self, number: int, *, author: str) -> None:
         """Append that a label no longer holds.
@@ -72,7 +86,7 @@ class Labels:
         if not kept:
             raise InvalidInput(f"label {number}", why="there is none, or it was withdrawn before")
         row = kept[0]
-        self._append(row["layer"], row["index"], row["kind"], row["label"], author, "{}", number)
+        self._append([(row["layer"], row["index"], row["kind"], row["label"], author, "{}", number)])
 
     def rows(self, layer: int | None = None, index: int | None = None, *, of: str = "memory") -> list[dict[str, Any]]:
         """Labels that hold, oldest first: of one memory or head, or of all.
@@ -110,15 +124,14 @@ class Labels:
             }
         )
 
-    def _append(self, layer: int, index: int, kind: str, label: str, author: str, notes: str, gone: int | None) -> int:
+    def _append(self, rows: Sequence[tuple[Any, ...]]) -> list[int]:
         made = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        insert = (
+            'INSERT INTO labels (layer, "index", kind, label, author, notes, withdraws, made) '
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        )
         with self._open() as connection, connection:
-            done = connection.execute(
-                'INSERT INTO labels (layer, "index", kind, label, author, made, notes, withdraws) '
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (layer, index, kind, label, author, made, notes, gone),
-            )
-        return int(done.lastrowid or 0)
+            return [int(connection.execute(insert, (*row, made)).lastrowid or 0) for row in rows]
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -136,3 +149,14 @@ class Labels:
             raise IndexFault(f"{self.path} is damaged", why=str(error), instead="Restore a copy of it") from error
         finally:
             connection.close()
+
+
+def _columns(given: Label) -> tuple[int, int, str, str, str, str]:
+    label, author, kind = string("label", given.label), string("author", given.author), string("kind", given.kind)
+    if not label.strip() or len(label) > _LONGEST:
+        raise InvalidInput(f"a label of {len(label)} characters", why=f"1 to {_LONGEST:,} are kept")
+    try:
+        notes = json.dumps(dict(given.notes or {}), ensure_ascii=False, allow_nan=False)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InvalidInput("the notes of a label", why=str(error), instead="Give what JSON can hold") from error
+    return given.layer, given.index, kind, label, author, notes

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from unembed.errors import InvalidInput
+from unembed.index.labels import Label
 from unembed.server import asked as a
 from unembed.server.session import Session
 from unembed.views.concept import Concept, bearing, concept, concepts
@@ -154,7 +155,7 @@ def router(session: Session) -> APIRouter:
             known = bearing(held.labels().rows(), asked.name, asked.author)
             new = [member for member in members if member not in known]
             name, author = asked.name.strip(), asked.author
-            ids = [held.add_label(layer, index, name, author=author) for layer, index in new]
+            ids = held.add_labels(Label(layer, index, name, author) for layer, index in new)
             session.labelled += bool(ids)
             return Joined(ids=ids, known=len(members) - len(ids))
 
@@ -227,12 +228,10 @@ def router(session: Session) -> APIRouter:
             said = asked.patterns or [PatternAsked(label=NONE, kind="")]
             notes = [checked_pattern(asked.what, p.label, p.kind, p.members) for p in said]
             common = {"seed": asked.seed, "item": asked.number}
-            ids = [
-                held.add_label(
-                    item.layer, item.index, p.label, author=asked.author, kind=item.what, notes={**note, **common}
-                )
+            ids = held.add_labels(
+                Label(item.layer, item.index, p.label, asked.author, item.what, {**note, **common})
                 for p, note in zip(said, notes, strict=True)
-            ]
+            )
             session.labelled += 1
             return {"ids": ids}
 
@@ -263,18 +262,18 @@ def router(session: Session) -> APIRouter:
 
     @routes.post("/annotations/import")
     async def bring(asked: ImportAsked) -> dict[str, Any]:
-        """Append labels that an export wrote; those that are here already (same author, time and text) are left out."""
+        """Append labels that an export wrote, all or none, without those of an author, time and text known here."""
         held = session.need_index()
-        known = {_identity(row) for row in held.labels(of="all").rows()}
-        rows = [_row(number, line) for number, line in enumerate(asked.jsonl.splitlines(), 1) if line.strip()]
-        new = [row for row in rows if _identity(row) not in known]
-        for row in new:
-            notes = {**row["notes"], "made": row["made"]}
-            held.add_label(
-                row["layer"], row["index"], row["label"], author=row["author"], kind=row["kind"], notes=notes
-            )
-        session.labelled += bool(new)
-        return {"added": len(new), "known": len(rows) - len(new)}
+
+        def work() -> dict[str, Any]:
+            known = {_identity(row) for row in held.labels(of="all").rows()}
+            rows = [_row(number, line) for number, line in enumerate(asked.jsonl.splitlines(), 1) if line.strip()]
+            new = {key: row for row in rows if (key := _identity(row)) not in known}
+            held.add_labels(_label(row) for row in new.values())
+            session.labelled += bool(new)
+            return {"added": len(new), "known": len(rows) - len(new)}
+
+        return await session.beside(work, "files")
 
     return routes
 
@@ -288,6 +287,11 @@ def _item(found: list[Any], number: int) -> Any:
 def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
     made = row["notes"].get("made", row["made"])
     return (row["layer"], row["index"], row["kind"], row["label"], row["author"], made)
+
+
+def _label(row: dict[str, Any]) -> Label:
+    notes = {**row["notes"], "made": row["made"]}
+    return Label(row["layer"], row["index"], row["label"], row["author"], row["kind"], notes)
 
 
 def _row(number: int, line: str) -> dict[str, Any]:
