@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -79,6 +80,34 @@ def test_many_labels_are_kept_all_or_none(index: Index) -> None:
             index.add_labels([Label(0, 0, "first"), bad])
     assert index.add_labels([]) == []
     assert list(index.labels().rows()) == rows
+
+
+def _die_writing(folder: Path) -> None:
+    connection = sqlite3.connect(Labels(folder).path, isolation_level=None)
+    connection.executescript("PRAGMA cache_size = 1; BEGIN")
+    for i in range(200):  # more than the cache holds: pages of the file are written before the end
+        row = (0, i, "key", "lost" * 500, "zoe", "", "{}")
+        connection.execute(
+            'INSERT INTO labels (layer, "index", kind, label, author, made, notes) VALUES (?, ?, ?, ?, ?, ?, ?)', row
+        )
+    os._exit(0)
+
+
+def test_a_writer_that_dies_leaves_what_was_there(index: Index) -> None:
+    index.add_label(0, 1, "here before", author="ann")
+    writer = multiprocessing.get_context("fork").Process(target=_die_writing, args=(index.path,))
+    writer.start()
+    writer.join()
+    assert (index.path / "labels.sqlite-journal").exists()
+    assert [row["label"] for row in index.labels().rows()] == ["here before"]
+
+
+def test_reading_labels_leaves_no_file_beside_them(index: Index) -> None:
+    index.add_label(0, 1, "a", author="ann")
+    before = sorted(index.path.iterdir())
+    with Labels(index.path)._open(reading=True) as connection:
+        assert connection.execute("SELECT count(*) FROM labels").fetchone() == (1,)
+        assert sorted(index.path.iterdir()) == before
 
 
 def test_bad_labels_are_refused(index: Index) -> None:

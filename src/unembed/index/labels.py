@@ -104,7 +104,9 @@ class Labels:
                 wanted.append(f"{name} = ?")
                 values.append(value)
         columns = ", ".join(f'"{name}"' for name in COLUMNS)
-        with self._open() as connection:
+        with self._open(reading=True) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'labels'").fetchone():
+                return []  # another process makes it at this moment
             found = connection.execute(
                 f"SELECT {columns} FROM labels WHERE {' AND '.join(wanted)} ORDER BY id", values
             ).fetchall()
@@ -134,17 +136,25 @@ class Labels:
             return [int(connection.execute(insert, (*row, made)).lastrowid or 0) for row in rows]
 
     @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def _open(self, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
+        """A connection; one that reads makes no file, so that it reads in a folder of someone else's.
+
+        Of the modes, "rw" reads where nobody may write, and "ro" would not read what a killed writer left half written.
+        """
+        mode = "rw" if reading else "rwc"
         try:
-            connection = sqlite3.connect(self.path, timeout=10)
+            connection = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, timeout=10)
         except sqlite3.Error as error:
             raise IndexFault(f"cannot open {self.path}", why=str(error)) from error
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(_SCHEMA)
+            if not reading:
+                connection.execute("PRAGMA journal_mode = DELETE")
+                connection.executescript(_SCHEMA)
             yield connection
         except sqlite3.OperationalError as error:
-            raise IndexFault(f"cannot use {self.path}", why=str(error), instead="Check who may write there") from error
+            raise IndexFault(
+                f"cannot use {self.path}", why=str(error), instead="Check who may write there, and what room is left"
+            ) from error
         except sqlite3.DatabaseError as error:
             raise IndexFault(f"{self.path} is damaged", why=str(error), instead="Restore a copy of it") from error
         finally:

@@ -114,7 +114,9 @@ class KeptPresets:
             with _opened(self.path) as connection:
                 yield connection
         except sqlite3.Error as error:
-            raise IndexFault(f"cannot use {self.path}", why=str(error), instead="Check who may write there") from error
+            raise IndexFault(
+                f"cannot use {self.path}", why=str(error), instead="Check who may write there, and what room is left"
+            ) from error
 
 
 class PassingPresets:
