@@ -12,18 +12,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.account import Account, account, points_needed
+from unembed.attention.updates import HeadUpdate, head_updates
 from unembed.errors import InvalidInput, several, string, whole
-from unembed.lens import Reading, final_scale, joined, logit_direction, logits_of, read
+from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.memories.events import Event, events_of, moves_of
-from unembed.memories.sub_updates import Dominant, dominant, token_scores
-from unembed.memories.values import Values
+from unembed.memories.listed import SubUpdate, listed
+from unembed.memories.sub_updates import Dominant, dominant
 from unembed.models.decoder import Decoder
 from unembed.names import POINTS, STREAM_POINTS
 from unembed.results import Passport
 from unembed.results.shown import Shown
 from unembed.stream.edits import Edit
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
-from unembed.stream.writers import attention_branch
 
 _TOP = 10
 
@@ -54,48 +54,6 @@ class Readings:
     def probabilities(self) -> Float[Tensor, "layer pos k"]:
         """Their probabilities."""
         return self.reading.probabilities
-
-
-@dataclass(frozen=True)
-class SubUpdate:
-    """One term m_i v_i of an FFN update."""
-
-    layer: int
-    index: int
-    coefficient: float
-    norm: float
-    """The length of the value."""
-    contribution: float
-    """|coefficient| * norm: how far the stream is moved, before a norm that follows the FFN."""
-    share: float
-    """Contribution over the sum of the layer's contributions."""
-    score: float | None
-    """What it adds to the chosen token's logit (basis frozen), if one was chosen."""
-    top_tokens: list[str]
-    """Tokens that the value promotes most; a negative coefficient turns the value round."""
-    bottom_tokens: list[str]
-
-    @property
-    def promoted(self) -> list[str]:
-        """The tokens this sub-update pushes up, whatever the sign of its coefficient."""
-        return self.top_tokens if self.coefficient >= 0 else self.bottom_tokens
-
-
-@dataclass(frozen=True)
-class HeadUpdate:
-    """What one head adds to the stream at a position."""
-
-    layer: int
-    index: int
-    norm: float
-    """The length of what it adds, in stream units."""
-    share: float
-    """Its length over the sum of the lengths of the layer's heads."""
-    score: float | None
-    """What it adds to the chosen token's logit (basis frozen), if one was chosen."""
-    top_tokens: list[str]
-    """Tokens that what it adds promotes most (basis raw)."""
-    bottom_tokens: list[str]
 
 
 class Trace(Shown):
@@ -400,39 +358,8 @@ class Trace(Shown):
             Unsupported: the model has no memories.
             OutOfRange: no such layer or position.
         """
-        lm = self.lm
-        if not (layers := [lm.layer(n) for n in several("layers", layers)]):
-            return []
-        for n in layers:
-            lm.feed_forward(n)
-        top = whole("top", top)
         column = position_of(self.run, position)
-        target = None if token is None else lm.single_token(token)
-        found = [dominant(self.run.at("coefficients", n)[0, column], lm.weights.W_out[n], top) for n in layers]
-        values = Values(lm)
-        ends = values.ends(
-            [(n, one.index.tolist()) for n, one in zip(layers, found, strict=True)], k, hide_unlearned=hide_unlearned
-        )
-        rows = []
-        for n, one, (promoted, suppressed) in zip(layers, found, ends, strict=True):
-            scores = None if target is None else token_scores(lm, self.run, n, column, target)
-            rows.append(
-                [
-                    SubUpdate(
-                        n,
-                        i,
-                        float(one.coefficient[j]),
-                        values.norm(n, i),
-                        float(one.contribution[j]),
-                        float(one.share[j]),
-                        None if scores is None else float(scores[i]),
-                        lm.token_strings(promoted[j]),
-                        lm.token_strings(suppressed[j]),
-                    )
-                    for j, i in enumerate(one.index.tolist())
-                ]
-            )
-        return rows
+        return listed(self.lm, self.run, layers, column, top, token, k=k, hide_unlearned=hide_unlearned)
 
     @cached_property
     def _events(self) -> list[Event]:
@@ -512,29 +439,9 @@ class Trace(Shown):
         Raises:
             OutOfRange: no such layer or position.
         """
-        lm, layer, column = self.lm, self.lm.layer(layer), position_of(self.run, position)
-        z = self.run_with(("z",)).at("z", layer)[0, column]
-        raw = torch.einsum("hd,hdm->hm", z, lm.weights.W_O[layer].to(z.dtype))
-        written = attention_branch(lm, layer, z).written(raw)
-        hidden = lm.unlearned if hide_unlearned else None
-        ends = [read(lm, end, k, basis="raw", hidden=hidden).ids for end in (written, -written)]
-        scores = None
-        if token is not None:
-            u = logit_direction(lm, lm.single_token(token)) / self.scale[column]
-            scores = (written.to(u.dtype) @ u).tolist()
-        sizes = written.float().norm(dim=-1)
-        shares = sizes / sizes.sum().clamp_min(1e-30)
-        return [
-            HeadUpdate(
-                layer,
-                h,
-                float(sizes[h]),
-                float(shares[h]),
-                None if scores is None else scores[h],
-                *(lm.token_strings(ids[h]) for ids in ends),
-            )
-            for h in sizes.argsort(descending=True).tolist()
-        ]
+        run, column = self.run_with(("z",)), position_of(self.run, position)
+        scale = self.scale[column]
+        return head_updates(self.lm, run, layer, column, token, scale, k=k, hide_unlearned=hide_unlearned)
 
     def account(
         self, token: str | int, position: int = -1, against: str | int | None = None, by: str = "component"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from unembed.trace import HeadUpdate
+from unembed.attention.updates import HeadUpdate
 
 SCHEMA_TRACE = "unembed.trace/1"
 SCHEMA_EXPLAIN = "unembed.explain/1"
