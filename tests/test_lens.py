@@ -11,7 +11,7 @@ from tests.conftest import tiny
 from tests.families import FAMILIES
 from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel
-from unembed.lens import final_scale, logit_direction, logits_of, read, top_k
+from unembed.lens import final_scale, logit_direction, logits_of, read, read_ends, top_k
 from unembed.stream.run import run
 
 
@@ -101,6 +101,27 @@ def test_hidden_tokens_leave_lists_but_not_the_total() -> None:
     left = read(lm, x, 3, hidden=hidden)
     assert not hidden[left.ids].any()
     torch.testing.assert_close(left.log_total, plain.log_total)
+
+
+def test_both_ends_are_the_lists_of_the_vectors_and_of_their_opposites(
+    any_lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = any_lm
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(9, lm.d_model, generator=generator, dtype=lm.dtype)
+    hidden = torch.rand(lm.d_vocab, generator=generator) < 0.2
+    for rows, columns in ((1024, 4096), (4, 7)):
+        monkeypatch.setattr("unembed.lens.ROWS", rows)
+        monkeypatch.setattr("unembed.lens.COLUMNS", columns)
+        for left_out in (None, hidden):
+            scores = (x @ lm.weights.W_U).detach()
+            found = read_ends(lm, x, 5, hidden=left_out)
+            for end, sign in zip(found, (1, -1), strict=True):
+                own = sign * scores
+                if left_out is not None:
+                    own = own.masked_fill(left_out, -torch.inf)
+                    assert not left_out[end].any()
+                assert torch.equal(own.gather(1, end), own.sort(dim=1, descending=True).values[:, :5])
 
 
 def test_frozen_without_a_scale_is_refused() -> None:

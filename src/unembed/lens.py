@@ -176,6 +176,36 @@ def read(
     return Reading(*columns)
 
 
+@torch.no_grad()
+def read_ends(
+    lm: Decoder, x: Float[Tensor, "row d_model"], top: int = 10, *, hidden: Bool[Tensor, " d_vocab"] | None = None
+) -> tuple[Int[Tensor, "row k"], Int[Tensor, "row k"]]:
+    """Top tokens of vectors and of their opposites in the raw basis, as `read` lists them, in one product for both.
+
+    Memory: ROWS * COLUMNS scores at a time beside the result.
+    """
+    top = min(whole("top", top), lm.d_vocab)
+    readout = _Readout.of(lm, "raw")
+    ends = []
+    for rows in x.split(ROWS):
+        values: tuple[list[Tensor], list[Tensor]] = ([], [])
+        ids: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for tokens in readout.columns():
+            scores = readout.scores(rows, tokens)
+            left_out = [] if hidden is None else hidden[tokens].nonzero()[:, 0].to(scores.device)
+            for end in (0, 1):
+                if end:
+                    scores.neg_()
+                if len(left_out):
+                    scores[:, left_out] = -torch.inf
+                best, at = top_k(scores, top)
+                values[end].append(best)
+                ids[end].append(at + tokens.start)
+        ends.append([torch.cat(ids[e], 1).gather(1, torch.cat(values[e], 1).topk(top, dim=1)[1]) for e in (0, 1)])
+    promoted, suppressed = (torch.cat(end) for end in zip(*ends, strict=True))
+    return promoted, suppressed
+
+
 @dataclass(frozen=True, eq=False)
 class _Readout:
     """How prepared vectors become scores, a range of tokens at a time."""

@@ -47,6 +47,28 @@ def test_long_work_takes_one_processor_and_leaves_the_models_alone(session) -> N
     assert torch.get_num_threads() == before
 
 
+def test_a_small_models_readings_take_one_processor_and_its_traces_all(session, monkeypatch) -> None:
+    def threads(on: str) -> int:
+        key = f"threads {on} {session._small}"
+        return int(asyncio.run(session.body(key, torch.get_num_threads, what="", client="", channel="", on=on)))
+
+    def kept() -> int:
+        return asyncio.run(session.worker.run(torch.get_num_threads, what="", client="", channel=""))
+
+    def with_three() -> int:
+        torch.set_num_threads(3)
+        return torch.get_num_threads()
+
+    before = kept()
+    try:
+        assert asyncio.run(session.worker.run(with_three, what="", client="", channel="")) == 3
+        assert (threads("reading"), threads("model"), kept()) == (1, 3, 3)
+        monkeypatch.setattr(session, "_small", False)
+        assert threads("reading") == 3
+    finally:
+        asyncio.run(session.worker.run(lambda: torch.set_num_threads(before), what="", client="", channel=""))
+
+
 def test_a_failure_beside_leaves_nothing_behind(session) -> None:
     def fail() -> None:
         raise ValueError

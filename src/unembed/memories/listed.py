@@ -76,23 +76,23 @@ def listed(
     top = whole("top", top)
     target = None if token is None else lm.single_token(token)
     found = [dominant(run.at("coefficients", n)[0, position], lm.weights.W_out[n], top) for n in layers]
-    values = Values(lm)
-    ends = values.ends(
+    ends = Values(lm).ends(
         [(n, one.index.tolist()) for n, one in zip(layers, found, strict=True)], k, hide_unlearned=hide_unlearned
     )
     rows = []
     for n, one, (promoted, suppressed) in zip(layers, found, ends, strict=True):
-        scores = None if target is None else token_scores(lm, run, n, position, target)
+        scores = None if target is None else token_scores(lm, run, n, position, target, index=one.index).tolist()
+        norms = lm.weights.W_out[n][one.index].norm(dim=-1).tolist()
         rows.append(
             [
                 SubUpdate(
                     n,
                     i,
                     float(one.coefficient[j]),
-                    values.norm(n, i),
+                    norms[j],
                     float(one.contribution[j]),
                     float(one.share[j]),
-                    None if scores is None else float(scores[i]),
+                    None if scores is None else scores[j],
                     lm.token_strings(promoted[j]),
                     lm.token_strings(suppressed[j]),
                 )

@@ -54,8 +54,14 @@ def dominant(
 
 @torch.no_grad()
 def token_scores(
-    lm: Decoder, seen: Run, layer: int, column: int, token: int, basis: str = "frozen"
-) -> Float[Tensor, " d_mlp"]:
+    lm: Decoder,
+    seen: Run,
+    layer: int,
+    column: int,
+    token: int,
+    basis: str = "frozen",
+    index: Int[Tensor, " memory"] | None = None,
+) -> Float[Tensor, " memory"]:
     """The score that each sub-update of a position adds to a token.
 
     Args:
@@ -65,9 +71,10 @@ def token_scores(
         column: the position, as a column of the run's tensors.
         token: the token.
         basis: "raw" for e_w . m_i v_i as in the paper; "frozen" for its share of the logit, through both norms.
+        index: the memories to score; all when None.
 
     Returns:
-        Scores that add up, with the bias, to the FFN update's own score.
+        Scores; those of all memories add up, with the bias, to the FFN update's own score.
 
     Source: Geva et al. 2022, Eq. 2.
     """
@@ -78,4 +85,5 @@ def token_scores(
     else:
         u = logit_direction(lm, token) / final_scale(lm, seen.at("resid_post", lm.n_layers - 1)[0, column])
     wide = torch.promote_types(m.dtype, torch.float32)
-    return m.to(wide) * (lm.weights.W_out[layer].to(wide) @ branch.direction(u.to(wide))) * branch.factor
+    of = slice(None) if index is None else index
+    return m[of].to(wide) * (lm.weights.W_out[layer][of].to(wide) @ branch.direction(u.to(wide))) * branch.factor

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unembed.errors import InvalidInput, whole
-from unembed.lens import COLUMNS, ROWS, read, top_k
+from unembed.lens import COLUMNS, ROWS, read, read_ends, top_k
 from unembed.models.decoder import Decoder
 from unembed.models.opened import opened
 
@@ -181,17 +181,16 @@ class Values:
     ) -> list[tuple[Int[Tensor, "value k"], Int[Tensor, "value k"]]]:
         """For layers and indices of each: ids of the tokens promoted most and suppressed most (basis raw).
 
-        One pass through W_U for all of them and both ends: for few vectors, reading W_U is what costs.
+        One product with W_U for all of them and both ends.
         """
         lm = self._lm
         for layer, index in memories:
             for i in index:
                 lm.memory(layer, i)
         rows = [written_values(lm, lm.layer(n), torch.as_tensor(index, device=lm.device)) for n, index in memories]
-        vectors = torch.cat(rows)
-        found = _top(lm, torch.cat([vectors, -vectors]), k, "raw", False, lm.unlearned if hide_unlearned else None)[1]
+        found = read_ends(lm, torch.cat(rows), k, hidden=lm.unlearned if hide_unlearned else None)
         sizes = [len(row) for row in rows]
-        return list(zip(*(end.split(sizes) for end in found.tensor_split(2)), strict=True))
+        return list(zip(*(end.split(sizes) for end in found), strict=True))
 
     def top_tokens(
         self,

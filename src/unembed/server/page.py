@@ -7,6 +7,7 @@ import hashlib
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import rcssmin
 import rjsmin
@@ -43,7 +44,8 @@ def style() -> str:
 def add_page(app: FastAPI) -> None:
     """Serve the page and its files, whose addresses hold the version."""
     root = f"/static/{__version__}"
-    page = _text("index.html").replace("{{version}}", __version__)
+    # In the page itself: a browser asks for the icon anew at every change of the address, while the model works.
+    page = _text("index.html").replace("{{version}}", __version__).replace("{{icon}}", quote(_text("icon.svg").strip()))
     files = {f"{root}/js/page.js": (script(), "text/javascript"), f"{root}/page.css": (style(), "text/css")}
 
     @app.get("/", include_in_schema=False)

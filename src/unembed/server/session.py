@@ -9,8 +9,9 @@ import json
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -19,12 +20,15 @@ from unembed.errors import IndexFault, InvalidInput
 from unembed.server.answers import Cache, encoded
 from unembed.server.worker import Worker, replaced
 
-On = Literal["model", "long", "files"]
+On = Literal["model", "reading", "long", "files"]
 
 MAX_PROMPT = 20_000
 """Characters of a prompt; its tokens are limited by the model's context."""
 MAX_TRACES = 24
 MAX_EDITS = 64
+SMALL = 2**22
+"""Entries of W_U up to which a few vectors are read on one processor: several would be done hardly sooner, and the page
+that draws on the same machine would wait for them."""
 TRIMMED = 16
 """Traces after which freed memory is given back."""
 
@@ -36,6 +40,7 @@ class Session:
         """Open all; `own_thread`: start a thread for the model, rather than have the caller run `worker.work`."""
         self.lm, self.index, self.index_name = lm, index, index_name
         self.worker, self.cache = Worker(), Cache()
+        self._small = lm.d_model * lm.d_vocab <= SMALL
         # Long work that seldom needs the model, and reading files: neither makes a trace wait. One processor each.
         self._long = ThreadPoolExecutor(
             1, thread_name_prefix="unembed-long", initializer=torch.set_num_threads, initargs=(1,)
@@ -120,12 +125,19 @@ class Session:
             what: how the status calls it.
             client: which page asks.
             channel: newest wins within the client and the channel.
-            on: "model": the model's thread; "long": beside it, one at a time; "files": only files are read.
+            on: "model": the model's thread; "reading": there too, a few vectors in the vocabulary; "long": beside it,
+                one at a time; "files": only files are read.
         """
         found = self.cache.get(key)
         if found is None:
-            if on == "model":
-                found = await self.worker.run(lambda: encoded(work()), what=what, client=client, channel=channel)
+            if on in ("model", "reading"):
+                with_less = _one_processor if on == "reading" and self._small else nullcontext
+
+                def made() -> bytes:
+                    with with_less():
+                        return encoded(work())
+
+                found = await self.worker.run(made, what=what, client=client, channel=channel)
             else:
                 found = await self.beside(self._unless_replaced(lambda: encoded(work()), (client, channel)), on)
             self.cache.put(key, found)
@@ -159,6 +171,17 @@ class Session:
         self.worker.stop()
         for pool in (self._long, self._files):
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _one_processor() -> Iterator[None]:
+    """While inside, torch works on the calling thread alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _give_back() -> None:

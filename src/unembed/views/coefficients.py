@@ -20,8 +20,9 @@ _MOST, _LEAST, _WORK = 4096, 256, 1e11
 """Tokens of a sample: as many as cost so many multiplications in the blocks, within these bounds."""
 _BANDS = (1.0, 0.5, 0.25, 0.1, 0.0)
 """Bounds of the bands, as shares of the corpus's largest coefficient."""
-_LAYERS = 2
-"""Layers whose samples are kept: at most 4,096 tokens times the layer's memories, in float32, each."""
+_KEPT = 2**27
+"""Bytes of samples that are kept, and at least two layers of an index: of a small model all, so that going through its
+memories runs the model once a layer."""
 _SAMPLES: WeakKeyDictionary[Any, OrderedDict[int, Any]] = WeakKeyDictionary()
 _SHOWN = 4
 """Contexts of a band."""
@@ -111,11 +112,11 @@ class _Sample:
 
 
 def _sampled(lm: Any, held: Any, layer: int) -> _Sample:
-    """The sample of a layer; the last two are kept, for one run of the model gives all memories of a layer."""
+    """The sample of a layer; the last ones are kept, for one run of the model gives all memories of a layer."""
     kept = _SAMPLES.setdefault(held, OrderedDict())
     if layer not in kept:  # of one model: an index is read with no other
         kept[layer] = _read(lm, held, layer)
-        while len(kept) > _LAYERS:
+        while len(kept) > 2 and sum(one.coefficients.nbytes for one in kept.values()) > _KEPT:
             kept.popitem(last=False)
     return kept[layer]
 

@@ -286,7 +286,7 @@ def _sub_updates(
         parts = [_sub_updates(trace, one, position, memories, target, asked, index) for one in each]
         return {n: rows for part in parts for n, rows in part.items()}
     return {
-        n: [SubUpdateView(**dataclasses.asdict(row), trigger=_trigger(index, row)) for row in rows]
+        n: [SubUpdateView(**vars(row), trigger=_trigger(index, row)) for row in rows]
         for n, rows in zip(layers, found, strict=True)
     }
 

@@ -50,10 +50,10 @@ def router(session: Session) -> APIRouter:
         """The tokens at both ends of a value, as `unembed value L I --json` lists them."""
         key = f"memory {layer} {index} {top} {hide_unlearned}"
 
-        def work() -> dict[str, Any]:
-            return memory_view(session.lm, layer, index, top, hide_unlearned=hide_unlearned).to_dict()
+        def work() -> MemoryView:
+            return memory_view(session.lm, layer, index, top, hide_unlearned=hide_unlearned)
 
-        body = await session.body(key, work, what="reading a value", client=client, channel="memory")
+        body = await session.body(key, work, what="reading a value", client=client, channel="memory", on="reading")
         return tagged(request, body)
 
     @routes.get("/memories/search", responses={200: {"model": Search}})
@@ -66,7 +66,7 @@ def router(session: Session) -> APIRouter:
         """Memories by words they promote or suppress, by words of their triggers, by name; see `views.search`."""
         body = await session.body(
             f"search {q} {top} {session.labelled}",
-            lambda: search(session.lm, session.index, q, top).to_dict(),
+            lambda: search(session.lm, session.index, q, top),
             what="searching memories",
             client=client,
             channel="search",
@@ -119,8 +119,8 @@ def router(session: Session) -> APIRouter:
         """The key's triggers token by token, each with the coefficient it had there."""
         held = session.need_index()
 
-        def work() -> dict[str, Any]:
-            return contexts_view(session.lm, held, layer, index, top, pole).to_dict()
+        def work() -> ContextsView:
+            return contexts_view(session.lm, held, layer, index, top, pole)
 
         key = f"contexts {layer} {index} {top} {pole}"
         return tagged(
@@ -135,8 +135,8 @@ def router(session: Session) -> APIRouter:
         """How large the coefficient is over the index's corpus: statistics; of a sample a histogram and bands."""
         held = session.need_index()
 
-        def work() -> dict[str, Any]:
-            return coefficients_view(session.lm, held, layer, index).to_dict()
+        def work() -> CoefficientsView:
+            return coefficients_view(session.lm, held, layer, index)
 
         key = f"coefficients {layer} {index}"
         body = await session.body(key, work, what="sampling coefficients", client=client, channel="sample", on="long")

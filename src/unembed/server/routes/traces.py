@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from unembed.server import asked as a
 from unembed.server.answers import encoded, lines, tagged
-from unembed.server.session import MAX_PROMPT, Session
+from unembed.server.session import MAX_PROMPT, On, Session
 from unembed.views.emergence import Emergence, emergence, emerging, spread, trajectories
 from unembed.views.trace_gather import Asked, explain_view, trace_view
 from unembed.views.trace_view import TraceView
@@ -21,8 +21,10 @@ def router(session: Session) -> APIRouter:
     """The routes, over what is open."""
     routes = APIRouter(tags=["trace"])
 
-    async def answer(request: Request, client: str, channel: str, key: str, what: str, work: Any) -> Response:
-        return tagged(request, await session.body(key, work, what=what, client=client, channel=channel))
+    async def answer(
+        request: Request, client: str, channel: str, key: str, what: str, work: Any, on: On = "model"
+    ) -> Response:
+        return tagged(request, await session.body(key, work, what=what, client=client, channel=channel, on=on))
 
     @routes.get("/tokenize")
     async def tokenize(
@@ -109,7 +111,7 @@ def router(session: Session) -> APIRouter:
             asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
             return _position(session, asked, None, memories, token)
 
-        return await answer(request, client, "position", key, "reading a position", work)
+        return await answer(request, client, "position", key, "reading a position", work, "reading")
 
     @routes.get("/traces/{trace_id}/layers/{layer}", responses={200: {"model": TraceView}})
     async def get_layer(
@@ -136,7 +138,7 @@ def router(session: Session) -> APIRouter:
             asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
             return _position(session, asked, layer, memories, token, heads)
 
-        return await answer(request, client, "layer", key, "reading a layer", work)
+        return await answer(request, client, "layer", key, "reading a layer", work, "reading")
 
     @routes.get("/traces/{trace_id}/account", responses={200: {"model": TraceView}})
     async def get_account(
@@ -162,7 +164,7 @@ def router(session: Session) -> APIRouter:
             )
             return view
 
-        return await answer(request, client, "account", key, "accounting for a logit", work)
+        return await answer(request, client, "account", key, "accounting for a logit", work, "reading")
 
     @routes.get("/traces/{trace_id}/trajectories")
     async def get_trajectories(
@@ -183,7 +185,7 @@ def router(session: Session) -> APIRouter:
             return trajectories(session.tracing(prompt, edits), ids, position)
 
         key = f"trajectories {trace_id} {token} {position}"
-        return await answer(request, client, "trajectories", key, "following tokens", work)
+        return await answer(request, client, "trajectories", key, "following tokens", work, "reading")
 
     return routes
 

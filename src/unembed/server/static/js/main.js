@@ -139,7 +139,8 @@ function draw() {
   let trouble = null;
   let busy = [];
   let soon = 0;
-  const tell = () => fill(status,
+  let drawn = [];
+  const tell = () => differ(drawn, (drawn = [busy[0], trouble]), 0, 1) && fill(status,
     busy.length > 0 && [h("span", { class: "run" }, `◌ ${busy[0]} …`), button("Cancel", () => api.cancel(), { class: "quiet" })],
     trouble ? [h("span", { class: "bad" }, [trouble.message, trouble.why, trouble.fix].filter(Boolean).join(". ")), button("Copy details", () => navigator.clipboard?.writeText(JSON.stringify({ ...trouble, message: trouble.message })), { class: "quiet" }), button("Dismiss", () => ((trouble = null), tell()), { class: "quiet" })] : !busy.length && "Ready",
     h("span", { class: "spacer" }), h("span", {}, "Press ", h("kbd", {}, "?"), " for keys"));
