@@ -73,7 +73,7 @@ function tell(before) {
 function reread() {
   const before = current;
   current = read();
-  tell(before);
+  if (differ(current, before, "screen", ...Object.keys(DEFAULTS)) || String(current.path) !== String(before.path)) tell(before);
 }
 
 addEventListener("popstate", reread);

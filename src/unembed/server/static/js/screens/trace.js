@@ -76,17 +76,19 @@ export function render(root, page) {
     const now = state();
     const text = prompt();
     const [drawn, whole] = ["trace", "whole trace"].map(timed);
-    if (document.activeElement !== box || !box.value) box.value = text;
     const settled = waiting(host);
+    // With the grid: a frame of its own would take time from the model.
+    const name = () => (document.activeElement !== box || !box.value) && box.value !== text && (box.value = text);
     t.spread = t.followed = null;
     try {
       const edits = activeEdits();
       const kept = !now.p && !edits.length && now.pos === "" && !now.t ? await api.example() : null;
       const [traced, before] = kept ? [kept.trace, null] : await Promise.all([
-        api.trace(text, edits, { on: (part) => partly(part) && drawn() }),
+        api.trace(text, edits, { on: (part) => (name(), partly(part) && drawn()) }),
         edits.length ? api.trace(text, [], { channel: "trace-plain" }) : null,
       ]);
       if (prompt() !== text) return;
+      name();
       example = kept; // not before its data are here or gone: the server does not know the trace of the example
       t.model = example ? example.model : page.model;
       t.data = traced;
@@ -105,6 +107,7 @@ export function render(root, page) {
       if (!now.p && !example) turn({ p: text });
     } catch (error) {
       if (error.code !== "superseded") {
+        name();
         failure(host, error, load);
         island = null;
         if (error.code === "invalid") await offerEnd(text);
@@ -312,7 +315,6 @@ export function render(root, page) {
       const differs = (...names) => differ(now, before, ...names);
       if (asksAnew(now, before)) {
         pop.hide();
-        box.value = prompt();
         return load();
       }
       if (!t.data) return;
