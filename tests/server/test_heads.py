@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import unembed
 from unembed.attention.contributions import POINTS, contribution_norms
-from unembed.views.head_examples import HeadExamples, head_examples
+from unembed.views.head_examples import HeadExamples, Progress, head_examples
 
 PROMPT = "The first month of the year is"
 LINES = [
@@ -132,6 +136,33 @@ def test_examples_are_where_the_head_carries_most_in_each_window(indexed, wren, 
     assert progress == [] and other["head"] == 7
     best = max(largest(wren, line, 3, 7)[0] for line in LINES)
     assert other["examples"][0]["value"] == pytest.approx(best, rel=1e-4)
+
+
+def test_a_newer_search_for_examples_ends_the_one_under_way(indexed, monkeypatch):
+    begun, ended = threading.Event(), threading.Event()
+
+    def endless(lm, index, layer, windows, length):
+        if layer != 1:
+            yield from head_examples(lm, index, layer, windows, length)
+            return
+        try:
+            for done in itertools.count(1):
+                begun.set()
+                yield Progress(done, done + 1)
+                time.sleep(0.002)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr("unembed.server.routes.heads.head_examples", endless)
+    headers = {"x-client": "a page examples"}
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(indexed.post, "/api/v1/heads/1/0/examples", json={}, headers=headers)
+        assert begun.wait(20)
+        newer = indexed.post("/api/v1/heads/2/0/examples", json={}, headers=headers)
+        assert newer.text.splitlines()[-1] == '{"kind":"done"}'
+        assert ended.wait(20)
+        last = json.loads(first.result(20).text.splitlines()[-1])
+    assert (last["kind"], last["code"]) == ("error", "superseded")
 
 
 def test_an_example_as_a_prompt_gives_its_number(client, wren):
