@@ -1,4 +1,4 @@
-"""On a disk that is really full a build ends with one line, and goes on to the same bytes when there is room."""
+"""On a disk that is really full: builds end with one line and go on to the same bytes, labels are kept whole or not."""
 
 from __future__ import annotations
 
@@ -38,3 +38,17 @@ def test_room_that_comes_little_by_little(built: Index, folders: dict[str, Path]
         assert "Make room" in error and "\n" not in error
     assert not any(one["left"] or one["unsound"] for one in rounds)
     assert contents(tmp_path / "disk.copy/index") == contents(built.path)
+
+
+@pytest.mark.skipif(not own_mounts(), reason="this system lets nobody mount a small disk")
+def test_labels_are_kept_whole_or_not_and_read_on_any_disk(built: Index, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    program = (sys.executable, "-m", "tests.index.full_disk_labels", str(tmp_path / "disk"), str(built.path))
+    done = subprocess.run((*_APART, *program), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    room, full, read_only, again = (json.loads(line) for line in done.stdout.splitlines())
+    assert (room["error"], again["error"]) == (None, None)
+    assert "disk is full" in full["error"] and "readonly" in read_only["error"]
+    assert all("Check who may write there" in one["error"] for one in (full, read_only))
+    assert [one["labels"] for one in (room, full, read_only, again)] == [4, 4, 4, 8]
+    assert all(one["in_sql"] == one["labels"] for one in (room, full, read_only, again))

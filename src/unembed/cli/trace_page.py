@@ -184,7 +184,7 @@ def _sub_updates(view: TraceView) -> str:
 
 
 def _sub_update(update: SubUpdateView, scale: Scale, is_first: bool, has_triggers: bool) -> str:
-    tokens = " ".join(visible_html(token) for token in update.pushed_tokens)
+    tokens = " ".join(visible_html(token) for token in update.promoted)
     score = "" if update.score is None else signed(update.score)
     return (
         f"<tr{' class=new' if is_first else ''}><td class='id'>{update.layer}.{update.index}</td>"

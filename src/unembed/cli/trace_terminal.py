@@ -189,7 +189,7 @@ def _sub_updates(view: TraceView, width: int, plain: bool) -> Any:
 def _pushed(update: SubUpdateView, room: int) -> Text:
     """As many of the tokens as the room holds, whole."""
     shown = Text()
-    for token in update.pushed_tokens:
+    for token in update.promoted:
         next_token = _token(token)
         if shown and cell_len(shown.plain) + 1 + cell_len(next_token.plain) > room:
             break

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from unembed.attention.updates import HeadUpdate
+from unembed.memories.listed import SubUpdate
 
 SCHEMA_TRACE = "unembed.trace/1"
 SCHEMA_EXPLAIN = "unembed.explain/1"
@@ -79,18 +80,9 @@ class TriggerView:
 
 
 @dataclass(frozen=True)
-class SubUpdateView:
-    """One memory's part of a layer's FFN update at the position looked at."""
+class SubUpdateView(SubUpdate):
+    """One memory's part of a layer's FFN update at the position looked at, and what sets it off."""
 
-    layer: int
-    index: int
-    coefficient: float
-    norm: float
-    contribution: float
-    share: float
-    score: float | None
-    top_tokens: list[str]
-    bottom_tokens: list[str]
     trigger: TriggerView | None = None
     """Where its key fires most, on the side of zero that the coefficient is; None without an index."""
 
@@ -98,11 +90,6 @@ class SubUpdateView:
     def signed_share(self) -> float:
         """The share, negative where the coefficient is."""
         return -self.share if self.coefficient < 0 else self.share
-
-    @property
-    def pushed_tokens(self) -> list[str]:
-        """What this sub-update raises most: the value's lowest tokens when its coefficient is negative."""
-        return self.bottom_tokens if self.coefficient < 0 else self.top_tokens
 
 
 @dataclass(frozen=True)
