@@ -154,11 +154,11 @@ def test_a_newer_search_for_examples_ends_the_one_under_way(indexed, monkeypatch
             ended.set()
 
     monkeypatch.setattr("unembed.server.routes.heads.head_examples", endless)
-    headers = {"x-client": "a page examples"}
+    headers = {"x-client": "a page examples"}  # and numbers of windows for which no answer is kept
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(indexed.post, "/api/v1/heads/1/0/examples", json={}, headers=headers)
+        first = pool.submit(indexed.post, "/api/v1/heads/1/0/examples", json={"windows": 9}, headers=headers)
         assert begun.wait(20)
-        newer = indexed.post("/api/v1/heads/2/0/examples", json={}, headers=headers)
+        newer = indexed.post("/api/v1/heads/2/0/examples", json={"windows": 7}, headers=headers)
         assert newer.text.splitlines()[-1] == '{"kind":"done"}'
         assert ended.wait(20)
         last = json.loads(first.result(20).text.splitlines()[-1])
