@@ -300,3 +300,17 @@ def test_the_inspector_stands_alone_with_the_same_selection(opened, width):
     inspector(alone).get_by_role("link", name="Whole screen").click()
     expect(grid(alone)).to_be_visible()
     expect(inspector(alone).get_by_role("heading", name="Layer 3, FFN")).to_be_visible()
+
+
+def test_going_back_brings_the_prompt_back_into_the_box_that_was_typed_in(opened):
+    page = opened("#/trace?p=The first month")
+    box = page.get_by_role("textbox", name="Prompt", exact=True)
+    expect(box).to_have_value("The first month")
+    expect(page.locator(".grid-token")).to_have_count(3)
+    box.fill("She put the book on")
+    box.press("Enter")
+    expect(page.locator(".grid-token").first).to_contain_text("She")
+    box.focus()
+    page.go_back()
+    expect(box).to_have_value("The first month")
+    expect(page.locator(".grid-token")).to_have_count(3)

@@ -72,13 +72,15 @@ export function render(root, page) {
     if (state().p === box.value && t.data?.prompt === box.value) load();
   }
 
-  async function load() {
+  /** `anew`: the address asks for another trace, whatever stands in the box. */
+  async function load({ anew } = {}) {
     const now = state();
     const text = prompt();
     const [drawn, whole] = ["trace", "whole trace"].map(timed);
     const settled = waiting(host);
     // With the grid: a frame of its own would take time from the model.
-    const name = () => (document.activeElement !== box || !box.value) && box.value !== text && (box.value = text);
+    const was = box.value;
+    const name = () => box.value === was && was !== text && (anew || document.activeElement !== box || !was) && (box.value = text);
     t.spread = t.followed = null;
     try {
       const edits = activeEdits();
@@ -315,7 +317,7 @@ export function render(root, page) {
       const differs = (...names) => differ(now, before, ...names);
       if (asksAnew(now, before)) {
         pop.hide();
-        return load();
+        return load({ anew: true });
       }
       if (!t.data) return;
       if (differs("alone")) {
