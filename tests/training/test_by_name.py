@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import unembed
 from unembed.cli.commands import app
 from unembed.errors import InvalidInput
 from unembed.training.by_name import train
+from unembed.training.wikilm_mini import Mini
 
 
 def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
@@ -31,3 +33,32 @@ def test_what_the_command_leaves_opens(tmp_path: Path) -> None:
     assert folder == str(tmp_path / "wikilm-mini")
     lm = unembed.load(folder)
     assert lm.trace("The river").account(7).error < 1e-4
+
+
+def test_another_size_is_named_after_it_and_narrows_the_rate(tmp_path: Path) -> None:
+    command = ["train", "wikilm-mini", "--until", "1", "--layers", "2", "--width", "64", "--bfloat16"]
+    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.stderr
+    lm = unembed.load(done.stdout.strip())
+    assert lm.name == "wikilm-mini-2x64"
+    assert (lm.n_layers, lm.d_model, lm.d_mlp, lm.n_heads) == (2, 64, 256, 2)
+    assert lm.weights.W_U.dtype == torch.float32  # bfloat16 is for the products only
+    assert Mini().sized(6, 192) == Mini()
+    assert Mini().sized(8, 768).lr == pytest.approx(Mini().lr / 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("wikilm-mini", {"width": 100}, "multiple of 32"),
+        ("wikilm-mini", {"width": 288}, "multiple of 64"),
+        ("wikilm-mini", {"layers": 0}, "at least 1"),
+        ("wikilm-mini", {"steps": 0}, "at least 1"),
+        ("wren", {"layers": 4}, "its recipe is fixed"),
+        ("attn-1l", {"bfloat16": True}, "its recipe is fixed"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(tmp_path: Path, name: str, options: dict, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        train(name, corpus=None, out=tmp_path, **options)
+    assert not list(tmp_path.iterdir())

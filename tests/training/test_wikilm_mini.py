@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,3 +109,15 @@ def test_running_text_is_read_as_wikitext_writes_it_and_some_is_held_back(tmp_pa
     shipped = text_of(None)
     assert " = Homarus gammarus = " in shipped.lines and any(" @-@ " in line for line in shipped.lines)
     assert len(shipped.held_back) == (len(shipped.lines) + len(shipped.held_back)) // 80
+
+
+def test_products_in_bfloat16_learn_as_well(tmp_path: Path) -> None:
+    losses = []
+    for bfloat16 in (False, True):
+        folder = train(TEXT, tmp_path / str(bfloat16), replace(SMALL, bfloat16=bfloat16))
+        *curve, _ = [json.loads(line) for line in (folder / "loss.jsonl").read_text().splitlines()]
+        losses.append([row["loss"] for row in curve])
+    exact, rounded = losses
+    assert rounded != exact  # it is on
+    assert rounded[-1] == pytest.approx(exact[-1], abs=0.1)
+    assert rounded[-1] < rounded[0] - 0.3

@@ -61,7 +61,7 @@ class AdaptiveEmbedding(nn.Module):
             chosen = (ids >= start) & (ids < end)
             if bool(chosen.any()):
                 band = self.band(number)
-                out[chosen] = band.projection(band.words(ids[chosen] - start))
+                out[chosen] = band.projection(band.words(ids[chosen] - start)).to(out.dtype)
         return out
 
     @property
