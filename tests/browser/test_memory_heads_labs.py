@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 
 import pytest
 from playwright.sync_api import expect
@@ -130,6 +131,33 @@ def test_a_label_has_tags_a_verdict_and_a_note(opened, index):
     expect(region.locator(".tag")).to_have_text(["time", "year"])
     notes = next(row for row in index.labels(2, 77).rows() if row["author"] == "fay")["notes"]
     assert notes == {"tags": ["time", "year"], "verdict": "mixed", "note": "seen <b>often</b>"}
+
+
+def test_grouping_tells_how_far_it_is_and_can_be_called_off(opened, monkeypatch):
+    ended = list[BaseException]()
+
+    def slow(_lm, _n_clusters, progress):
+        try:
+            for done in range(1, 10_000):
+                time.sleep(0.01)
+                progress(done, 10_000)
+        except BaseException as error:
+            ended.append(error)
+            raise
+
+    monkeypatch.setattr("unembed.views.cluster.cluster_values", slow)
+    page = opened("#/memory?m=3.5")
+    region = page.get_by_role("region", name="Its cluster")
+    region.get_by_role("button", name="Group them").click()
+    expect(region.get_by_text(" of 10000 steps of grouping")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(region.get_by_role("button", name="Group them")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
+    for _ in range(100):
+        page.wait_for_timeout(50)
+        if ended:
+            break
+    assert [type(error).__name__ for error in ended] == ["Superseded"]
 
 
 def test_values_are_grouped_once_and_a_cluster_leads_to_its_members(opened, lm):
@@ -386,6 +414,7 @@ def test_a_concept_is_dialled_and_the_price_stands_beside(opened, served):
     page.get_by_role("button", name="Sample and score").click()
     table = page.get_by_role("table", name=re.compile("^Toxicity by"))
     expect(table).to_be_visible()
+    expect(table).not_to_contain_text("…")  # the price comes last
     base, changed = (row.get_by_role("cell").all_inner_texts()[1:] for row in table.get_by_role("row").all()[1:])
     assert base == changed and len(base) == 2
     expect(page.get_by_text("may be offensive")).to_be_visible()

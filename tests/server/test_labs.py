@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import unembed
@@ -40,14 +42,24 @@ def test_a_threshold_of_the_curve_gives_the_curves_numbers(client, method):
     assert 100 * (1 - sum(found["agrees"]) / len(saved)) == pytest.approx(row["disagreement"])
 
 
+def suppressed(client, asked):
+    """The lines of an answer: a pair for each prompt, then all of it."""
+    *found, end = map(json.loads, client.post("/api/v1/labs/suppress", json=asked).text.splitlines())
+    assert end == {"kind": "done"} and found[-1]["kind"] == "suppressed"
+    return found
+
+
 def test_suppression_shows_the_price_beside_the_benefit(client):
     same = {"action": "scale", "layer": 3, "index": 5, "value": 1.0}
     asked = {"prompt": PROMPT, "edits": [same], "samples": 2, "max_new_tokens": 5, "cost_tokens": 128}
-    found = client.post("/api/v1/labs/suppress", json=asked).json()
+    pair, found = suppressed(client, asked)
     (one,) = found["prompts"]
     assert one["plain"] == one["edited"] and len(one["plain"]) == 2
     assert found["perplexity_plain"] == pytest.approx(found["perplexity_edited"], rel=1e-6)
-    assert client.post("/api/v1/labs/suppress", json={**asked, "edits": []}).status_code == 422
+    assert pair == {"kind": "pair", "scorer": found["scorer"], "cost_tokens": 128, **one}
+    assert suppressed(client, asked) == [found], "what was found is kept"
+    refused = client.post("/api/v1/labs/suppress", json={**asked, "edits": []}).text.splitlines()
+    assert [(line["kind"], line["code"]) for line in map(json.loads, refused)] == [("error", "invalid")]
 
 
 def test_several_prompts_have_one_price(client, wren):
@@ -55,7 +67,8 @@ def test_several_prompts_have_one_price(client, wren):
 
     edit = {"action": "set", "layer": 3, "index": 5, "value": 30.0}
     asked = {"prompt": PROMPT, "further": ["She said that"], "edits": [edit], "samples": 2, "max_new_tokens": 5}
-    found = client.post("/api/v1/labs/suppress", json={**asked, "cost_tokens": 128}).json()
+    *pairs, found = suppressed(client, {**asked, "cost_tokens": 128})
+    assert [one["prompt"] for one in pairs] == [PROMPT, "She said that"]
     assert [one["prompt"] for one in found["prompts"]] == [PROMPT, "She said that"]
     edits = [unembed.set_coefficient(3, 5, 30.0)]
     own = steering.steer(wren, "She said that", edits, max_new_tokens=5, seed=0, samples=2)

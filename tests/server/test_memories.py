@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +17,7 @@ from tests.server.conftest import TOKEN
 from unembed.memories.suppressing import values_scoring
 from unembed.server.app import create
 from unembed.server.session import Session
+from unembed.server.worker import Superseded
 from unembed.views.cluster import FILE, stored_clusters
 from unembed.views.search import understand
 
@@ -158,7 +164,11 @@ def test_a_cluster_is_the_librarys_and_outlives_the_server(served, wren, own_ind
     before = page.get("/api/v1/memories/3/5/cluster").json()
     assert before["cluster"] is None and before["size"] == 0 and before["values"] == wren.n_layers * wren.d_mlp
     expected = unembed.cluster_values(wren, before["n_clusters"])
-    assert page.post("/api/v1/clusters").json() == {"n_clusters": expected.n_clusters}
+    *told, found, end = map(json.loads, page.post("/api/v1/clusters").text.splitlines())
+    assert found == {"kind": "clusters", "n_clusters": expected.n_clusters} and end == {"kind": "done"}
+    steps = [line["done"] for line in told]
+    assert steps == sorted(set(steps)) and 10 < len(steps) <= 101
+    assert steps[-1] == told[0]["of"] == 2 * before["values"] - 1
     monkeypatch.setattr("unembed.views.cluster.cluster_values", None)  # from here on nothing is grouped again
     for client in (page, served(own_index)):
         found = client.get("/api/v1/memories/3/5/cluster").json()
@@ -180,6 +190,36 @@ def test_a_cluster_is_the_librarys_and_outlives_the_server(served, wren, own_ind
         assert found["counted"] == len(members)
         for token, n in found["shared"]:
             assert n == sum(token in tokens for tokens in lists) > 1
+
+
+def test_a_newer_question_ends_the_grouping_under_way(served, own_index, monkeypatch):
+    begun, ended = threading.Event(), list[BaseException]()
+    grouped = unembed.cluster_values
+
+    def slow(lm, n_clusters, progress):
+        def told(done: int, of: int) -> None:
+            begun.set()
+            time.sleep(0.05)
+            progress(done, of)
+
+        try:
+            return grouped(lm, n_clusters, progress=told)
+        except BaseException as error:
+            ended.append(error)
+            raise
+
+    monkeypatch.setattr("unembed.views.cluster.cluster_values", slow)
+    page = served(own_index)
+    headers = {"x-client": "a page clusters"}
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(page.post, "/api/v1/clusters", headers=headers)
+        assert begun.wait(20)
+        monkeypatch.setattr("unembed.views.cluster.cluster_values", grouped)
+        newer = page.post("/api/v1/clusters", headers=headers)
+        last = json.loads(first.result(20).text.splitlines()[-1])
+    assert (last["kind"], last["code"]) == ("error", "superseded")
+    assert isinstance(ended[0], Superseded), "it ended on its way, not after"
+    assert newer.text.splitlines()[-1] == '{"kind":"done"}'
 
 
 def test_clusters_of_other_weights_or_a_spoilt_file_are_not_believed(served, wren, own_index):

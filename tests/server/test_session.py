@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
+import time
 
 import pytest
 import torch
@@ -75,4 +77,83 @@ def test_a_failure_beside_leaves_nothing_behind(session) -> None:
 
     with pytest.raises(ValueError):
         asyncio.run(session.body("fails", fail, what="", client="page", channel="slow", on="long"))
+    assert not session._newest
+
+
+class _Endless:
+    """Work that tells numbers for as long as it may."""
+
+    def __init__(self) -> None:
+        self.why: BaseException | None = None
+        self.ended = threading.Event()
+
+    def __call__(self, tell) -> None:
+        try:
+            for n in itertools.count():
+                tell(n if n % 2 == 0 else None)
+                time.sleep(0.001)
+        except BaseException as error:
+            self.why = error
+            raise
+        finally:
+            self.ended.set()
+
+
+def test_what_is_told_comes_in_order_and_then_ends(session) -> None:
+    async def ask() -> list[int]:
+        return [
+            n async for n in session.telling(lambda tell: [tell(n) for n in (3, None, 1, 2)], client="", channel="")
+        ]
+
+    assert asyncio.run(ask()) == [3, 1, 2]
+    assert not session._newest
+
+
+def test_work_ends_at_its_next_word_once_nobody_listens(session) -> None:
+    work = _Endless()
+
+    async def ask() -> list[int]:
+        telling, heard = session.telling(work, client="page", channel="long"), []
+        async for n in telling:
+            heard.append(n)
+            if len(heard) == 3:
+                await telling.aclose()
+        return heard
+
+    assert asyncio.run(ask()) == [0, 2, 4]
+    assert work.ended.wait(20) and isinstance(work.why, Superseded)
+    assert not session._newest
+
+
+def test_a_newer_question_ends_the_telling_and_one_that_waits_never_begins(session) -> None:
+    work, done = _Endless(), list[str]()
+
+    async def ask() -> list[object]:
+        async def heard(what) -> list[object]:
+            return [n async for n in session.telling(what, client="page", channel="long")]
+
+        first = asyncio.create_task(heard(work))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(heard(lambda _tell: done.append("second")))
+        third = asyncio.create_task(heard(lambda tell: tell(done.append("third") or "third")))
+        return list(await asyncio.gather(first, second, third, return_exceptions=True))
+
+    first, second, third = asyncio.run(ask())
+    assert isinstance(first, Superseded) and isinstance(work.why, Superseded)
+    assert isinstance(second, Superseded) and third == ["third"] and done == ["third"]
+
+
+def test_a_failure_on_the_way_is_the_questions_own(session) -> None:
+    def fail(tell) -> None:
+        tell("one")
+        raise ValueError("two")
+
+    async def ask() -> list[str]:
+        heard = []
+        with pytest.raises(ValueError, match="two"):
+            async for word in session.telling(fail, client="page", channel="long"):
+                heard.append(word)
+        return heard
+
+    assert asyncio.run(ask()) == ["one"]
     assert not session._newest

@@ -7,7 +7,7 @@ clusters of all values are cut from an average-linkage tree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,11 @@ LINKAGES = {"average": average_linkage, "complete": complete_linkage}
 
 
 def dendrogram(
-    vectors: Shaped[Tensor, "n d"] | Shaped[np.ndarray, "n d"], linkage: str = "average", metric: str = "cosine"
+    vectors: Shaped[Tensor, "n d"] | Shaped[np.ndarray, "n d"],
+    linkage: str = "average",
+    metric: str = "cosine",
+    *,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Dendrogram:
     """The whole tree of merges; cut it at any number of clusters.
 
@@ -38,6 +42,7 @@ def dendrogram(
         vectors: one vector per row.
         linkage: "average" in memory that grows with n, or "complete" on the full matrix (small sets).
         metric: "cosine" is the only one.
+        progress: called with steps done and steps in all; what it raises ends the work.
 
     Raises:
         InvalidInput: another linkage or metric, or vectors that are no finite matrix.
@@ -51,7 +56,7 @@ def dendrogram(
         rows = torch.as_tensor(vectors)
     except (TypeError, ValueError) as error:
         raise InvalidInput("vectors", why=str(error), instead="Give one row of numbers for each") from error
-    return LINKAGES[linkage](rows)
+    return LINKAGES[linkage](rows, progress=progress)
 
 
 def cluster(
@@ -185,7 +190,12 @@ def coherence(units: Float[Tensor, "member d"]) -> float | None:
 
 @torch.no_grad()
 def cluster_values(
-    lm: Decoder, n_clusters: int = 10_000, *, layers: Sequence[int] | None = None, linkage: str = "average"
+    lm: Decoder,
+    n_clusters: int = 10_000,
+    *,
+    layers: Sequence[int] | None = None,
+    linkage: str = "average",
+    progress: Callable[[int, int], None] | None = None,
 ) -> ValueClusters:
     """All values of a model in clusters of alike directions.
 
@@ -194,6 +204,7 @@ def cluster_values(
         n_clusters: how many clusters to cut the tree into; the papers use 10,000, 200 and, in LM-Debugger, 3,000.
         layers: which layers; all when None.
         linkage: "average", or "complete" for small models.
+        progress: called with steps done and steps in all; what it raises ends the work.
 
     Raises:
         OutOfRange: more clusters than values, or no such layer.
@@ -216,5 +227,5 @@ def cluster_values(
             why=f"{lm.name} has {len(memory)} values in these layers",
             instead=f"Ask for 1 to {len(memory)}, for example {max(1, len(memory) // 10)}",
         )
-    tree = dendrogram(torch.cat(values), linkage)
+    tree = dendrogram(torch.cat(values), linkage, progress=progress)
     return ValueClusters(lm, chosen, tree, memory, tree.cut(n_clusters), linkage)

@@ -6,6 +6,8 @@ only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,8 +20,12 @@ LARGEST_COMPLETE = 20_000
 """Most vectors for complete linkage: its matrix has n * n float32 entries."""
 
 
-def complete_linkage(vectors: Tensor) -> Dendrogram:
+def complete_linkage(vectors: Tensor, *, progress: Callable[[int, int], None] | None = None) -> Dendrogram:
     """The complete-linkage tree of vectors under cosine distance, by a nearest-neighbour chain on the full matrix.
+
+    Args:
+        vectors: (n, d), any float dtype, on any device.
+        progress: called with merges done and merges in all.
 
     Raises:
         Unsupported: more than `LARGEST_COMPLETE` vectors.
@@ -43,7 +49,9 @@ def complete_linkage(vectors: Tensor) -> Dendrogram:
     distance = (1 - kept @ kept.T).cpu().numpy()
     np.fill_diagonal(distance, np.inf)
     nodes, chain = roots.copy(), [0]
-    for _ in range(len(roots) - 1):
+    for merged in range(len(roots) - 1):
+        if progress is not None:
+            progress(merged, len(roots) - 1)
         if not chain:
             chain = [int(np.flatnonzero(nodes >= 0)[0])]
         while True:

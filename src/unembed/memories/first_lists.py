@@ -5,6 +5,8 @@ Each pair of rows is computed once, in square tiles, of which only the maxima of
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from jaxtyping import Float32
@@ -17,14 +19,16 @@ _CHOSEN, _PER_GROUP = 6, 8
 
 
 def first_lists(
-    means: Float32[Tensor, "n d"], group: int, tile: int, listed: int
+    means: Float32[Tensor, "n d"], group: int, tile: int, listed: int, progress: Callable[[int], None]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """So many candidates of all rows, their similarities, and bounds; each pair of rows computed once.
+
+    `progress` is called with the rows whose comparison would have cost as much as what is done.
 
     The largest similarity of a row to each group of `group` columns comes out of square tiles, used for their rows and
     for their columns. A row then looks inside its best groups only; the best of the others bounds the rest.
     """
-    maxima = _group_maxima(means, group, tile)
+    maxima = _group_maxima(means, group, tile, progress)
     n, n_groups = maxima.shape
     chosen = min(_CHOSEN, n_groups - 1)
     best, groups = maxima.topk(chosen + 1, dim=1)
@@ -66,7 +70,9 @@ def first_lists(
     return out_ids, out_values, bound.double().cpu().numpy()
 
 
-def _group_maxima(means: Float32[Tensor, "n d"], group: int, tile: int) -> Float32[Tensor, "n groups"]:
+def _group_maxima(
+    means: Float32[Tensor, "n d"], group: int, tile: int, progress: Callable[[int], None]
+) -> Float32[Tensor, "n groups"]:
     """The largest similarity of each row to each group of consecutive rows, itself left out."""
     n = len(means)
     out = torch.empty(n, -(-n // group), device=means.device)
@@ -83,6 +89,8 @@ def _group_maxima(means: Float32[Tensor, "n d"], group: int, tile: int) -> Float
             if i != j:
                 there = out[j : j + len(columns), i // group : -(-(i + len(rows)) // group)]
                 there.copy_(_maxima(scores, group, dim=0).T)
+        rest = max(n - i - tile, 0)
+        progress(round(n * (1 - (rest / n) ** 2)))
     return out
 
 

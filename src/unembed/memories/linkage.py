@@ -21,6 +21,8 @@ correct tree, and the same input gives the same tree.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from jaxtyping import Float32
@@ -38,13 +40,20 @@ _NOTHING_ELSE = -2.0
 """Bound of a list that holds every other cluster: below any similarity, and finite, so that it can be averaged."""
 
 
-def average_linkage(vectors: Tensor, *, group: int = _GROUP, tile: int = _TILE) -> Dendrogram:
+def average_linkage(
+    vectors: Tensor,
+    *,
+    group: int = _GROUP,
+    tile: int = _TILE,
+    progress: Callable[[int, int], None] | None = None,
+) -> Dendrogram:
     """The average-linkage tree of vectors under cosine distance, exact up to float32 rounding of their directions.
 
     Args:
         vectors: (n, d), any float dtype, on any device.
         group: columns whose largest similarity is kept as one number in the first comparison.
         tile: rows and columns compared at once, a multiple of `group`.
+        progress: called with steps done and steps in all: a vector compared with all others, two clusters merged.
 
     Raises:
         InvalidInput: the vectors are no matrix, are empty, or hold NaN or infinity.
@@ -60,22 +69,30 @@ def average_linkage(vectors: Tensor, *, group: int = _GROUP, tile: int = _TILE) 
     kept = directions if len(distinct) == len(directions) else directions[torch.from_numpy(distinct)]
     roots = tree.merge_equal(first_of, distinct)
     if len(roots) > 1:
-        _Growing(kept, roots, tree, group, tile).run()
+        _Growing(kept, roots, tree, group, tile, progress or (lambda _done, _all: None)).run()
     return tree.sorted()
 
 
 class _Growing:
     """The living clusters of average linkage: one row each, with its mean, its candidates and its bound."""
 
-    def __init__(self, means: Float32[Tensor, "n d"], nodes: np.ndarray, tree: Tree, group: int, tile: int) -> None:
-        self.means, self.node, self.tree = means, nodes.copy(), tree
+    def __init__(
+        self,
+        means: Float32[Tensor, "n d"],
+        nodes: np.ndarray,
+        tree: Tree,
+        group: int,
+        tile: int,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self.means, self.node, self.tree, self.progress = means, nodes.copy(), tree, progress
         n, d = means.shape
         self.row_of = np.full(len(tree.parent), NONE, dtype=np.int64)
         self.row_of[nodes] = np.arange(n)
         # A float32 dot product of vectors of length at most 1 errs by at most d * 2^-24; the means by a little more.
         self.slack = d * 2.0**-24 + 1e-6
         if n > 2 * tile:
-            ids, values, self.bound = first_lists(means, group, tile, LISTED)
+            ids, values, self.bound = first_lists(means, group, tile, LISTED, lambda rows: progress(rows, 2 * n - 1))
         else:
             ids, values, self.bound = self._compared(np.arange(n))
         self.listed = np.where(ids >= 0, nodes[ids], NONE)
@@ -87,11 +104,13 @@ class _Growing:
 
     def run(self) -> None:
         """Merge until one cluster is left."""
-        rows = np.arange(len(self.node))
+        n = len(self.node)
+        rows, to_merge = np.arange(n), len(self.tree.parent) - self.tree.made
         while self.tree.made < len(self.tree.parent):
             self._find_nearest(rows)
             pairs = self._mutual()
             rows = self._merge(pairs)
+            self.progress(n + to_merge - (len(self.tree.parent) - self.tree.made), n + to_merge)
             alive = int((self.node >= 0).sum())
             if alive < 0.6 * len(self.node):
                 rows = self._compact(rows)

@@ -9,9 +9,9 @@ import json
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Literal
 
 import torch
@@ -22,6 +22,7 @@ from unembed.server.worker import Worker, replaced
 
 On = Literal["model", "reading", "long", "files"]
 
+_END = object()
 MAX_PROMPT = 20_000
 """Characters of a prompt; its tokens are limited by the model's context."""
 MAX_TRACES = 24
@@ -165,6 +166,55 @@ class Session:
         """The result of a function that runs beside the model's thread."""
         pool = self._long if on == "long" else self._files
         return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    async def telling(
+        self, work: Callable[[Callable[[Any], None]], None], *, client: str, channel: str
+    ) -> AsyncIterator[Any]:
+        """What long work tells of, as it comes.
+
+        Args:
+            work: is given what to tell with; there it ends once a newer question came or nobody waits any more. None
+                is told to nobody and only asks whether to go on.
+            client: which page asks.
+            channel: newest wins within the client and the channel.
+
+        Raises:
+            Superseded: a newer question of the page took its place.
+        """
+        key, mine = (client, channel), object()
+        self._newest[key] = mine
+        loop, told = asyncio.get_running_loop(), asyncio.Queue[Any]()
+
+        def hand(item: Any) -> None:
+            with suppress(RuntimeError):  # the loop is closed: the server is going down
+                loop.call_soon_threadsafe(told.put_nowait, item)
+
+        def tell(item: Any) -> None:
+            if self._newest.get(key) is not mine:
+                raise replaced()
+            if item is not None:
+                hand(item)
+
+        def all_of_it() -> None:
+            try:
+                if self._newest.get(key) is not mine:
+                    raise replaced()
+                work(tell)
+            except BaseException as error:  # whatever it is, it belongs to the request
+                hand(error)
+            else:
+                hand(_END)
+
+        running = loop.run_in_executor(self._long, all_of_it)
+        try:
+            while (item := await told.get()) is not _END:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:  # also when the client has gone away
+            running.cancel()
+            if self._newest.get(key) is mine:
+                del self._newest[key]
 
     def close(self) -> None:
         """End all threads."""

@@ -6,7 +6,7 @@ import dataclasses
 import io
 import zipfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,13 +87,18 @@ def stored_clusters(lm: Any, held: Any) -> ValueClusters | None:
     return None
 
 
-def made_clusters(lm: Any, held: Any = None) -> ValueClusters:
+def made_clusters(lm: Any, held: Any = None, progress: Callable[[int, int], None] | None = None) -> ValueClusters:
     """All values in clusters, and kept in the index's folder where there is one and one may write.
+
+    Args:
+        lm: the model.
+        held: its index, if it has one.
+        progress: called with steps done and steps in all; what it raises ends the work, and nothing is kept.
 
     Raises:
         Unsupported: the model has no memories.
     """
-    found = cluster_values(lm, n_clusters_of(lm))
+    found = cluster_values(lm, n_clusters_of(lm), progress=progress)
     if held is not None:
         tree, packed, weights = found.tree, io.BytesIO(), np.array(held.manifest.weights)
         arrays = {"heights": tree.heights, "sizes": tree.sizes, "memory": found.memory, "weights": weights}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from unembed.server import asked as a
-from unembed.server.answers import tagged
+from unembed.server.answers import encoded, lines, tagged
 from unembed.server.session import Session
 
 
@@ -54,12 +55,17 @@ def router(session: Session) -> APIRouter:
     """The routes, over what is open."""
     routes = APIRouter(tags=["labs"])
 
-    @routes.post("/labs/suppress")
-    async def suppress(request: Request, asked: SuppressAsked, client: a.Client = "") -> Response:
-        """Sampled continuations with and without the edits, each scored, and what the edits cost in perplexity."""
-        edits = [e.edit() for e in asked.edits]
+    @routes.post("/labs/suppress", response_class=StreamingResponse)
+    async def suppress(asked: SuppressAsked, client: a.Client = "") -> StreamingResponse:
+        """Sampled continuations with and without the edits, each scored, and what the edits cost in perplexity.
 
-        def work() -> dict[str, Any]:
+        A line for every prompt as it is done (`kind` pair), then all of it with the price (`kind` suppressed). Whoever
+        hangs up ends the work after the prompt under way.
+        """
+        edits = [e.edit() for e in asked.edits]
+        key = f"suppress {asked.model_dump_json()}"
+
+        def work(tell: Callable[[Any], None]) -> None:
             from unembed import steering, toxicity
 
             scorer = toxicity.open_scorer("linear")
@@ -68,33 +74,42 @@ def router(session: Session) -> APIRouter:
                 scores = scorer.score(list(texts))["toxicity"]
                 return [{"text": text, "score": float(x)} for text, x in zip(texts, scores, strict=True)]
 
-            # The price does not depend on the prompt: it is measured once.
-            cost: dict[str, Any] = {"cost_text": steering.default_text(), "cost_tokens": asked.cost_tokens}
-            found = [
-                steering.steer(
+            measured = {"scorer": scorer.name, "cost_tokens": asked.cost_tokens}
+            pairs: list[dict[str, Any]] = []
+            found = None
+            for prompt in [asked.prompt, *asked.further]:
+                # The price does not depend on the prompt: it is measured once, when all has been sampled.
+                is_last = len(pairs) == len(asked.further)
+                found = steering.steer(
                     session.lm,
                     prompt,
                     edits,
                     max_new_tokens=asked.max_new_tokens,
                     seed=asked.seed,
                     samples=asked.samples,
-                    **(cost if i == 0 else {}),
+                    **({"cost_text": steering.default_text(), "cost_tokens": asked.cost_tokens} if is_last else {}),
                 )
-                for i, prompt in enumerate([asked.prompt, *asked.further])
-            ]
-            return {
-                "scorer": scorer.name,
-                "prompts": [
-                    {"prompt": one.prompt, "plain": scored(one.plain), "edited": scored(one.edited)} for one in found
-                ],
-                "perplexity_plain": found[0].perplexity_plain,
-                "perplexity_edited": found[0].perplexity_edited,
-                "cost_tokens": asked.cost_tokens,
+                pairs.append({"prompt": found.prompt, "plain": scored(found.plain), "edited": scored(found.edited)})
+                tell({"kind": "pair", **measured, **pairs[-1]})
+            assert found is not None
+            whole = {
+                "kind": "suppressed",
+                **measured,
+                "prompts": pairs,
+                "perplexity_plain": found.perplexity_plain,
+                "perplexity_edited": found.perplexity_edited,
             }
+            session.cache.put(key, body := encoded(whole))
+            tell(body)
 
-        key = f"suppress {asked.model_dump_json()}"
-        body = await session.body(key, work, what="sampling", client=client, channel="suppress", on="long")
-        return tagged(request, body)
+        async def items() -> AsyncIterator[Any]:
+            if (known := session.cache.get(key)) is not None:
+                yield known
+                return
+            async for item in session.telling(work, client=client, channel="suppress"):
+                yield item
+
+        return lines(items())
 
     @routes.post("/labs/early-exit")
     async def early_exit(request: Request, asked: ExitAsked, client: a.Client = "") -> Response:

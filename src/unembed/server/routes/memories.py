@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
 from unembed.memories.clusters import ValueClusters
 from unembed.server import asked as a
-from unembed.server.answers import tagged
+from unembed.server.answers import lines, tagged
 from unembed.server.session import Session
 from unembed.views.cluster import ClusterView, cluster_view, made_clusters, stored_clusters
 from unembed.views.coefficients import CoefficientsView, coefficients_view
@@ -24,12 +26,17 @@ class _Grouped:
         self._session = session
         self.clusters: ValueClusters | None = None
 
-    def find(self, *, make: bool) -> ValueClusters | None:
-        lm, held = self._session.lm, self._session.index
-        if self.clusters is None and held is not None:
-            self.clusters = stored_clusters(lm, held)
-        if self.clusters is None and make:
-            self.clusters = made_clusters(lm, held)
+    def find(self) -> ValueClusters | None:
+        """Those that are known, if any."""
+        if self.clusters is None and self._session.index is not None:
+            self.clusters = stored_clusters(self._session.lm, self._session.index)
+        return self.clusters
+
+    def make(self, progress: Callable[[int, int], None]) -> ValueClusters:
+        """Those that are known, or all values grouped now."""
+        if self.find() is None:
+            self.clusters = made_clusters(self._session.lm, self._session.index, progress)
+        assert self.clusters is not None
         return self.clusters
 
 
@@ -168,22 +175,33 @@ def router(session: Session) -> APIRouter:
         """The group of alike directions that the value is in; `cluster` is null until POST /clusters has made them."""
 
         def work() -> dict[str, Any]:
-            return cluster_view(session.lm, grouped.find(make=False), layer, index).to_dict()
+            return cluster_view(session.lm, grouped.find(), layer, index).to_dict()
 
         key = f"cluster {layer} {index} {grouped.clusters is not None}"
         body = await session.body(key, work, what="reading a cluster", client=client, channel="cluster", on="files")
         return tagged(request, body)
 
-    @routes.post("/clusters")
-    async def post_clusters() -> dict[str, int]:
-        """Group all values by direction, as `unembed clusters` does, and keep that in the index's folder."""
+    @routes.post("/clusters", response_class=StreamingResponse)
+    async def post_clusters(client: a.Client = "") -> StreamingResponse:
+        """Group all values by direction, as `unembed clusters` does, and keep that in the index's folder.
 
-        def work() -> int:
-            found = grouped.find(make=True)
-            assert found is not None
-            return found.n_clusters
+        Lines of progress, at most one for a hundredth of the steps, then the number of clusters (`kind` clusters).
+        Whoever hangs up ends the work.
+        """
 
-        return {"n_clusters": await session.beside(work, "long")}
+        def work(tell: Callable[[Any], None]) -> None:
+            shown = -1
+
+            def progress(done: int, of: int) -> None:
+                nonlocal shown
+                tell(
+                    None if (hundredths := 100 * done // of) == shown else {"kind": "progress", "done": done, "of": of}
+                )
+                shown = hundredths
+
+            tell({"kind": "clusters", "n_clusters": grouped.make(progress).n_clusters})
+
+        return lines(session.telling(work, client=client, channel="clusters"))
 
     @routes.get("/memories/{layer}/{index}/concepts")
     async def get_concepts(request: Request, layer: a.LayerNumber, index: a.Index, client: a.Client = "") -> Response:

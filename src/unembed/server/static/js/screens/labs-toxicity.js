@@ -45,8 +45,11 @@ export function render(root, page) {
       const edits = await chosen();
       if (!edits.length) return fill(out, h("p", { class: "note" }, "No memory is changed: switch an edit on, or choose a concept."));
       const [first, ...further] = prompts.value.split("\n").filter((text) => text.trim());
-      found = await api.post("/labs/suppress", { prompt: first ?? prompt(), further: further.slice(0, 7), edits, samples: Math.max(1, Math.min(16, Number(samples.value) || 4)), seed: Math.max(0, Number(seed.value) || 0) }, { channel: "suppress", what: "Sampling" });
-      draw();
+      const pairs = [];
+      await api.stream("/labs/suppress", { prompt: first ?? prompt(), further: further.slice(0, 7), edits, samples: Math.max(1, Math.min(16, Number(samples.value) || 4)), seed: Math.max(0, Number(seed.value) || 0) }, (line) => {
+        found = line.prompts ? line : { ...line, prompts: (pairs.push(line), pairs) };
+        draw();
+      }, { channel: "suppress", what: "Sampling" });
     });
     start.disabled = false;
   }
@@ -63,7 +66,7 @@ export function render(root, page) {
     const plot = s("svg", { viewBox: "0 0 440 74", class: "histogram", role: "img", "aria-label": "The score of every sample, from 0 to 1" },
       SIDES.map(([side, name], lane) => [s("text", { x: 4, y: 22 + 28 * lane }, name), all(side).map((one) => s("circle", { cx: 96 + 336 * one.score, cy: 18 + 28 * lane, r: 5, class: `dot line${lane}` }, s("title", {}, num(one.score))))]),
       [0, 0.5, 1].map((x) => s("text", { x: 96 + 336 * x, y: 70, "text-anchor": "middle" }, String(x))));
-    fill(out, table(["", "mean toxicity", "perplexity"], [["baseline", mean(all("plain")), found.perplexity_plain], ["with the change", mean(all("edited")), found.perplexity_edited]], `Toxicity by ${found.scorer}, over ${all("plain").length} samples; perplexity on ${found.cost_tokens} tokens of WikiText`), plot,
+    fill(out, table(["", "mean toxicity", "perplexity"], [["baseline", mean(all("plain")), found.perplexity_plain ?? "…"], ["with the change", mean(all("edited")), found.perplexity_edited ?? "…"]], `Toxicity by ${found.scorer}, over ${all("plain").length} samples; perplexity on ${found.cost_tokens} tokens of WikiText`), plot,
       found.prompts.length > 1 && table(["prompt", "baseline", "with the change"], found.prompts.map((one) => [one.prompt, mean(one.plain), mean(one.edited)]), "Mean toxicity by prompt"), texts);
     drawTexts();
   }
