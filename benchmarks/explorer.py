@@ -243,10 +243,7 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
         drawn = "() => performance.getEntriesByName('unembed-grid').length"
         for k in range(traces):
             before = page.evaluate(drawn)
-            page.evaluate(
-                "(text) => { location.hash = '#/trace?p=' + encodeURIComponent(text); dispatchEvent(new PopStateEvent('popstate')); }",
-                prompt(16, 9000 + k),
-            )
+            page.evaluate(_GO, f"#/trace?p={quote(prompt(16, 9000 + k))}")
             page.wait_for_function(f"(before) => ({drawn})() > before", arg=before)
             if k in (traces // 2 - 1, traces - 1):
                 page.wait_for_timeout(1500)
@@ -258,6 +255,8 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
     return claims
 
 
+# What the page's own links do; an address that is typed makes the browser look for a place of that name as well.
+_GO = "(to) => { history.pushState(null, '', to); dispatchEvent(new PopStateEvent('popstate')); }"
 _ASKED = (
     ("a trace of 32 tokens, its grid drawn", "trace", "#/trace?p={}", lambda k: prompt(32, 7000 + k), 100),
     ("the popover of a cell, another position", "position", "#/trace?p={}&pos={}", lambda k: (_SAME, k % 30), 100),
@@ -278,7 +277,7 @@ def asked(page, server: Server, samples: int, what: str, name: str, where: str, 
     def go(k: int) -> None:
         found = fill(k)
         filled = where.format(*(quote(str(x)) for x in (found if isinstance(found, tuple) else (found,))))
-        page.evaluate("(to) => { location.hash = to; dispatchEvent(new PopStateEvent('popstate')); }", filled)
+        page.evaluate(_GO, filled)
 
     times = "(name) => performance.getEntriesByName(name, 'measure').map((one) => one.duration)"
     go(-1)

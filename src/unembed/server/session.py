@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Literal
 
 import torch
@@ -132,10 +132,9 @@ class Session:
         found = self.cache.get(key)
         if found is None:
             if on in ("model", "reading"):
-                with_less = _one_processor if on == "reading" and self._small else nullcontext
 
                 def made() -> bytes:
-                    with with_less():
+                    with self.sparing() if on == "reading" else nullcontext():
                         return encoded(work())
 
                 found = await self.worker.run(made, what=what, client=client, channel=channel)
@@ -143,6 +142,10 @@ class Session:
                 found = await self.beside(self._unless_replaced(lambda: encoded(work()), (client, channel)), on)
             self.cache.put(key, found)
         return found
+
+    def sparing(self) -> AbstractContextManager[None]:
+        """While inside, a small model leaves processors to the page that draws on the same machine."""
+        return _one_processor() if self._small else nullcontext()
 
     def _unless_replaced(self, work: Callable[[], Any], key: tuple[str, str]) -> Callable[[], Any]:
         """The same work, unless a newer question of the page came while it waited its turn.

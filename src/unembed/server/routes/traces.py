@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -61,7 +62,13 @@ def router(session: Session) -> APIRouter:
         key = session.remember(asked.prompt, edits)
 
         def parts() -> Iterator[bytes | dict[str, Any]]:
-            for part in emerging(session.lm, session.tracing(asked.prompt, edits), asked.prompt, asked.top):
+            found = emerging(session.lm, session.tracing(asked.prompt, edits), asked.prompt, asked.top)
+            yielded = False
+            while True:
+                with session.sparing() if yielded else nullcontext():
+                    if (part := next(found, None)) is None:
+                        return
+                yielded = True
                 if isinstance(part, Emergence):
                     yield encoded({"id": key, **vars(part)})
                 else:

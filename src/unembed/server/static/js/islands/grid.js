@@ -226,8 +226,8 @@ export function mount(el, data, options = {}) {
     const [left, above, wide, high] = seen;
     const to = [Math.max(x + columnWidth - wide, Math.min(x - LABEL, left)), Math.max(top + rowHeight + HEAD - high, Math.min(top, above))];
     if (wide && (to[0] !== left || to[1] !== above)) {
-      el.scrollTo(...to);
-      look();
+      seen.splice(0, 2, ...to);
+      requestAnimationFrame(() => el.scrollTo(...to)); // now, the page would be laid out twice
     }
     paint();
   }

@@ -29,33 +29,35 @@ const hex = (n, width) => n.toString(16).toUpperCase().padStart(width, "0");
 /** The text as one string. @param {string} text */
 export const visible = (text) => pieces(text).map(([piece]) => piece).join("");
 
+/** Elements that were made, to copy: a grid says the same few words in hundreds of places. */
+const made = new Map();
+
 /** The text in an element of its own; marks dimmed beside letters. @param {string} text @param {string} [cls] */
 export function token(text, cls = "") {
+  const key = `${cls}\n${text}`;
+  if (!made.has(key)) {
+    if (made.size > 4000) made.clear();
+    made.set(key, first(text, cls));
+  }
+  return made.get(key).cloneNode(true);
+}
+
+function first(text, cls) {
   const el = document.createElement("bdi");
   el.className = cls ? `tok ${cls}` : "tok";
   const parts = pieces(text);
   const letters = parts.some(([, mark]) => !mark);
-  let run = "";
-  let dim = false;
-  const flush = () => {
-    if (!run) return;
-    if (dim) {
-      const span = document.createElement("span");
-      span.className = "mark";
-      span.textContent = run;
-      el.append(span);
-    } else el.append(run);
-    run = "";
-  };
+  let run;
+  let dim;
   for (const [piece, mark] of parts) {
     const faint = mark && letters;
     if (faint !== dim) {
-      flush();
+      el.append((run = faint ? document.createElement("span") : new Text()));
+      run.className = "mark"; // which a text node has no use for
       dim = faint;
     }
-    run += piece;
+    run.textContent += piece;
   }
-  flush();
   if (!parts.length) el.textContent = "∅";
   el.title = `${JSON.stringify(text)} · bytes ${[...new TextEncoder().encode(text)].map((b) => hex(b, 2)).join(" ")}`;
   el.dataset.raw = text;
