@@ -19,7 +19,7 @@ from unembed import early_exit
 from unembed.control.early_exit import calibration
 from unembed.control.early_exit.asking import where_it_pays
 from unembed.control.early_exit.baselines import Classifier, Confidence
-from unembed.control.early_exit.examples import Examples, confidence, joined, seen
+from unembed.control.early_exit.examples import Examples, confidence, joined, readout, seen
 from unembed.control.early_exit.exit_rule import ExitRule, fingerprint
 from unembed.control.early_exit.promising import promised_in_generation
 from unembed.control.early_exit.sub_updates_rule import SubUpdates, value_clusters
@@ -130,7 +130,8 @@ def test_the_rule_is_the_definition(similarity, seed):
     # Asked about one token, the rule decides as its score does.
     for n, layer in enumerate(rule._layers):
         for keys in rule._keys(n, test[:, n]):
-            assert all(layer.is_above(t, keys) == (layer.score(keys) > t) for t in (-1.0, 0.0, 0.25, 1.0))
+            asked = keys[keys >= 0].tolist()
+            assert all(layer.is_above(t, asked) == (layer.score(keys) > t) for t in (-1.0, 0.0, 0.25, 1.0))
 
 
 def test_a_layer_where_nothing_settled_is_never_left():
@@ -566,3 +567,31 @@ def test_compare_times_both_and_judges_the_text(wren):
     careful = next(iter(early_exit.compare(rule.at(2.0), ["The old king"], max_new_tokens=6).rows()))
     assert careful["agreement"] == 100 and careful["layers_saved"] == 0
     assert careful["perplexity_early"] == pytest.approx(careful["perplexity_full"])
+
+
+def test_reading_a_given_text_saves_what_was_left_out_and_says_what_is_lost(wren):
+    texts = ["The old king of the north sat on his chair .", "Once", "She put the book on the table ."]
+    rule = ExitRule(wren, Confidence("margin"), np.full(5, 0.1), "")
+    never = next(iter(early_exit.compare_reading(rule.at(2.0), texts).rows()))
+    lengths = [n for text in texts if (n := wren.encode(text).shape[1]) > 1]
+    assert never["tokens"] == sum(lengths) - len(lengths)
+    assert (never["agreement"], never["layers_saved"]) == (100, 0)
+    # All leave after the first block, which reads nothing but its own cache: the stream there, read as the last.
+    always = next(iter(early_exit.compare_reading(rule.at(-1.0), texts).rows()))
+    assert always["layers_saved"] == pytest.approx(100 * 5 / 6) and always["full_seconds"] > 0
+    nats, right = {"full": [], "early": []}, []
+    for text in texts:
+        ids = wren.encode(text)
+        if ids.shape[1] < 2:
+            continue
+        run = wren.run(ids, "resid_post")
+        logits = {"full": run.logits[0, 1:], "early": readout(wren, run.at("resid_post", 0)[0, 1:])}
+        right += (logits["full"].argmax(-1) == logits["early"].argmax(-1)).tolist()
+        for name, found in logits.items():
+            nats[name] += torch.nn.functional.cross_entropy(found[:-1], ids[0, 2:], reduction="none").tolist()
+    assert always["agreement"] == pytest.approx(100 * np.mean(right))
+    for name, found in nats.items():
+        assert always[f"perplexity_{name}"] == pytest.approx(np.exp(np.mean(found)), rel=1e-4)
+    assert never["perplexity_early"] == pytest.approx(always["perplexity_full"], rel=1e-5)
+    with pytest.raises(InvalidInput, match="two tokens"):
+        early_exit.compare_reading(rule, ["a"])

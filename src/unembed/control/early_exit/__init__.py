@@ -8,7 +8,7 @@ Owns the examples, the rules, their thresholds, the generation that skips layers
 
 from unembed.control.early_exit.asking import decision_cost
 from unembed.control.early_exit.baselines import PAPER_SWEEP
-from unembed.control.early_exit.comparing import compare
+from unembed.control.early_exit.comparing import compare, compare_reading
 from unembed.control.early_exit.examples import Examples, examples, saturation_table, seen
 from unembed.control.early_exit.exit_rule import ExitRule, load
 from unembed.control.early_exit.fitting import METHODS, fit, split, untrained
@@ -23,6 +23,7 @@ __all__ = [
     "ExitRule",
     "Generated",
     "compare",
+    "compare_reading",
     "decision_cost",
     "examples",
     "fit",
