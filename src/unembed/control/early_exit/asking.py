@@ -66,8 +66,8 @@ def decision_cost(
         rule: the exit.
         prompt: a text; its tokens are what the passes read.
         tokens: passes in one round.
-        rounds: of passes with and without asking, one after the other; the medians of either count, since at its fastest
-            a processor still holds in its caches what asking reads, as it will not between two blocks of a larger model.
+        rounds: of passes with and without asking, one after the other; the medians of either count: at its fastest a
+            processor still has in its caches what asking reads, as between blocks it will not.
         clock: what tells the time.
     """
     lm = an_exit(rule).lm
