@@ -79,6 +79,9 @@ def decision() -> None:
             "decision": lambda: [rule.is_above(0.0, lm, 0, kept) for _ in range(50)],
         }
         seconds = interleaved(variants, rounds=7)
+    between = early_exit.decision_cost(
+        early_exit.ExitRule(lm, rule, np.zeros(11), ""), torch.arange(50, 66)[None], clock=time.process_time
+    )
     record(
         "The decision to leave",
         [
@@ -86,7 +89,10 @@ def decision() -> None:
                 "sub-updates rule on 9,000 examples, to one layer of one token",
                 ratio(seconds, "decision", "layer"),
                 0.05,
-            )
+            ),
+            Claim(
+                "the same between the blocks of passes of one token, hooks included, to one such block", between, 0.05
+            ),
         ],
         {name: [s / 50 for s in found] for name, found in seconds.items()},
         "GPT-2 small's shape; random clusters and examples. The layer is one block without a cache.",

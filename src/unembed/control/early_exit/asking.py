@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.control.early_exit.calibration import exits
@@ -58,20 +58,25 @@ class _Asked:
 
 @torch.no_grad()
 def decision_cost(
-    rule: Exit, prompt: str, *, tokens: int = 16, rounds: int = 7, clock: Callable[[], float] = time.perf_counter
+    rule: Exit,
+    prompt: str | Int[Tensor, "1 pos"],
+    *,
+    tokens: int = 16,
+    rounds: int = 7,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """What asking the rule once costs, in blocks: measured over passes of one token in which nothing leaves.
 
     Args:
         rule: the exit.
-        prompt: a text; its tokens are what the passes read.
+        prompt: a text, or its tokens, which are what the passes read.
         tokens: passes in one round.
         rounds: of passes with and without asking, one after the other; the medians of either count: at its fastest a
             processor still has in its caches what asking reads, as between blocks it will not.
         clock: what tells the time.
     """
     lm = an_exit(rule).lm
-    ids = lm.encode(prompt)
+    ids = lm.encode(prompt) if isinstance(prompt, str) else prompt.to(lm.device)
     asked = _Asked(lm, _Unheeded(rule.score), np.where(rule.thresholds == np.inf, np.finfo(float).max, rule.thresholds))
     decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
 

@@ -1,5 +1,5 @@
 /** What damping memories does to sampled text: its toxicity score, and what it costs in perplexity. Text stays hidden until asked for. */
-import { button, fill, h, num, numberBox, s, selectBox, within, worded } from "../dom.js";
+import { button, fill, h, num, numberBox, s, selectBox, worded } from "../dom.js";
 import { activeEdits, go } from "../state.js";
 import { about, pane, prompt, table } from "../parts.js";
 
