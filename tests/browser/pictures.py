@@ -39,6 +39,16 @@ def _turn(page: Page) -> None:
         slider.press("ArrowRight")
 
 
+def _begin(page: Page) -> None:
+    box = page.get_by_placeholder("your name")
+    box.fill("ann")
+    box.press("Enter")
+    _settled(page)
+    for _ in range(7):  # as someone at work sees it
+        page.get_by_role("button", name="Skip (s)").click()
+        page.wait_for_timeout(500)
+
+
 class Picture(NamedTuple):
     """A screen as it is shown."""
 
@@ -57,7 +67,7 @@ PICTURES = {
     "intervene": Picture(f"#/intervene?{PROMPT}&iv=M5.132:set:0@all", 960, act=_run),
     "heads": Picture(f"#/heads?{PROMPT}", 1290),
     "search": Picture("#/search?q=month", 900),
-    "label": Picture("#/label", 900),
+    "label": Picture("#/label", 900, act=_begin),
     "labs": Picture(f"#/labs/early-exit?{PROMPT}", 760, act=_turn),
 }
 
