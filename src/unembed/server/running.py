@@ -24,6 +24,9 @@ from unembed.server.app import create
 from unembed.server.guard import LOOPBACK, new_token
 from unembed.server.session import Session
 
+_BETWEEN_SEARCHES = 20_000
+"""Lists and the like that are made between two searches for garbage: a few traces' worth, not a part of one."""
+
 
 def listening(host: str, port: int) -> socket.socket:
     """A socket that listens at the address, so that a browser quicker than the server waits; port 0 takes any free one.
@@ -96,12 +99,15 @@ def serve(
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # answers that are cut short are no errors now
 
     gc.freeze()  # or a search for garbage through all that was imported holds up an answer for half a second
+    often = gc.get_threshold()
+    gc.set_threshold(_BETWEEN_SEARCHES, *often[1:])
     try:
         with sock, _asked_to_leave(leave):
             answering.start()
             session.worker.work()
             answering.join()
     finally:
+        gc.set_threshold(*often)
         gc.unfreeze()
 
 
