@@ -147,6 +147,16 @@ class Session:
         """While inside, a small model leaves processors to the page that draws on the same machine."""
         return _one_processor() if self._small else nullcontext()
 
+    def sparingly(self, items: Iterator[Any]) -> Iterator[Any]:
+        """The same items, each of them made so; between two of them others have all."""
+        while True:
+            with self.sparing():
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield item
+
     def _unless_replaced(self, work: Callable[[], Any], key: tuple[str, str]) -> Callable[[], Any]:
         """The same work, unless a newer question of the page came while it waited its turn.
 
@@ -200,8 +210,7 @@ class Session:
 
         def all_of_it() -> None:
             try:
-                if self._newest.get(key) is not mine:
-                    raise replaced()
+                tell(None)
                 work(tell)
             except BaseException as error:  # whatever it is, it belongs to the request
                 hand(error)

@@ -76,7 +76,7 @@ def decision_cost(
         clock: what tells the time.
     """
     lm = an_exit(rule).lm
-    ids = lm.encode(prompt) if isinstance(prompt, str) else prompt.to(lm.device)
+    ids = prompt.to(lm.device) if isinstance(prompt, Tensor) else lm.encode(prompt)
     asked = _Asked(lm, _Unheeded(rule.score), np.where(rule.thresholds == np.inf, np.finfo(float).max, rule.thresholds))
     decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from unembed.control.early_exit.exits import an_exit
 from unembed.control.early_exit.leaving import leaving
 from unembed.control.early_exit.promising import judged
 from unembed.control.steering import passport
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput, several, whole
 from unembed.models.decoder import Decoder
 from unembed.results import Table
 from unembed.stream.generate import generate_ids
@@ -45,27 +45,20 @@ def compare(
         have chosen after the same text. Perplexity of either continuation under the full model.
     """
     lm = an_exit(rule).lm
-    times: dict[str, list[float]] = {"full": [], "early": []}
-    body: dict[str, list[float]] = {"full": [], "early": []}
-    saved: list[int] = []
-    agreed: list[bool] = []
-    nats = {"full": [0.0, 0], "early": [0.0, 0]}
+    tally = _Tally(rule)
     for number, prompt in enumerate([*prompts[:1], *prompts]):
         full = _timed(lm, prompt, max_new_tokens, clock)
         with leaving(rule) as exits:
             early = _timed(lm, prompt, max_new_tokens, clock)
         if number == 0:  # the first time only warms up
             continue
-        saved += [lm.n_layers - 1 - n for n in exits]
+        tally.exits += exits
         for name, found in (("full", full), ("early", early)):
-            times[name].append(found.seconds)
-            body[name].append(found.body_seconds)
             right, loss = judged(lm, found.ids, found.start)
-            agreed += right if name == "early" else []
-            nats[name][0] += loss
-            nats[name][1] += len(right)
-    columns = _columns(rule, saved, agreed, times, body, nats)
-    return Table(f"Generation with early exit of {lm.name}", columns, passport(lm, max_new_tokens=max_new_tokens))
+            tally.add(name, found, loss, len(right))
+            tally.agreed += right if name == "early" else []
+    name = f"Generation with early exit of {lm.name}"
+    return Table(name, tally.columns(), passport(lm, max_new_tokens=max_new_tokens))
 
 
 @torch.no_grad()
@@ -90,67 +83,96 @@ def compare_reading(
         InvalidInput: no text has two tokens.
     """
     lm = an_exit(rule).lm
-    rows = [lm.encode(text)[:, : min(whole("tokens", tokens, 2), lm.n_ctx or tokens)] for text in texts]
-    rows = [ids for ids in rows if ids.shape[1] > 1]
+    most = min(whole("tokens", tokens, 2), lm.n_ctx or tokens)
+    rows = [ids for text in several("texts", texts) if (ids := lm.encode(text)[:, :most]).shape[1] > 1]
     if not rows:
         raise InvalidInput("nothing to read", why="no text has two tokens", instead="Give longer texts")
-    times: dict[str, list[float]] = {"full": [], "early": []}
-    body: dict[str, list[float]] = {"full": [], "early": []}
-    saved: list[int] = []
-    agreed: list[bool] = []
-    nats = {"full": [0.0, 0], "early": [0.0, 0]}
+    tally = _Tally(rule)
     for number, ids in enumerate([rows[0], *rows]):
         full = _read(lm, ids, clock)
         with leaving(rule) as exits:
             early = _read(lm, ids, clock)
         if number == 0:  # the first time only warms up
             continue
-        saved += [lm.n_layers - 1 - n for n in exits]
-        agreed += (full.logits.argmax(-1) == early.logits.argmax(-1)).tolist()
+        tally.exits += exits
+        tally.agreed += (full.logits.argmax(-1) == early.logits.argmax(-1)).tolist()
+        next_ones = ids[0, 2:].to(full.logits.device)
         for name, found in (("full", full), ("early", early)):
-            times[name].append(found.seconds)
-            body[name].append(found.body_seconds)
-            next_ones = ids[0, 2:].to(found.logits.device)
-            nats[name][0] += float(cross_entropy(found.logits[:-1].float(), next_ones, reduction="sum"))
-            nats[name][1] += len(next_ones)
-    columns = _columns(rule, saved, agreed, times, body, nats)
-    return Table(f"Reading with early exit of {lm.name}", columns, passport(lm, tokens=tokens))
-
-
-def _columns(
-    rule: ExitRule,
-    saved: Sequence[int],
-    agreed: Sequence[bool],
-    times: Mapping[str, Sequence[float]],
-    body: Mapping[str, Sequence[float]],
-    nats: Mapping[str, Sequence[float | int]],
-) -> dict[str, list[Any]]:
-    """Times, layers and quality of both ways as one row."""
-    layers = sum(saved) / max(len(saved), 1) / rule.lm.n_layers
-    shares = {name: 1 - sum(spent["early"]) / sum(spent["full"]) for name, spent in (("time", times), ("body", body))}
-    return {
-        "method": [rule.method],
-        "calibrated": [rule.calibrated],
-        "tokens": [len(agreed)],
-        **{f"{name}_seconds": [sum(spent)] for name, spent in times.items()},
-        **{f"{name}_body_seconds": [sum(spent)] for name, spent in body.items()},
-        "layers_saved": [100 * layers],
-        **{f"{name}_saved": [100 * share] for name, share in shares.items()},
-        **{f"{name}_per_layers_saved": [share / layers if layers else None] for name, share in shares.items()},
-        "agreement": [100 * sum(agreed) / max(len(agreed), 1)],
-        "perplexity_full": [_perplexity(*nats["full"])],
-        "perplexity_early": [_perplexity(*nats["early"])],
-    }
+            loss = float(cross_entropy(found.logits[:-1].float(), next_ones, reduction="sum"))
+            tally.add(name, found, loss, len(next_ones))
+    return Table(f"Reading with early exit of {lm.name}", tally.columns(), passport(lm, tokens=tokens))
 
 
 @dataclass(frozen=True)
-class _Read:
-    """What a given text's tokens gave, each in a pass of its own, and what that took."""
+class _Spent:
+    """What one text took."""
+
+    seconds: float
+    body_seconds: float
+
+
+@dataclass(frozen=True)
+class _Written(_Spent):
+    """A continued prompt's tokens, and where they are new."""
+
+    ids: Tensor
+    start: int
+
+
+@dataclass(frozen=True)
+class _Read(_Spent):
+    """What a given text's tokens gave, each in a pass of its own."""
 
     logits: Float[Tensor, "pos d_vocab"]
     """After every token but the first."""
-    seconds: float
-    body_seconds: float
+
+
+@dataclass
+class _Tally:
+    """Times, layers and quality of both ways, text after text."""
+
+    rule: ExitRule
+    exits: list[int] = field(default_factory=list)
+    """The last block computed for each token."""
+    agreed: list[bool] = field(default_factory=list)
+    found: dict[str, list[tuple[_Spent, float, int]]] = field(default_factory=lambda: {"full": [], "early": []})
+    """What each text took, its surprise in nats, and over how many tokens."""
+
+    def add(self, way: str, spent: _Spent, loss: float, tokens: int) -> None:
+        """One text, read or written in full or with the exit."""
+        self.found[way].append((spent, loss, tokens))
+
+    def columns(self) -> dict[str, list[Any]]:
+        """All of it as one row."""
+        n_layers = self.rule.lm.n_layers
+        layers = sum(n_layers - 1 - n for n in self.exits) / max(len(self.exits), 1) / n_layers
+        times = {way: sum(spent.seconds for spent, _, _ in rows) for way, rows in self.found.items()}
+        body = {way: sum(spent.body_seconds for spent, _, _ in rows) for way, rows in self.found.items()}
+        shares = {name: 1 - spent["early"] / spent["full"] for name, spent in (("time", times), ("body", body))}
+        surprise = {
+            way: (sum(loss for _, loss, _ in rows), sum(n for *_, n in rows)) for way, rows in self.found.items()
+        }
+        return {
+            "method": [self.rule.method],
+            "calibrated": [self.rule.calibrated],
+            "tokens": [len(self.agreed)],
+            **{f"{way}_seconds": [seconds] for way, seconds in times.items()},
+            **{f"{way}_body_seconds": [seconds] for way, seconds in body.items()},
+            "layers_saved": [100 * layers],
+            **{f"{name}_saved": [100 * share] for name, share in shares.items()},
+            **{f"{name}_per_layers_saved": [share / layers if layers else None] for name, share in shares.items()},
+            "agreement": [100 * sum(self.agreed) / max(len(self.agreed), 1)],
+            "perplexity_full": [_perplexity(*surprise["full"])],
+            "perplexity_early": [_perplexity(*surprise["early"])],
+        }
+
+
+def _timed(lm: Decoder, prompt: str, new_tokens: int, clock: Callable[[], float]) -> _Written:
+    """The prompt with its greedy continuation."""
+    with body_clock(lm, clock) as body:
+        began = clock()
+        ids, start = generate_ids(lm, [prompt], max_new_tokens=new_tokens, min_new_tokens=new_tokens)
+        return _Written(clock() - began, sum(body), ids, start)
 
 
 def _read(lm: Decoder, ids: Int[Tensor, "1 pos"], clock: Callable[[], float]) -> _Read:
@@ -161,25 +183,7 @@ def _read(lm: Decoder, ids: Int[Tensor, "1 pos"], clock: Callable[[], float]) ->
         began = clock()
         for n in range(1, ids.shape[1]):
             logits.append(lm.hf(ids[:, n : n + 1], past_key_values=cache, use_cache=True).logits[0, -1])
-        return _Read(torch.stack(logits), clock() - began, sum(body))
-
-
-@dataclass(frozen=True)
-class _Timed:
-    """A continued prompt's tokens, where they are new, and what they took."""
-
-    ids: Tensor
-    start: int
-    seconds: float
-    body_seconds: float
-
-
-def _timed(lm: Decoder, prompt: str, new_tokens: int, clock: Callable[[], float]) -> _Timed:
-    """The prompt with its greedy continuation."""
-    with body_clock(lm, clock) as body:
-        began = clock()
-        ids, start = generate_ids(lm, [prompt], max_new_tokens=new_tokens, min_new_tokens=new_tokens)
-        return _Timed(ids, start, clock() - began, sum(body))
+        return _Read(clock() - began, sum(body), torch.stack(logits))
 
 
 @contextmanager

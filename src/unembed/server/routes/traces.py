@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
-from contextlib import nullcontext
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -63,12 +62,8 @@ def router(session: Session) -> APIRouter:
 
         def parts() -> Iterator[bytes | dict[str, Any]]:
             found = emerging(session.lm, session.tracing(asked.prompt, edits), asked.prompt, asked.top)
-            yielded = False
-            while True:
-                with session.sparing() if yielded else nullcontext():
-                    if (part := next(found, None)) is None:
-                        return
-                yielded = True
+            # The grid is drawn from the first part, while the others are read.
+            for part in itertools.chain(itertools.islice(found, 1), session.sparingly(found)):
                 if isinstance(part, Emergence):
                     yield encoded({"id": key, **vars(part)})
                 else:
