@@ -162,7 +162,9 @@ export function render(root, page) {
     const { size, values, n_clusters: n, coherence, shared, counted: among, members } = await api.get(`/memories/${view.layer}/${view.index}/cluster`, {}, { channel: "cluster", fresh: true });
     const all = `${values.toLocaleString("en")} values`;
     if (!size) return fill(box, h("p", {}, `The ${all} of the model are not grouped yet. `, button("Group them", () => pane(box, async () => {
-      await api.stream("/clusters", {}, ({ done, of }) => of && fill(box, h("p", { class: "faint" }, `${done} of ${of} steps of grouping`)), { what: "Grouping values" }).catch(api.fail);
+      const tell = ({ done = 0, of }) => fill(box, h("p", { class: "faint" }, `${done} of ${of || "all"} steps of grouping`));
+      tell({}); // other long work may come first
+      await api.stream("/clusters", {}, tell, { what: "Grouping values" }).catch(api.fail);
       await loadCluster(box);
     }), { class: "btn small" })));
     fill(box, h("p", {}, `${size} of ${all}, in one of ${n} clusters`, size > 1 && `; mean cosine ${num(coherence)}`),
