@@ -235,6 +235,7 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
         claims.append(
             Claim("sorting sub-updates, p95 (ms)", p95(times), 50, f"median {1000 * statistics.median(times):.0f}")
         )
+        claims += typed(page, samples)
         claims += [claim for one in _ASKED for claim in asked(page, server, samples, *one)]
         page.goto(f"{server.address}#/trace")
         page.wait_for_selector(".grid")
@@ -257,8 +258,10 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
 
 # What the page's own links do; an address that is typed makes the browser look for a place of that name as well.
 _GO = "(to) => { history.pushState(null, '', to); dispatchEvent(new PopStateEvent('popstate')); }"
+_REST = 200
+"""Milliseconds between the last letter that is typed and the key that asks for the trace."""
 _ASKED = (
-    ("a trace of 32 tokens, its grid drawn", "trace", "#/trace?p={}", lambda k: prompt(32, 7000 + k), 100),
+    ("a trace of 32 tokens from a link, its grid drawn", "trace", "#/trace?p={}", lambda k: prompt(32, 7000 + k), 100),
     ("the popover of a cell, another position", "position", "#/trace?p={}&pos={}", lambda k: (_SAME, k % 30), 100),
     ("another layer", "select", "#/layer?p={}&L={}", lambda k: (_SAME, k % 6), 100),
     ("a memory card", "memory", "#/memory?p={}&m={}", lambda k: (_SAME, f"L{k % 6}D{k + 50}"), 100),
@@ -279,6 +282,32 @@ def asked(page, server: Server, samples: int, what: str, name: str, where: str, 
         filled = where.format(*(quote(str(x)) for x in (found if isinstance(found, tuple) else (found,))))
         page.evaluate(_GO, filled)
 
+    rows = [(name, what, limit)] + [
+        (f"whole {name}", f"{what}, {more}", None) for n, more in _WHOLE.items() if n == name
+    ]
+    return spans(page, samples, go, name, rows)
+
+
+def typed(page, samples: int) -> list[Claim]:
+    """A prompt whose end is typed into the box, and asked for by the Enter key when the typing has rested."""
+    box = page.get_by_role("textbox", name="Prompt")
+
+    def go(k: int) -> None:
+        text = prompt(32, 6000 + k)
+        box.fill(text[:-3])
+        page.wait_for_timeout(300)
+        page.keyboard.type(text[-3:], delay=60)
+        page.wait_for_timeout(_REST)
+        page.keyboard.press("Enter")
+
+    what = f"a trace of 32 tokens, asked for {_REST} ms after it was typed"
+    page.evaluate(_GO, "#/trace")
+    box.wait_for()
+    return spans(page, samples, go, "trace", [("trace", what, 100)])
+
+
+def spans(page, samples: int, go, name: str, rows: list[tuple[str, str, float | None]]) -> list[Claim]:
+    """What the page itself measures under some names, over many times of what `go(k)` does; `name` ends each."""
     times = "(name) => performance.getEntriesByName(name, 'measure').map((one) => one.duration)"
     go(-1)
     page.wait_for_timeout(6000)  # what is read once, WordNet among it, takes seconds
@@ -288,9 +317,6 @@ def asked(page, server: Server, samples: int, what: str, name: str, where: str, 
         # Looked for seldom: a look every frame makes frames, which nobody's browser does.
         page.wait_for_function(f"([name, n]) => ({times})(name).length > n", arg=[name, k], polling=100)
         page.wait_for_timeout(500)  # a person looks; what comes after the first frame (entropies, a sample) comes
-    rows = [(name, what, limit)] + [
-        (f"whole {name}", f"{what}, {more}", None) for n, more in _WHOLE.items() if n == name
-    ]
     claims = []
     for span, said, most in rows:
         found = [t / 1000 for t in page.evaluate(times, span)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,14 @@ from unembed.server.app import create
 from unembed.server.session import Session
 
 TOKEN = "a-token-for-tests"
+
+
+def rest(session: Session) -> None:
+    """Wait until the model's thread has nothing left of what nobody waits for."""
+    until = time.monotonic() + 60
+    while session.worker._spare is not None:
+        assert time.monotonic() < until
+        time.sleep(0.001)
 
 
 @pytest.fixture(scope="session")
@@ -58,11 +67,17 @@ def index(wren, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def indexed_app(wren, index):
-    """The application with an index."""
+def indexed_session(wren, index) -> Iterator[Session]:
+    """What a server with an index has open."""
     found = Session(wren, index, index_name="of-tests")
-    yield create(found, token=TOKEN, port=7334)
+    yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def indexed_app(indexed_session):
+    """The application with an index."""
+    return create(indexed_session, token=TOKEN, port=7334)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from tests.server.conftest import rest
 from unembed.server.worker import Superseded
 
 
@@ -49,9 +50,9 @@ def test_long_work_takes_one_processor_and_leaves_the_models_alone(session) -> N
     assert torch.get_num_threads() == before
 
 
-def test_a_small_models_readings_take_one_processor_and_its_traces_all(session, monkeypatch) -> None:
+def test_a_small_models_readings_leave_a_processor_to_the_page(session, monkeypatch) -> None:
     def threads(on: str) -> int:
-        key = f"threads {on} {session._small}"
+        key = f"threads {on} {session.small}"
         return int(asyncio.run(session.body(key, torch.get_num_threads, what="", client="", channel="", on=on)))
 
     def kept() -> int:
@@ -64,8 +65,8 @@ def test_a_small_models_readings_take_one_processor_and_its_traces_all(session, 
     before = kept()
     try:
         assert asyncio.run(session.worker.run(with_three, what="", client="", channel="")) == 3
-        assert (threads("reading"), threads("model"), kept()) == (1, 3, 3)
-        monkeypatch.setattr(session, "_small", False)
+        assert (threads("reading"), threads("model"), kept()) == (2, 3, 3)
+        monkeypatch.setattr(session, "small", False)
         assert threads("reading") == 3
     finally:
         asyncio.run(session.worker.run(lambda: torch.set_num_threads(before), what="", client="", channel=""))
@@ -157,3 +158,41 @@ def test_a_failure_on_the_way_is_the_questions_own(session) -> None:
 
     assert asyncio.run(ask()) == ["one"]
     assert not session._newest
+
+
+def test_what_nobody_waits_for_is_given_up_once_something_is_asked(session) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def spare(name: str):
+        for n in range(3):
+            begun.set()
+            assert go_on.wait(20)
+            done.append(f"{name} {n}")
+            yield
+
+    async def ask(name: str) -> None:
+        await session.worker.run(lambda: done.append(name), what="", client="", channel="")
+
+    session.worker.meanwhile(spare("replaced"))
+    assert begun.wait(20)
+    session.worker.meanwhile(spare("given up"))
+    asked = threading.Thread(target=lambda: asyncio.run(ask("asked")))
+    asked.start()
+    while not session.worker.status()["waiting"]:
+        time.sleep(0.001)
+    go_on.set()
+    asked.join(20)
+    session.worker.meanwhile(spare("finished"))
+    rest(session)
+    assert done == ["replaced 0", "asked", *(f"finished {n}" for n in range(3))]
+
+
+def test_a_failure_that_nobody_waits_for_ends_nothing(session) -> None:
+    def fail():
+        raise ValueError
+        yield
+
+    session.worker.meanwhile(fail())
+    rest(session)
+    assert asyncio.run(session.worker.run(lambda: "well", what="", client="", channel="")) == "well"

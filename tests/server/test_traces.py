@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from tests.server.closeness import close
+from tests.server.conftest import rest
+from unembed.server.app import create
+from unembed.server.session import Session
+from unembed.views.emergence import emergence
 
 PROMPT = "The first month of the year is"
 
@@ -177,6 +182,44 @@ def test_a_text_that_the_tokenizer_changes_is_told_where(client, wren, monkeypat
     assert answer["changed"] == 0
     monkeypatch.setattr(type(wren), "decode", lambda *_: "the first month")
     assert client.get("/api/v1/tokenize", params={"text": "the First  month"}).json()["changed"] == 4
+
+
+def _streamed(client, text: str) -> list[dict]:
+    answer = client.post("/api/v1/traces/stream", json={"prompt": text})
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+@pytest.fixture
+def typing(wren):
+    """A page of its own, whose requests share a loop, and what its server has open."""
+    session = Session(wren)
+    headers = {"authorization": "Bearer its-own"}
+    app = create(session, token="its-own", port=7333)
+    with TestClient(app, base_url="http://127.0.0.1:7333", headers=headers) as page:
+        yield page, session
+
+
+def test_what_is_typed_is_traced_before_it_is_asked(typing, wren):
+    text, other = "A text that somebody types now", "A text that nobody types"
+    client, session = typing
+    assert client.get("/api/v1/tokenize", params={"text": text}).status_code == 200
+    rest(session)
+    assert [line["kind"] for line in _streamed(client, text)] == ["trace", "done"]
+    assert [line["kind"] for line in _streamed(client, other)] == ["layers", "trace", "done"]
+    found = _streamed(client, text)[0]
+    said = json.loads(json.dumps(emergence(wren, wren.trace(text), text).to_dict()))
+    close(found, {"kind": "trace", "id": session.trace_id(text, []), **said})
+
+
+@pytest.mark.parametrize("text", ["", "word " * 3000, "Once more, by a larger model"])
+def test_what_costs_much_is_not_traced_before_it_is_asked(typing, monkeypatch, text):
+    client, session = typing
+    asked: list[object] = []
+    monkeypatch.setattr(session, "tracing", lambda *given: asked.append(given))
+    monkeypatch.setattr(session, "small", not text.endswith("model"))
+    assert client.get("/api/v1/tokenize", params={"text": text}).status_code == 200
+    rest(session)
+    assert not asked
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class PromptAsked(BaseModel):
 class TraceAsked(PromptAsked):
     """What POST /traces takes."""
 
-    top: int = Field(5, ge=1, le=10)
+    top: int = Field(default=5, ge=1, le=10)
 
 
 def token_of(text: str | None) -> str | int | None:

@@ -7,7 +7,6 @@ than processors, no longer lets them wait ready: a trace took half as long again
 
 from __future__ import annotations
 
-import gc
 import logging
 import signal
 import socket
@@ -22,10 +21,8 @@ from urllib.parse import quote
 from unembed.errors import InvalidInput
 from unembed.server.app import create
 from unembed.server.guard import LOOPBACK, new_token
+from unembed.server.memory import held
 from unembed.server.session import Session
-
-_BETWEEN_SEARCHES = 20_000
-"""Lists and the like that are made between two searches for garbage: a few traces' worth, not a part of one."""
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -98,17 +95,10 @@ def serve(
         server.should_exit = True
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # answers that are cut short are no errors now
 
-    gc.freeze()  # or a search for garbage through all that was imported holds up an answer for half a second
-    often = gc.get_threshold()
-    gc.set_threshold(_BETWEEN_SEARCHES, *often[1:])
-    try:
-        with sock, _asked_to_leave(leave):
-            answering.start()
-            session.worker.work()
-            answering.join()
-    finally:
-        gc.set_threshold(*often)
-        gc.unfreeze()
+    with sock, held(), _asked_to_leave(leave):
+        answering.start()
+        session.worker.work()
+        answering.join()
 
 
 @contextmanager

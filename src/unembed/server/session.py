@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import hashlib
 import json
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -18,6 +16,7 @@ import torch
 
 from unembed.errors import IndexFault, InvalidInput
 from unembed.server.answers import Cache, encoded
+from unembed.server.memory import give_back
 from unembed.server.worker import Worker, replaced
 
 On = Literal["model", "reading", "long", "files"]
@@ -28,8 +27,8 @@ MAX_PROMPT = 20_000
 MAX_TRACES = 24
 MAX_EDITS = 64
 SMALL = 2**22
-"""Entries of W_U up to which a few vectors are read on one processor: several would be done hardly sooner, and the page
-that draws on the same machine would wait for them."""
+"""Entries of W_U up to which a model leaves a processor to the page that draws on the same machine: with all of them it
+would be done hardly sooner, and the two would wait for each other."""
 TRIMMED = 16
 """Traces after which freed memory is given back."""
 
@@ -41,7 +40,8 @@ class Session:
         """Open all; `own_thread`: start a thread for the model, rather than have the caller run `worker.work`."""
         self.lm, self.index, self.index_name = lm, index, index_name
         self.worker, self.cache = Worker(), Cache()
-        self._small = lm.d_model * lm.d_vocab <= SMALL
+        self.small = lm.d_model * lm.d_vocab <= SMALL
+        """Whether the model works so fast that what it shows should not wait for the machine's other work."""
         # Long work that seldom needs the model, and reading files: neither makes a trace wait. One processor each.
         self._long = ThreadPoolExecutor(
             1, thread_name_prefix="unembed-long", initializer=torch.set_num_threads, initargs=(1,)
@@ -93,7 +93,7 @@ class Session:
         self._traces[key] = (trace, prompt)
         self._made += 1
         if self._made % TRIMMED == 0:
-            _give_back()
+            give_back()
         # A long prompt's stream is large: what counts is the number of tokens kept.
         while len(self._traces) > MAX_TRACES or (
             len(self._traces) > 1 and sum(len(t) for t, _ in self._traces.values()) > 4096
@@ -144,8 +144,8 @@ class Session:
         return found
 
     def sparing(self) -> AbstractContextManager[None]:
-        """While inside, a small model leaves processors to the page that draws on the same machine."""
-        return _one_processor() if self._small else nullcontext()
+        """While inside, a small model leaves a processor to the page that draws on the same machine."""
+        return _all_processors_but_one() if self.small else nullcontext()
 
     def sparingly(self, items: Iterator[Any]) -> Iterator[Any]:
         """The same items, each of them made so; between two of them others have all."""
@@ -236,21 +236,11 @@ class Session:
 
 
 @contextmanager
-def _one_processor() -> Iterator[None]:
-    """While inside, torch works on the calling thread alone."""
+def _all_processors_but_one() -> Iterator[None]:
+    """While inside, torch has one thread less; of two, the calling one is left."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(max(1, before - 1))
     try:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _give_back() -> None:
-    """Return freed memory to the system, a few milliseconds.
-
-    The tensors of traces, of all sizes and freed in another order than made, leave holes that glibc keeps: a server's
-    memory would rise for hundreds of traces. Other allocators have no such call.
-    """
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-        trim(0)

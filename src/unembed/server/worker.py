@@ -2,7 +2,7 @@
 
 Work is a generator: the worker takes one step of one job and puts it at the end of the queue, so that a question of one
 client is answered between two tokens of another's generation. A newer job of the same client and channel replaces
-an older one, waiting or running.
+an older one, waiting or running. What nobody asked for yet is worked on while nothing else is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,7 @@ class Worker:
         self._waiting = waiting
         self._jobs: deque[Job] = deque()
         self._current: Job | None = None
+        self._spare: Iterator[Any] | None = None
         self._change = threading.Condition()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -112,6 +114,12 @@ class Worker:
             result = item
         return result
 
+    def meanwhile(self, steps: Iterator[Any]) -> None:
+        """Work that nobody waits for, in place of what was given before: a step at a time until something is asked."""
+        with self._change:
+            self._spare = steps
+            self._change.notify()
+
     def stop(self) -> None:
         """Cancel everything; `work` returns after the step under way."""
         with self._change:
@@ -129,6 +137,7 @@ class Worker:
             for other in [*self._jobs, *([self._current] if self._current else [])]:
                 if other.key == job.key:
                     other.cancelled = True
+            self._spare = None
             self._jobs.append(job)
             self._change.notify()
 
@@ -136,18 +145,24 @@ class Worker:
         """Work on the calling thread until the worker is stopped."""
         while True:
             with self._change:
-                while not self._jobs and not self._stopped:
+                while not self._jobs and not self._stopped and self._spare is None:
                     self._change.wait(_LOOK)
                 if self._stopped:
                     while self._jobs:
                         self._end(self._jobs.popleft())
                     return
-                self._current = job = self._jobs.popleft()
-            again = self._step(job)
-            with self._change:
-                self._current = None
-                if again:
-                    self._jobs.append(job)
+                self._current = job = self._jobs.popleft() if self._jobs else None
+                spare = self._spare
+            if job is not None:
+                again = self._step(job)
+                with self._change:
+                    self._current = None
+                    if again:
+                        self._jobs.append(job)
+            elif spare is not None and not self._step_of_spare(spare):
+                with self._change:
+                    if self._spare is spare:
+                        self._spare = None
 
     def _step(self, job: Job) -> bool:
         """One step of a job; whether it has more."""
@@ -163,6 +178,14 @@ class Worker:
             job.put(_END)
         except BaseException as error:  # whatever it is, it belongs to the request, and the thread lives on
             job.put(error)
+        return False
+
+    @staticmethod
+    def _step_of_spare(spare: Iterator[Any]) -> bool:
+        """One step of what nobody waits for; whether there may be more."""
+        with suppress(Exception):  # whoever asks for the same is told of the same failure
+            next(spare)
+            return True
         return False
 
     @staticmethod

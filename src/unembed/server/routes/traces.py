@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Literal
@@ -16,6 +17,9 @@ from unembed.views.emergence import Emergence, emergence, emerging, spread, traj
 from unembed.views.trace_gather import Asked, explain_view, trace_view
 from unembed.views.trace_view import TraceView
 
+AHEAD = 2**24
+"""Scores, over all layers and positions, up to which a text is traced while it is typed."""
+
 
 def router(session: Session) -> APIRouter:
     """The routes, over what is open."""
@@ -25,6 +29,20 @@ def router(session: Session) -> APIRouter:
         request: Request, client: str, channel: str, key: str, what: str, work: Any, on: On = "model"
     ) -> Response:
         return tagged(request, await session.body(key, work, what=what, client=client, channel=channel, on=on))
+
+    def kept_as(asked: a.TraceAsked, key: str) -> str:
+        return f"trace {key} {asked.top}"
+
+    def parts(asked: a.TraceAsked, edits: list[Any]) -> Iterator[bytes | dict[str, Any]]:
+        """The layers of a trace as they are read, from the bottom up, then the whole of it, encoded."""
+        key = session.trace_id(asked.prompt, edits)
+        with session.sparing():
+            trace = session.tracing(asked.prompt, edits)
+        for part in session.sparingly(emerging(session.lm, trace, asked.prompt, asked.top)):
+            if isinstance(part, Emergence):
+                yield encoded({"id": key, **vars(part)})
+            else:
+                yield {"kind": "layers", "id": key, **vars(part)}
 
     @routes.get("/tokenize")
     async def tokenize(
@@ -40,7 +58,28 @@ def router(session: Session) -> APIRouter:
             changed = None if text in back else next(differ)
             return {"ids": ids, "tokens": lm.token_strings(ids), "limit": lm.n_ctx, "changed": changed}
 
-        return await answer(request, client, "tokenize", f"tokenize {text}", "splitting text", work)
+        found = await answer(request, client, "tokenize", f"tokenize {text}", "splitting text", work)
+        if text and session.small:
+            ahead(a.TraceAsked(prompt=text))
+        return found
+
+    def ahead(asked: a.TraceAsked) -> None:
+        """Trace what is being typed while nothing else is asked: it is likely to be asked next."""
+        kept, loop = kept_as(asked, session.trace_id(asked.prompt, [])), asyncio.get_running_loop()
+
+        def steps() -> Iterator[None]:
+            if session.lm.encode(asked.prompt).numel() * session.lm.n_layers * session.lm.d_vocab > AHEAD:
+                return
+            with session.sparing():
+                session.tracing(asked.prompt)
+            yield
+            for part in parts(asked, []):
+                if isinstance(part, bytes):
+                    loop.call_soon_threadsafe(session.cache.put, kept, part)
+                yield
+
+        if session.cache.get(kept) is None:
+            session.worker.meanwhile(steps())
 
     @routes.post("/traces", responses={200: {"model": Emergence}})
     async def post_trace(request: Request, asked: a.TraceAsked, client: a.Client = "") -> Response:
@@ -52,28 +91,20 @@ def router(session: Session) -> APIRouter:
             view = emergence(session.lm, session.tracing(asked.prompt, edits), asked.prompt, asked.top)
             return {"id": key, **vars(view)}
 
-        return await answer(request, client, "trace", f"trace {key} {asked.top}", "tracing a prompt", work)
+        return await answer(request, client, "trace", kept_as(asked, key), "tracing a prompt", work)
 
     @routes.post("/traces/stream", response_class=StreamingResponse)
     async def stream_trace(asked: a.TraceAsked, client: a.Client = "") -> StreamingResponse:
         """The same as lines of JSON: layers as they are read, from the bottom up, then the whole (`kind` trace)."""
         edits = [e.edit() for e in asked.edits]
-        key = session.remember(asked.prompt, edits)
-
-        def parts() -> Iterator[bytes | dict[str, Any]]:
-            found = emerging(session.lm, session.tracing(asked.prompt, edits), asked.prompt, asked.top)
-            # The grid is drawn from the first part, while the others are read.
-            for part in itertools.chain(itertools.islice(found, 1), session.sparingly(found)):
-                if isinstance(part, Emergence):
-                    yield encoded({"id": key, **vars(part)})
-                else:
-                    yield {"kind": "layers", "id": key, **vars(part)}
+        kept = kept_as(asked, session.remember(asked.prompt, edits))
 
         async def items() -> AsyncIterator[bytes | dict[str, Any]]:
-            kept = f"trace {key} {asked.top}"
             whole = session.cache.get(kept)
             if whole is None:
-                async for part in session.worker.stream(parts, what="tracing a prompt", client=client, channel="trace"):
+                async for part in session.worker.stream(
+                    lambda: parts(asked, edits), what="tracing a prompt", client=client, channel="trace"
+                ):
                     if isinstance(part, bytes):
                         session.cache.put(kept, whole := part)
                     else:

@@ -68,6 +68,7 @@ export function render(root, page) {
 
   function run() {
     if (!box.value.trim()) return box.focus();
+    clearTimeout(timer);
     go({ p: box.value, pos: "", t: "", L: "" });
     if (state().p === box.value && t.data?.prompt === box.value) load();
   }
