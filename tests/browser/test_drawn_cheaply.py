@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.test_journeys import AT, grid, the_sum
@@ -31,13 +32,14 @@ _ASKED_BY_THE_GRID = """() => new Promise((done) => {
 })"""
 
 
-def test_a_trace_is_written_into_the_cells_that_are_there_and_lays_nothing_out_early(opened, lm):
+@pytest.mark.parametrize("rest", [300, 0], ids=["traced while it was typed", "asked for at once"])
+def test_a_trace_is_written_into_the_cells_that_are_there_and_lays_nothing_out_early(opened, lm, rest):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     page.wait_for_timeout(300)
     page.evaluate(_COUNTED)
     page.get_by_role("textbox", name="Prompt").fill(OTHER)
-    page.wait_for_timeout(300)
+    page.wait_for_timeout(rest)
     page.evaluate("asked.length = made = 0")
     page.evaluate(f"void (window.counted = ({_ASKED_BY_THE_GRID})())")
     page.get_by_role("textbox", name="Prompt").press("Enter")
@@ -50,6 +52,23 @@ def test_a_trace_is_written_into_the_cells_that_are_there_and_lays_nothing_out_e
         cell = grid(page).get_by_role("gridcell", name=re.compile(f"^Layer {layer} after FFN, position 3 "))
         first = lm.token_strings([int(trace.readings().ids[layer, 3, 0])])[0].replace(" ", "·")
         expect(cell).to_have_attribute("aria-label", re.compile(re.escape(f": first {first} ")))
+
+
+def test_who_types_and_asks_at_once_asks_for_no_tokens(opened):
+    page = opened(AT)
+    expect(the_sum(page)).to_be_visible()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.split("/api/v1")[-1]))
+    box = page.get_by_role("textbox", name="Prompt")
+    box.evaluate(
+        "(box, text) => { box.value = text; box.dispatchEvent(new Event('input', { bubbles: true }));"
+        "box.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true })); }",
+        OTHER,
+    )
+    page.wait_for_function("() => performance.getEntriesByName('whole trace').length > 1")
+    page.wait_for_timeout(300)
+    assert "/traces/stream" in asked
+    assert not [url for url in asked if url.startswith("/tokenize")]
 
 
 def test_what_stands_below_the_grid_comes_after_the_cells_frame(opened):
