@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import resource
+import mmap
 import subprocess
 import sys
 
@@ -57,5 +57,5 @@ def test_freed_blocks_are_kept_until_they_are_given_back() -> None:
         return tuple(int(line) for line in found.stdout.split())
 
     (kept, given), (anew, _) = measured("held()"), measured("contextlib.nullcontext()")
-    assert kept < 100 and anew > 2**20 * 12 // resource.getpagesize()
+    assert kept < 100 and anew > 2**20 * 12 // mmap.PAGESIZE
     assert given > 12

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -209,6 +211,29 @@ def test_what_is_typed_is_traced_before_it_is_asked(typing, wren):
     found = _streamed(client, text)[0]
     said = json.loads(json.dumps(emergence(wren, wren.trace(text), text).to_dict()))
     close(found, {"kind": "trace", "id": session.trace_id(text, []), **said})
+
+
+def test_a_small_models_streamed_trace_leaves_a_processor_to_the_page(typing, monkeypatch):
+    client, session = typing
+    seen: list[int] = []
+    tracing, before = session.tracing, torch.get_num_threads()
+
+    def at_work(*given):
+        seen.append(torch.get_num_threads())
+        return tracing(*given)
+
+    def set_to(n: int) -> None:
+        asyncio.run(session.worker.run(lambda: torch.set_num_threads(n), what="", client="", channel=""))
+
+    monkeypatch.setattr(session, "tracing", at_work)
+    set_to(3)
+    try:
+        assert _streamed(client, "Traced beside the page")[-1] == {"kind": "done"}
+        monkeypatch.setattr(session, "small", False)
+        assert _streamed(client, "Traced with all there is")[-1] == {"kind": "done"}
+    finally:
+        set_to(before)
+    assert seen == [2, 3]
 
 
 @pytest.mark.parametrize("text", ["", "word " * 3000, "Once more, by a larger model"])
