@@ -235,7 +235,7 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
         claims.append(
             Claim("sorting sub-updates, p95 (ms)", p95(times), 50, f"median {1000 * statistics.median(times):.0f}")
         )
-        claims += typed(page, samples)
+        claims += typed(page, samples, _REST) + typed(page, samples, None)
         claims += [claim for one in _ASKED for claim in asked(page, server, samples, *one)]
         page.goto(f"{server.address}#/trace")
         page.wait_for_selector(".grid")
@@ -256,22 +256,18 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
     return claims
 
 
-# What the page's own links do; an address that is typed makes the browser look for a place of that name as well.
+# An address that is typed makes the browser look for a place of that name as well. The page's own links do less: they
+# ask first, and change the address when the answer is drawn.
 _GO = "(to) => { history.pushState(null, '', to); dispatchEvent(new PopStateEvent('popstate')); }"
 _REST = 200
 """Milliseconds between the last letter that is typed and the key that asks for the trace."""
 _ASKED = (
-    ("a trace of 32 tokens from a link, its grid drawn", "trace", "#/trace?p={}", lambda k: prompt(32, 7000 + k), 100),
     ("the popover of a cell, another position", "position", "#/trace?p={}&pos={}", lambda k: (_SAME, k % 30), 100),
     ("another layer", "select", "#/layer?p={}&L={}", lambda k: (_SAME, k % 6), 100),
     ("a memory card", "memory", "#/memory?p={}&m={}", lambda k: (_SAME, f"L{k % 6}D{k + 50}"), 100),
 )
 """Interactions that ask the server: what, the page's own name for the span, the address, what fills it, milliseconds."""
 _SAME = prompt(32, 1)
-
-
-_WHOLE = {"trace": "with its events", "position": "with the panes below the grid"}
-"""What comes a frame or two after what was asked for, under a span of its own."""
 
 
 def asked(page, server: Server, samples: int, what: str, name: str, where: str, fill, limit: float) -> list[Claim]:
@@ -282,28 +278,35 @@ def asked(page, server: Server, samples: int, what: str, name: str, where: str, 
         filled = where.format(*(quote(str(x)) for x in (found if isinstance(found, tuple) else (found,))))
         page.evaluate(_GO, filled)
 
-    rows = [(name, what, limit)] + [
-        (f"whole {name}", f"{what}, {more}", None) for n, more in _WHOLE.items() if n == name
-    ]
+    rows: list[tuple[str, str, float | None]] = [(name, what, limit)]
+    if name == "position":  # what comes a frame or two later, under a span of its own
+        rows.append(("whole position", f"{what}, with the panes below the grid", None))
     return spans(page, samples, go, name, rows)
 
 
-def typed(page, samples: int) -> list[Claim]:
-    """A prompt whose end is typed into the box, and asked for by the Enter key when the typing has rested."""
+def typed(page, samples: int, rest: int | None) -> list[Claim]:
+    """A prompt in the box, asked for by the Enter key.
+
+    Its end is typed, and then the typing rests for so many milliseconds; with None, nothing but the key tells the server.
+    """
     box = page.get_by_role("textbox", name="Prompt")
 
     def go(k: int) -> None:
-        text = prompt(32, 6000 + k)
-        box.fill(text[:-3])
-        page.wait_for_timeout(300)
-        page.keyboard.type(text[-3:], delay=60)
-        page.wait_for_timeout(_REST)
+        text = prompt(32, (7000 if rest is None else 6000) + k)
+        if rest is None:
+            box.evaluate("(box, text) => { box.value = text; box.focus(); }", text)
+        else:
+            box.fill(text[:-3])
+            page.wait_for_timeout(300)
+            page.keyboard.type(text[-3:], delay=60)
+            page.wait_for_timeout(rest)
         page.keyboard.press("Enter")
 
-    what = f"a trace of 32 tokens, asked for {_REST} ms after it was typed"
+    when = "asked for at once" if rest is None else f"asked for {rest} ms after it was typed"
+    what = f"a trace of 32 tokens, {when}"
     page.evaluate(_GO, "#/trace")
     box.wait_for()
-    return spans(page, samples, go, "trace", [("trace", what, 100)])
+    return spans(page, samples, go, "trace", [("trace", what, 100), ("whole trace", f"{what}, with its events", None)])
 
 
 def spans(page, samples: int, go, name: str, rows: list[tuple[str, str, float | None]]) -> list[Claim]:

@@ -116,5 +116,11 @@ def opened(browser, served) -> Iterator[Callable[..., Page]]:
     assert not complaints, complaints
 
 
+def address(page: Page) -> str:
+    """The page's address, once it follows what the page shows: the page has it follow before it is left."""
+    page.evaluate("dispatchEvent(new Event('pagehide'))")
+    return page.url
+
+
 def _own(url: str, address: str) -> bool:
     return url.startswith((address, "data:", "blob:"))

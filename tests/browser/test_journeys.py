@@ -8,7 +8,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Served
+from tests.browser.conftest import Served, address
 
 PROMPT = "The first month of the year is"
 AT = f"#/trace?p={PROMPT.replace(' ', '%20')}"
@@ -86,7 +86,7 @@ def test_typing_a_prompt_and_tracing_it(opened):
     expect(page.get_by_text("4 tokens")).to_be_visible()
     box.press("Enter")
     expect(grid(page).get_by_role("columnheader")).to_have_count(5)
-    assert "p=She+put+the+book" in page.url
+    assert "p=She+put+the+book" in address(page)
 
 
 def test_a_link_restores_what_was_seen(opened, served):
@@ -95,7 +95,7 @@ def test_a_link_restores_what_was_seen(opened, served):
     grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click()
     page.get_by_role("radio", name="Place of the answer").click()
     expect(page.get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
-    other = opened(page.url.removeprefix(served.address))
+    other = opened(address(page).removeprefix(served.address))
     expect(other.get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
     expect(other.get_by_role("radio", name="Place of the answer")).to_have_attribute("aria-checked", "true")
     assert "position 3" in other.get_by_role("complementary").inner_text()

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 import unembed
+from tests.browser.conftest import address
 from tests.browser.test_journeys import PROMPT
 from unembed.views.coefficients import coefficients_view
 from unembed.views.head_examples import HeadExamples, head_examples
@@ -289,7 +290,7 @@ def test_a_heads_examples_are_marked_and_lead_to_a_trace(opened, lm, index):
     one = found[7].examples[0]
     region.get_by_role("button", name="Use this text as the prompt").first.click()
     expect(page.get_by_role("textbox", name="Prompt")).to_have_value(one.prompt)
-    assert f"pos={one.position}" in page.url
+    assert f"pos={one.position}" in address(page)
 
 
 def test_landmarks_of_a_coefficient_and_the_way_back(opened, lm, index):
@@ -374,7 +375,7 @@ def test_the_early_exit_curve_is_moved_along_without_asking(opened, lm):
     assert asked == []
     page.get_by_role("button", name=re.compile("^Trace position")).first.click()
     expect(page.get_by_role("grid")).to_be_visible()
-    assert "L=0" in page.url
+    assert "L=0" in address(page)
 
 
 def test_the_curve_is_saved_as_it_is_drawn(opened, lm):

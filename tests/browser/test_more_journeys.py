@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 import unembed
+from tests.browser.conftest import address
 from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
 
 
@@ -29,14 +30,14 @@ def test_the_example_is_drawn_before_the_model_is_asked(opened):
     page.get_by_role("button", name="Trace it here").click()
     expect(page.get_by_text("An example, traced")).to_be_hidden()
     expect(grid(page)).to_be_visible()
-    assert "p=The+first+month" in page.url and asked
+    assert "p=The+first+month" in address(page) and asked
 
 
 def test_another_position_of_the_example_asks_the_model(opened):
     page = opened()
     grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click()
     expect(page.get_by_role("complementary").get_by_text("position 3")).to_be_visible()
-    assert "p=The+first+month" in page.url and "pos=3" in page.url
+    assert "p=The+first+month" in address(page) and "pos=3" in address(page)
 
 
 def test_entropy_is_the_librarys_and_asks_nothing(opened, lm):
@@ -105,7 +106,7 @@ def test_edits_are_kept_as_a_preset_and_loaded_again(opened):
     card.get_by_role("button", name="<b>two</b>").first.click()
     expect(card.get_by_role("spinbutton", name="Value").first).to_have_value("9")
     expect(card.get_by_role("checkbox", name="L1H2 on")).not_to_be_checked()
-    assert "iv=M3.5" in other.url and "off=1" in other.url
+    assert "iv=M3.5" in address(other) and "off=1" in address(other)
     tray = other.get_by_role("region", name="Edits", exact=True).last
     expect(tray.get_by_role("button", name="<b>two</b>").first).to_be_focused()
     tray.get_by_role("button", name="Delete <b>two</b>").click()

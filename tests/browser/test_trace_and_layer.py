@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.conftest import address
 from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
 from tests.browser.test_ranges_links_tour import inspector
 
@@ -93,7 +94,7 @@ def test_the_race_in_probabilities_asks_nothing_and_says_who_passes_whom(opened,
             f"place {ranks[0][since] + 1} against {ranks[1][since] + 1}, "
         )
     ).to_be_visible()
-    assert f"pins={boy}" in page.url
+    assert f"pins={boy}" in address(page)
     page.get_by_role("button", name="Clear pins").click()
     expect(page.get_by_text("passes ·boy")).to_be_hidden()
 
@@ -120,7 +121,7 @@ def test_events_stand_in_lanes_and_say_their_sentence(opened, lm):
     page.keyboard.press("e")
     expect(marker).to_be_hidden()
     expect(page.locator(".glyph").first).to_be_hidden()
-    other = opened(page.url[page.url.index("#") :])
+    other = opened("#" + address(page).split("#")[1])
     expect(the_sum(other)).to_be_visible()
     expect(other.locator(".lanes")).to_be_hidden()
 
@@ -158,7 +159,7 @@ def test_the_first_layer_on_top(opened, lm):
     expect(inspector(page).get_by_role("heading", name=f"Layer {lm.n_layers - 2}, FFN")).to_be_visible()
     page.keyboard.press("Shift+ArrowUp")
     expect(inspector(page).get_by_role("heading", name="Layers 3 to 4, together")).to_be_visible()
-    other = opened(page.url[page.url.index("#") :])
+    other = opened("#" + address(page).split("#")[1])
     expect(grid(other).get_by_role("rowheader").first).to_have_text("Embedding")
 
 
@@ -180,7 +181,7 @@ def test_a_click_with_shift_pins(opened, lm):
     grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click(modifiers=["Shift"])
     token = int(lm.trace(PROMPT).readings().ids[2, 3, 0])
     expect(page.get_by_role("button", name="Clear pins")).to_be_visible()
-    assert f"pins={token}" in page.url and "pos=3" not in page.url
+    assert f"pins={token}" in address(page) and "pos=3" not in address(page)
 
 
 def test_a_layers_heads_and_memories_by_effect(opened, lm):
@@ -205,7 +206,7 @@ def test_a_layers_heads_and_memories_by_effect(opened, lm):
         assert row.locator(".bar.minus" if effects[name] < 0 else ".bar.plus").count() == 1
     page.get_by_role("radio", name="Against").click()
     expect(rows).to_have_count(sum(x <= 0 for x in effects.values()))
-    other = opened(page.url[page.url.index("#") :])
+    other = opened("#" + address(page).split("#")[1])
     expect(other.locator(".sub-update").filter(has=other.get_by_role("link"))).to_have_count(
         sum(x <= 0 for x in effects.values())
     )
@@ -218,7 +219,7 @@ def test_a_head_is_switched_off_from_the_layer(opened, lm):
     first = lm.trace(LITTLE).head_updates(3)[0].index
     page.get_by_role("button", name=f"Switch L3H{first} off").click()
     expect(page.get_by_role("heading", name="1 edit")).to_be_visible()
-    assert f"H3.{first}" in page.url
+    assert f"H3.{first}" in address(page)
 
 
 def test_candidates_tell_how_many_places_they_moved(opened, lm):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from typer.testing import CliRunner
 from tests.server.closeness import close
 from tests.server.conftest import rest
 from unembed.server.app import create
+from unembed.server.routes import traces
 from unembed.server.session import Session
-from unembed.views.emergence import emergence
+from unembed.views.emergence import emergence, emerging
 
 PROMPT = "The first month of the year is"
 
@@ -213,27 +215,40 @@ def test_what_is_typed_is_traced_before_it_is_asked(typing, wren):
     close(found, {"kind": "trace", "id": session.trace_id(text, []), **said})
 
 
-def test_a_small_models_streamed_trace_leaves_a_processor_to_the_page(typing, monkeypatch):
+@pytest.mark.parametrize("small", [True, False], ids=["a small model", "a larger one"])
+def test_a_small_model_leaves_a_processor_to_the_page_once_that_has_layers_to_draw(typing, monkeypatch, small):
     client, session = typing
     seen: list[int] = []
-    tracing, before = session.tracing, torch.get_num_threads()
+    rests: list[float] = []
+    before = torch.get_num_threads()
 
     def at_work(*given):
-        seen.append(torch.get_num_threads())
-        return tracing(*given)
+        layers = emerging(*given)
+        while True:
+            seen.append(torch.get_num_threads())
+            try:
+                yield next(layers)
+            except StopIteration:
+                return
 
     def set_to(n: int) -> None:
         asyncio.run(session.worker.run(lambda: torch.set_num_threads(n), what="", client="", channel=""))
 
-    monkeypatch.setattr(session, "tracing", at_work)
+    monkeypatch.setattr(traces, "emerging", at_work)
+    monkeypatch.setattr(traces, "time", SimpleNamespace(sleep=lambda seconds: rests.append(seconds)))
     set_to(3)
     try:
-        assert _streamed(client, "Traced beside the page")[-1] == {"kind": "done"}
-        monkeypatch.setattr(session, "small", False)
-        assert _streamed(client, "Traced with all there is")[-1] == {"kind": "done"}
+        if small:
+            assert client.get("/api/v1/tokenize", params={"text": "Traced while it is typed"}).status_code == 200
+            rest(session)
+            assert len(seen) > 2 and set(seen) == {2} and not rests
+            seen.clear()
+        monkeypatch.setattr(session, "small", small)
+        assert _streamed(client, "Traced when it is asked")[-1] == {"kind": "done"}
     finally:
         set_to(before)
-    assert seen == [2, 3]
+    assert len(seen) > 2 and seen[0] == 3 and set(seen[1:]) == {2 if small else 3}
+    assert rests == ([traces.FRAME] if small else [])
 
 
 @pytest.mark.parametrize("text", ["", "word " * 3000, "Once more, by a larger model"])

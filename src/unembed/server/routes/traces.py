@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,8 @@ from unembed.views.trace_view import TraceView
 
 AHEAD = 2**24
 """Scores, over all layers and positions, up to which a text is traced while it is typed."""
+FRAME = 0.017
+"""Seconds that a small model rests when the grid's layers are sent: the page on the same machine draws them sooner."""
 
 
 def router(session: Session) -> APIRouter:
@@ -36,9 +39,7 @@ def router(session: Session) -> APIRouter:
     def parts(asked: a.TraceAsked, edits: list[Any]) -> Iterator[bytes | dict[str, Any]]:
         """The layers of a trace as they are read, from the bottom up, then the whole of it, encoded."""
         key = session.trace_id(asked.prompt, edits)
-        with session.sparing():
-            trace = session.tracing(asked.prompt, edits)
-        for part in session.sparingly(emerging(session.lm, trace, asked.prompt, asked.top)):
+        for part in emerging(session.lm, session.tracing(asked.prompt, edits), asked.prompt, asked.top):
             if isinstance(part, Emergence):
                 yield encoded({"id": key, **vars(part)})
             else:
@@ -73,7 +74,7 @@ def router(session: Session) -> APIRouter:
             with session.sparing():
                 session.tracing(asked.prompt)
             yield
-            for part in parts(asked, []):
+            for part in session.sparingly(parts(asked, [])):
                 if isinstance(part, bytes):
                     loop.call_soon_threadsafe(session.cache.put, kept, part)
                 yield
@@ -99,12 +100,17 @@ def router(session: Session) -> APIRouter:
         edits = [e.edit() for e in asked.edits]
         kept = kept_as(asked, session.remember(asked.prompt, edits))
 
+        def steps() -> Iterator[bytes | dict[str, Any]]:
+            layers = parts(asked, edits)
+            yield next(layers)  # with all processors: until then the page has nothing to draw
+            if session.small:
+                time.sleep(FRAME)
+            yield from session.sparingly(layers)
+
         async def items() -> AsyncIterator[bytes | dict[str, Any]]:
             whole = session.cache.get(kept)
             if whole is None:
-                async for part in session.worker.stream(
-                    lambda: parts(asked, edits), what="tracing a prompt", client=client, channel="trace"
-                ):
+                async for part in session.worker.stream(steps, what="tracing a prompt", client=client, channel="trace"):
                     if isinstance(part, bytes):
                         session.cache.put(kept, whole := part)
                     else:

@@ -29,7 +29,7 @@ export function get(path, params = {}, { channel = path, what = "", fresh = fals
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
     if (Array.isArray(value)) value.forEach((one) => query.append(name, one));
-    else if (value !== null && value !== undefined && value !== "") query.set(name, String(value));
+    else if ((value ?? "") !== "") query.set(name, String(value));
   }
   const url = query.size ? `${path}?${query}` : path;
   return ask(url, { method: "GET" }, `GET ${url}`, channel, what, fresh);

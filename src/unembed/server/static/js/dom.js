@@ -19,7 +19,7 @@ export function signed(x) {
 
 /** A number, three significant digits. */
 export function num(x) {
-  if (x === null || x === undefined || Number.isNaN(x)) return "–";
+  if (Number.isNaN(x ?? NaN)) return "–";
   const a = Math.abs(x);
   if (a === 0) return "0";
   const text = a >= 1000 ? Math.round(a).toLocaleString("en") : a >= 100 ? a.toFixed(0) : a >= 10 ? a.toFixed(1) : a >= 0.01 ? a.toFixed(a >= 1 ? 2 : 3) : a.toExponential(1);

@@ -57,9 +57,9 @@ async function start() {
 /** A link too long to be one names what the server keeps. */
 async function recall() {
   try {
-    goTo((await api.get(`/sessions/${encodeURIComponent(state().s)}`)).address, { push: false });
+    goTo((await api.get(`/sessions/${encodeURIComponent(state().s)}`)).address);
   } catch (error) {
-    go({ s: "" }, { push: false });
+    go({ s: "" }, false);
     api.fail(error);
   }
 }

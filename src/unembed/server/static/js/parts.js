@@ -16,12 +16,9 @@ export function candidates(list, { before = null, from = null, onpick = null, ra
   const rows = list.slice(0, n).map((c, i) => {
     const old = from ? from[i] : was.get(c.id);
     const moved = (from || before) === null || old === i ? "" : old === undefined ? "new" : `${old > i ? "▲" : "▼"}${Math.abs(old - i).toLocaleString("en")}`;
-    const row = h("button", { class: "cand", type: "button", data: { id: c.id }, style: { "--p": `${Math.max(1, c.probability * 100)}%` }, title: `logit ${num(c.logit)}`, onclick: () => onpick?.(c) },
+    return h("li", {}, h("button", { class: "cand", type: "button", data: { id: c.id }, style: { "--p": `${Math.max(1, c.probability * 100)}%` }, title: `logit ${num(c.logit)}`, onclick: () => onpick?.(c), onpointerenter: () => same(c.id, true), onpointerleave: () => same(c.id, false) },
       h("span", {}, token(c.token), " ", moved && h("span", { class: "delta" }, moved)),
-      h("small", {}, percent(c.probability)));
-    row.addEventListener("pointerenter", () => same(c.id, true));
-    row.addEventListener("pointerleave", () => same(c.id, false));
-    return h("li", {}, row);
+      h("small", {}, percent(c.probability))));
   });
   return h("div", {}, h("ol", {}, rows), rank === null ? null : h("p", { class: "faint" }, `target at place ${place(rank)}`));
 }

@@ -1,6 +1,6 @@
 /** Copy and export: the link, the Python call, the command, the data, the picture. */
 import { button, h, say } from "./dom.js";
-import { activeEdits, goTo, state } from "./state.js";
+import { activeEdits, link, state } from "./state.js";
 import * as api from "./api.js";
 
 const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
@@ -43,18 +43,16 @@ export function asCommand(page) {
 /** Characters of an address beyond which a link names what the server keeps. */
 const LONG = 2000;
 
-function address(page) {
-  const { hash } = location;
-  return hash.includes("model=") ? hash : `${hash || "#/trace"}${hash.includes("?") ? "&" : "?"}model=${encodeURIComponent(page.mark())}`;
-}
+const address = (page) => link({ model: state().model || page.mark() });
 
 /** Copy the link of what is shown; a long one is kept by the server under a short name. */
 export async function copyLink(page) {
-  const long = address(page).length > LONG;
+  const whole = address(page);
+  const long = whole.length > LONG;
   try {
-    const short = long ? `#/${state().screen}?s=${(await api.send("/sessions", { address: address(page) })).id}` : address(page);
-    await navigator.clipboard.writeText(location.href.split("#")[0] + short);
-    say(long ? "Link copied. It names a session that this server keeps until it stops; download the session to keep it." : "Link copied");
+    const short = long ? `#/${state().screen}?s=${(await api.send("/sessions", { address: whole })).id}` : whole;
+    await navigator.clipboard.writeText(new URL(short, location.href).href);
+    say(long ? "Link copied. It works while this server runs; download the session to keep it." : "Link copied");
   } catch (error) {
     api.fail(error);
   }
@@ -65,7 +63,7 @@ const SESSION = "unembed.session/1";
 function openSession() {
   const input = h("input", { type: "file", accept: ".json,application/json", onchange: async () => {
     const found = await input.files[0].text().then(JSON.parse).catch(() => ({}));
-    if (found.schema === SESSION && /^#\/[\x21-\x7e]*$/.test(found.address)) goTo(found.address);
+    if (found.schema === SESSION && /^#\/[\x21-\x7e]*$/.test(found.address)) location.hash = found.address;
     else api.fail(new api.Problem({ code: "session", message: `${input.files[0].name} is no session`, fix: "Choose a file that Download session wrote" }));
   } });
   input.click();

@@ -1,10 +1,14 @@
 /**
  * What the page shows, all of it in the address: `#/screen/path?p=prompt&pos=6&L=3&iv=...`. A link restores it anywhere
- * the same model is served.
+ * the same model is served. Within a screen the address follows when the page has drawn: a browser works on each change
+ * of it while the model could, and refuses changes when they come as fast as from an arrow that is held down.
  */
 
 const DEFAULTS = { p: "", pos: "", L: "", st: "post", t: "", pins: "", iv: "", off: "", metric: "probability", stages: "post", diff: "", by: "component", vs: "", q: "", m: "", h: "", v: "", mv: "", fl: "", dir: "", n: "", seed: "", model: "", r: "", only: "", tour: "", s: "", try: "", flip: "", ev: "", ys: "", part: "ffn", sort: "share", side: "all", most: "", alone: "" };
+const LATER = 200; // milliseconds
 let current = read();
+let how = ""; // the address is to follow
+let timer = 0;
 const watchers = [];
 
 /** The state now: `{screen, path, ...keys}`. Read only. */
@@ -35,18 +39,28 @@ export function link(change) {
   return query.size ? `#/${path}?${query}` : `#/${path}`;
 }
 
-/** Change the state. `push`: a step that Back undoes. */
-export function go(change, { push = true } = {}) {
+/** Change the state. `push`: a step that Back undoes. The address follows soon; at once where another screen opens. */
+export function go(change, push = true) {
+  if (push) follow();
   const before = current;
   if (change.screen && !change.path) change = { path: [], ...change };
-  const address = link(change);
-  if (address !== location.hash) history[push ? "pushState" : "replaceState"](null, "", address);
   current = { ...current, ...change };
+  how = push ? "pushState" : how || "replaceState";
+  clearTimeout(timer);
+  timer = setTimeout(follow, LATER);
+  if (change.path) follow();
   tell(before);
 }
 
+/** Let the address say what the page shows, now rather than soon. */
+function follow() {
+  const address = link({});
+  if (how && address !== location.hash) history[how](null, "", address);
+  how = "";
+}
+
 /** A change that Back does not undo. */
-export const turn = (change) => go(change, { push: false });
+export const turn = (change) => go(change, false);
 
 /** Whether any of these parts of the state differs. */
 export const differ = (now, before, ...names) => names.some((name) => now[name] !== before[name]);
@@ -54,9 +68,9 @@ export const differ = (now, before, ...names) => names.some((name) => now[name] 
 /** Whether what a screen asks of the model differs: it was opened, or the prompt or the edits are others. */
 export const asksAnew = (now, before) => differ(now, before, "screen", "p", "iv", "off");
 
-/** Change to the state of an address, `#/...`. */
-export function goTo(address, { push = true } = {}) {
-  history[push ? "pushState" : "replaceState"](null, "", address);
+/** Put the state of an address, `#/...`, in the place of this one. */
+export function goTo(address) {
+  history.replaceState(null, "", address);
   reread();
 }
 
@@ -72,11 +86,14 @@ function tell(before) {
 
 function reread() {
   const before = current;
+  const address = link({});
+  how = "";
   current = read();
-  if (differ(current, before, "screen", ...Object.keys(DEFAULTS)) || String(current.path) !== String(before.path)) tell(before);
+  if (link({}) !== address) tell(before);
 }
 
 addEventListener("popstate", reread);
+addEventListener("pagehide", follow);
 
 /** The edits of the tray: `[{target, layer, index, action, value, positions, on}]`. */
 export function edits(text = current.iv) {
@@ -102,9 +119,9 @@ export const written = (list) =>
   list.map((e) => `${e.target === "head" ? "H" : "M"}${e.layer}.${e.index}:${e.action}:${e.value}@${Array.isArray(e.positions) ? e.positions.join(",") : e.positions}`).join(";");
 
 /** Put a list of edits into the state. */
-export function setEdits(list, options) {
+export function setEdits(list, push) {
   const off = list.flatMap((e, i) => (e.on === false ? [i] : [])).join(",");
-  go({ iv: written(list), off }, options);
+  go({ iv: written(list), off }, push);
 }
 
 /** The edits that are switched on, as the server takes them. */

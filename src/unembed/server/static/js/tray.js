@@ -1,7 +1,7 @@
 /** The edits that hold now, on every screen: chips that say what they do; and the way back. */
 import { button, fill, h } from "./dom.js";
 import { nameOf } from "./names.js";
-import { edits, go, setEdits, watch } from "./state.js";
+import { edits, go, setEdits, turn, watch } from "./state.js";
 
 export const verb = (e) => (e.action === "set" ? `set ${short(e.value)}` : e.action === "add" ? `${e.value < 0 ? "−" : "+"}${short(Math.abs(e.value))}` : e.value === 0 ? "off" : `×${short(e.value)}`);
 const short = (x) => String(Number(x.toPrecision(4))).replace("-", "−");
@@ -22,7 +22,7 @@ export function undo(again = false) {
   if (!from.length) return false;
   to.push(now());
   turning = true;
-  go(from.pop(), { push: false });
+  turn(from.pop());
   turning = false;
   return true;
 }
@@ -68,7 +68,7 @@ export function mount(el, state, more) {
 /** Add an edit, or replace the one of the same place. */
 export function add(edit) {
   const rest = edits().filter((e) => !(e.target === edit.target && e.layer === edit.layer && e.index === edit.index && e.action === edit.action));
-  setEdits([...rest, { positions: "all", on: true, ...edit }], { push: false });
+  setEdits([...rest, { positions: "all", on: true, ...edit }], false);
 }
 
 /** Add the edit that switches a memory or a head off, or one that sets a memory. */

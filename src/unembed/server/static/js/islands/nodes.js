@@ -19,7 +19,7 @@ function made(el, props, children) {
 }
 
 function set(el, name, value) {
-  if (value === null || value === undefined || value === false) return;
+  if ((value ?? false) === false) return;
   if (name === "text") el.textContent = value;
   else if (name === "style") for (const [k, v] of Object.entries(value)) el.style.setProperty(k, v);
   else if (name === "data") Object.assign(el.dataset, value);
@@ -30,7 +30,7 @@ function set(el, name, value) {
 
 export function append(el, children) {
   for (const child of children.flat(3)) {
-    if (child === null || child === undefined || child === false) continue;
+    if ((child ?? false) === false) continue;
     el.append(child);
   }
   return el;

@@ -57,7 +57,7 @@ export function render(root, page) {
 
   function editor(e, i, all) {
     const change = (part, now = false) => {
-      setEdits(all.map((x, j) => (i === j ? { ...x, ...part } : x)), { push: now });
+      setEdits(all.map((x, j) => (i === j ? { ...x, ...part } : x)), now);
     };
     let limit = Math.max(8, Math.abs(e.value) * 2);
     // Symmetric logarithm: fine around zero, far at the ends.

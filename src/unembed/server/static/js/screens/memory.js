@@ -1,6 +1,6 @@
 /** One memory: what its value promotes and suppresses, what sets its key off, what people call it; or two side by side. */
 import { afterPaint, button, fill, h, num, say, segmented, signed } from "../dom.js";
-import { go, state } from "../state.js";
+import { go, state, turn } from "../state.js";
 import { about, asTable, card, empty, memoryLink, pane, prompt, toks, tokenBars, trail, waiting } from "../parts.js";
 import { contexts, lengths, shade } from "../contexts.js";
 import { labels, noIndex } from "../labels.js";
@@ -68,7 +68,7 @@ export function render(root, page) {
   function step(n) {
     const { layer, index } = view;
     const at = trail.indexOf(`${layer}.${index}`);
-    go({ m: at < 0 ? `${layer}.${(index + n + model.d_mlp) % model.d_mlp}` : trail[(at + n + trail.length) % trail.length] }, { push: false });
+    turn({ m: at < 0 ? `${layer}.${(index + n + model.d_mlp) % model.d_mlp}` : trail[(at + n + trail.length) % trail.length] });
   }
 
   function one(names) {
@@ -122,7 +122,7 @@ export function render(root, page) {
 
   function pin(id) {
     const pins = state().pins.split(" ").filter(Boolean);
-    go({ pins: [...new Set([...pins, String(id)])].slice(-5).join(" ") }, { push: false });
+    turn({ pins: [...new Set([...pins, String(id)])].slice(-5).join(" ") });
     say("pinned");
   }
 
@@ -201,7 +201,7 @@ export function render(root, page) {
   function tryForm(box, layer, index) {
     const input = h("input", { type: "text", "aria-label": "Text to try", value: state().try || prompt(), style: { flex: 1 }, onkeydown: (e) => e.key === "Enter" && run() });
     const run = () => pane(box, async () => {
-      if (input.value !== prompt()) go({ try: input.value }, { push: false });
+      if (input.value !== prompt()) turn({ try: input.value });
       const found = await api.post(`/memories/${layer}/${index}/activations`, { prompt: input.value || " " }, { channel: "activations" });
       const { tokens, coefficients } = found;
       const most = Math.max(...coefficients.map(Math.abs), 1e-9);
