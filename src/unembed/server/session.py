@@ -27,8 +27,8 @@ MAX_PROMPT = 20_000
 MAX_TRACES = 24
 MAX_EDITS = 64
 SMALL = 2**22
-"""Entries of W_U up to which a model leaves a processor to the page that draws on the same machine: with all of them it
-would be done hardly sooner, and the two would wait for each other."""
+"""Entries of W_U up to which a model leaves a processor to the page while that draws on the same machine: with all of
+them it would be done hardly sooner, and the two would wait for each other."""
 TRIMMED = 16
 """Traces after which freed memory is given back."""
 

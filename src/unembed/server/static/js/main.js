@@ -1,7 +1,7 @@
 /** The shell: header, rail, status line, keys; each screen is a module of its own, loaded when first opened. */
 import { button, fill, h, icon, modal, say, tickBox } from "./dom.js";
 import * as api from "./api.js";
-import { go, goTo, state, watch } from "./state.js";
+import { go, goTo, state, turn, watch } from "./state.js";
 import * as tray from "./tray.js";
 import { presets } from "./presets.js";
 import { copyLink, shareMenu } from "./sharing.js";
@@ -59,7 +59,7 @@ async function recall() {
   try {
     goTo((await api.get(`/sessions/${encodeURIComponent(state().s)}`)).address);
   } catch (error) {
-    go({ s: "" }, false);
+    turn({ s: "" });
     api.fail(error);
   }
 }
