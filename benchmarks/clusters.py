@@ -48,7 +48,7 @@ def bare(x: torch.Tensor, k: int) -> None:
 
 
 def ours(x: torch.Tensor, k: int) -> None:
-    from unembed.memories.clusters import cluster
+    from unembed.memories.clustering.value_clusters import cluster
 
     cluster(x, k)
 

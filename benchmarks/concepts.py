@@ -14,7 +14,7 @@ import torch
 from measure import Claim, record
 
 import unembed
-from unembed.concepts.of_values import model_classes, sample_memories, value_concepts
+from unembed.concepts.value_concepts import model_classes, sample_memories, value_concepts
 
 
 def main() -> None:

@@ -20,10 +20,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import unembed
 from unembed import early_exit, steering
-from unembed.control.early_exit.comparing import body_clock
+from unembed.control.early_exit.benchmark import body_clock
 from unembed.control.early_exit.sub_updates_rule import SubUpdates
 from unembed.results import Table
-from unembed.stream.watch import watch
+from unembed.stream.hooks import watch
 
 TOKENS = 24
 
@@ -200,7 +200,7 @@ def promise(model: str) -> None:
             values = (method, 100 * level, float(np.mean(wrong)), max(wrong), float(np.mean(saved)))
             for column, value in zip(rows.values(), values, strict=True):
                 column.append(value)
-    facts = early_exit.saturation_table(lm, found).passport
+    facts = early_exit.saturation_table(lm, found).provenance
     title = "Disagreement in per cent: promised on 500 examples, measured on 500 others; mean and largest of 100 splits"
     into_results(f"The promise of early exit, {lm.name}", [Table(title, rows, facts)])
 

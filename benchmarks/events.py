@@ -17,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import unembed
 from unembed.corpus import Segment
 from unembed.memories.event_sample import EventRecorder, record_events
-from unembed.memories.examples import example_batches
+from unembed.memories.prefix_sampling import example_batches
 from unembed.stream.run import forward_arguments
 
 

@@ -103,7 +103,7 @@ class Server:
 
 def weight() -> tuple[int, int]:
     """Bytes of the page's script and style sheet as they are served, compressed, and plain."""
-    from unembed.server.page import script, style
+    from unembed.server.assets import script, style
 
     texts = [text.encode() for text in (script(), style())]
     return sum(len(gzip.compress(text, 9)) for text in texts), sum(len(text) for text in texts)

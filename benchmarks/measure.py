@@ -102,7 +102,7 @@ def into_results(title: str, tables: list[Any]) -> None:
     for table in tables:
         names = [n for n in table.column_names if n != "exits_by_layer"]
         parts += [
-            f"{table.title}. {table.passport.line()}\n",
+            f"{table.title}. {table.provenance.line()}\n",
             "| " + " | ".join(names) + " |",
             "|---" * len(names) + "|",
         ]

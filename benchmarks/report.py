@@ -58,7 +58,7 @@ def layers(dry: bool, tokens: int) -> None:
     from unembed.corpus import Segment
     from unembed.corpus.batches import bucketed
     from unembed.reports.geva2021.examples import Examples
-    from unembed.sweeps.passing import feeding
+    from unembed.sweeps.forward import feeding
 
     torch.manual_seed(0)
     lm = unembed.load(GPT2LMHeadModel(GPT2Config()).eval())

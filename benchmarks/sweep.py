@@ -35,8 +35,8 @@ from unembed.corpus import Batch, Corpus, open_corpus
 from unembed.language_model import LanguageModel
 from unembed.models.decoder import Decoder
 from unembed.sweeps import Ray, Reducer, TopTriggers, fast_difference, sweep
-from unembed.sweeps.fast import MODES, quickened
-from unembed.sweeps.passing import feeding
+from unembed.sweeps.fast_kernels import MODES, quickened
+from unembed.sweeps.forward import feeding
 
 TOP = 25
 A1, A2 = "A1 plain forward", "A2 stopped, nothing kept"
@@ -308,7 +308,7 @@ def ray(size: Size) -> None:
         return
     import ray as cluster  # pyright: ignore[reportMissingImports]
 
-    from unembed.sweeps.crew import imported
+    from unembed.sweeps.ray.workers import imported
 
     imported().init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="WARNING")
     torch.set_num_threads(2)

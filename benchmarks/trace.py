@@ -20,8 +20,8 @@ from measure import Claim, interleaved, ratio, record
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from unembed.account import memory_shares, points_needed
 from unembed.language_model import LanguageModel, load
+from unembed.logit_attribution import memory_contributions, points_needed
 from unembed.memories.values import value_readings
 from unembed.names import STREAM_POINTS
 from unembed.stream.run import run
@@ -154,12 +154,12 @@ def trace(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) -> N
     record(f"The trace job{_where()}", claims, seconds, SHAPE)
 
 
-def account(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) -> None:
+def attribution(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) -> None:
     """One logit over all memories at all positions against one forward."""
     seen = run(lm, tokens, points_needed(lm, "memory"))
     variants: dict[str, Callable[[], Any]] = {
         "plain forward": lambda: lm.hf(tokens, use_cache=False),
-        "unembed": lambda: memory_shares(lm, seen, 11),
+        "unembed": lambda: memory_contributions(lm, seen, 11),
     }
     if other is not None:
         name, model = other
@@ -173,7 +173,7 @@ def account(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) ->
     for limit in list(variants)[2:]:
         claims.append(Claim(f"to {limit}, projected", ratio(seconds, "unembed", limit), 0.2))
     n = lm.n_layers * lm.d_mlp
-    record(f"Account of one logit over {n:,} memories at {POSITIONS} positions{_where()}", claims, seconds, SHAPE)
+    record(f"Attribution of one logit over {n:,} memories at {POSITIONS} positions{_where()}", claims, seconds, SHAPE)
 
 
 def values(lm: LanguageModel) -> None:
@@ -251,11 +251,11 @@ if __name__ == "__main__":
     other = peer(copy.deepcopy(hf))  # the bridge wraps modules in place
     torch.set_grad_enabled(False)
     tokens = torch.randint(0, lm.d_vocab, (1, POSITIONS))
-    chosen = sys.argv[1:] or ["capture", "trace", "account", "values", "memory"]
+    chosen = sys.argv[1:] or ["capture", "trace", "attribution", "values", "memory"]
     jobs: dict[str, Callable[[], None]] = {
         "capture": lambda: capture(lm, tokens, other),
         "trace": lambda: trace(lm, tokens, other),
-        "account": lambda: account(lm, tokens, other),
+        "attribution": lambda: attribution(lm, tokens, other),
         "values": lambda: values(lm),
     }
     for name in chosen:

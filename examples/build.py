@@ -16,12 +16,12 @@ SETUP = """
 import torch
 from IPython.display import SVG
 import unembed
-from unembed.reports.figures import draw
-from unembed.reports.parts import Figure
+from unembed.reports.document.charts import draw
+from unembed.reports.document.model import Figure
 from unembed.results import Table
 
-def picture(title, kind, passport, across, up, **columns):
-    table = Table(title, columns, passport)
+def picture(title, kind, provenance, across, up, **columns):
+    table = Table(title, columns, provenance)
     labels = {"x_label": across, "y_label": up}
     names = tuple(name for name in columns if name != "x")
     return SVG(draw(Figure("p", title, kind, "p", "x", y=names, **labels), table, standalone=True))
@@ -46,20 +46,20 @@ The stream is read after every layer as if it were the last. The answer's place 
 ranks = trace.ranks_of(answer)[:, -1]
 for event in trace.events(position=-1):
     print(event)
-picture("Place of the answer, by layer", "line", trace.passport, "layer", "place",
+picture("Place of the answer, by layer", "line", trace.provenance, "layer", "place",
         x=list(range(lm.n_layers)), place=[int(rank) + 1 for rank in ranks])
 """,
     """## Which writers wrote it?
-The logit is a sum over everything that wrote to the stream. The account checks itself against the model's own logit.""",
+The logit is a sum over everything that wrote to the stream. The attribution checks itself against the model's own logit.""",
     """
-account = trace.account(answer, by="component")
-print(f"sum {account.total:.4f}, model {account.logit:.4f}, relative error {account.error:.1e}")
-picture("Share of each component in the answer's logit", "bar", trace.passport, "writer", "logit",
-        x=[row.label for row in account.rows], share=[float(row.share) for row in account.rows])
+attribution = trace.attribution(answer, by="component")
+print(f"sum {attribution.total:.4f}, model {attribution.logit:.4f}, relative error {attribution.error:.1e}")
+picture("Share of each component in the answer's logit", "bar", trace.provenance, "writer", "logit",
+        x=[row.label for row in attribution.rows], share=[float(row.contribution) for row in attribution.rows])
 """,
     """
-for row in trace.account(answer, by="memory").top(8):
-    print(f"{row.label:24} {row.share:+.3f}")
+for row in trace.attribution(answer, by="memory").top(8):
+    print(f"{row.label:24} {row.contribution:+.3f}")
 """,
     """## What do the memories say?
 A memory's value, read through the unembedding, is a list of tokens that it moves together. These wrote most in the last layer.""",
@@ -68,17 +68,17 @@ for update in trace.sub_updates(layer=lm.n_layers - 1, top=6, token=answer):
     print(f"{update.index:5} m = {update.coefficient:6.2f}   share {update.share:5.1%}   {update.promoted[:8]}")
 """,
     """## Change it
-An account says what each writer added, not what would happen without it. For that, take it out and run again: the head that gave the answer
+An attribution says what each writer added, not what would happen without it. For that, take it out and run again: the head that gave the answer
 most, then the memory that did.""",
     """
-head = max((row for row in trace.account(answer, by="head").rows if row.label.startswith("head")), key=lambda row: row.share)
-memory = max((row for row in trace.account(answer, by="memory").rows if row.label.startswith("memory")), key=lambda row: row.share)
+head = max((row for row in trace.attribution(answer, by="head").rows if row.label.startswith("head")), key=lambda row: row.contribution)
+memory = max((row for row in trace.attribution(answer, by="memory").rows if row.label.startswith("memory")), key=lambda row: row.contribution)
 token = lm.encode(answer)[0, -1]
 before = float(trace.logits()[token])
 for what, edit, row in (("head", unembed.scale_head(head.layer, head.index, by=0.0), head),
                         ("memory", unembed.set_coefficient(memory.layer, memory.index, to=0.0), memory)):
     after = float(lm.trace(prompt, edits=[edit]).logits()[token])
-    print(f"{what} {row.layer}.{row.index}: its share is {row.share:+.3f}; without it the logit moves by {after - before:+.3f}")
+    print(f"{what} {row.layer}.{row.index}: its share is {row.contribution:+.3f}; without it the logit moves by {after - before:+.3f}")
 """,
     """The two numbers differ where later layers react to what was taken out, and where the norm's scale changes. Both are true; they answer
 different questions.""",
@@ -102,8 +102,8 @@ induction = divmod(int(scores.induction.argmax()), lm.n_heads)
 previous = divmod(int(scores.previous_token[0].argmax()), lm.n_heads)
 print("induction head", induction, f"{scores.induction[induction]:.2f};", "previous-token head", previous,
       f"{scores.previous_token[previous]:.2f}")
-passport = lm.trace("The cat").passport
-picture("Induction score of every head, on random tokens that repeat", "bar", passport, "head", "attention",
+provenance = lm.trace("The cat").provenance
+picture("Induction score of every head, on random tokens that repeat", "bar", provenance, "head", "attention",
         x=[f"{layer}.{h}" for layer in range(lm.n_layers) for h in range(lm.n_heads)],
         score=[float(s) for s in scores.induction.flatten()])
 """,
@@ -112,7 +112,7 @@ To find what *followed* the earlier occurrence, the keys of the second layer mus
 previous-token head in the first layer writes. In the weights this shows as K-composition, compared with random matrices of the same shapes.""",
     """
 k = circuits.composition("k", baseline=True)[0, :, induction[0], induction[1]]
-picture(f"K-composition of head {induction[0]}.{induction[1]} with each head of layer 0, above chance", "bar", passport,
+picture(f"K-composition of head {induction[0]}.{induction[1]} with each head of layer 0, above chance", "bar", provenance,
         "head of layer 0", "composition", x=[str(h) for h in range(lm.n_heads)], composition=[float(c) for c in k])
 """,
     """
@@ -155,7 +155,7 @@ def loss(edits=()):
 
 whole, without = loss(), loss([unembed.scale_head(*induction, by=0.0)])
 print(f"second half: {whole[48:].mean():.2f} nats a token, without the head {without[48:].mean():.2f}; first half {whole[:47].mean():.2f}")
-picture("Loss by position; the text repeats from 48 on", "line", passport, "position", "nats",
+picture("Loss by position; the text repeats from 48 on", "line", provenance, "position", "nats",
         x=list(range(len(whole))), whole=whole.tolist(), without_the_head=without.tolist())
 """,
 ]

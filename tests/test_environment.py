@@ -63,7 +63,7 @@ def test_an_extra_holds_what_the_extras_it_names_hold(monkeypatch: pytest.Monkey
 
 
 def test_missing_weights_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("unembed.models.embedded.shipped_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr("unembed.models.shipped_models.shipped_folder", lambda name: tmp_path / name)
     found = {finding.what: finding for finding in examine()}
     assert found["wren"].state == "missing"
     assert found["wren"].command

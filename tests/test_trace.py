@@ -10,7 +10,7 @@ from tests.families import DENSE
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.lens import read
 from unembed.memories.sub_updates import token_scores
-from unembed.stream.edits import set_coefficient
+from unembed.stream.interventions import set_coefficient
 from unembed.stream.run import run
 
 
@@ -124,12 +124,12 @@ def test_events_follow_their_definition_read_off_full_rankings(name: str, tokens
             assert (events["elimination"].layer, events["elimination"].rank_after) == (fell.index(max(fell)), max(fell))
 
 
-def test_edits_change_the_trace_and_are_in_its_passport(tokens: torch.Tensor) -> None:
+def test_edits_change_the_trace_and_are_in_its_provenance(tokens: torch.Tensor) -> None:
     lm = tiny("gpt2")
     edited = lm.trace(tokens[0], edits=[set_coefficient(0, 3, 5.0)])
     assert not torch.equal(edited.logits(), lm.trace(tokens[0]).logits())
     assert float(edited.run.at("coefficients", 0)[0, 0, 3]) == 5.0
-    assert edited.passport.notes["edits"][0]["index"] == 3
+    assert edited.provenance.notes["edits"][0]["index"] == 3
 
 
 def test_bad_questions_are_refused(tokens: torch.Tensor) -> None:
@@ -216,10 +216,13 @@ def test_moves_are_all_the_updates_that_halve_or_double_a_place(name: str, token
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_what_heads_add_is_what_the_account_says_and_adds_up_to_the_attention(name: str, tokens: torch.Tensor) -> None:
+def test_what_heads_add_is_what_the_attribution_says_and_adds_up_to_the_attention(
+    name: str, tokens: torch.Tensor
+) -> None:
     lm = tiny(name)
     trace = lm.trace(tokens[0])
-    shares = {r.index: r.share for r in trace.account(11, 4, by="head").rows if r.label.startswith("head 1.")}
+    rows = trace.attribution(11, 4, by="head").rows
+    shares = {r.index: r.contribution for r in rows if r.label.startswith("head 1.")}
     heads = trace.head_updates(1, 4, 11)
     assert [h.norm for h in heads] == sorted((h.norm for h in heads), reverse=True)
     for head in heads:

@@ -16,15 +16,15 @@ __version__ = "0.1.0"
 _HOMES: dict[str, str] = {
     "load": "unembed.language_model",
     "LanguageModel": "unembed.language_model",
-    "Edit": "unembed.stream.edits",
-    "set_coefficient": "unembed.stream.edits",
-    "scale_coefficient": "unembed.stream.edits",
-    "add_to_coefficient": "unembed.stream.edits",
-    "scale_head": "unembed.stream.edits",
+    "Edit": "unembed.stream.interventions",
+    "set_coefficient": "unembed.stream.interventions",
+    "scale_coefficient": "unembed.stream.interventions",
+    "add_to_coefficient": "unembed.stream.interventions",
+    "scale_head": "unembed.stream.interventions",
     "value_readings": "unembed.memories.values",
-    "cluster": "unembed.memories.clusters",
-    "cluster_values": "unembed.memories.clusters",
-    "report": "unembed.reports.studies",
+    "cluster": "unembed.memories.clustering.value_clusters",
+    "cluster_values": "unembed.memories.clustering.value_clusters",
+    "report": "unembed.reports.report",
     "steering": "unembed.control",
     "early_exit": "unembed.control",
     "toxicity": "unembed.control",
@@ -34,8 +34,8 @@ _HOMES: dict[str, str] = {
     "event_sample": "unembed.memories.event_sample",
     "sub_update_effects": "unembed.memories.effects",
     "annotation": "unembed.concepts",
-    "value_concepts": "unembed.concepts.of_values",
-    "train": "unembed.training.by_name",
+    "value_concepts": "unembed.concepts.value_concepts",
+    "train": "unembed.training.train_model",
     "UnembedError": "unembed.errors",
     "open_corpus": "unembed.corpus.corpus",
     "sweep": "unembed.sweeps.sweep",
@@ -47,7 +47,7 @@ __all__ = ["__version__", *sorted(_HOMES)]
 if TYPE_CHECKING:
     from unembed.attention.circuits import circuits as circuits
     from unembed.concepts import annotation as annotation
-    from unembed.concepts.of_values import value_concepts as value_concepts
+    from unembed.concepts.value_concepts import value_concepts as value_concepts
     from unembed.control import early_exit as early_exit
     from unembed.control import steering as steering
     from unembed.control import toxicity as toxicity
@@ -57,19 +57,19 @@ if TYPE_CHECKING:
     from unembed.index.index import Index as Index
     from unembed.language_model import LanguageModel as LanguageModel
     from unembed.language_model import load as load
-    from unembed.memories.clusters import cluster as cluster
-    from unembed.memories.clusters import cluster_values as cluster_values
+    from unembed.memories.clustering.value_clusters import cluster as cluster
+    from unembed.memories.clustering.value_clusters import cluster_values as cluster_values
     from unembed.memories.effects import sub_update_effects as sub_update_effects
     from unembed.memories.event_sample import event_sample as event_sample
     from unembed.memories.values import value_readings as value_readings
-    from unembed.reports.studies import report as report
-    from unembed.stream.edits import Edit as Edit
-    from unembed.stream.edits import add_to_coefficient as add_to_coefficient
-    from unembed.stream.edits import scale_coefficient as scale_coefficient
-    from unembed.stream.edits import scale_head as scale_head
-    from unembed.stream.edits import set_coefficient as set_coefficient
+    from unembed.reports.report import report as report
+    from unembed.stream.interventions import Edit as Edit
+    from unembed.stream.interventions import add_to_coefficient as add_to_coefficient
+    from unembed.stream.interventions import scale_coefficient as scale_coefficient
+    from unembed.stream.interventions import scale_head as scale_head
+    from unembed.stream.interventions import set_coefficient as set_coefficient
     from unembed.sweeps.sweep import sweep as sweep
-    from unembed.training.by_name import train as train
+    from unembed.training.train_model import train as train
 else:
 
     def __getattr__(name: str) -> Any:

@@ -147,7 +147,7 @@ def _memory() -> int | None:
 
 def _shipped() -> Iterator[Finding]:
     """The weights and the text inside the package, and room for what a user will make."""
-    from unembed.models.embedded import SHIPPED, shipped_folder
+    from unembed.models.shipped_models import SHIPPED, shipped_folder
 
     again = "pip install --force-reinstall unembed"
     for name in SHIPPED:

@@ -14,11 +14,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
-from unembed.stream.edits import Edit
-from unembed.stream.generate import generate
+from unembed.stream.generation import generate
+from unembed.stream.hooks import watch
+from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, run
-from unembed.stream.watch import watch
-from unembed.trace import Trace
+from unembed.trace.trace import Trace
 
 
 class LanguageModel(Decoder):
@@ -38,7 +38,7 @@ class LanguageModel(Decoder):
         return run(self, tokens, capture, edits, attention_mask=attention_mask, logits=logits, layers=layers)
 
     def trace(self, prompt: Tokens, *, edits: Sequence[Edit] = ()) -> Trace:
-        """One prompt seen whole; see `unembed.trace.Trace`."""
+        """One prompt seen whole; see `unembed.trace.trace.Trace`."""
         return Trace(self, prompt, edits)
 
     def generate(
@@ -50,7 +50,7 @@ class LanguageModel(Decoder):
         seed: int | None = None,
         **options: Any,
     ) -> list[str]:
-        """The prompts with their continuations, under edits; see `unembed.stream.generate.generate`."""
+        """The prompts with their continuations, under edits; see `unembed.stream.generation.generate`."""
         return generate(self, prompt, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
 
     @property

@@ -6,7 +6,7 @@ import torch
 
 import unembed
 from unembed.language_model import LanguageModel
-from unembed.models.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
+from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 
 
 def induction_model(n_vocab: int = 32, n_ctx: int = 64) -> LanguageModel:

@@ -5,7 +5,7 @@ import torch
 
 from tests.conftest import tiny
 from tests.families import FAMILIES
-from unembed.attention.contributions import POINTS, contribution_norms
+from unembed.attention.value_weighted_attention import POINTS, contribution_norms
 from unembed.errors import Unsupported
 
 PROMPT = torch.tensor([[5, 9, 31, 5, 77, 12, 44]])

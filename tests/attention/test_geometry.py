@@ -7,7 +7,7 @@ import torch
 import unembed
 from tests.conftest import tiny
 from tests.families import build
-from unembed.attention.erasing import memory_management
+from unembed.attention.erasure import memory_management
 from unembed.attention.geometry import sides, subspaces, virtual_weights
 from unembed.attention.rotation import random_rotation, rotate_stream
 from unembed.errors import InvalidInput

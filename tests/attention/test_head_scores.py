@@ -34,8 +34,8 @@ def test_scores_are_sums_over_the_captured_patterns(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_direct_effects_are_the_shares_of_accounts(name: str) -> None:
-    """Accounts prove that a logit is the sum of its heads' shares."""
+def test_direct_effects_are_the_shares_of_attributions(name: str) -> None:
+    """Attributions prove that a logit is the sum of its heads' shares."""
     lm = tiny(name)
     tokens, _ = repeated_tokens(lm, 1, 4, seed=4)
     trace, run = lm.trace(tokens), lm.run(tokens, ("z", "resid_post"))
@@ -49,8 +49,8 @@ def test_direct_effects_are_the_shares_of_accounts(name: str) -> None:
         effects = room._direct_effects(lm, layer, z, readout[every]) / scale
         torch.testing.assert_close(effects.mean(0), torch.zeros(4), rtol=0, atol=1e-5)
         for token, against in ((3, 50), (96, 8)):
-            rows = trace.account(token, against=against, by="head").rows
-            shares = torch.tensor([r.share for r in rows if r.layer == layer and r.index >= 0])
+            rows = trace.attribution(token, against=against, by="head").rows
+            shares = torch.tensor([r.contribution for r in rows if r.layer == layer and r.index >= 0])
             torch.testing.assert_close(effects[token] - effects[against], shares, rtol=1e-4, atol=1e-4)
 
 

@@ -12,7 +12,7 @@ from unembed.attention.direct_path import Bigrams, average_ranks, direct_path
 from unembed.attention.in_context import in_context, scores_on_text
 from unembed.attention.induction import look, matching_through
 from unembed.errors import InvalidInput
-from unembed.stream.edits import scale_head
+from unembed.stream.interventions import scale_head
 
 TEXT = "The first month of the year is the month that comes before the second month of the year . "
 
@@ -22,7 +22,7 @@ TEXT = "The first month of the year is the month that comes before the second mo
 def test_matching_through_a_head_equals_dense_eigenvalues(name: str, basis: str) -> None:
     circuits = unembed.circuits(tiny(name, torch.float64))
     spectra = matching_through(circuits.lm, circuits.product("qk", basis), 0, 1, basis)
-    from unembed.attention.sides import embedding
+    from unembed.attention.folded_weights import embedding
 
     W_E = embedding(circuits.lm, basis)
     for a in range(4):
@@ -45,7 +45,7 @@ def test_the_made_circuit_is_found_by_its_weights_and_by_what_it_does() -> None:
 
 
 def _one_layer():
-    from unembed.models.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
+    from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 
     torch.manual_seed(0)
     config = AttentionOnlyConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, head_dim=8)
@@ -95,14 +95,14 @@ def test_scores_on_text_are_sums_over_the_pattern() -> None:
 
 @pytest.mark.parametrize("name", ["attention-only", "gemma2", "granite"])
 def test_the_two_pictures_of_a_position(name: str) -> None:
-    """The effect by source is the account's share by source, up to the mean over tokens and biases."""
+    """The effect by source is the attribution's share by source, up to the mean over tokens and biases."""
     lm = tiny(name)
     tokens = torch.tensor([[5, 9, 31, 5, 77]])
     circuits = unembed.circuits(lm)
     one, other = (look(circuits, tokens, 1, 2, 4, token) for token in (7, 40))
     torch.testing.assert_close(one.attention, lm.run(tokens, "pattern").at("pattern", 1)[0, 2, 4])
-    rows = lm.trace(tokens).account(7, against=40, by="source").rows
-    shares = torch.tensor([r.share for r in rows if (r.layer, r.index) == (1, 2) and r.source >= 0])
+    rows = lm.trace(tokens).attribution(7, against=40, by="source").rows
+    shares = torch.tensor([r.contribution for r in rows if (r.layer, r.index) == (1, 2) and r.source >= 0])
     torch.testing.assert_close((one.effect - other.effect).float(), shares.float(), rtol=1e-4, atol=1e-5)
 
 

@@ -6,7 +6,7 @@ import torch
 import unembed
 from tests.conftest import tiny
 from tests.families import FAMILIES
-from unembed.attention.sides import QKNorm
+from unembed.attention.folded_weights import QKNorm
 from unembed.errors import Unsupported
 
 PROMPT = torch.tensor([[5, 9, 31, 5, 77, 12, 44]])

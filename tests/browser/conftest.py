@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import unembed
 from unembed.server.app import create
-from unembed.server.running import listening
-from unembed.server.session import Session
+from unembed.server.serve import listening
+from unembed.server.state import Session
 
 expect.set_options(timeout=30_000)  # the machine that runs the tests may be busy
 TOKEN = "a-token-for-tests"

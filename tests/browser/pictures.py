@@ -18,7 +18,7 @@ from playwright.sync_api import Page, sync_playwright
 
 import unembed
 from tests.browser.conftest import CHROMIUM, TOKEN, Served
-from unembed.index.cached import cached_index
+from unembed.index.default_index import cached_index
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 PROMPT = "p=" + quote("Once upon a time there was a little")

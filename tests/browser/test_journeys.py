@@ -19,7 +19,7 @@ def grid(page):
 
 
 def the_sum(page):
-    """What stands under an account: all of the position's panes are there."""
+    """What stands under an attribution: all of the position's panes are there."""
     return page.get_by_text(re.compile(r"^Sum [−\d]"))
 
 

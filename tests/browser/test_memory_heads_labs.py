@@ -12,8 +12,8 @@ from playwright.sync_api import expect
 import unembed
 from tests.browser.conftest import address
 from tests.browser.test_journeys import PROMPT
-from unembed.views.coefficients import coefficients_view
-from unembed.views.head_examples import HeadExamples, head_examples
+from unembed.attention.head_examples import HeadExamples, head_examples
+from unembed.index.coefficients import coefficients_view
 
 HERE = f"p={PROMPT.replace(' ', '%20')}"
 
@@ -146,7 +146,7 @@ def test_grouping_tells_how_far_it_is_and_can_be_called_off(opened, monkeypatch)
             ended.append(error)
             raise
 
-    monkeypatch.setattr("unembed.views.cluster.cluster_values", slow)
+    monkeypatch.setattr("unembed.index.clusters.cluster_values", slow)
     page = opened("#/memory?m=3.5")
     region = page.get_by_role("region", name="Its cluster")
     region.get_by_role("button", name="Group them").click()
@@ -207,8 +207,8 @@ def test_heads_by_their_effect_on_the_prediction(opened, lm):
     region = page.get_by_role("region", name="All heads")
     region.get_by_role("radio", name="Effect here").click()
     trace = lm.trace(PROMPT)
-    account = trace.account(int(trace.prediction[-1]), by="head")
-    shares = {(r.layer, r.index): r.share for r in account.rows if r.label.startswith("head ")}
+    attribution = trace.attribution(int(trace.prediction[-1]), by="head")
+    shares = {(r.layer, r.index): r.contribution for r in attribution.rows if r.label.startswith("head ")}
     order = sorted(shares, key=lambda at: -abs(shares[at]))
     for place, (layer, head) in enumerate(order[:5], 1):
         cell = region.get_by_role("gridcell", name=re.compile(f"^L{layer}H{head}: "))
@@ -239,7 +239,7 @@ def test_a_pattern_on_a_text_of_ones_own_by_weight_or_by_what_is_carried(opened,
     cell = region.locator("rect").last
     expect(cell.locator("title")).to_have_text(re.compile(rf"{100 * float(weights[n - 1, n - 1]):.1f} %$"))
     region.get_by_role("radio", name="Contribution").click()
-    from unembed.attention.contributions import POINTS, contribution_norms
+    from unembed.attention.value_weighted_attention import POINTS, contribution_norms
 
     norms = contribution_norms(lm, lm.run(text, POINTS), 2)[3]
     expect(cell.locator("title")).to_have_text(re.compile("carries"))

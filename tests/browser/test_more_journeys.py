@@ -139,7 +139,7 @@ def test_an_edit_says_what_it_costs_in_nats(opened, lm):
     page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:60@all")
     table = unembed.steering.next_token_table(lm, PROMPT, [unembed.set_coefficient(3, 5, 60.0)])
     nats = float(re.search(r"([\d.]+) nats", page.get_by_text("KL from the baseline").inner_text()).group(1))
-    assert nats == pytest.approx(table.passport.notes["divergence"], rel=0.01)
+    assert nats == pytest.approx(table.provenance.notes["divergence"], rel=0.01)
 
 
 def test_a_layer_lists_what_holds_ninety_per_cent(opened, lm):
@@ -261,8 +261,10 @@ def test_listed_sub_updates_and_the_rest_make_the_layers_update(opened, lm):
     target = int(trace.prediction[-1])
     rows = trace.sub_updates(3, top=lm.d_mlp, token=target)
     for text, part in ((shown[1], rows[:20]), (shown[2], rows[20:])):
-        assert math.isclose(float(text), 100 * sum(row.share for row in part), rel_tol=0.05)
-    bias = next(r.share for r in trace.account(target).rows if r.label == "ffn 3") - sum(row.score for row in rows)
+        assert math.isclose(float(text), 100 * sum(row.contribution for row in part), rel_tol=0.05)
+    bias = next(r.contribution for r in trace.attribution(target).rows if r.label == "ffn 3") - sum(
+        row.score for row in rows
+    )
     rest = sum(row.score for row in rows[20:]) + bias
     assert math.isclose(float(shown[3].replace("−", "-")), rest, rel_tol=0.02, abs_tol=2e-3)
 

@@ -19,7 +19,7 @@ def test_an_output_draws_itself_without_a_server(browser, lm, tmp_path):
         "<!doctype html><meta charset=utf-8><title>x</title>"
         + "".join(
             one._repr_html_()
-            for one in (trace, trace.account(" the"), memory_card(lm, 3, 5, top=6), pattern_card(trace, 2, 3))
+            for one in (trace, trace.attribution(" the"), memory_card(lm, 3, 5, top=6), pattern_card(trace, 2, 3))
         )
     )
     context = browser.new_context()
@@ -32,7 +32,7 @@ def test_an_output_draws_itself_without_a_server(browser, lm, tmp_path):
     expect(cells).to_have_count(lm.n_layers * len(trace))
     page.get_by_role("grid").focus()
     page.keyboard.press("Control+End")
-    expect(page.locator(".bars li")).to_have_count(len(trace.account(" the")) + 12)
+    expect(page.locator(".bars li")).to_have_count(len(trace.attribution(" the")) + 12)
     n = len(trace)
     expect(page.locator(".heatmap rect")).to_have_count(n * (n + 1) // 2)
     assert not complaints

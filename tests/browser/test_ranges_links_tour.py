@@ -40,11 +40,11 @@ def test_dragging_over_layers_shows_what_they_do_together(opened, lm):
     expect(inspector(page).get_by_role("heading", name="Layers 2 to 4, together")).to_be_visible()
     assert "r=2-4" in address(page) and asked == []
     trace = lm.trace(PROMPT)
-    rows = [r for r in trace.account(int(trace.prediction[-1])).rows if 2 <= r.layer <= 4]
+    rows = [r for r in trace.attribution(int(trace.prediction[-1])).rows if 2 <= r.layer <= 4]
     said = inspector(page).get_by_text("they give").inner_text().replace("−", "-")
     shown = [float(x) for x in re.findall(r"([+-][\d.]+) by", said)]
     for number, ffn in zip(shown, (False, True), strict=True):
-        assert math.isclose(number, sum(r.share for r in rows if r.label.startswith("ffn") is ffn), abs_tol=6e-3)
+        assert math.isclose(number, sum(r.contribution for r in rows if r.label.startswith("ffn") is ffn), abs_tol=6e-3)
     before = trace.readings("resid_pre").tokens[2][-1][0].replace(" ", "·")
     expect(inspector(page).get_by_role("listitem").first).to_contain_text(before)
     inspector(page).get_by_role("checkbox", name="Only these layers").check()

@@ -44,10 +44,11 @@ def test_findings_are_told_and_lead_where_they_say(opened, lm):
     rows.filter(has_text="saturation").click()
     expect(inspector(page).get_by_role("heading", name=f"Layer {settled}, FFN")).to_be_visible()
     best = max(
-        (r for r in trace.account(int(trace.prediction[-1]), by="memory").rows if r.index >= 0), key=lambda r: r.share
+        (r for r in trace.attribution(int(trace.prediction[-1]), by="memory").rows if r.index >= 0),
+        key=lambda r: r.contribution,
     )
     row = rows.filter(has_text="adds most")
-    assert f"+{best.share:.2f} of" in row.inner_text()
+    assert f"+{best.contribution:.2f} of" in row.inner_text()
     row.click()
     expect(page.get_by_role("heading", name=f"L{best.layer}M{best.index}", exact=True)).to_be_visible()
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from unembed.views.trace_view import (
+from unembed.schemas.trace import (
     SCHEMA_TRACE,
-    AccountView,
+    AttributionView,
     Candidate,
+    ContributionView,
     EventView,
     Finding,
     GridView,
     LayerView,
-    ShareView,
     SubUpdateView,
     Token,
     TraceView,
@@ -33,14 +33,14 @@ def sample_view(n_layers: int = 6) -> TraceView:
         row
         for layer in range(n_layers)
         for row in (
-            ShareView(f"layer {layer} attention", layer, None, None, 0.4 * layer - 0.9),
-            ShareView(f"layer {layer} FFN", layer, None, None, 0.9 * layer - 0.2),
+            ContributionView(f"layer {layer} attention", layer, None, None, 0.4 * layer - 0.9),
+            ContributionView(f"layer {layer} FFN", layer, None, None, 0.9 * layer - 0.2),
         )
     ]
-    total = sum(row.share for row in rows) - 0.25
+    total = sum(row.contribution for row in rows) - 0.25
     return TraceView(
         schema=SCHEMA_TRACE,
-        passport={"model": "wren", "revision": None, "dtype": "float32"},
+        provenance={"model": "wren", "revision": None, "dtype": "float32"},
         model="wren",
         sizes=f"{n_layers} layers · 1,024 memories each · float32",
         prompt="".join(WORDS),
@@ -54,8 +54,8 @@ def sample_view(n_layers: int = 6) -> TraceView:
         target=Token(6, JANUARY.id, JANUARY.token),
         layers=layers,
         grid=GridView("resid_post", list(range(n_layers)), [[[THE, JANUARY]] * len(WORDS) for _ in range(n_layers)]),
-        accounts=[
-            AccountView("component", JANUARY.id, JANUARY.token, None, total, total, 2e-7, rows, 12, -0.25),
+        attributions=[
+            AttributionView("component", JANUARY.id, JANUARY.token, None, total, total, 2e-7, rows, 12, -0.25),
         ],
         findings=[_finding("change", CHANGE, -2.1), _finding("memory", MEMORY, 1.6), _finding("saturation", RISE, 0.6)],
     )

@@ -30,7 +30,7 @@ def test_every_command_prints_tables_and_json(name: str, tmp_path) -> None:
     done = asked(*COMMANDS[name], "--json", "--html", str(page))
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
-    assert said["schema"] == "unembed.circuits/1" and said["passport"]["model"] == "attn-2l" and said["tables"]
+    assert said["schema"] == "unembed.circuits/1" and said["provenance"]["model"] == "attn-2l" and said["tables"]
     assert all(table["rows"] for table in said["tables"].values())
     html = page.read_text()
     assert "<html" in html and ("<svg" in html or name in ("skip-trigrams",))

@@ -15,7 +15,7 @@ from typer.testing import Result
 
 import unembed as package
 from tests.cli.conftest import PROMPT, save_model
-from unembed.results import Passport
+from unembed.results import Provenance
 
 Run = Callable[..., Result]
 
@@ -30,11 +30,11 @@ def as_json(result: Result) -> dict[str, Any]:
     return json.loads(shown(result))
 
 
-def test_trace_shows_every_layer_and_proves_its_account(unembed: Run, gpt2_folder: Path) -> None:
+def test_trace_shows_every_layer_and_proves_its_attribution(unembed: Run, gpt2_folder: Path) -> None:
     text = shown(unembed("trace", PROMPT, "--model", gpt2_folder))
     assert "The ·first ·month ·of ·the ·year ·is" in text
     assert "Dominant sub-updates" in text
-    assert "sum of shares" in text
+    assert "sum of contributions" in text
     assert "relative error" in text
 
 
@@ -53,23 +53,23 @@ def test_json_holds_the_numbers_of_the_library(unembed: Run, gpt2_folder: Path) 
         assert [(u["index"], u["coefficient"], u["score"]) for u in layer["sub_updates"]] == [
             (r.index, r.coefficient, r.score) for r in rows
         ]
-    account = view["accounts"][0]
-    assert account["total"] == pytest.approx(sum(row["share"] for row in account["rows"]), rel=1e-6)
-    assert account["logit"] == pytest.approx(view["prediction"][0]["logit"], rel=1e-5)
+    attribution = view["attributions"][0]
+    assert attribution["total"] == pytest.approx(sum(row["contribution"] for row in attribution["rows"]), rel=1e-6)
+    assert attribution["logit"] == pytest.approx(view["prediction"][0]["logit"], rel=1e-5)
 
 
 def test_json_schema_is_stable(unembed: Run, gpt2_folder: Path) -> None:
     view = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json"))
     assert view["schema"] == "unembed.trace/1"
     assert list(view) == [
-        *("schema", "passport", "model", "sizes", "prompt", "edits", "tokens", "position", "basis", "hide_unlearned"),
-        *("prediction", "without_edits", "target", "layers", "grid", "accounts", "findings", "moves"),
+        *("schema", "provenance", "model", "sizes", "prompt", "edits", "tokens", "position", "basis", "hide_unlearned"),
+        *("prediction", "without_edits", "target", "layers", "grid", "attributions", "findings", "moves"),
     ]
     assert list(view["layers"][0]) == [
         *("layer", "before", "middle", "after", "rank_before", "rank_middle", "rank_after", "events", "sub_updates"),
         *("probability_before", "probability_middle", "probability_after", "middle_from", "after_from", "heads"),
     ]
-    assert Passport.from_dict(view["passport"]).notes == {"hide_unlearned": False}
+    assert Provenance.from_dict(view["provenance"]).notes == {"hide_unlearned": False}
 
 
 def test_csv_has_a_row_for_every_layer_position_and_place(unembed: Run, gpt2_folder: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_negative_position_counts_from_the_end(unembed: Run, gpt2_folder: Path
 def test_the_basis_changes_readings_and_not_the_prediction(unembed: Run, gpt2_folder: Path, basis: str) -> None:
     final = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json"))
     other = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json", "--basis", basis))
-    assert other["passport"]["basis"] == basis
+    assert other["provenance"]["basis"] == basis
     assert other["prediction"] == final["prediction"]
     assert other["layers"][0]["after"] != final["layers"][0]["after"]
 
@@ -113,12 +113,12 @@ def test_an_edit_changes_the_prediction_and_both_are_shown(unembed: Run, gpt2_fo
     assert edited["without_edits"] == plain["prediction"]
     assert edited["prediction"] != plain["prediction"]
     assert edited["edits"] == ["memory 1.3 set to 40", "memory 0.2 set to -15"]
-    assert [e["value"] for e in edited["passport"]["notes"]["edits"]] == [40.0, -15.0]
+    assert [e["value"] for e in edited["provenance"]["notes"]["edits"]] == [40.0, -15.0]
     text = shown(unembed("trace", PROMPT, "--model", gpt2_folder, *arguments))
     assert "memory 1.3 set to 40" in text
 
 
-def test_hiding_unlearned_tokens_is_one_switch_and_stands_in_the_passport(unembed: Run, tmp_path: Path) -> None:
+def test_hiding_unlearned_tokens_is_one_switch_and_stands_in_the_provenance(unembed: Run, tmp_path: Path) -> None:
     folder = save_model(tmp_path / "tiny", n_words=60)  # tokens 60 to 96 have no text and count as never learned
     hidden = as_json(unembed("trace", PROMPT, "--model", folder, "--hide-unlearned", "--json"))
     open_ = as_json(unembed("trace", PROMPT, "--model", folder, "--show-unlearned", "--json"))
@@ -127,24 +127,24 @@ def test_hiding_unlearned_tokens_is_one_switch_and_stands_in_the_passport(unembe
         for id_, view in (("hidden", hidden), ("open", open_))
     }
     assert max(ids["hidden"]) < 60 <= max(ids["open"])
-    assert hidden["passport"]["notes"]["hide_unlearned"] is True
+    assert hidden["provenance"]["notes"]["hide_unlearned"] is True
 
 
 def test_explain_splits_the_logit_three_ways(unembed: Run, gpt2_folder: Path) -> None:
     view = as_json(unembed("explain", PROMPT, "--token", " January", "--model", gpt2_folder, "--json"))
-    assert [account["by"] for account in view["accounts"]] == ["component", "head", "memory"]
-    assert len({account["logit"] for account in view["accounts"]}) == 1
-    for account in view["accounts"]:
-        shares = sum(row["share"] for row in account["rows"]) + account["others_share"]
-        assert shares == pytest.approx(account["total"], rel=1e-6)
-        assert account["error"] < 1e-4
+    assert [attribution["by"] for attribution in view["attributions"]] == ["component", "head", "memory"]
+    assert len({attribution["logit"] for attribution in view["attributions"]}) == 1
+    for attribution in view["attributions"]:
+        shares = sum(row["contribution"] for row in attribution["rows"]) + attribution["others_contribution"]
+        assert shares == pytest.approx(attribution["total"], rel=1e-6)
+        assert attribution["error"] < 1e-4
 
 
 def test_explain_against_is_the_difference_of_two_logits(unembed: Run, gpt2_folder: Path) -> None:
     arguments = ("explain", PROMPT, "--token", " January", "--model", gpt2_folder, "--json", "--by", "component")
-    one = as_json(unembed(*arguments))["accounts"][0]
-    both = as_json(unembed(*arguments, "--against", " year"))["accounts"][0]
-    other = as_json(unembed("explain", PROMPT, "--token", " year", *arguments[4:]))["accounts"][0]
+    one = as_json(unembed(*arguments))["attributions"][0]
+    both = as_json(unembed(*arguments, "--against", " year"))["attributions"][0]
+    other = as_json(unembed("explain", PROMPT, "--token", " year", *arguments[4:]))["attributions"][0]
     assert both["logit"] == pytest.approx(one["logit"] - other["logit"], rel=1e-4, abs=1e-5)
     assert both["against"] == " year"
 
@@ -206,11 +206,11 @@ def test_what_is_no_terminal_gets_no_colour(unembed: Run, gpt2_folder: Path) -> 
 def test_plain_has_neither_bars_nor_signs(unembed: Run, gpt2_folder: Path) -> None:
     text = shown(unembed("trace", PROMPT, "--model", gpt2_folder, "--plain"))
     assert not set(text) & set("█▌▐│◆✕")
-    assert "sum of shares" in text
+    assert "sum of contributions" in text
 
 
-def test_the_seed_stands_in_the_passport(unembed: Run, gpt2_folder: Path) -> None:
-    assert as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--seed", 7, "--json"))["passport"]["seed"] == 7
+def test_the_seed_stands_in_the_provenance(unembed: Run, gpt2_folder: Path) -> None:
+    assert as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--seed", 7, "--json"))["provenance"]["seed"] == 7
 
 
 def test_version(unembed: Run) -> None:

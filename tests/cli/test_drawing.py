@@ -14,8 +14,8 @@ from rich.console import Console
 
 from tests.cli.sample_view import CHANGE, FALL, MEMORY, RISE, sample_view
 from unembed.cli.bars import Scale, percent, signed
-from unembed.cli.trace_page import page
-from unembed.cli.trace_terminal import draw_explanation, draw_trace
+from unembed.cli.trace.html import page
+from unembed.cli.trace.terminal import draw_explanation, draw_trace
 
 
 def drawn(width: int, *, plain: bool = False, colour: bool = False) -> str:
@@ -77,7 +77,7 @@ def test_findings_stand_under_the_layers_in_their_order_and_what_they_tell_is_to
     assert sum(RISE in line for line in lines) == 1
 
 
-def test_an_explanation_shows_places_and_accounts() -> None:
+def test_an_explanation_shows_places_and_attributions() -> None:
     out = io.StringIO()
     Console(file=out, width=100).print(draw_explanation(sample_view(), 100))
     assert "9,413 → 1,177" in out.getvalue()

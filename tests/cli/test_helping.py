@@ -10,7 +10,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from unembed.cli.commands import app
-from unembed.cli.helping import EXAMPLES, commands
+from unembed.cli.help_text import EXAMPLES, commands
 
 ALL = dict(commands(get_command(app)))
 LEAVES = {words for words, command in ALL.items() if not hasattr(command, "commands")}

@@ -7,7 +7,7 @@ import random
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from unembed.concepts.agreed import agreement
+from unembed.concepts.annotation.majority import agreement
 
 
 def row(author: str, index: int, kind: str | None, members: list[int]) -> dict:

@@ -15,11 +15,11 @@ from sklearn.metrics import cohen_kappa_score
 import unembed
 from tests.cli.conftest import save_model
 from unembed.concepts import annotation
-from unembed.concepts.agreement import cohen_kappa, fleiss_kappa
-from unembed.concepts.annotation import Pattern
-from unembed.concepts.judge import judged
+from unembed.concepts.annotation.agreement import cohen_kappa, fleiss_kappa
+from unembed.concepts.annotation.files import Pattern
+from unembed.concepts.annotation.judge import judged
 from unembed.errors import InvalidInput
-from unembed.results import Passport, Table
+from unembed.results import Provenance, Table
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min_size=2, max_size=40))
@@ -70,7 +70,7 @@ def test_what_was_exported_comes_back_with_the_patterns_filled_in(found, tmp_pat
     pattern = {"description": "letters", "kind": "semantic", "tokens": [3, 1, 0, 7, 1]}
     path = filled(found, tmp_path / "ann.json", [pattern], "Ann")
     sheet = json.loads(path.read_text())
-    assert sheet["passport"]["seed"] is None
+    assert sheet["provenance"]["seed"] is None
     assert [t["text"] for t in sheet["vectors"][1]["tokens"]] == found.lm.token_strings(found.ids[1].tolist())
     read = annotation.load(path)
     assert (read.annotator, read.vectors) == ("Ann", found.labels)
@@ -161,7 +161,7 @@ class Store:
     def labels(self, layer=None, index=None):
         names = ("layer", "index", "label", "author")
         columns = {name: [row[name] for row in self.kept] for name in names}
-        return Table("labels", columns, Passport("m", None, "none"))
+        return Table("labels", columns, Provenance("m", None, "none"))
 
 
 def test_patterns_become_labels_once_and_an_empty_vector_says_so(found, tmp_path: Path):

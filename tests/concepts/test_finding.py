@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
-from unembed.concepts.classes import FEWEST, Classes
-from unembed.concepts.finding import Concept, coverage, find_concepts, log10_tail
+from unembed.concepts.detection import Concept, coverage, find_concepts, log10_tail
+from unembed.concepts.token_classes import FEWEST, Classes
 
 
 def words(text: str) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 
 import unembed
 from tests.cli.conftest import save_model
-from unembed.concepts.of_values import sample_memories, value_concepts, vector_concepts
+from unembed.concepts.value_concepts import sample_memories, value_concepts, vector_concepts
 from unembed.errors import InvalidInput, OutOfRange
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unembed.concepts.tokens import clean
+from unembed.concepts.token_cleaning import clean
 from unembed.concepts.wordnet import wordnet
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import unembed
 from tests.cli.conftest import save_model
 from unembed.cli.commands import app
-from unembed.control.section_6 import section_6
+from unembed.reports.geva2022.section_6 import section_6
 
 TEXT = "\n".join(
     ["The first month of the year is January", "The year is the first", "of the month The first year"] * 12

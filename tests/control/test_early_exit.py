@@ -16,12 +16,12 @@ import unembed
 from tests.conftest import tiny
 from tests.families import FAMILIES
 from unembed import early_exit
-from unembed.control.early_exit import calibration
-from unembed.control.early_exit.asking import where_it_pays
+from unembed.control.early_exit import thresholds as calibration
 from unembed.control.early_exit.baselines import Classifier, Confidence
+from unembed.control.early_exit.conformal import promised_in_generation
+from unembed.control.early_exit.decision_cost import where_it_pays
 from unembed.control.early_exit.examples import Examples, confidence, joined, readout, seen
-from unembed.control.early_exit.exit_rule import ExitRule, fingerprint
-from unembed.control.early_exit.promising import promised_in_generation
+from unembed.control.early_exit.rule import ExitRule, fingerprint
 from unembed.control.early_exit.sub_updates_rule import SubUpdates, value_clusters
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.sub_updates import dominant

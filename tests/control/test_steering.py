@@ -10,11 +10,11 @@ import torch
 
 import unembed
 from tests.conftest import tiny
-from unembed.control.edits_file import load_edits, save_edits
+from unembed.control.edit_files import load_edits, save_edits
 from unembed.control.perplexity import default_text, perplexity, windows
-from unembed.control.promoting import LISTED, firing, forms, promoting, words_of
 from unembed.control.steering import chosen_edits, next_token_table, steer
 from unembed.errors import InvalidInput, NotFinite
+from unembed.memories.token_ranking import LISTED, firing, forms, promoting, words_of
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_firing_shows_the_highest_prefix(wren):
 
 
 def test_a_value_wanted_and_unwanted_is_turned_on():
-    from unembed.control.promoting import Promoter
+    from unembed.memories.token_ranking import Promoter
 
     a, b = Promoter(0, 1, "a", "a", 0, 1.0, ()), Promoter(0, 2, "b", "b", 0, 1.0, ())
     edits = chosen_edits([a], [a, b], to=3.0, by=0.0)
@@ -100,8 +100,8 @@ def test_next_token_table_holds_both_runs(wren):
         assert math.isclose(r["plain"], float(plain[r["id"]]), rel_tol=1e-5)
         assert math.isclose(r["edited"], float(edited[r["id"]]), rel_tol=1e-5)
     cost = (plain.double() * (plain.double() / edited.double()).log()).sum()
-    assert table.passport.notes["divergence"] == pytest.approx(float(cost), rel=1e-4)
-    assert next_token_table(wren, "The great", []).passport.notes["divergence"] == 0
+    assert table.provenance.notes["divergence"] == pytest.approx(float(cost), rel=1e-4)
+    assert next_token_table(wren, "The great", []).provenance.notes["divergence"] == 0
 
 
 def test_steering_changes_the_text_and_states_its_price(wren):

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from tests.faults.made import World
 from unembed.index import Index
 from unembed.server.app import create
-from unembed.server.session import Session
+from unembed.server.state import Session
 
 TOKEN = "a-token-for-faults"
 PORT = 7399

@@ -146,7 +146,7 @@ def test_serve_ends_with_one_line_and_keeps_its_labels(world: World, tmp_path: P
         ask("labels", {"layer": 1, "index": 3, "label": "months", "author": "ann"})
         once(lambda: True)(process)
 
-    with mock.patch("unembed.server.running.new_token", lambda: "known"):
+    with mock.patch("unembed.server.serve.new_token", lambda: "known"):
         line = f"serve --no-browser --port {port} --model {world.folder}/model --index index"
         ended = command(line, tmp_path, asked_then_interrupted)
     assert ended.code == 130 and ended.stderr == "unembed: Interrupted.\n", ended

@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import tiny
 from tests.index.conftest import corpus_of
-from unembed.cli.index_view import status_lines
+from unembed.cli.index.view import status_lines
 from unembed.corpus import open_corpus
 from unembed.errors import CorpusUnreadable, IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index, lock
@@ -196,9 +196,9 @@ def test_a_full_disk_is_one_line_and_the_build_goes_on_later(
 
 def test_a_fast_index_says_what_it_changed(lm: LanguageModel, built: Index, tmp_path: Path) -> None:
     index = Index.build(lm, corpus_of(), tmp_path / "fast", fast="float32", **_OPTIONS)
-    notes = index.passport.notes
+    notes = index.provenance.notes
     assert notes["fast"] == "float32" and 0 < notes["largest_change"] < 1e-5
-    assert f"largest change {notes['largest_change']:g}" in index.triggers(0, 0).passport.line()
+    assert f"largest change {notes['largest_change']:g}" in index.triggers(0, 0).provenance.line()
     assert any("swept fast (float32)" in line for line in status_lines(index.status()))
     assert not any("fast" in line for line in status_lines(built.status()))
     assert np.allclose(index.trigger_lists["positive"][0], built.trigger_lists["positive"][0], rtol=1e-4)
@@ -217,7 +217,7 @@ def test_manifests_that_cannot_be_used(copy: Path, tmp_path: Path) -> None:
         ({"schema": 99}, "schema 99"),
         ({"format": "other"}, "not an index's"),
         ({"layers": "x"}, "is damaged"),
-        ({"passport": {}}, "is damaged"),
+        ({"provenance": {}}, "is damaged"),
     ):
         (copy / "manifest.json").write_text(json.dumps(stored | change))
         with pytest.raises(IndexFault, match=match):

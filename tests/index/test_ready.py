@@ -10,17 +10,16 @@ import pytest
 from typer.testing import CliRunner
 
 from unembed.index import Index
-from unembed.index.cached import cached_index
+from unembed.index.default_index import cached_index
 from unembed.language_model import LanguageModel
 
 pytest.importorskip("uvicorn")
+from unembed.server import serve as running
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What `unembed serve` hands to the server."""
-    from unembed.server import running
-
     seen: list[dict[str, Any]] = []
     monkeypatch.setattr(
         running, "serve", lambda lm, index, **options: seen.append({"lm": lm, "index": index, **options})
@@ -49,7 +48,7 @@ def test_serve_opens_the_ready_index(
     ready = Path(shutil.copytree(built.path, tmp_path / "cache" / "ready"))
     assert cached_index(lm) is not None
     found = serve("--model", folders["gpt2"])
-    assert found["index"].path == ready and found["index_name"] == built.passport.notes["corpus_name"]
+    assert found["index"].path == ready and found["index_name"] == built.provenance.notes["corpus_name"]
     assert found["index"].model is found["lm"]
     assert serve("--model", folders["llama"])["index"] is None
     named = serve("--model", folders["gpt2"], "--index", built.path)

@@ -14,10 +14,10 @@ from sklearn.metrics import adjusted_rand_score
 
 from tests.conftest import tiny
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
-from unembed.memories import linkage
-from unembed.memories.clusters import cluster, cluster_values, coherence, dendrogram
-from unembed.memories.complete import complete_linkage
-from unembed.memories.linkage import average_linkage
+from unembed.memories.clustering import average_linkage as linkage
+from unembed.memories.clustering.average_linkage import average_linkage
+from unembed.memories.clustering.complete_linkage import complete_linkage
+from unembed.memories.clustering.value_clusters import cluster, cluster_values, coherence, dendrogram
 
 TOLERANCE = 1e-6
 """Heights are dot products of float32 directions; SciPy's are float64."""

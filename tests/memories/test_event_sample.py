@@ -19,9 +19,9 @@ from unembed.memories.event_scores import (
     extreme_sub_updates,
     saturation_shares,
 )
-from unembed.memories.examples import draw_examples
+from unembed.memories.prefix_sampling import draw_examples
 from unembed.memories.sub_updates import token_scores
-from unembed.trace import Trace
+from unembed.trace.trace import Trace
 
 TEXTS = [f"The first month of the year is {w} a b c" for w in ("January", "w66", "w70", "w71", "w80")]
 

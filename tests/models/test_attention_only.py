@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from unembed.models.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
+from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 
 IDS = torch.tensor([[5, 3, 9, 3, 5, 7, 1], [2, 2, 8, 4, 6, 0, 3]])
 

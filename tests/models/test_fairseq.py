@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable
 from unembed.language_model import load
-from unembed.models.fairseq import find_checkpoint, open_fairseq, read_checkpoint, read_dictionary
+from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq, read_checkpoint, read_dictionary
 
 from .test_wikilm import by_hand
 

@@ -10,8 +10,8 @@ import torch
 import unembed
 from tests.families import build
 from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, UnembedError
-from unembed.models.embedded import SHIPPED, tokenizer_folder
 from unembed.models.loading import open_model
+from unembed.models.shipped_models import SHIPPED, tokenizer_folder
 
 
 def _one_line(error: UnembedError) -> bool:

@@ -16,10 +16,10 @@ from tests.models.test_wikilm import wikilm
 from unembed.attention.rotation import rotate_stream
 from unembed.control.toxicity.fine_tune import fine_tune
 from unembed.errors import InvalidInput, ModelUnavailable, UnembedError, Unsupported
-from unembed.index.fingerprint import weights_fingerprint
 from unembed.language_model import LanguageModel, load
+from unembed.models.fingerprint import weights_fingerprint
 from unembed.models.norms import Norm
-from unembed.models.offloaded import is_offloaded, parameter, parameter_names
+from unembed.models.offload import is_offloaded, parameter, parameter_names
 from unembed.stream.run import run
 from unembed.sweeps.checkpoint import weights_mark
 

@@ -12,7 +12,7 @@ from tokenizers.models import Unigram, WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from unembed.errors import InvalidInput, NotOneToken
-from unembed.models.embedded import tokenizer_folder
+from unembed.models.shipped_models import tokenizer_folder
 from unembed.models.vocabulary import RARE, Vocabulary, unlearned_by_counts, unlearned_by_embedding
 
 TOKENIZER = AutoTokenizer.from_pretrained(tokenizer_folder("wren"))

@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel, load
-from unembed.models.adaptive import update_scores
-from unembed.models.wikilm import WikiLMConfig, WikiLMForCausalLM
-from unembed.models.word_level import SPECIALS, word_tokenizer
+from unembed.models.architectures.adaptive_softmax import update_scores
+from unembed.models.architectures.wikilm import WikiLMConfig, WikiLMForCausalLM
+from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
 
 SIZES = dict(
     vocab_size=97,
@@ -274,12 +274,12 @@ def test_the_tokenizer_is_saved_and_opened_again(tmp_path: Path):
 
 
 @pytest.mark.parametrize("by", ["component", "head", "source", "memory"])
-def test_an_account_of_a_log_probability_names_what_normalises_the_bands(by: str) -> None:
+def test_an_attribution_of_a_log_probability_names_what_normalises_the_bands(by: str) -> None:
     lm = load(wikilm())
     prompt = torch.tensor([[3, 5, 8, 13, 21]])
-    account = lm.trace(prompt).account(7, by=by)
-    assert account.error < 1e-4
-    assert account.logit == pytest.approx(float(lm.run(prompt).logits[0, -1, 7]), abs=1e-5)
+    attribution = lm.trace(prompt).attribution(7, by=by)
+    assert attribution.error < 1e-4
+    assert attribution.logit == pytest.approx(float(lm.run(prompt).logits[0, -1, 7]), abs=1e-5)
     score = lm.structure.head.band_scores(lm.run(prompt, capture=("resid_post",))["resid_post"][-1][0, -1])[7]
-    writers = sum(row.share for row in account.rows if row.label != "band normalisers")
+    writers = sum(row.contribution for row in attribution.rows if row.label != "band normalisers")
     assert writers == pytest.approx(float(score.detach()), abs=1e-4)

@@ -41,11 +41,11 @@ def test_no_text_ends_the_script(trace):
     ]
 
 
-def test_an_account_shows_its_sum(trace):
-    account = trace.account(" the")
-    page = account._repr_html_()
-    assert f"sum {account.total:.5g}" in page
-    assert page[: page.index("<style>")].count("<tr>") == 1 + len(account)
+def test_an_attribution_shows_its_sum(trace):
+    attribution = trace.attribution(" the")
+    page = attribution._repr_html_()
+    assert f"sum {attribution.total:.5g}" in page
+    assert page[: page.index("<style>")].count("<tr>") == 1 + len(attribution)
 
 
 def test_what_is_too_large_stays_a_table(trace, monkeypatch):

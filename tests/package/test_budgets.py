@@ -16,7 +16,7 @@ lm = unembed.load()
 prompt = "Once upon a time there was a little girl who lived in a house by the sea . " * 4
 work = {
     "trace": lambda: lm.trace(prompt).readings(),
-    "account": lambda: lm.trace(prompt).account(" girl", by="memory"),
+    "attribution": lambda: lm.trace(prompt).attribution(" girl", by="memory"),
     "values": lambda: unembed.value_readings(lm, k=30),
     "composition": lambda: unembed.circuits(lm).composition("q"),
     "copying": lambda: unembed.circuits(lm).copying_scores(),
@@ -33,8 +33,8 @@ before, start = held("VmRSS"), time.process_time()
 work()
 print(json.dumps({"peak": held("VmHWM") - before, "runs": len(runs), "seconds": time.process_time() - start}))
 """
-BUDGETS = {"trace": (80, 1), "account": (60, 1), "values": (110, 0), "composition": (60, 0), "copying": (60, 0)}
-"""MB above what the open model takes, and runs of the model; a trace keeps what an account by memory needs.
+BUDGETS = {"trace": (80, 1), "attribution": (60, 1), "values": (110, 0), "composition": (60, 0), "copying": (60, 0)}
+"""MB above what the open model takes, and runs of the model; a trace keeps what an attribution by memory needs.
 
 All values' scores at once would be 6 x 1,024 x 8,192 numbers (201 MB); a head's matrix over the vocabulary, 268 MB.
 """

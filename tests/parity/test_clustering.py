@@ -16,7 +16,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import unembed
 from unembed.language_model import LanguageModel
-from unembed.memories.clusters import dendrogram
+from unembed.memories.clustering.value_clusters import dendrogram
 
 
 @pytest.fixture(scope="module")

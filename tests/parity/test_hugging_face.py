@@ -20,7 +20,7 @@ import unembed
 from tests.conftest import tiny
 from unembed import steering
 from unembed.language_model import LanguageModel
-from unembed.models.embedded import shipped_folder
+from unembed.models.shipped_models import shipped_folder
 
 TEXT = "The first month of the year is January , and the second one is"
 

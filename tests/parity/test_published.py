@@ -14,13 +14,13 @@ import torch
 import unembed
 from tests.conftest import tiny
 from unembed.control.early_exit.examples import Examples, saturation_table
-from unembed.control.early_exit.exit_rule import measured
+from unembed.control.early_exit.rule import measured
 from unembed.control.toxicity.evaluation import PUBLISHED as TABLE_5
 from unembed.control.toxicity.selection import PAPER_VALUES
 from unembed.language_model import load
 from unembed.memories.sub_updates import token_scores
-from unembed.models.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
-from unembed.models.wikilm import WikiLMConfig
+from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
+from unembed.models.architectures.wikilm import WikiLMConfig
 from unembed.reports.geva2022.published import SATURATION
 from unembed.training.wikilm_mini import stream
 

@@ -88,4 +88,4 @@ def test_neuron_results_of_sandwich_norms_miss_the_norm_and_ours_do_not(tokens: 
     torch.testing.assert_close(run["coefficients"][0], cache["post", 0], **TOLERANCE)
     summed = cache.get_neuron_results(0).sum(dim=-2)
     assert (summed - added).norm() / added.norm() > 0.1
-    assert lm.trace(tokens[:1]).account(5, by="memory").error < 1e-4
+    assert lm.trace(tokens[:1]).attribution(5, by="memory").error < 1e-4

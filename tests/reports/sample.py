@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from unembed.reports import Exhibit, Figure, Finding, Report, Section
-from unembed.reports.intervals import columns, share_of
-from unembed.results import Passport, Table
+from unembed.reports.document.intervals import columns, share_of
+from unembed.results import Provenance, Table
 
-PASSPORT = Passport("wren", "abc", "float32", corpus="wikitext", seed=0)
+PROVENANCE = Provenance("wren", "abc", "float32", corpus="wikitext", seed=0)
 
 
 def sample() -> Report:
@@ -28,7 +28,7 @@ def sample() -> Report:
                 for q, v in zip(("q05", "q25", "q50", "q75", "q95"), (1.0, 10, 90, 400, 3000), strict=True)
             },
         },
-        PASSPORT,
+        PROVENANCE,
     )
     examples = Table(
         "Examples",
@@ -38,7 +38,7 @@ def sample() -> Report:
             "prefix_text": ["The first month of the year is called", "<img src=x onerror=alert(2)>"],
             "next_token": [" January", "\n"],
         },
-        PASSPORT,
+        PROVENANCE,
     )
     heat = Table(
         "Heads",
@@ -47,14 +47,14 @@ def sample() -> Report:
             "head": [h for _ in range(4) for h in range(8)],
             "score": [((i * 8 + h) % 11 - 4) / 6 for i in range(4) for h in range(8)],
         },
-        PASSPORT,
+        PROVENANCE,
     )
     return Report(
         "sample",
         "A sample of every part",
         "What `unembed report` writes, with one figure of each kind.",
         "Nobody et al.: Nothing. 2021.",
-        PASSPORT,
+        PROVENANCE,
         (
             Section(
                 "Numbers by layer",

@@ -11,12 +11,12 @@ from tests.sweeps.recorder import lettered, texts
 from unembed.attention.in_context import InContext
 from unembed.attention.skip_trigrams import check_in_corpus
 from unembed.errors import InvalidInput
-from unembed.models.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
+from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 from unembed.reports import elhage2021, reopen
-from unembed.reports.elhage2021_findings import in_context_findings
-from unembed.reports.elhage2021_skip_trigrams import raised_by_heads
-from unembed.reports.kept import kept_sections
-from unembed.reports.work import STAGES, Work
+from unembed.reports.elhage2021.findings import in_context_findings
+from unembed.reports.elhage2021.sections.skip_trigrams import raised_by_heads
+from unembed.reports.section_cache import kept_sections
+from unembed.reports.stages import STAGES, Work
 
 TEXTS = ["The first month of the year is the month that comes before the second month of the year . " * 40] * 2
 
@@ -81,13 +81,13 @@ def test_kept_sections_are_the_sections(tmp_path: Path) -> None:
         for kept, made in zip(again, sections, strict=True):
             assert kept.to_dict() == made.to_dict()
             for a, b in zip(kept.exhibits, made.exhibits, strict=True):
-                assert list(a.table.rows()) == list(b.table.rows()) and a.table.passport == b.table.passport
+                assert list(a.table.rows()) == list(b.table.rows()) and a.table.provenance == b.table.provenance
 
 
 def test_models_with_norms_and_of_one_layer(tmp_path) -> None:
     lm = lettered("gpt2")
     report = unembed.report("elhage2021", lm, texts(6), tmp_path / "gpt2", sequences=2, tokens=100, windows=1)
-    assert report.passport.basis == "folded"
+    assert report.provenance.basis == "folded"
     assert "erasing_memories" in report.exhibits
     with pytest.raises(InvalidInput, match="'colour'"):
         unembed.report("elhage2021", lm, TEXTS, tmp_path / "x", colour=1)
@@ -101,7 +101,7 @@ def test_models_with_norms_and_of_one_layer(tmp_path) -> None:
     one = unembed.load(model, tokenizer=lm.tokenizer)
     report = unembed.report("elhage2021", one, texts(6), tmp_path / "one", sequences=2, tokens=100, windows=1)
     assert "induction" not in report.exhibits and "heads" in report.exhibits
-    assert report.passport.basis == "raw"
+    assert report.provenance.basis == "raw"
 
 
 def _in_context(late: list[float]) -> InContext:

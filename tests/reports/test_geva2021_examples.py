@@ -14,8 +14,8 @@ from tests.sweeps.recorder import lettered, texts
 from unembed.corpus import open_corpus
 from unembed.language_model import LanguageModel
 from unembed.reports.geva2021.examples import Examples
-from unembed.reports.geva2021.refinement_section import CLASSES, breakdown
-from unembed.reports.geva2021.text import Text
+from unembed.reports.geva2021.sections.refinement import CLASSES, breakdown
+from unembed.reports.geva2021.token_stream import Text
 from unembed.sweeps import sweep
 
 FAMILIES = ("opt", "gpt2", "llama", "gptj", "gemma2", "olmo2")

@@ -10,12 +10,12 @@ import torch
 from scipy import stats
 
 from tests.sweeps.recorder import Everything, lettered, texts
-from unembed.concepts.classes import Classes
+from unembed.concepts.token_classes import Classes
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
 from unembed.index import Index
-from unembed.reports.geva2021 import distance, patterns, perturbation, values
-from unembed.reports.geva2021.text import Text
+from unembed.reports.geva2021 import patterns, perturbation, values, word_similarity
+from unembed.reports.geva2021.token_stream import Text
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
 from unembed.sweeps import sweep
 
@@ -232,16 +232,16 @@ def test_a_meaning_needs_several_words_that_share_it() -> None:
 
 
 def test_similar_words_are_closer_than_others() -> None:
-    assert distance.lin("dog", "dogs") == 1.0 == distance.lin("people", "people")
-    near, far = distance.lin("dog", "cat"), distance.lin("dog", "idea")
-    assert near is not None and far is not None and near > distance.RELATED > far
-    assert distance.lin("dog", "qqqqq") is None
+    assert word_similarity.lin("dog", "dogs") == 1.0 == word_similarity.lin("people", "people")
+    near, far = word_similarity.lin("dog", "cat"), word_similarity.lin("dog", "idea")
+    assert near is not None and far is not None and near > word_similarity.RELATED > far
+    assert word_similarity.lin("dog", "qqqqq") is None
     lm = lettered("gpt2", torch.float64)
     w = lm.weights.W_E
     ids = np.array([3, 4]), np.array([10, 11])
     expected = [float(torch.cosine_similarity(w[a], w[b], dim=0)) for a, b in zip(*ids, strict=True)]
-    np.testing.assert_allclose(distance.cosines(lm, *ids), expected, rtol=0, atol=1e-6)
-    assert -1 < distance.usual_cosine(lm, 0) < 1
+    np.testing.assert_allclose(word_similarity.cosines(lm, *ids), expected, rtol=0, atol=1e-6)
+    assert -1 < word_similarity.usual_cosine(lm, 0) < 1
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "olmo2"])

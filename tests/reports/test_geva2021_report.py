@@ -14,18 +14,18 @@ import unembed
 from tests.conftest import tiny
 from tests.sweeps.recorder import lettered, texts
 from unembed.cli.commands import app
-from unembed.concepts.annotation import Pattern
+from unembed.concepts.annotation.files import Pattern
 from unembed.corpus import open_corpus
 from unembed.errors import IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index
-from unembed.reports import Report, reopen, work
-from unembed.reports.geva2021 import measuring, told
+from unembed.reports import Report, reopen, stages
+from unembed.reports.document.html import page
+from unembed.reports.geva2021 import measurements, told
+from unembed.reports.geva2021.annotator_agreement import compared, rule_labels
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.patterns import Finder
-from unembed.reports.geva2021.people import compared, rule_labels
-from unembed.reports.geva2021.text import Text
+from unembed.reports.geva2021.token_stream import Text
 from unembed.reports.geva2021.triggers import KeyTriggers
-from unembed.reports.page import page
 
 SMALL: dict[str, Any] = dict(
     examples=30, top=6, shown=6, pattern_keys=2, perturbed_keys=2, predictive=10, compositions=5, tokens_per_batch=300
@@ -49,14 +49,14 @@ def test_every_figure_of_the_paper_has_its_table_and_findings(tmp_path: Path) ->
     for row in report["patterns"].rows():
         assert sum(row[k] for k in ("shallow", "both", "semantic", "none")) == pytest.approx(1)
     assert len(report["predictive_values"]) == 10
-    assert not (tmp_path / "r" / work.STAGES).exists()
+    assert not (tmp_path / "r" / stages.STAGES).exists()
     assert page(reopen(tmp_path / "r")) == (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
 
 
 def test_numbers_in_the_tables_are_those_measured(tmp_path: Path) -> None:
     lm, corpus = lettered("gpt2"), open_corpus(texts(12))
     (tmp_path / "w").mkdir()
-    m = measuring.measured(lm, corpus, work.Work(tmp_path / "w", {}, 4), Options.of(SMALL))
+    m = measurements.measured(lm, corpus, stages.Work(tmp_path / "w", {}, 4), Options.of(SMALL))
     report, e = told(m), m.examples
     final = e["output"][-1]
     for layer, row in enumerate(report["residual"].rows()):
@@ -85,11 +85,11 @@ def test_a_stopped_study_goes_on_with_the_stage_it_was_in(tmp_path: Path, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(measuring.perturbation, "changes", stop)
+        patch.setattr(measurements.perturbation, "changes", stop)
         with pytest.raises(KeyboardInterrupt):
             study(tmp_path / "stopped")
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "sweep", stop)  # the sweep must not be needed again
+        patch.setattr(measurements, "sweep", stop)  # the sweep must not be needed again
         again = study(tmp_path / "stopped")
         with pytest.raises(KeyboardInterrupt):
             study(tmp_path / "stopped", seed=1)  # other numbers: nothing to go on from
@@ -103,7 +103,7 @@ def test_triggers_and_examples_together_take_one_pass_of_the_text(tmp_path: Path
     passes: list[int] = []
     hook = lm.structure.blocks[0].module.register_forward_pre_hook(lambda *_: passes.append(1))
     try:
-        measuring._from_corpus(lm, corpus, places, work.Work(tmp_path, {}), options)
+        measurements._from_corpus(lm, corpus, places, stages.Work(tmp_path, {}), options)
     finally:
         hook.remove()
     assert len(passes) == sum(1 for _ in corpus.batches(lm, options.tokens_per_batch)) > 3
@@ -150,7 +150,7 @@ def test_labels_of_an_index_say_how_far_the_rules_agree_with_people(tmp_path: Pa
 
 def test_the_released_codes_choices_are_options_and_say_so(tmp_path: Path) -> None:
     report = study(tmp_path / "r", draw="sentences", triggers="sentences", target="last", values_basis="final")
-    assert report.passport.notes["target"] == "last" and "target last" in page(report)
+    assert report.provenance.notes["target"] == "last" and "target last" in page(report)
     chosen = {row["option"]: row["here"] for row in report["settings"].rows()}
     assert chosen["draw"] == "sentences" and chosen["triggers"] == "sentences"
 
@@ -204,7 +204,7 @@ def test_the_command_draws_again_without_a_model_and_refuses_what_is_wrong(
 def test_gated_models_are_read_at_both_ends(tmp_path: Path, family: str) -> None:
     lm, corpus = lettered(family), open_corpus(texts(12))
     (tmp_path / "w").mkdir()
-    m = measuring.measured(lm, corpus, work.Work(tmp_path / "w", {}), Options.of(SMALL))
+    m = measurements.measured(lm, corpus, stages.Work(tmp_path / "w", {}), Options.of(SMALL))
     report, a = told(m), m.agreement_negative
     assert a is not None
     for layer, row in enumerate(report["agreement_poles"].rows()):
@@ -242,7 +242,7 @@ def test_a_judge_looks_at_the_same_prefixes_and_is_compared_with_the_rules(tmp_p
     lm, corpus, judge = lettered("opt"), open_corpus(texts(12)), FirstThree()
     (tmp_path / "w").mkdir()
     options = Options.of({**SMALL, "judge": judge})
-    m = measuring.measured(lm, corpus, work.Work(tmp_path / "w", {}), options)
+    m = measurements.measured(lm, corpus, stages.Work(tmp_path / "w", {}), options)
     keys = [key for key in zip(m.judged["layer"].tolist(), m.judged["index"].tolist(), strict=True)]
     looked = m.patterns["layer"] >= 0
     assert keys == list(zip(m.patterns["layer"][looked].tolist(), m.patterns["index"][looked].tolist(), strict=True))
@@ -257,7 +257,7 @@ def test_a_judge_looks_at_the_same_prefixes_and_is_compared_with_the_rules(tmp_p
     assert any(r["option"] == "judge" and r["here"] == "first three" for r in report["settings"].rows())
     # A judge's answers are kept: a report that is run again after a stop does not ask again.
     n = len(judge.seen)
-    measuring.measured(lm, corpus, work.Work(tmp_path / "w", {}), options)
+    measurements.measured(lm, corpus, stages.Work(tmp_path / "w", {}), options)
     assert len(judge.seen) == n
 
 

@@ -11,17 +11,19 @@ import torch
 
 import unembed
 from tests.cli.conftest import save_model
-from unembed.concepts.annotation import KINDS, Pattern, automatic
-from unembed.concepts.finding import coverage, find_concepts
-from unembed.concepts.judge import judged
-from unembed.concepts.of_values import model_classes, sample_memories, value_concepts
+from unembed.concepts.annotation.files import KINDS, Pattern, automatic
+from unembed.concepts.annotation.judge import judged
+from unembed.concepts.detection import coverage, find_concepts
+from unembed.concepts.value_concepts import model_classes, sample_memories, value_concepts
 from unembed.errors import InvalidInput
 from unembed.memories.event_sample import event_sample
 from unembed.memories.event_scores import event_scores
-from unembed.reports.geva2022 import concepts_section, layers_section, published
-from unembed.reports.geva2022.concepts_section import NEGATED
-from unembed.reports.rendering import reopen
-from unembed.reports.work import Work
+from unembed.reports.document.files import reopen
+from unembed.reports.geva2022 import published
+from unembed.reports.geva2022.sections import concepts as concepts_section
+from unembed.reports.geva2022.sections import layers as layers_section
+from unembed.reports.geva2022.sections.concepts import NEGATED
+from unembed.reports.stages import Work
 
 TEXTS = [f"The first month of the year is {w} a b c. {w} is the first month of the year" for w in "abcdefghijkl"]
 OPTIONS: dict[str, Any] = {"examples": 20, "per_layer": 3, "clusters": 9, "norm_values": 8}
@@ -67,7 +69,7 @@ def test_the_numbers_are_the_rooms(made):
         if row["appearances"]:
             short, easy = row["short_prefix"], row["easy_target"]
             assert max(short, easy) - 1e-12 <= row["either"] <= min(1, short + easy) + 1e-12
-    assert report.passport.seed == 3
+    assert report.provenance.seed == 3
     for row in list(report["events"].rows())[:4]:
         assert lm.encode(row["prefix_text"]).shape[1] == row["position"] + 1
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unembed.reports.intervals import columns, mean_of, median_of, share_of
+from unembed.reports.document.intervals import columns, mean_of, median_of, share_of
 
 
 def test_the_interval_of_a_share_is_the_binomial_one() -> None:

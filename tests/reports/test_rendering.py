@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.reports.sample import PASSPORT, sample
+from tests.reports.sample import PROVENANCE, sample
 from unembed.errors import InvalidInput
 from unembed.reports import Exhibit, Figure, Report, Section, reopen, write
-from unembed.reports.figures import draw
-from unembed.reports.page import page
-from unembed.reports.rendering import prepared
-from unembed.reports.summary import summary
-from unembed.reports.svg import Scale, fitted, written
+from unembed.reports.document.charts import draw
+from unembed.reports.document.files import prepared
+from unembed.reports.document.html import page
+from unembed.reports.document.svg import Scale, fitted, written
+from unembed.reports.document.terminal import summary
 from unembed.results import Table
 
 
@@ -95,7 +95,7 @@ def test_findings_are_counted_on_the_page_and_in_the_terminal() -> None:
 
 
 def test_a_line_goes_through_the_numbers() -> None:
-    table = Table("t", {"x": [0, 1, 2], "y": [0.0, 5.0, 10.0]}, PASSPORT)
+    table = Table("t", {"x": [0, 1, 2], "y": [0.0, 5.0, 10.0]}, PROVENANCE)
     svg = draw(Figure("f", "t", "line", "t", "x", ("y",)), table)
     dots = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', svg)]
     assert len(dots) == 3
@@ -105,7 +105,7 @@ def test_a_line_goes_through_the_numbers() -> None:
 
 
 def test_bars_are_as_long_as_their_numbers_and_stacks_reach_the_sum() -> None:
-    table = Table("t", {"x": ["a", "b"], "p": [1.0, 2.0], "q": [3.0, 2.0]}, PASSPORT)
+    table = Table("t", {"x": ["a", "b"], "p": [1.0, 2.0], "q": [3.0, 2.0]}, PROVENANCE)
     for kind, expected in (("bar", [1.0, 2.0, 3.0, 2.0]), ("stacked", [1.0, 3.0, 2.0, 2.0])):
         svg = draw(Figure("f", "t", kind, "t", "x", ("p", "q")), table)
         heights = [float(h) for h in re.findall(r'height="([\d.]+)" rx="1.5" class="f', svg)]
@@ -115,7 +115,7 @@ def test_bars_are_as_long_as_their_numbers_and_stacks_reach_the_sum() -> None:
 
 
 def test_missing_numbers_leave_gaps() -> None:
-    table = Table("t", {"x": [0, 1, 2], "y": [1.0, float("nan"), 2.0]}, PASSPORT)
+    table = Table("t", {"x": [0, 1, 2], "y": [1.0, float("nan"), 2.0]}, PROVENANCE)
     svg = draw(Figure("f", "t", "line", "t", "x", ("y",)), table)
     assert "nan" not in svg and svg.count("<circle") == 2
     for kind in ("bar", "stacked", "scatter"):
@@ -151,11 +151,11 @@ def test_axes_hold_all_values_on_round_numbers() -> None:
 
 
 def test_reports_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    table = Table("t", {"x": [0], "y": [1.0]}, PASSPORT)
+    table = Table("t", {"x": [0], "y": [1.0]}, PROVENANCE)
 
     def made(*figures: Figure, twice: bool = False) -> Report:
         exhibits = (Exhibit("t", table),) * (2 if twice else 1)
-        return Report("r", "r", "", "", PASSPORT, (Section("s", (), exhibits, figures),))
+        return Report("r", "r", "", "", PROVENANCE, (Section("s", (), exhibits, figures),))
 
     with pytest.raises(InvalidInput, match="two tables are named 't'"):
         made(twice=True)

@@ -1,4 +1,4 @@
-"""Tables and passports: what is saved comes back, what is shown is complete or says so."""
+"""Tables and provenances: what is saved comes back, what is shown is complete or says so."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from unembed.errors import InvalidInput, UnembedError
-from unembed.results import Passport, Table, write_whole
+from unembed.results import Provenance, Table, write_whole
 
-PASSPORT = Passport("wren", "abc", "float32", basis="final", seed=3, notes={"hide_unlearned": True})
+PROVENANCE = Provenance("wren", "abc", "float32", basis="final", seed=3, notes={"hide_unlearned": True})
 COLUMNS = {
     "layer": np.array([0, 1]),
     "token": [" January", "[red]<b>"],
@@ -27,32 +27,32 @@ COLUMNS = {
 
 
 def table() -> Table:
-    return Table("Sub-updates", COLUMNS, PASSPORT)
+    return Table("Sub-updates", COLUMNS, PROVENANCE)
 
 
-def test_passport_survives_its_dictionary() -> None:
-    assert Passport.from_dict(json.loads(json.dumps(PASSPORT.to_dict()))) == PASSPORT
-    assert pickle.loads(pickle.dumps(PASSPORT)) == PASSPORT
+def test_provenance_survives_its_dictionary() -> None:
+    assert Provenance.from_dict(json.loads(json.dumps(PROVENANCE.to_dict()))) == PROVENANCE
+    assert pickle.loads(pickle.dumps(PROVENANCE)) == PROVENANCE
 
 
-def test_passport_line_names_what_changes_numbers() -> None:
-    line = PASSPORT.line()
+def test_provenance_line_names_what_changes_numbers() -> None:
+    line = PROVENANCE.line()
     assert line.startswith("wren@abc · float32 · basis final · seed 3 · hide unlearned yes · unembed ")
 
 
-def test_passport_is_frozen_and_keeps_its_own_notes() -> None:
+def test_provenance_is_frozen_and_keeps_its_own_notes() -> None:
     notes = {"a": 1}
-    passport = Passport("m", None, "float32", notes=notes)
+    provenance = Provenance("m", None, "float32", notes=notes)
     notes["a"] = 2
-    assert passport.notes == {"a": 1}
+    assert provenance.notes == {"a": 1}
     with pytest.raises(dataclasses.FrozenInstanceError):
-        passport.model = "other"  # pyright: ignore[reportAttributeAccessIssue]
+        provenance.model = "other"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize(("stored", "part"), [({"modle": "x"}, "'modle'"), ({"model": "x"}, "'revision'")])
-def test_passport_with_a_wrong_field_is_refused(stored: dict[str, str], part: str) -> None:
+def test_provenance_with_a_wrong_field_is_refused(stored: dict[str, str], part: str) -> None:
     with pytest.raises(InvalidInput, match=part):
-        Passport.from_dict(stored)
+        Provenance.from_dict(stored)
 
 
 def test_rows_are_plain_python() -> None:
@@ -63,11 +63,11 @@ def test_rows_are_plain_python() -> None:
 
 def test_json_has_a_stable_schema() -> None:
     stored = json.loads(table().to_json())
-    assert list(stored) == ["schema", "title", "passport", "columns", "rows"]
+    assert list(stored) == ["schema", "title", "provenance", "columns", "rows"]
     assert stored["schema"] == "unembed.table/1"
     assert stored["columns"] == list(COLUMNS)
     assert stored["rows"][1] == {"layer": 1, "token": "[red]<b>", "share": None, "top_tokens": []}
-    assert Passport.from_dict(stored["passport"]) == PASSPORT
+    assert Provenance.from_dict(stored["provenance"]) == PROVENANCE
 
 
 def test_csv_keeps_token_text_as_it_is(tmp_path: Path) -> None:
@@ -78,9 +78,9 @@ def test_csv_keeps_token_text_as_it_is(tmp_path: Path) -> None:
     assert json.loads(rows[0]["top_tokens"]) == [" a", "\n"]
 
 
-def test_parquet_brings_title_and_passport_back(tmp_path: Path) -> None:
+def test_parquet_brings_title_and_provenance_back(tmp_path: Path) -> None:
     back = Table.from_parquet(table().to_parquet(tmp_path / "t.parquet"))
-    assert (back.title, back.passport) == ("Sub-updates", PASSPORT)
+    assert (back.title, back.provenance) == ("Sub-updates", PROVENANCE)
     assert json.loads(back.to_json())["rows"] == json.loads(table().to_json())["rows"]
 
 
@@ -96,12 +96,12 @@ def test_a_parquet_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_arrow_and_mapping_give_the_same_table() -> None:
-    arrow = Table("Sub-updates", table().to_arrow(), PASSPORT)
+    arrow = Table("Sub-updates", table().to_arrow(), PROVENANCE)
     assert arrow.to_text() == table().to_text()
     assert len(arrow) == len(table()) == 2
 
 
-def test_terminal_form_shows_tokens_and_passport() -> None:
+def test_terminal_form_shows_tokens_and_provenance() -> None:
     text = table().to_text(width=100)
     assert "·January" in text
     assert "[red]<b>" in text
@@ -112,7 +112,7 @@ def test_terminal_form_shows_tokens_and_passport() -> None:
 
 def test_a_single_row_that_is_too_wide_is_shown_downwards_whole() -> None:
     columns = {f"column_number_{n}": [f"value {n}"] for n in range(9)} | {"exits_by_layer": [[0, 0, 17, 0, 400]]}
-    text = Table("One row", columns, Passport("wren", None, "float32", notes={"fitted": {"examples": 4}})).to_text(80)
+    text = Table("One row", columns, Provenance("wren", None, "float32", notes={"fitted": {"examples": 4}})).to_text(80)
     assert all(f"column number {n}  value {n}" in text for n in range(9))
     assert "exits by layer   0 0 17 0 400" in text and "fitted examples 4" in text
 
@@ -126,7 +126,7 @@ def test_html_page_is_self_contained_and_escaped(tmp_path: Path) -> None:
 
 
 def test_a_long_table_says_how_much_is_left_out_on_screen_and_saves_all() -> None:
-    long = Table("Long", {"n": list(range(1000))}, PASSPORT)
+    long = Table("Long", {"n": list(range(1000))}, PROVENANCE)
     assert "960 more rows" in long.to_text()
     assert "960 more rows" in long._repr_html_()
     assert len(json.loads(long.to_json())["rows"]) == 1000
@@ -135,13 +135,13 @@ def test_a_long_table_says_how_much_is_left_out_on_screen_and_saves_all() -> Non
 
 def test_columns_of_unequal_length_are_refused() -> None:
     with pytest.raises(InvalidInput, match="a 1, b 2"):
-        Table("t", {"a": [1], "b": [1, 2]}, PASSPORT)
+        Table("t", {"a": [1], "b": [1, 2]}, PROVENANCE)
     with pytest.raises(InvalidInput, match="list"):
-        Table("t", [1, 2], PASSPORT)
+        Table("t", [1, 2], PROVENANCE)
 
 
 def test_an_empty_table_prints_and_saves() -> None:
-    empty = Table("Nothing", {"a": []}, PASSPORT)
+    empty = Table("Nothing", {"a": []}, PROVENANCE)
     assert "Nothing" in empty.to_text()
     assert json.loads(empty.to_json())["rows"] == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unembed.results.widths import column_widths
+from unembed.results.column_widths import column_widths
 
 COLUMNS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 60)), min_size=1, max_size=8)
 

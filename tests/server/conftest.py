@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 import unembed
 from unembed.server.app import create
-from unembed.server.session import Session
+from unembed.server.state import Session
 
 TOKEN = "a-token-for-tests"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from unembed.concepts.annotating import NONE
+from unembed.concepts.annotation.queue import NONE
 
 
 def test_a_concept_is_all_memories_of_a_name(indexed, wren):

@@ -12,7 +12,7 @@ from tests.server.conftest import TOKEN
 from unembed import steering
 from unembed.corpus import open_corpus
 from unembed.server.app import create
-from unembed.server.session import Session
+from unembed.server.state import Session
 
 FACTOR = 1.5
 """Of bytes: Parquet and the text search shrink what the estimate counts by a share that hangs on the text."""

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import unembed
-from unembed.attention.contributions import POINTS, contribution_norms
-from unembed.views.head_examples import HeadExamples, Progress, head_examples
+from unembed.attention.head_examples import HeadExamples, Progress, head_examples
+from unembed.attention.value_weighted_attention import POINTS, contribution_norms
 
 PROMPT = "The first month of the year is"
 LINES = [
@@ -68,11 +68,11 @@ def test_a_text_needs_no_trace_and_edits_hold(client, wren):
     assert found["ids"] == wren.encode(PROMPT)[0].tolist()
 
 
-def test_effects_are_the_accounts_rows(client, wren):
+def test_effects_are_the_attributions_rows(client, wren):
     found = client.post("/api/v1/heads/here", json={"prompt": PROMPT, "token": " year", "position": 3}).json()
-    account = wren.trace(PROMPT).account(" year", 3, by="head")
-    assert found["token"]["token"] == " year" and found["token"]["score"] == pytest.approx(account.logit)
-    expected = [row.share for row in account.rows if row.label.startswith("head ")]
+    attribution = wren.trace(PROMPT).attribution(" year", 3, by="head")
+    assert found["token"]["token"] == " year" and found["token"]["score"] == pytest.approx(attribution.logit)
+    expected = [row.contribution for row in attribution.rows if row.label.startswith("head ")]
     assert [x for row in found["scores"]["effect"] for x in row] == pytest.approx(expected, rel=1e-4, abs=1e-6)
     pattern = wren.run(PROMPT, ("pattern",)).at("pattern", 2)[0, 3]
     assert found["scores"]["own"][2][3] == pytest.approx(float(pattern.diagonal().mean()), rel=1e-4)
@@ -131,7 +131,7 @@ def test_examples_are_where_the_head_carries_most_in_each_window(indexed, wren, 
         assert example["carried"][src] == example["value"] == pytest.approx(value, rel=1e-4)
         weights = wren.run(line, "pattern").at("pattern", 3)[0, 2]
         assert example["weight"] == pytest.approx(float(weights[dst, src]), rel=1e-4)
-    monkeypatch.setattr("unembed.views.head_examples.run", None)  # one reading has served the layer
+    monkeypatch.setattr("unembed.attention.head_examples.run", None)  # one reading has served the layer
     progress, other = examples(indexed, 3, 7)
     assert progress == [] and other["head"] == 7
     best = max(largest(wren, line, 3, 7)[0] for line in LINES)
@@ -183,7 +183,7 @@ def test_examples_of_no_head(client):
 def test_special_tokens_in_front_are_read_but_neither_shown_nor_sources(wren, index, monkeypatch):
     plain = type(wren).encode
     monkeypatch.setattr(type(wren), "encode", lambda self, text: torch.cat([torch.tensor([[0]]), plain(self, text)], 1))
-    monkeypatch.setattr("unembed.views.head_examples.leading", lambda _: [0])
+    monkeypatch.setattr("unembed.attention.head_examples.leading", lambda _: [0])
     found = [one for one in head_examples(wren, index, 2) if isinstance(one, HeadExamples)][5]
     assert found.tokens == 2 * sum(len(plain(wren, line)[0]) for line in LINES)
     for example in found.examples:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from unembed.concepts.annotating import NONE, queue
+from unembed.concepts.annotation.queue import NONE, queue
 
 
 def test_a_label_is_kept_and_withdrawn(indexed, index):
@@ -75,7 +75,7 @@ def test_export_and_import_are_inverse_and_repeatable(indexed, wren, tmp_path):
     import unembed
     from tests.server.conftest import TOKEN
     from unembed.server.app import create
-    from unembed.server.session import Session
+    from unembed.server.state import Session
 
     indexed.post("/api/v1/labels", json={"layer": 0, "index": 1, "label": "<b>&\u202e", "author": "ann"})
     text = indexed.get("/api/v1/annotations/export").text

@@ -14,12 +14,12 @@ from starlette.testclient import TestClient
 
 import unembed
 from tests.server.conftest import TOKEN
-from unembed.memories.suppressing import values_scoring
+from unembed.index.clusters import FILE, stored_clusters
+from unembed.index.memory_search import understand
+from unembed.memories.token_suppression import values_scoring
 from unembed.server.app import create
-from unembed.server.session import Session
-from unembed.server.worker import Superseded
-from unembed.views.cluster import FILE, stored_clusters
-from unembed.views.search import understand
+from unembed.server.model_queue import Superseded
+from unembed.server.state import Session
 
 
 def test_triggers_are_those_of_the_index(indexed, index):
@@ -122,8 +122,8 @@ def test_bands_hold_every_sampled_token_that_fires(indexed, index):
 
 def test_a_window_is_read_with_its_context(wren, tmp_path):
     from unembed.corpus import open_corpus
-    from unembed.views.coefficients import coefficients_view
-    from unembed.views.contexts import contexts_view
+    from unembed.index.coefficients import coefficients_view
+    from unembed.index.contexts import contexts_view
 
     text = "The first month of the year is January and the last one is December of the same year . " * 3
     corpus = open_corpus([text], segmentation="windows", window=16, overlap=8)
@@ -169,7 +169,7 @@ def test_a_cluster_is_the_librarys_and_outlives_the_server(served, wren, own_ind
     steps = [line["done"] for line in told]
     assert steps == sorted(set(steps)) and 10 < len(steps) <= 101
     assert steps[-1] == told[0]["of"] == 2 * before["values"] - 1
-    monkeypatch.setattr("unembed.views.cluster.cluster_values", None)  # from here on nothing is grouped again
+    monkeypatch.setattr("unembed.index.clusters.cluster_values", None)  # from here on nothing is grouped again
     for client in (page, served(own_index)):
         found = client.get("/api/v1/memories/3/5/cluster").json()
         number = expected.of(3, 5)
@@ -208,13 +208,13 @@ def test_a_newer_question_ends_the_grouping_under_way(served, own_index, monkeyp
             ended.append(error)
             raise
 
-    monkeypatch.setattr("unembed.views.cluster.cluster_values", slow)
+    monkeypatch.setattr("unembed.index.clusters.cluster_values", slow)
     page = served(own_index)
     headers = {"x-client": "a page clusters"}
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(page.post, "/api/v1/clusters", headers=headers)
         assert begun.wait(20)
-        monkeypatch.setattr("unembed.views.cluster.cluster_values", grouped)
+        monkeypatch.setattr("unembed.index.clusters.cluster_values", grouped)
         newer = page.post("/api/v1/clusters", headers=headers)
         last = json.loads(first.result(20).text.splitlines()[-1])
     assert (last["kind"], last["code"]) == ("error", "superseded")

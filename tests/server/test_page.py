@@ -9,8 +9,8 @@ import re
 from tests.server.closeness import close
 from unembed import __version__
 from unembed.server import example
-from unembed.server.page import STATIC, script, style
-from unembed.views.joining import joined
+from unembed.server.assets import STATIC, script, style
+from unembed.server.bundle import joined
 
 
 def test_every_module_of_the_folder_is_in_the_script():
@@ -104,5 +104,5 @@ def test_the_page_weighs_less_than_60_kb():
 def test_the_example_is_what_the_library_says(wren):
     kept, now = json.loads(example.FILE.read_text()), example.example(wren)
     for found in (kept, now):
-        del found["trace"]["passport"], found["position"]["passport"]
+        del found["trace"]["provenance"], found["position"]["provenance"]
     close(kept, now, rel=1e-3, abs_=1e-4)  # five digits are kept

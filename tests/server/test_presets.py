@@ -6,8 +6,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from unembed.server.app import create
-from unembed.server.kept import MAX_PRESETS, KeptPresets, PassingPresets
-from unembed.server.session import Session
+from unembed.server.state import Session
+from unembed.server.store import MAX_PRESETS, KeptPresets, PassingPresets
 
 EDITS = [
     {"target": "coefficient", "action": "set", "layer": 3, "index": 5, "value": 9.5, "positions": "last", "on": True},

@@ -14,9 +14,9 @@ import pytest
 import uvicorn
 
 from unembed.errors import InvalidInput
-from unembed.server import running
-from unembed.server.running import listening, serve
-from unembed.server.session import Session
+from unembed.server import serve as running
+from unembed.server.serve import listening, serve
+from unembed.server.state import Session
 
 
 def test_a_browser_quicker_than_the_server_is_not_refused() -> None:

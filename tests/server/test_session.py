@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.server.conftest import rest
-from unembed.server.worker import Superseded
+from unembed.server.model_queue import Superseded
 
 
 def test_a_question_that_a_newer_one_replaced_is_not_worked_on(session) -> None:

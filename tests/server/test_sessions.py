@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from unembed.server.app import create
-from unembed.server.session import Session
+from unembed.server.state import Session
 
 
 def test_a_kept_address_comes_back_under_a_name_its_text_decides(client):
@@ -49,7 +49,7 @@ def test_a_link_outlives_the_server_where_there_is_an_index(indexed, client, wre
 
 
 def test_a_folder_that_takes_no_file_still_gives_a_link(tmp_path):
-    from unembed.server.kept import KeptAddresses
+    from unembed.server.store import KeptAddresses
 
     kept = KeptAddresses(tmp_path / "gone")
     assert kept.put("a", "#/trace") is False and kept.get("a") is None

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from tests.server.closeness import close
 from tests.server.conftest import rest
+from unembed.schemas.layer_grid import emergence, emerging
 from unembed.server.app import create
 from unembed.server.routes import traces
-from unembed.server.session import Session
-from unembed.views.emergence import emergence, emerging
+from unembed.server.state import Session
 
 PROMPT = "The first month of the year is"
 
@@ -68,8 +68,10 @@ def test_a_layer_is_what_the_command_prints(client, command):
     close(found, {**command("trace", PROMPT, "--layer", "3"), "grid": None})
 
 
-def test_an_account_is_what_the_command_prints(client, command):
-    found = client.get(f"/api/v1/traces/{post(client)['id']}/account", params={"token": " the", "by": "memory"}).json()
+def test_an_attribution_is_what_the_command_prints(client, command):
+    found = client.get(
+        f"/api/v1/traces/{post(client)['id']}/attribution", params={"token": " the", "by": "memory"}
+    ).json()
     close(found, command("explain", PROMPT, "--token", " the", "--by", "memory"))
 
 
@@ -117,9 +119,12 @@ def test_findings_are_those_of_the_trace_and_the_command_tells_the_same(client, 
         float((after / before)[layer].log()), rel=1e-4
     )
     assert settled["sentence"] in {e["sentence"] for e in post(client, "She put the book on the")["events"]}
-    best = max((r for r in trace.account(answer, by="memory").rows if r.index >= 0), key=lambda r: r.share)
+    best = max((r for r in trace.attribution(answer, by="memory").rows if r.index >= 0), key=lambda r: r.contribution)
     assert (memory["layer"], memory["index"]) == (best.layer, best.index)
-    assert memory["nats"] == pytest.approx(best.share, rel=1e-4) and f"+{best.share:.2f}" in memory["sentence"]
+    assert (
+        memory["nats"] == pytest.approx(best.contribution, rel=1e-4)
+        and f"+{best.contribution:.2f}" in memory["sentence"]
+    )
     assert dropped["layer"] == events["elimination"].layer and all(f["definition"] for f in found["findings"])
     assert client.get(f"/api/v1/traces/{key}/layers/3").json()["findings"] == []
     assert command("trace", "She put the book on the")["findings"][0]["sentence"] == settled["sentence"]
@@ -155,7 +160,9 @@ def test_a_layer_tells_what_its_heads_add_and_where_candidates_came_from(client,
     key = post(client)["id"]
     found = client.get(f"/api/v1/traces/{key}/layers/3", params={"heads": True, "token": " the"}).json()["layers"][0]
     trace = wren.trace(PROMPT)
-    shares = {r.index: r.share for r in trace.account(" the", by="head").rows if r.label.startswith("head 3.")}
+    shares = {
+        r.index: r.contribution for r in trace.attribution(" the", by="head").rows if r.label.startswith("head 3.")
+    }
     assert len(found["heads"]) == wren.n_heads
     for head in found["heads"]:
         assert head["score"] == pytest.approx(shares[head["index"]], rel=1e-3, abs=1e-5)

@@ -8,7 +8,7 @@ import torch
 from tests.conftest import tiny
 from tests.families import DENSE
 from unembed.language_model import LanguageModel
-from unembed.stream.edits import Edit, add_to_coefficient, scale_head, set_coefficient
+from unembed.stream.interventions import Edit, add_to_coefficient, scale_head, set_coefficient
 from unembed.stream.run import run
 
 EDITS = {

@@ -9,9 +9,9 @@ from tests.conftest import tiny
 from tests.families import DENSE, FAMILIES, PARALLEL
 from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
 from unembed.language_model import LanguageModel
-from unembed.stream.edits import add_to_coefficient, scale_coefficient, scale_head, set_coefficient
+from unembed.stream.hooks import watch
+from unembed.stream.interventions import add_to_coefficient, scale_coefficient, scale_head, set_coefficient
 from unembed.stream.run import run
-from unembed.stream.watch import watch
 
 CALLED = [n for n in FAMILIES if n != "falcon-rw"]
 

@@ -6,7 +6,7 @@ import pytest
 
 import unembed
 from unembed.errors import InvalidInput
-from unembed.stream.steps import steps
+from unembed.stream.stepwise_generation import steps
 
 PROMPT = "The first month of the year is"
 EDITS = [unembed.set_coefficient(3, 5, 20.0), unembed.scale_head(2, 1, 0.0, positions="last")]

@@ -18,7 +18,7 @@ from unembed.corpus.segments import Batch
 from unembed.language_model import LanguageModel, load
 from unembed.models.decoder import Decoder
 from unembed.sweeps import Reducer
-from unembed.sweeps.reducer import Need
+from unembed.sweeps.reducers.reducer import Need
 
 
 class Everything(Reducer):

@@ -15,7 +15,8 @@ from unembed.corpus import open_corpus
 from unembed.corpus.segments import Batch
 from unembed.errors import CheckpointFault, ExtraMissing, InvalidInput, NotFinite, PointMissing, Unsupported
 from unembed.language_model import LanguageModel
-from unembed.sweeps import ActiveFraction, Every, MeanVariance, Ray, Reducer, TopTriggers, ray_engine, sweep
+from unembed.sweeps import ActiveFraction, Every, MeanVariance, Ray, Reducer, TopTriggers, sweep
+from unembed.sweeps.ray import engine as ray_engine
 
 
 @pytest.fixture
@@ -77,21 +78,21 @@ class Stopped(Exception):
 
 @pytest.mark.parametrize("leaky", [0, 3])
 def test_stopped_after_any_save_it_goes_on(faked, leaky: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unembed.sweeps import driving
+    from unembed.sweeps.ray import driver
 
     settings, file = Ray(batches_per_shard=1, open_model=opened), tmp_path / "sweep.pt"
     fake = faked(leaky=leaky)
     fake.in_order = True
     whole = swept(engine=settings)
     alone, stops, jobs = fake.jobs, 0, fake.jobs
-    keep = driving.save
+    keep = driver.save
 
     def stopping(*given: Any) -> None:
         keep(*given)
         if not given[1].finished:
             raise Stopped
 
-    monkeypatch.setattr(driving, "save", stopping)
+    monkeypatch.setattr(driver, "save", stopping)
     while True:
         try:
             found = swept(engine=settings, checkpoint=file, every=Every(batches=2))

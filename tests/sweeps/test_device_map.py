@@ -26,10 +26,10 @@ from unembed.errors import Unsupported
 from unembed.index import Index
 from unembed.language_model import LanguageModel, load
 from unembed.memories.values import value_readings
-from unembed.models.offloaded import is_offloaded
-from unembed.stream.edits import Edit, add_to_coefficient, scale_head
+from unembed.models.offload import is_offloaded
+from unembed.stream.interventions import Edit, add_to_coefficient, scale_head
 from unembed.sweeps import ActiveFraction, MeanVariance, Reducer, TopTriggers, sweep
-from unembed.sweeps.shipping import Named, packed, unpacked
+from unembed.sweeps.ray.model_transfer import Named, packed, unpacked
 
 accelerate = pytest.importorskip("accelerate")
 PROMPT = "The first month of the year is"
@@ -113,7 +113,7 @@ def test_a_trace_shows_the_same(both: list[LanguageModel], edits: tuple[Edit, ..
         mine, theirs = (trace.sub_updates(layer, top=5, token=" January") for trace in (split, whole))
         assert mine == theirs
     for by in ("component", "head", "source", "memory"):
-        mine, theirs = (trace.account(" January", by=by) for trace in (split, whole))
+        mine, theirs = (trace.attribution(" January", by=by) for trace in (split, whole))
         assert mine.rows == theirs.rows and mine.total == theirs.total and mine.error == theirs.error
 
 

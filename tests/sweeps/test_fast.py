@@ -14,8 +14,8 @@ from tests.sweeps.recorder import Everything, lettered, texts
 from tests.sweeps.test_checkpoint import same
 from unembed.corpus import open_corpus
 from unembed.errors import CheckpointFault, InvalidInput, Unsupported
-from unembed.sweeps import TopTriggers, fast, fast_difference, sweep
-from unembed.sweeps.fast import quickened
+from unembed.sweeps import TopTriggers, fast_difference, fast_kernels, sweep
+from unembed.sweeps.fast_kernels import quickened
 
 BFLOAT16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 needs_bfloat16 = pytest.mark.skipif(not BFLOAT16, reason="this processor does not multiply in bfloat16")
@@ -85,8 +85,8 @@ def test_modules_that_others_have_taken_over_are_left_to_them() -> None:
 
 def test_what_cannot_be_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match="none of float32, bfloat16"):
-        fast.checked(lettered("opt"), "int8")
-    monkeypatch.setattr(fast.torch.backends.mkldnn, "is_available", lambda: False)
+        fast_kernels.checked(lettered("opt"), "int8")
+    monkeypatch.setattr(fast_kernels.torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(Unsupported, match="does not multiply in bfloat16"):
         sweep(lettered("opt"), ["abc"], [TopTriggers(5)], fast="bfloat16")
     sweep(lettered("opt"), ["abc"], [TopTriggers(5)], fast="float32")  # without oneDNN the products stay torch's own

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from tests.conftest import tiny
-from unembed.sweeps import pieces
-from unembed.sweeps.pieces import TANH_GELUS, in_pieces
+from unembed.sweeps import chunked_gelu
+from unembed.sweeps.chunked_gelu import TANH_GELUS, in_pieces
 
 
 @pytest.mark.parametrize("module", TANH_GELUS, ids=lambda module: module.__name__)
 @pytest.mark.parametrize("width", [80, 77, 3072])
 def test_bits_are_those_of_one_call(module: type, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE", 1000)
+    monkeypatch.setattr(chunked_gelu, "PIECE", 1000)
     x = 4 * torch.randn(3, 37, width, generator=torch.Generator().manual_seed(0))
     activation = module().eval()
     given = []
@@ -25,11 +25,11 @@ def test_bits_are_those_of_one_call(module: type, width: int, monkeypatch: pytes
         return activation(piece)
 
     with torch.no_grad():
-        found = pieces._by_pieces(noting)(x)
+        found = chunked_gelu._by_pieces(noting)(x)
         assert torch.equal(found, activation(x))
         assert len(given) > 2 and sum(given) == x.numel()
         turned = x.transpose(0, 1)
-        assert torch.equal(pieces._by_pieces(activation)(turned), activation(turned))
+        assert torch.equal(chunked_gelu._by_pieces(activation)(turned), activation(turned))
 
 
 def test_a_pass_has_the_models_bits_and_hooks_see_one_call(
@@ -37,7 +37,7 @@ def test_a_pass_has_the_models_bits_and_hooks_see_one_call(
 ) -> None:
     lm = tiny("gpt2")
     exact = lm.run(tokens, "coefficients")
-    monkeypatch.setattr(pieces, "PIECE", 50)
+    monkeypatch.setattr(chunked_gelu, "PIECE", 50)
     activation: Any = lm.hf.get_submodule("transformer.h.0.mlp.act")
     seen = []
     handle = activation.register_forward_hook(lambda _m, _a, out: seen.append(out.shape))

@@ -16,7 +16,8 @@ from unembed.corpus import open_corpus
 from unembed.corpus.segments import Batch
 from unembed.errors import NotFinite
 from unembed.index import Index
-from unembed.sweeps import ActiveFraction, Every, MeanVariance, Ray, TopTriggers, crew, sweep
+from unembed.sweeps import ActiveFraction, Every, MeanVariance, Ray, TopTriggers, sweep
+from unembed.sweeps.ray import workers
 
 # A busy machine needs longer to start Ray's processes than Ray waits by itself.
 os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
@@ -54,7 +55,7 @@ def others_sign(folder: Path, node: str, seconds: float = 300) -> None:
 
 @pytest.fixture(scope="module")
 def cluster():
-    crew.imported()
+    workers.imported()
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80_000_000})
     nodes.add_node(num_cpus=1, object_store_memory=80_000_000)
     ray.init(address=nodes.address, include_dashboard=False, log_to_driver=False)

@@ -11,8 +11,8 @@ from tests.sweeps.recorder import lettered, texts
 from tests.sweeps.test_checkpoint import same
 from unembed.corpus import open_corpus
 from unembed.sweeps import ActiveFraction, MeanVariance, Reducer, TopTriggers, sweep
-from unembed.sweeps.merge_tree import MergeTree, Part, unbroken
-from unembed.sweeps.shards import Seen, joined, reduce_shard, restored, shards
+from unembed.sweeps.ray.merge_tree import MergeTree, Part, unbroken
+from unembed.sweeps.ray.shards import Seen, joined, reduce_shard, restored, shards
 
 
 def reducers() -> list[Reducer]:

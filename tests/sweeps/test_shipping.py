@@ -12,7 +12,7 @@ from tests.families import FAMILIES, build
 from tests.sweeps.recorder import lettered
 from unembed.errors import ModelUnavailable
 from unembed.language_model import load
-from unembed.sweeps.shipping import packed, unpacked
+from unembed.sweeps.ray.model_transfer import packed, unpacked
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,7 +10,7 @@ from tests.sweeps.recorder import Everything, lettered, texts
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput, OutOfRange, PointMissing
 from unembed.sweeps import ActiveFraction, Histogram, MeanVariance, NextTokenCounts, Quantiles, sweep
-from unembed.sweeps.passing import feeding
+from unembed.sweeps.forward import feeding
 
 CORPUS = {"segmentation": "windows", "window": 24}
 

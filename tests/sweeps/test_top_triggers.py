@@ -153,7 +153,7 @@ def test_parts_join_to_the_whole() -> None:
     lm = lettered(GATED)
     opened = open_corpus(texts(25))
     batches = list(opened.batches(lm, 200))
-    from unembed.sweeps.passing import feeding
+    from unembed.sweeps.forward import feeding
 
     limits: list[dict[str, Any]] = [{}, {"per_document": 1}, {"distinct": True}]
     for options in limits:

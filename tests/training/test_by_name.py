@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import unembed
 from unembed.cli.commands import app
 from unembed.errors import InvalidInput
-from unembed.training.by_name import train
+from unembed.training.train_model import train
 from unembed.training.wikilm_mini import Mini
 
 
@@ -32,7 +32,7 @@ def test_what_the_command_leaves_opens(tmp_path: Path) -> None:
     folder = done.stdout.strip()
     assert folder == str(tmp_path / "wikilm-mini")
     lm = unembed.load(folder)
-    assert lm.trace("The river").account(7).error < 1e-4
+    assert lm.trace("The river").attribution(7).error < 1e-4
 
 
 def test_another_size_is_named_after_it_and_narrows_the_rate(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from unembed.models.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
+from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 from unembed.training.cards import as_cell, random_vectors, scores_table, sixty_values, thinned_curve
 from unembed.training.evaluation import bits_per_byte, prefix_matching_scores, repetition_gain
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-import unembed.models.attention_only  # noqa: F401 (registers the architecture)
-from unembed.models.embedded import SHIPPED, shipped_folder
+import unembed.models.architectures.attention_only  # noqa: F401 (registers the architecture)
+from unembed.models.shipped_models import SHIPPED, shipped_folder
 from unembed.training.evaluation import prefix_matching_scores
 from unembed.training.recipes import RECIPES
 

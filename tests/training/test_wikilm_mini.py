@@ -12,8 +12,8 @@ import torch
 
 import unembed
 from unembed.errors import CheckpointFault, InvalidInput
-from unembed.models.wikilm import WikiLMForCausalLM
-from unembed.models.word_level import SPECIALS
+from unembed.models.architectures.wikilm import WikiLMForCausalLM
+from unembed.models.architectures.word_level import SPECIALS
 from unembed.training.wikilm_mini import Mini, Text, perplexity, stream, text_of, train, vocabulary
 
 LINES = [f"the cat number w{i % 30} sat on w{(7 * i) % 30} ." for i in range(120)]

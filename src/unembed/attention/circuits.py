@@ -8,16 +8,16 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unembed.attention.expansion import Expansion, expand
+from unembed.attention.head import Head, VirtualHead
 from unembed.attention.head_scores import HeadScores, head_scores
-from unembed.attention.heads import Head, VirtualHead
-from unembed.attention.importance import TermImportance, term_importance
 from unembed.attention.induction import Evidence, evidence
-from unembed.attention.matrices import HeadMatrices
+from unembed.attention.qk_ov import HeadMatrices
 from unembed.attention.scores import ScoreTerms, score_terms
 from unembed.attention.skip_trigrams import Bugs, SkipTrigram, bugs, skip_trigrams
+from unembed.attention.term_importance import TermImportance, term_importance
 from unembed.errors import InvalidInput, pair
 from unembed.models.decoder import Decoder
-from unembed.models.opened import opened
+from unembed.models.decoder_guard import opened
 from unembed.stream.run import Tokens
 
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.sides import reading, writing
+from unembed.attention.folded_weights import reading, writing
 from unembed.errors import InvalidInput, seeded
 from unembed.models.decoder import Decoder
 

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
+from unembed.attention.folded_weights import embedding, reading, unembedding, writing
 from unembed.attention.low_rank import LowRank, by_modulus
-from unembed.attention.sides import embedding, reading, unembedding, writing
 from unembed.errors import seeded, whole
 from unembed.models.decoder import Decoder
 

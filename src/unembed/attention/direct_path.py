@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.attention.sides import embedding
+from unembed.attention.folded_weights import embedding
 from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput
 from unembed.lens import logits_of

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.attention.frozen import FrozenRun, frozen_run, orders
+from unembed.attention.linearized import FrozenRun, frozen_run, orders
 from unembed.errors import InvalidInput, OutOfMemory, whole
 from unembed.models.decoder import Decoder
 from unembed.stream.run import Tokens, position_of

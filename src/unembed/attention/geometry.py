@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.sides import check_basis, embedding, reading, unembedding, writing
+from unembed.attention.folded_weights import check_basis, embedding, reading, unembedding, writing
 from unembed.models.decoder import Decoder
 
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from unembed.errors import InvalidInput, integer, seeded, whole
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
+from unembed.stream.decomposition import attention_branch
+from unembed.stream.hooks import Callback, Stop, memory_guard, watch
 from unembed.stream.run import forward_arguments, prepare
-from unembed.stream.watch import Callback, Stop, memory_guard, watch
-from unembed.stream.writers import attention_branch
 
 KINDS = ("previous_token", "duplicate_token", "induction", "copying", "resting")
 _TOKENS = 2048

@@ -16,7 +16,7 @@ from torch import Tensor
 from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.stream.edits import scale_head
+from unembed.stream.interventions import scale_head
 from unembed.stream.run import run
 
 

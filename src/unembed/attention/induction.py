@@ -15,10 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.copying import Spectra
+from unembed.attention.folded_weights import check_basis, reading, writing
 from unembed.attention.head_scores import HeadScores, head_scores
 from unembed.attention.low_rank import by_modulus
-from unembed.attention.matrices import HeadMatrices
-from unembed.attention.sides import check_basis, reading, writing
+from unembed.attention.qk_ov import HeadMatrices
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 
@@ -145,7 +145,7 @@ def look(circuits: HeadMatrices, tokens: Tensor | str, layer: int, head: int, po
     Raises:
         OutOfRange: there is no such head or position.
     """
-    from unembed.attention.frozen import frozen_run
+    from unembed.attention.linearized import frozen_run
 
     lm = circuits.lm
     layer, head, target = lm.layer(layer), lm.head(head), lm.single_token(token)

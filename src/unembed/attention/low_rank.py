@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from unembed.attention import entries
+from unembed.attention import low_rank_topk
 from unembed.errors import InvalidInput, OutOfRange, finite, integer, whole
 
 
@@ -156,30 +156,30 @@ class LowRank:
         """The entries where chosen rows and columns meet."""
         return self.left[..., self._ids(rows, -2), :] @ self.right[..., self._ids(columns, -1)]
 
-    def top(self, k: int = 10, *, largest: bool = True) -> entries.Entries:
+    def top(self, k: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
         """The k largest (or smallest) entries of the whole matrix, exactly, best first. One matrix, no batch.
 
-        Memory: a few blocks; see `entries.top`.
+        Memory: a few blocks; see `low_rank_topk.top`.
         """
-        return entries.top(*self._single("top"), k, largest=largest)
+        return low_rank_topk.top(*self._single("top"), k, largest=largest)
 
-    def top_of_row(self, row: int, k: int = 10, *, largest: bool = True) -> entries.Entries:
+    def top_of_row(self, row: int, k: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
         """The k largest (or smallest) entries of a row."""
         self._single("top of a row")
         row, k = integer("row", row), whole("k", k)
         found = self.rows(row)[0].topk(min(k, self.shape[-1]), largest=largest)
-        return entries.Entries(torch.full_like(found.indices, row), found.indices, found.values)
+        return low_rank_topk.Entries(torch.full_like(found.indices, row), found.indices, found.values)
 
-    def top_of_column(self, column: int, k: int = 10, *, largest: bool = True) -> entries.Entries:
+    def top_of_column(self, column: int, k: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
         """The k largest (or smallest) entries of a column."""
         self._single("top of a column")
         column, k = integer("column", column), whole("k", k)
         found = self.columns(column)[:, 0].topk(min(k, self.shape[-2]), largest=largest)
-        return entries.Entries(found.indices, torch.full_like(found.indices, column), found.values)
+        return low_rank_topk.Entries(found.indices, torch.full_like(found.indices, column), found.values)
 
     def quantile_of(self, value: float) -> float:
         """The share of entries below a value, counted over all of them by blocks. One matrix, no batch."""
-        return entries.share_below(*self._single("quantile"), finite("value", value))
+        return low_rank_topk.share_below(*self._single("quantile"), finite("value", value))
 
     def _single(self, question: str) -> tuple[Tensor, Tensor]:
         if len(self.shape) != 2:

@@ -14,7 +14,7 @@ from torch import Tensor
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
-from unembed.models.offloaded import is_offloaded
+from unembed.models.offload import is_offloaded
 
 
 def random_rotation(d_model: int, seed: int = 0, *, keep_mean: bool = False) -> Float[Tensor, "d_model d_model"]:

@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.sides import QKNorm
+from unembed.attention.folded_weights import QKNorm
 from unembed.errors import InvalidInput, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.models.structure import AttentionSite
+from unembed.models.structure.structure import AttentionSite
 from unembed.names import SUM_TOLERANCE
+from unembed.stream.decomposition import tolerance
 from unembed.stream.run import Tokens, run
-from unembed.stream.writers import tolerance
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.attention.low_rank import LowRank
-from unembed.attention.matrices import HeadMatrices
+from unembed.attention.qk_ov import HeadMatrices
 from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput, whole
 from unembed.models.decoder import Decoder

@@ -39,7 +39,7 @@ def export(
     named = [options.memory(text, "--memory") for text in memories or []]
     options.check_writable(out)
     import unembed
-    from unembed.cli.opening import opened
+    from unembed.cli.model_loading import opened
     from unembed.results import visible
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
@@ -99,14 +99,14 @@ def agreement(
     from unembed.cli.output import deliver_table
 
     read: list[Any] = [unembed.annotation.load(path) for path in files]
-    passport = None
+    provenance = None
     if automatic:
-        from unembed.cli.opening import opened
+        from unembed.cli.model_loading import opened
 
         lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
         memories = [options.memory(vector, "vector") for vector in read[0].vectors]
         found = unembed.value_concepts(lm, memories, top=max(read[0].n_tokens), embedding=False)
         read.append(unembed.annotation.automatic(found))
-        passport = found.passport
-    table = unembed.annotation.agreement(read, passport)
+        provenance = found.provenance
+    table = unembed.annotation.agreement(read, provenance)
     deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=None)

@@ -46,7 +46,7 @@ def clusters(
     if out is not None:
         options.check_writable(out)
     import unembed
-    from unembed.cli.opening import opened
+    from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
@@ -71,4 +71,4 @@ def _for_terminal(cards: Any) -> Any:
     layers = [f"{a}–{b}" if a != b else str(a) for a, b in zip(given["first_layer"], given["last_layer"], strict=True)]
     columns = {"cluster": given["cluster"], "size": given["size"], "layers": layers}
     columns |= {"coherence": given["coherence"], "top_tokens": given["top_tokens"]}
-    return Table(cards.title, columns, cards.passport)
+    return Table(cards.title, columns, cards.provenance)

@@ -13,23 +13,23 @@ from typer.core import TyperGroup
 from unembed import __version__
 from unembed.cli import (
     annotate,
-    circuits,
     clusters,
     concepts,
     doctor,
     early_exit,
     explain,
-    helping,
-    index,
+    help_text,
     models,
     report,
     serve,
     steer,
     toxicity,
-    trace,
     train,
     value,
 )
+from unembed.cli.circuits.command import app as circuits_app
+from unembed.cli.index.command import app as index_app
+from unembed.cli.trace.command import trace
 from unembed.errors import OutOfMemory, UnembedError
 from unembed.results import visible
 
@@ -40,7 +40,7 @@ class OneLineErrors(TyperGroup):
     def __init__(self, *given: Any, **options: Any) -> None:
         """Take the commands, and make their help alike."""
         super().__init__(*given, **options)
-        helping.tidy(self)
+        help_text.tidy(self)
 
     def make_context(self, *given: Any, **options: Any) -> Any:
         """Read the arguments, which takes long enough to be interrupted."""
@@ -129,7 +129,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
-app.command("trace")(trace.trace)
+app.command("trace")(trace)
 app.command("explain")(explain.explain)
 app.command("value")(value.value)
 app.command("clusters")(clusters.clusters)
@@ -141,7 +141,7 @@ app.command("serve")(serve.serve)
 app.command("steer")(steer.steer)
 app.command("report")(report.report)
 app.add_typer(annotate.app)
-app.add_typer(index.app)
-app.add_typer(circuits.app)
+app.add_typer(index_app)
+app.add_typer(circuits_app)
 app.add_typer(toxicity.app, name="toxicity")
 app.add_typer(early_exit.app, name="early-exit")

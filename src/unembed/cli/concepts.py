@@ -46,7 +46,7 @@ def concepts(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     named = [options.memory(text, "L.I") for text in memories or []]
     import unembed
-    from unembed.cli.opening import opened
+    from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
@@ -80,4 +80,4 @@ def _for_terminal(table: Any) -> Any:
         named |= {"stopwords": "stop words", "embedding": "neighbours"}
         columns |= {short: [f"{share:.1%}" for share in given[name]] for name, short in named.items()}
         columns["concepts"] = [f"{number:.2f}" for number in given["concepts_per_vector"]]
-    return Table(table.title, columns, table.passport)
+    return Table(table.title, columns, table.provenance)

@@ -63,7 +63,7 @@ def fit(
     level = _number_or_word(threshold, "--threshold", "precision", "f1")
     cost = _number_or_word(decision, "--decision", "measured")
     from unembed import early_exit
-    from unembed.cli.opening import opened
+    from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
     from unembed.results import check_writable
 
@@ -121,7 +121,7 @@ def evaluate(
     """Measure a rule's accuracy and saved layers on other examples."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     from unembed import early_exit
-    from unembed.cli.opening import opened
+    from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
@@ -150,7 +150,7 @@ def generate(
     from rich.text import Text
 
     from unembed import early_exit
-    from unembed.cli.opening import opened
+    from unembed.cli.model_loading import opened
     from unembed.cli.output import show
     from unembed.results import visible_rich
 

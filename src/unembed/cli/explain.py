@@ -23,7 +23,7 @@ def explain(
         typer.Option(help="Split the logit only so; default: component, head and memory.", show_default=False),
     ] = None,
     position: options.Position = -1,
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Writers listed per account.")] = 12,
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Writers listed per attribution.")] = 12,
     set_: options.Sets = None,
     basis: options.BasisOption = "final",
     hide_unlearned: options.HideUnlearned = False,
@@ -41,17 +41,18 @@ def explain(
     """Explain a token's logit as the sum of everything that wrote to the stream.
 
     Where the token stands in each layer, then its logit, or the difference of two with --against, split by component,
-    head, source token or memory. Every account says by how much its sum misses. With --csv: the writers shown and their
+    head, source token or memory. Every attribution says by how much its sum misses. With --csv: the writers shown
+    and their
     shares.
     """
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     edits = options.edits(set_)
-    from unembed.cli.opening import opened
-    from unembed.cli.trace_output import deliver
-    from unembed.cli.trace_terminal import draw_explanation
-    from unembed.views.trace_gather import Asked, explain_view
+    from unembed.cli.model_loading import opened
+    from unembed.cli.trace.output import deliver
+    from unembed.cli.trace.terminal import draw_explanation
+    from unembed.schemas.trace_builder import Asked, explain_view
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     asked = Asked(prompt, position, 5, basis, hide_unlearned, edits, seed)
-    view, passport = explain_view(lm, asked, token=token, against=against, by=by, writers=top)
-    deliver(view, passport, draw_explanation, as_json=as_json, csv=csv, plain=plain, html=html)
+    view, provenance = explain_view(lm, asked, token=token, against=against, by=by, writers=top)
+    deliver(view, provenance, draw_explanation, as_json=as_json, csv=csv, plain=plain, html=html)

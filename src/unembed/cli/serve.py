@@ -29,16 +29,16 @@ def serve(
     device: options.Device = None,
 ) -> None:
     """Open the explorer: take a prediction apart, edit it and label it, in a browser on this machine."""
-    from unembed.cli.opening import index_of, opened
+    from unembed.cli.model_loading import index_of, opened
     from unembed.errors import ExtraMissing
 
     try:
-        from unembed.server.running import serve as serving
+        from unembed.server.serve import serve as serving
     except ModuleNotFoundError as error:
         raise ExtraMissing(
             "the explorer's server", why=f"{error.name} is not installed", instead="pip install 'unembed[serve]'"
         ) from error
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
     held = index_of(lm, index)
-    name = None if held is None else held.path.name if index else held.passport.notes.get("corpus_name")
+    name = None if held is None else held.path.name if index else held.provenance.notes.get("corpus_name")
     serving(lm, held, index_name=name, host=host, port=port, browser=browser)

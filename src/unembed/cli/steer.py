@@ -64,7 +64,7 @@ def steer(
     if not edits and not promote and not suppress and edits_file is None:
         raise typer.BadParameter("nothing to steer with; give --set, --promote, --suppress or --edits")
     from unembed import steering
-    from unembed.cli.opening import opened
+    from unembed.cli.model_loading import opened
     from unembed.results import check_writable
 
     if save is not None:

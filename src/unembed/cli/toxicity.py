@@ -64,7 +64,7 @@ def select(
     if method != "greedy" and comments is not None:
         raise typer.BadParameter(f"--comments is read by --method greedy alone, and this is {method}")
     from unembed import steering, toxicity
-    from unembed.cli.opening import opened
+    from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
     from unembed.results import check_writable
 
@@ -142,7 +142,7 @@ def evaluate(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     chosen = options.edits(set_)
     from unembed import steering, toxicity
-    from unembed.cli.opening import opened
+    from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
     from unembed.results import check_writable, make_folder, write_whole
 

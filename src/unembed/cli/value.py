@@ -30,9 +30,9 @@ def value(
 ) -> None:
     """Show the tokens that a memory's value promotes most, and those it suppresses most."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
-    from unembed.cli.opening import opened
+    from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
-    from unembed.results import Passport, Table
+    from unembed.results import Provenance, Table
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     columns = {}
@@ -45,6 +45,6 @@ def value(
         }
     dtype_name = str(lm.dtype).removeprefix("torch.")
     notes = {"hide_unlearned": hide_unlearned}
-    passport = Passport(lm.name, lm.revision, dtype_name, basis=basis, seed=seed, notes=notes)
+    provenance = Provenance(lm.name, lm.revision, dtype_name, basis=basis, seed=seed, notes=notes)
     title = f"Memory {layer}.{index} of {lm.name}: its value has length {lm.values.norm(layer, index):.3g}"
-    deliver_table(Table(title, columns, passport), as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_table(Table(title, columns, provenance), as_json=as_json, csv=csv, plain=plain, html=html)

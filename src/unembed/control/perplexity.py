@@ -18,9 +18,9 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, NotFinite, whole
 from unembed.models.decoder import Decoder
-from unembed.models.opened import opened
-from unembed.stream.edits import Edit
-from unembed.stream.watch import memory_guard, watch
+from unembed.models.decoder_guard import opened
+from unembed.stream.hooks import memory_guard, watch
+from unembed.stream.interventions import Edit
 
 Scores = Callable[[Int[Tensor, "batch pos"]], Float[Tensor, "batch pos d_vocab"]]
 """Logits (or log-probabilities up to a constant) of the next token at every position."""

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from unembed.control.edits_file import load_edits, save_edits
+from unembed.control.edit_files import load_edits, save_edits
 from unembed.control.perplexity import default_text, perplexity, windows
-from unembed.control.promoting import Promoter, firing, promoting, words_of
 from unembed.errors import InvalidInput, several, whole
+from unembed.memories.token_ranking import Promoter, firing, promoting, words_of
 from unembed.models.decoder import Decoder
-from unembed.models.opened import opened
-from unembed.results import Passport, Table
-from unembed.stream.edits import Edit, scale_coefficient, set_coefficient
-from unembed.stream.generate import generate
+from unembed.models.decoder_guard import opened
+from unembed.results import Provenance, Table
+from unembed.stream.generation import generate
+from unembed.stream.interventions import Edit, scale_coefficient, set_coefficient
 from unembed.stream.run import run
 
 ON = 3.0
@@ -123,7 +123,8 @@ def steer(
 def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int = 10) -> Table:
     """The tokens that are likeliest before or after the edits, with both probabilities, by the edited one.
 
-    Its passport notes `divergence`: KL(plain || edited) in nats, which is what the edits cost in surprise at this token
+    Its provenance notes `divergence`: KL(plain || edited) in nats, which is what the edits cost in surprise at this
+    token
     if text went on as the model expects without them.
     """
     top = whole("top", top)
@@ -139,7 +140,7 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
         "plain": before[ids].tolist(),
         "edited": after[ids].tolist(),
     }
-    return Table("The next token", columns, passport(lm, edits=len(edits), divergence=round(divergence, 6)))
+    return Table("The next token", columns, provenance(lm, edits=len(edits), divergence=round(divergence, 6)))
 
 
 def values_table(lm: Decoder, edits: Sequence[Edit], top: int = 8) -> Table:
@@ -154,7 +155,7 @@ def values_table(lm: Decoder, edits: Sequence[Edit], top: int = 8) -> Table:
         "value": [e.value for e in memories],
         "top_tokens": [Values(lm).top_tokens(e.layer, e.index, top) for e in memories],
     }
-    return Table("Edited memories", columns, passport(lm, basis="raw"))
+    return Table("Edited memories", columns, provenance(lm, basis="raw"))
 
 
 def promoters_table(lm: Decoder, found: Sequence[Promoter]) -> Table:
@@ -163,14 +164,14 @@ def promoters_table(lm: Decoder, found: Sequence[Promoter]) -> Table:
     columns["top_tokens"] = [list(p.top_tokens) for p in found]
     if any(p.triggers for p in found):
         columns["fires_on"] = [list(p.triggers) for p in found]
-    return Table("Values by the words they promote", columns, passport(lm, basis="raw"))
+    return Table("Values by the words they promote", columns, provenance(lm, basis="raw"))
 
 
-def passport(
+def provenance(
     lm: Decoder, *, basis: str | None = None, corpus: str | None = None, seed: int | None = None, **notes: Any
-) -> Passport:
-    """The passport of a result of this room."""
-    return Passport(lm.name, lm.revision, str(lm.dtype)[6:], corpus=corpus, basis=basis, seed=seed, notes=notes)
+) -> Provenance:
+    """The provenance of a result of this room."""
+    return Provenance(lm.name, lm.revision, str(lm.dtype)[6:], corpus=corpus, basis=basis, seed=seed, notes=notes)
 
 
 __all__ = [
@@ -182,10 +183,10 @@ __all__ = [
     "firing",
     "load_edits",
     "next_token_table",
-    "passport",
     "perplexity",
     "promoters_table",
     "promoting",
+    "provenance",
     "save_edits",
     "steer",
     "values_table",

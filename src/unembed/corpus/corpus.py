@@ -13,7 +13,7 @@ from unembed.corpus.batches import bucketed
 from unembed.corpus.hub import PREFIX, HubData
 from unembed.corpus.markup import detokenized
 from unembed.corpus.readers import SHIPPED, Reading, documents_of, paths_of
-from unembed.corpus.segmenting import sentence_segments, window_segments
+from unembed.corpus.segmentation import sentence_segments, window_segments
 from unembed.corpus.segments import Batch, Document, Encoder, Segment
 from unembed.errors import CorpusUnreadable, InvalidInput, several, string, whole
 
@@ -100,7 +100,7 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def describe(self) -> dict[str, object]:
-        """The facts of the corpus as JSON can hold them, for manifests and passports."""
+        """The facts of the corpus as JSON can hold them, for manifests and provenances."""
         return {
             "name": self.name,
             "fingerprint": self.fingerprint,

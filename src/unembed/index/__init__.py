@@ -1,7 +1,7 @@
 """What a sweep leaves on disk for one model and corpus, and the questions it answers.
 
 Owns the folder's layout and its safety: memory-mapped arrays for the hot path, the same as Parquet for SQL, SQLite for
-text search and labels, a manifest with passport and checksums. The numbers in it come from `sweeps` and `memories`.
+text search and labels, a manifest with provenance and checksums. The numbers in it come from `sweeps` and `memories`.
 
 Public names: `Index`, `Label`.
 """

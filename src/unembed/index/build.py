@@ -81,13 +81,13 @@ def build(
 
 
 def _with_difference(manifest: Manifest, lm: Decoder, corpus: Corpus, settings: Settings) -> Manifest:
-    """A fast sweep says in the passport what it changed, measured on the first batch."""
+    """A fast sweep says in the provenance what it changed, measured on the first batch."""
     if settings.fast is None:
         return manifest
     first = next(corpus.batches(lm, settings.tokens_per_batch))
     notes = {"fast": settings.fast, "largest_change": float(f"{fast_difference(lm, first, settings.fast):.2g}")}
-    passport = manifest.passport
-    return replace(manifest, passport=replace(passport, notes={**passport.notes, **notes}))
+    provenance = manifest.provenance
+    return replace(manifest, provenance=replace(provenance, notes={**provenance.notes, **notes}))
 
 
 class _Builder:

@@ -16,7 +16,7 @@ from unembed.index.plan import Settings
 from unembed.memories.values import value_readings
 from unembed.models.decoder import Decoder
 from unembed.sweeps import ActiveFraction, MeanVariance, Reducer, TopTriggers
-from unembed.sweeps.passing import feeding
+from unembed.sweeps.forward import feeding
 
 _SAMPLE, _SWEPT = 20_000, 3_000
 """Tokens that are cut, and that are run."""

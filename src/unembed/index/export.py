@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unembed.errors import InvalidInput, UnembedError, whole
-from unembed.index.contents import Contents
+from unembed.index.index_files import Contents
 from unembed.results import check_writable
 
 FORMATS = ("parquet", "jsonl", "csv")

@@ -12,12 +12,11 @@ from typing import Any
 
 from unembed.corpus import Corpus, open_corpus
 from unembed.errors import IndexFault, file_path, finite, string, whole
+from unembed.index import active_keys, queries, status, tables
 from unembed.index import build as building
-from unembed.index import firing, queries, state, tables
-from unembed.index.contents import Contents
 from unembed.index.estimate import Estimate, estimate
 from unembed.index.export import export
-from unembed.index.fingerprint import weights_fingerprint
+from unembed.index.index_files import Contents
 from unembed.index.labels import COLUMNS as LABEL_COLUMNS
 from unembed.index.labels import HEAD, Label, Labels
 from unembed.index.manifest import Manifest, read_manifest
@@ -25,8 +24,9 @@ from unembed.index.plan import By, Poles, Settings
 from unembed.index.sql import Sql
 from unembed.index.vectors import Vectors
 from unembed.models.decoder import Decoder
+from unembed.models.decoder_guard import opened
+from unembed.models.fingerprint import weights_fingerprint
 from unembed.models.loading import open_model
-from unembed.models.opened import opened
 from unembed.results import Table
 from unembed.sweeps import Fast, Ray
 
@@ -84,7 +84,8 @@ class Index(Contents):
             per_document: at most so many triggers of a key from one document.
             distinct: of equal prefixes, one.
             fast: "float32" (other kernels, rounding differs) or "bfloat16" (products in bfloat16) for a faster sweep;
-                the passport says the largest change of a coefficient in the first batch, over the largest of its layer.
+                the provenance says the largest change of a coefficient in the first batch, over the largest of its
+                layer.
             tokens_per_batch: of the sweep.
             progress: called with a part's name, what is done of it, and how much there is (None: not known).
 
@@ -163,11 +164,11 @@ class Index(Contents):
 
     def misfit(self, lm: Decoder) -> str | None:
         """Why the index is not of a model; None where it is."""
-        passport, dtype = self.passport, str(lm.dtype).removeprefix("torch.")
-        if passport.dtype != dtype:
-            return f"it was built with {passport.model} in {passport.dtype}, and this is {dtype}"
+        provenance, dtype = self.provenance, str(lm.dtype).removeprefix("torch.")
+        if provenance.dtype != dtype:
+            return f"it was built with {provenance.model} in {provenance.dtype}, and this is {dtype}"
         if self.manifest.weights != weights_fingerprint(lm):
-            return f"the weights are not those of {passport.model} that it was built with"
+            return f"the weights are not those of {provenance.model} that it was built with"
         return None
 
     @property
@@ -185,7 +186,7 @@ class Index(Contents):
         """
         with self._opening:
             if self._lm is None:
-                self.attach(Decoder(open_model(self.passport.model, dtype=self.passport.dtype)))
+                self.attach(Decoder(open_model(self.provenance.model, dtype=self.provenance.dtype)))
             assert self._lm is not None
             return self._lm
 
@@ -243,7 +244,7 @@ class Index(Contents):
             Columns layer, index, pole, coefficient, strength, place (how many of the stored triggers are stronger),
             position and token (where in the text), top_tokens (what the value promotes).
         """
-        return firing.firing_on(self, self.model, string("text", text), whole("top", top), by)
+        return active_keys.firing_on(self, self.model, string("text", text), whole("top", top), by)
 
     def search(self, text: str, top: int = 20, *, pole: str = "positive", context: int | None = None) -> Table:
         """Triggers whose text holds words: full-text search, the strongest triggers first.
@@ -306,11 +307,11 @@ class Index(Contents):
 
     def status(self) -> dict[str, Any]:
         """What the index is of, how far its build has come, and bytes by part, as JSON can hold it."""
-        return state.status(self)
+        return status.status(self)
 
     def verify(self) -> Table:
         """Every file beside its checksum: columns file, part, bytes, fault (None where the file is sound)."""
-        return state.files(self)
+        return status.files(self)
 
     def export(
         self,

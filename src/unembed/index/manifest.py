@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from unembed.errors import IndexFault, InvalidInput, UnembedError
-from unembed.results import Passport
+from unembed.results import Provenance
 
 SCHEMA = 1
 """Version of the files' layout; rises when a reader of the old one would misread the new."""
@@ -41,7 +41,7 @@ class Manifest:
     """What stands in `manifest.json`.
 
     Attributes:
-        passport: model, revision, dtype, corpus, version; in its notes the settings of the sweep.
+        provenance: model, revision, dtype, corpus, version; in its notes the settings of the sweep.
         weights: SHA-256 of the model's weights.
         layers: memories of each layer, so that key (layer, index) is row `sum(layers[:layer]) + index` of every array.
         settings: what the builder was asked for; a build with others is refused.
@@ -50,7 +50,7 @@ class Manifest:
         facts: counts for people (tokens, documents, seconds), which no reader depends on.
     """
 
-    passport: Passport
+    provenance: Provenance
     weights: str
     layers: tuple[int, ...]
     settings: Mapping[str, Any]
@@ -64,7 +64,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of `manifest.json`: its first lines say what this folder is."""
-        body = {"format": _FORMAT, "schema": SCHEMA, "state": self.state, "passport": self.passport.to_dict()}
+        body = {"format": _FORMAT, "schema": SCHEMA, "state": self.state, "provenance": self.provenance.to_dict()}
         body |= {"weights": self.weights, "layers": list(self.layers), "settings": dict(self.settings)}
         body |= {"facts": dict(self.facts), "files": [asdict(entry) for entry in self.files]}
         return _text_of(body | {"checksum": _checksum_of(body)}) + "\n"
@@ -107,7 +107,7 @@ def read_manifest(folder: Path) -> Manifest:
         )
     try:
         return Manifest(
-            passport=Passport.from_dict(stored["passport"]),
+            provenance=Provenance.from_dict(stored["provenance"]),
             weights=str(stored["weights"]),
             layers=tuple(int(n) for n in stored["layers"]),
             settings=stored["settings"],

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from unembed.corpus import Corpus
 from unembed.errors import IndexFault, InvalidInput, Unsupported, whole
-from unembed.index.fingerprint import weights_fingerprint
 from unembed.index.lock import NAME as LOCK_NAME
 from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import Manifest, fault, read_manifest, write_manifest
 from unembed.models.decoder import Decoder
-from unembed.results import Passport
+from unembed.models.fingerprint import weights_fingerprint
+from unembed.results import Provenance
 from unembed.sweeps import Fast, Ray
 
 Poles = Literal["auto", "positive", "both"]
@@ -73,12 +73,12 @@ def planned(lm: Decoder, corpus: Corpus, settings: Settings) -> Manifest:
     if not lm.d_mlp:
         lm.feed_forward(0)
         raise Unsupported(f"an index of {lm.name}", why="it has no memories")
-    passport = Passport(
+    provenance = Provenance(
         lm.name, lm.revision, str(lm.dtype).removeprefix("torch."), corpus.fingerprint, basis="raw",
         notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation},
     )  # fmt: skip
     layers = tuple(lm.weights.n_memories)
-    return Manifest(passport, weights_fingerprint(lm), layers, settings.identity() | {"cut": corpus_cut(corpus)})
+    return Manifest(provenance, weights_fingerprint(lm), layers, settings.identity() | {"cut": corpus_cut(corpus)})
 
 
 def corpus_cut(corpus: Corpus) -> dict[str, Any]:
@@ -126,12 +126,12 @@ def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
         )
     for what, old, new in (
         ("model", there.weights, wanted.weights),
-        ("dtype", there.passport.dtype, wanted.passport.dtype),
-        ("corpus", there.passport.corpus, wanted.passport.corpus),
+        ("dtype", there.provenance.dtype, wanted.provenance.dtype),
+        ("corpus", there.provenance.corpus, wanted.provenance.corpus),
         *((name, there.settings.get(name), value) for name, value in wanted.settings.items()),
     ):
         if old != new:
-            shown = (there.passport.model, wanted.passport.model) if what == "model" else (old, new)
+            shown = (there.provenance.model, wanted.provenance.model) if what == "model" else (old, new)
             raise IndexFault(
                 f"{folder} holds an index of another {what}",
                 why=f"{_short(shown[0])} there, {_short(shown[1])} now",

@@ -8,7 +8,7 @@ import numpy as np
 
 from unembed.errors import InvalidInput, whole
 from unembed.index import text_search
-from unembed.index.contents import Contents, shortened
+from unembed.index.index_files import Contents, shortened
 from unembed.results import Table
 
 _PLACE_COLUMNS = ("document", "sentence", "position", "prefix", "token", "next_token")

@@ -25,11 +25,11 @@ from unembed.errors import InvalidInput, several, whole
 from unembed.lens import final_scale, logits_of
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder
-from unembed.models.opened import opened
+from unembed.models.decoder_guard import opened
 from unembed.names import BASES
-from unembed.results import Passport, Table
+from unembed.results import Provenance, Table
+from unembed.stream.decomposition import memory_branch
 from unembed.stream.run import Run, Tokens, prepare, run
-from unembed.stream.writers import memory_branch
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class SubUpdateEffects:
         }
         token = lm.token_strings([self.token])[0]
         title = f"Layer {self.layer}: {token!r} goes from {self.before:.3g} to {self.after:.3g}"
-        return Table(title, columns, Passport(lm.name, lm.revision, str(lm.dtype)[6:], basis=self.basis))
+        return Table(title, columns, Provenance(lm.name, lm.revision, str(lm.dtype)[6:], basis=self.basis))
 
 
 @torch.no_grad()

@@ -22,12 +22,12 @@ from unembed.corpus import Batch, Segment
 from unembed.errors import Unsupported, seeded
 from unembed.lens import final_scale, read
 from unembed.memories.events import Event, elimination_layer, saturation_layer
-from unembed.memories.examples import draw_examples, example_batches
+from unembed.memories.prefix_sampling import draw_examples, example_batches
 from unembed.models.decoder import Decoder
-from unembed.models.opened import opened
-from unembed.stream.writers import memory_branch
-from unembed.sweeps.passing import feeding
-from unembed.sweeps.reducer import Need, Reducer
+from unembed.models.decoder_guard import opened
+from unembed.stream.decomposition import memory_branch
+from unembed.sweeps.forward import feeding
+from unembed.sweeps.reducers.reducer import Need, Reducer
 
 DOMINANT = 10
 """Sub-updates looked at in each update, by |m| times the length of v; and as many random ones beside them."""

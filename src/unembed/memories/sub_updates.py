@@ -14,8 +14,8 @@ from torch import Tensor
 from unembed.errors import whole
 from unembed.lens import final_scale, logit_direction
 from unembed.models.decoder import Decoder
+from unembed.stream.decomposition import memory_branch
 from unembed.stream.run import Run
-from unembed.stream.writers import memory_branch
 
 
 def contributions(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from unembed.errors import InvalidInput, whole
 from unembed.lens import COLUMNS, ROWS, read, read_ends, top_k
 from unembed.models.decoder import Decoder
-from unembed.models.opened import opened
+from unembed.models.decoder_guard import opened
 
 _AT_ONCE = 8 * ROWS
 """Values between two reports of progress. Offloaded, W_U is fetched for each such lot."""

@@ -12,11 +12,11 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from unembed.errors import InvalidInput, OutOfRange, Unsupported, integer
-from unembed.models.dry_run import vocabulary_size
 from unembed.models.loading import Opened
-from unembed.models.offloaded import device_of
-from unembed.models.resolver import resolve
-from unembed.models.structure import FeedForwardSite
+from unembed.models.offload import device_of
+from unembed.models.structure.dry_run import vocabulary_size
+from unembed.models.structure.resolver import resolve
+from unembed.models.structure.structure import FeedForwardSite
 from unembed.models.vocabulary import Vocabulary, unlearned_by_counts, unlearned_by_embedding
 from unembed.models.weights import Weights
 

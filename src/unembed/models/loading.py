@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, OutOfMemory
-from unembed.models import attention_only  # noqa: F401  (registers the toy architecture with AutoModel)
-from unembed.models.embedded import DEFAULT_MODEL, SHIPPED, shipped_folder, tokenizer_folder
-from unembed.models.fairseq import find_checkpoint, open_fairseq
+from unembed.models.architectures import attention_only  # noqa: F401  (registers the architecture with AutoModel)
+from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq
+from unembed.models.shipped_models import DEFAULT_MODEL, SHIPPED, shipped_folder, tokenizer_folder
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 

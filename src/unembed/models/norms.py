@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unembed.errors import ModelNotUnderstood
-from unembed.models.offloaded import device_of
+from unembed.models.offload import device_of
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "layer_norm_epsilon", "norm_eps")
 _PROBE = 128.0

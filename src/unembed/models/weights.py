@@ -2,7 +2,7 @@
 
 Rows are vectors and matrices act on the right. Nothing is copied: a view changes when the model does. There are two
 exceptions: queries of a grouped, fused projection, which cannot be one strided view, and offloaded layers, whose
-matrices are fetched at every reading (`unembed.models.offloaded`).
+matrices are fetched at every reading (`unembed.models.offload`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from unembed.errors import OutOfRange, Unsupported
-from unembed.models.offloaded import parameter
-from unembed.models.structure import AttentionSite, FeedForwardSite, Structure
+from unembed.models.offload import parameter
+from unembed.models.structure.structure import AttentionSite, FeedForwardSite, Structure
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ class Weights:
             raise Unsupported(
                 f"memories of layer {layer}",
                 why="its FFN is a mixture of experts, and memories belong to experts",
-                instead="Streams, heads and accounts by component work for this model",
+                instead="Streams, heads and attributions by component work for this model",
             )
         return site
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from unembed.errors import InvalidInput
 from unembed.results import visible_html
-from unembed.results.shown import Shown
-from unembed.views.heads import SAID
-from unembed.views.memory import memory_view
+from unembed.results.jupyter import Shown
+from unembed.schemas.heads import SAID
+from unembed.schemas.memory import memory_view
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from unembed.errors import InvalidInput
 from unembed.notebook.islands import script, style
 from unembed.results import visible_html
-from unembed.views.emergence import emergence
+from unembed.schemas.layer_grid import emergence
 
 LARGEST = 1_000_000
 """Characters of data in one output; beyond it the table stands alone."""
@@ -69,20 +69,22 @@ def _trace(trace: Any) -> tuple[dict[str, Any], str]:
     return view.to_dict(), table
 
 
-def _account(account: Any) -> tuple[dict[str, Any], str]:
-    rows = account.rows if len(account) <= _BARS else account.top(_BARS)
-    others = len(account) - len(rows)
-    note = f"sum {account.total:.5g}, the model says {account.logit:.5g}, relative error {account.error:.1e}"
+def _attribution(attribution: Any) -> tuple[dict[str, Any], str]:
+    rows = attribution.rows if len(attribution) <= _BARS else attribution.top(_BARS)
+    others = len(attribution) - len(rows)
+    note = (
+        f"sum {attribution.total:.5g}, the model says {attribution.logit:.5g}, relative error {attribution.error:.1e}"
+    )
     note = f"{others:,} more writers; {note}" if others else note
     data = {
-        "schema": "unembed.account/1",
-        "rows": [{"label": r.label, "layer": r.layer, "index": r.index, "share": r.share} for r in rows],
+        "schema": "unembed.attribution/1",
+        "rows": [{"label": r.label, "layer": r.layer, "index": r.index, "contribution": r.contribution} for r in rows],
         "note": note,
     }
-    body = "".join(f"<tr><td>{html.escape(r.label)}</td><td>{r.share:+.4g}</td></tr>" for r in rows)
+    body = "".join(f"<tr><td>{html.escape(r.label)}</td><td>{r.contribution:+.4g}</td></tr>" for r in rows)
     table = (
         "<table><caption>A logit as the sum of its writers</caption>"
-        "<thead><tr><th>writer</th><th>share</th></tr></thead>"
+        "<thead><tr><th>writer</th><th>contribution</th></tr></thead>"
         f"<tbody>{body}</tbody></table><p>{html.escape(note)}</p>"
     )
     return data, table
@@ -90,7 +92,7 @@ def _account(account: Any) -> tuple[dict[str, Any], str]:
 
 _DRAWINGS: dict[str, Callable[[Any], tuple[dict[str, Any], str]]] = {
     "Trace": _trace,
-    "Account": _account,
+    "Attribution": _attribution,
     "Card": lambda card: (card.data, card.table),
 }
 """By the name of the result's class: the classes themselves need not be imported to be drawn."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from unembed.views.joining import joined
+from unembed.server.bundle import joined
 
 _ENTRY = "js/islands/notebook.js"
 

@@ -7,10 +7,10 @@ Public names: `report` (which is `unembed.report`), `reopen`, `write`, and what 
 `Section`, `Exhibit`, `Figure`, `Finding`, `Measured`.
 """
 
-from unembed.reports.intervals import Measured
-from unembed.reports.parts import Exhibit, Figure, Finding, Report, Section
-from unembed.reports.rendering import reopen, write
-from unembed.reports.studies import STUDIES, report
+from unembed.reports.document.files import reopen, write
+from unembed.reports.document.intervals import Measured
+from unembed.reports.document.model import Exhibit, Figure, Finding, Report, Section
+from unembed.reports.report import STUDIES, report
 
 __all__ = [
     "STUDIES",

@@ -1,19 +1,20 @@
-"""What a computation hands back: a frozen table with a passport, and how it prints and saves.
+"""What a computation hands back: a frozen table with a provenance, and how it prints and saves.
 
-Owns the passport (which model, corpus, basis, dtype, seed and version a number comes from), the table (rows, JSON, CSV,
+Owns the provenance (which model, corpus, basis, dtype, seed and version a number comes from), the table (rows, JSON,
+CSV,
 Parquet, HTML, terminal) and the one function that makes token text visible. Computes nothing and knows no model.
 
-Public names: `Passport`, `Table`, `visible`, `visible_rich`, `visible_html`, `check_writable`,
+Public names: `Provenance`, `Table`, `visible`, `visible_rich`, `visible_html`, `check_writable`,
 `make_folder`, `write_whole`, `writing`.
 """
 
 from unembed.results.files import check_writable, make_folder, write_whole, writing
-from unembed.results.passport import Passport
+from unembed.results.provenance import Provenance
 from unembed.results.table import Table
 from unembed.results.token_text import visible, visible_html, visible_rich
 
 __all__ = [
-    "Passport",
+    "Provenance",
     "Table",
     "check_writable",
     "make_folder",

@@ -1,4 +1,4 @@
-"""A frozen table with a title and a passport: what every result prints, saves and shows itself as."""
+"""A frozen table with a title and a provenance: what every result prints, saves and shows itself as."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from unembed.errors import InvalidInput, file_path, whole
+from unembed.results.column_widths import column_widths
 from unembed.results.files import write_whole
-from unembed.results.passport import Passport
+from unembed.results.provenance import Provenance
 from unembed.results.token_text import visible_html, visible_rich
-from unembed.results.widths import column_widths
 
 SCHEMA = "unembed.table/1"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
@@ -31,13 +31,13 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .4rem 0; }
 th, td { padding: .2rem .7rem; text-align: left; border-bottom: 1px solid #8884; }
 td.number, th.number { text-align: right; }
-.mark { opacity: .5; } .passport { opacity: .7; font-size: .85em; }
+.mark { opacity: .5; } .provenance { opacity: .7; font-size: .85em; }
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Named columns of equal length, in order, with the passport of the numbers in them.
+    """Named columns of equal length, in order, with the provenance of the numbers in them.
 
     Columns whose name is `token` or `tokens`, or ends in `_token` or `_tokens`, hold token text: it is saved as it is
     and shown with spaces and everything invisible marked. A cell may be a list (a memory's top tokens).
@@ -45,12 +45,12 @@ class Table:
     Attributes:
         title: one line, shown above the table.
         columns: name -> values (list, tuple, NumPy array, one-axis tensor), or a `pyarrow.Table`.
-        passport: where the numbers come from.
+        provenance: where the numbers come from.
     """
 
     title: str
     columns: Any
-    passport: Passport
+    provenance: Provenance
 
     def __post_init__(self) -> None:
         if isinstance(self.columns, Mapping):
@@ -95,11 +95,11 @@ class Table:
         return (dict(zip(names, cells, strict=True)) for cells in zip(*values, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Schema name, title, passport, column names and rows: what `to_json` writes. NaN and infinity become None."""
+        """What `to_json` writes: schema name, title, provenance, columns and rows; NaN and infinity become None."""
         return {
             "schema": SCHEMA,
             "title": self.title,
-            "passport": self.passport.to_dict(),
+            "provenance": self.provenance.to_dict(),
             "columns": self.column_names,
             "rows": [{name: _finite(value) for name, value in row.items()} for row in self.rows()],
         }
@@ -109,7 +109,7 @@ class Table:
         return _saved(json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n", path)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The rows as CSV text with a header line; cells that are lists as JSON. The passport is not part of a CSV."""
+        """The rows as CSV text with a header line, list cells as JSON, without the provenance."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.column_names)
@@ -118,18 +118,18 @@ class Table:
         return _saved(out.getvalue(), path)
 
     def to_arrow(self) -> Any:
-        """A `pyarrow.Table` whose schema metadata holds title and passport as JSON under `unembed`."""
+        """A `pyarrow.Table` whose schema metadata holds title and provenance as JSON under `unembed`."""
         import pyarrow
 
         if isinstance(self.columns, dict):
             table = pyarrow.table({name: pyarrow.array(_plain(values)) for name, values in self.columns.items()})
         else:
             table = self.columns
-        about = {"schema": SCHEMA, "title": self.title, "passport": self.passport.to_dict()}
+        about = {"schema": SCHEMA, "title": self.title, "provenance": self.provenance.to_dict()}
         return table.replace_schema_metadata({**(table.schema.metadata or {}), b"unembed": json.dumps(about).encode()})
 
     def to_parquet(self, path: str | os.PathLike[str]) -> Path:
-        """The path of a Parquet file (zstd) with title and passport in its metadata."""
+        """The path of a Parquet file (zstd) with title and provenance in its metadata."""
         import pyarrow
         import pyarrow.parquet
 
@@ -156,10 +156,10 @@ class Table:
         metadata = table.schema.metadata or {}
         if b"unembed" not in metadata:
             raise InvalidInput(
-                f"{path} has no passport", why="unembed did not write it", instead="Open it with pyarrow"
+                f"{path} has no provenance", why="unembed did not write it", instead="Open it with pyarrow"
             )
         about = json.loads(metadata[b"unembed"])
-        return cls(about["title"], table.replace_schema_metadata(None), Passport.from_dict(about["passport"]))
+        return cls(about["title"], table.replace_schema_metadata(None), Provenance.from_dict(about["provenance"]))
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A self-contained page with the whole table; written to `path` as well when one is given."""
@@ -185,7 +185,7 @@ class Table:
         more = f"<p>{len(self) - stop:,} more rows</p>" if len(self) > stop else ""
         return (
             f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
-            f'<p class="passport">{visible_html(self.passport.line(), prose=True)}</p>'
+            f'<p class="provenance">{visible_html(self.provenance.line(), prose=True)}</p>'
         )
 
     def _html_value(self, name: str, value: object) -> str:
@@ -197,7 +197,7 @@ class Table:
         return html.escape(_number(value))
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        """Title, first rows and passport as rich draws them."""
+        """Title, first rows and provenance as rich draws them."""
         from rich import box
         from rich.table import Table as RichTable
 
@@ -223,7 +223,7 @@ class Table:
         yield shown
         if len(self) > _SHOWN_ROWS:
             yield visible_rich(f"{len(self) - _SHOWN_ROWS:,} more rows", prose=True)
-        yield visible_rich(self.passport.line(), prose=True, style="dim")
+        yield visible_rich(self.provenance.line(), prose=True, style="dim")
 
     def _rich_value(self, name: str, value: object) -> Any:
         from rich.text import Text

@@ -12,14 +12,14 @@ from fastapi.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp
 
 from unembed import __version__
-from unembed.server import answers
-from unembed.server.guard import LOOPBACK, Guard
-from unembed.server.page import add_page
+from unembed.server import responses
+from unembed.server.assets import add_page
+from unembed.server.auth import LOOPBACK, Guard
 from unembed.server.routes import comparing, heads, labels, labs, memories, presets, sessions, traces
-from unembed.server.session import MAX_PROMPT, Session
+from unembed.server.state import MAX_PROMPT, Session
 
 _FAILURES: dict[int | str, dict[str, Any]] = {
-    status: {"model": answers.Problem} for status in (401, 404, 409, 413, 422, 503, 507)
+    status: {"model": responses.Problem} for status in (401, 404, 409, 413, 422, 503, 507)
 }
 
 
@@ -49,7 +49,7 @@ def create(session: Session, *, token: str, port: int, hosts: frozenset[str] = L
         redoc_url=None,
         responses=_FAILURES,
     )
-    answers.install(app)
+    responses.install(app)
     # Level 1: on one machine time matters more than bytes.
     app.add_middleware(GZipMiddleware, minimum_size=1400, compresslevel=1)
     api = APIRouter(prefix="/api/v1")

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from unembed.views.emergence import emergence, spread
-from unembed.views.trace_gather import Asked, trace_view
+from unembed.schemas.layer_grid import emergence, spread
+from unembed.schemas.trace_builder import Asked, trace_view
 
 PROMPT = "The first month of the year is"
 FILE = Path(__file__).parent / "static/example.json"

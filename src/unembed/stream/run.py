@@ -12,8 +12,8 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing, integer, several, string
 from unembed.models.decoder import Decoder
-from unembed.stream.edits import Edit
-from unembed.stream.watch import Callback, Stop, memory_guard, require, takes, watch
+from unembed.stream.hooks import Callback, Stop, memory_guard, require, takes, watch
+from unembed.stream.interventions import Edit
 
 Tokens = str | Sequence[str] | Sequence[int] | Tensor
 

@@ -19,8 +19,8 @@ from unembed import __version__
 from unembed.corpus.corpus import Corpus
 from unembed.errors import CheckpointFault
 from unembed.models.decoder import Decoder
-from unembed.models.offloaded import parameter_at, parameter_names
-from unembed.sweeps.reducer import Reducer
+from unembed.models.offload import parameter_at, parameter_names
+from unembed.sweeps.reducers.reducer import Reducer
 
 SCHEMA = 1
 

@@ -16,10 +16,10 @@ from typing import Any
 from unembed.corpus.corpus import Corpus
 from unembed.models.decoder import Decoder
 from unembed.sweeps.checkpoint import Saved, identity, load, prepare, save
-from unembed.sweeps.fast import Fast
-from unembed.sweeps.passing import feeding
+from unembed.sweeps.fast_kernels import Fast
+from unembed.sweeps.forward import feeding
 from unembed.sweeps.progress import Report, Reporter
-from unembed.sweeps.reducer import Reducer
+from unembed.sweeps.reducers.reducer import Reducer
 
 
 @dataclass(frozen=True)

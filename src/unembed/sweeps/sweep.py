@@ -9,13 +9,14 @@ from typing import Any
 from unembed.corpus.corpus import Corpus, open_corpus
 from unembed.errors import InvalidInput, file_path, several, whole
 from unembed.models.decoder import Decoder
-from unembed.models.opened import opened
-from unembed.sweeps import local, ray_engine
-from unembed.sweeps.crew import Ray
-from unembed.sweeps.fast import Fast, checked
+from unembed.models.decoder_guard import opened
+from unembed.sweeps import local
+from unembed.sweeps.fast_kernels import Fast, checked
 from unembed.sweeps.local import Every
 from unembed.sweeps.progress import Report
-from unembed.sweeps.reducer import Reducer
+from unembed.sweeps.ray import engine as ray_engine
+from unembed.sweeps.ray.workers import Ray
+from unembed.sweeps.reducers.reducer import Reducer
 
 ENGINES = ("local", "ray")
 

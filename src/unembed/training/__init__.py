@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unembed.training.making import train as train
+    from unembed.training.shipped_models import train as train
 else:
 
     def __getattr__(name: str) -> object:
         if name != "train":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from unembed.training.making import train
+        from unembed.training.shipped_models import train
 
         return train
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from unembed.errors import UnembedError
-from unembed.training.making import train
 from unembed.training.recipes import RECIPES
+from unembed.training.shipped_models import train
 
 
 def main(arguments: list[str] | None = None) -> int:

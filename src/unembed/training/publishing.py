@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-import unembed.models.attention_only  # noqa: F401 (registers the architecture)
+import unembed.models.architectures.attention_only  # noqa: F401 (registers the architecture)
 from unembed.training import card_text, cards, encoding, export
 from unembed.training.documents import Document
 from unembed.training.evaluation import bits_per_byte, repetition_gain

@@ -6,15 +6,15 @@
 Owns the examples, the rules, their thresholds, the generation that skips layers. Source: Geva et al. 2022, section 6.2.
 """
 
-from unembed.control.early_exit.asking import decision_cost
 from unembed.control.early_exit.baselines import PAPER_SWEEP
-from unembed.control.early_exit.comparing import compare, compare_reading
+from unembed.control.early_exit.benchmark import compare, compare_reading
+from unembed.control.early_exit.decision_cost import decision_cost
 from unembed.control.early_exit.examples import Examples, examples, saturation_table, seen
-from unembed.control.early_exit.exit_rule import ExitRule, load
-from unembed.control.early_exit.fitting import METHODS, fit, split, untrained
+from unembed.control.early_exit.fit import METHODS, fit, split, untrained
 from unembed.control.early_exit.generation import Generated, generate
-from unembed.control.early_exit.leaving import leaving
-from unembed.control.early_exit.study import table_6
+from unembed.control.early_exit.layer_skipping import leaving
+from unembed.control.early_exit.rule import ExitRule, load
+from unembed.control.early_exit.table_6 import table_6
 
 __all__ = [
     "METHODS",

@@ -20,10 +20,10 @@ from unembed.errors import InvalidInput, seeded, whole
 from unembed.memories.events import saturation_layer
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder
-from unembed.models.opened import opened
+from unembed.models.decoder_guard import opened
 from unembed.results import Table
+from unembed.stream.hooks import Callback, watch
 from unembed.stream.run import forward_arguments
-from unembed.stream.watch import Callback, watch
 
 DOMINANT = 10
 """Sub-updates that stand for a layer's update in the paper."""
@@ -198,7 +198,7 @@ def before_point(lm: Decoder, layer: int) -> str:
 
 def saturation_table(lm: Decoder, found: Examples) -> Table:
     """How often the prediction settles at each layer, in per cent. Source: Geva et al. 2022, Tables 9 and 10."""
-    from unembed.control.steering import passport
+    from unembed.control.steering import provenance
 
     counts = torch.bincount(found.saturation, minlength=found.n_layers).tolist()
     columns = {
@@ -206,4 +206,4 @@ def saturation_table(lm: Decoder, found: Examples) -> Table:
         "examples": counts,
         "share": [100 * c / len(found) for c in counts],
     }
-    return Table("Layer at which the prediction settles", columns, passport(lm, corpus=found.corpus))
+    return Table("Layer at which the prediction settles", columns, provenance(lm, corpus=found.corpus))

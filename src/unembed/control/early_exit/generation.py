@@ -9,10 +9,10 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from unembed.control.early_exit.exits import Exit
-from unembed.control.early_exit.leaving import leaving
+from unembed.control.early_exit.layer_skipping import leaving
+from unembed.control.early_exit.protocols import Exit
 from unembed.errors import InvalidInput
-from unembed.stream.generate import generate_ids
+from unembed.stream.generation import generate_ids
 
 
 @dataclass(frozen=True, eq=False)

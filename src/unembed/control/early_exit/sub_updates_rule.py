@@ -22,7 +22,7 @@ from torch import Tensor
 
 from unembed.control.early_exit.examples import DOMINANT, Examples
 from unembed.errors import InvalidInput
-from unembed.memories.clusters import cluster_values
+from unembed.memories.clustering.value_clusters import cluster_values
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder
 

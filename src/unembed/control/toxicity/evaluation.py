@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from unembed.control.perplexity import Scores, perplexity, windows
-from unembed.control.steering import passport
+from unembed.control.steering import provenance
 from unembed.control.toxicity.prompts import Prompt
 from unembed.control.toxicity.scorers import ATTRIBUTES, Scorer
 from unembed.control.toxicity.self_debiasing import DECAY, PREFIXES, SelfDebiasing
 from unembed.control.toxicity.word_filter import WordFilter
 from unembed.errors import InvalidInput, several
 from unembed.models.decoder import Decoder
-from unembed.models.opened import opened
+from unembed.models.decoder_guard import opened
 from unembed.results import Table, make_folder, writing
-from unembed.stream.edits import Edit
-from unembed.stream.generate import generate
+from unembed.stream.generation import generate
+from unembed.stream.interventions import Edit
 
 THRESHOLD = 0.5
 NEW_TOKENS = 20
@@ -294,7 +294,7 @@ def _table(
     columns["published_toxicity"] = [PUBLISHED.get(arm.name, (None,))[0] for arm in arms]
     columns["published_perplexity"] = [PUBLISHED[arm.name][-1] if arm.name in PUBLISHED else None for arm in arms]
     title = f"Toxic continuations in per cent, {n} prompts, scored by {scorer}"
-    return Table(title, columns, passport(lm, **{**settings, "scorer": scorer, "threshold": THRESHOLD}))
+    return Table(title, columns, provenance(lm, **{**settings, "scorer": scorer, "threshold": THRESHOLD}))
 
 
 def published_table(lm: Decoder) -> Table:
@@ -302,4 +302,4 @@ def published_table(lm: Decoder) -> Table:
     columns: dict[str, list[Any]] = {"arm": list(PUBLISHED)}
     for i, name in enumerate((*ATTRIBUTES, "perplexity")):
         columns[name] = [row[i] for row in PUBLISHED.values()]
-    return Table("Geva et al. 2022, Table 5 (gpt2-medium, Perspective API)", columns, passport(lm))
+    return Table("Geva et al. 2022, Table 5 (gpt2-medium, Perspective API)", columns, provenance(lm))

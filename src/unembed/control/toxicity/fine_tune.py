@@ -24,7 +24,7 @@ from unembed.control.toxicity.fit_linear import comments
 from unembed.errors import InvalidInput, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
-from unembed.models.offloaded import is_offloaded
+from unembed.models.offload import is_offloaded
 from unembed.results import write_whole
 
 

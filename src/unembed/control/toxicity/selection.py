@@ -14,15 +14,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.control.perplexity import perplexity
-from unembed.control.steering import ON, passport
+from unembed.control.steering import ON, provenance
 from unembed.control.toxicity.scorers import Scorer
 from unembed.errors import InvalidInput
 from unembed.memories.values import value_readings
 from unembed.models.decoder import Decoder
-from unembed.models.opened import opened
+from unembed.models.decoder_guard import opened
 from unembed.results import Table
-from unembed.stream.edits import Edit, set_coefficient
-from unembed.stream.watch import watch
+from unembed.stream.hooks import watch
+from unembed.stream.interventions import Edit, set_coefficient
 
 PAPER_VALUES = (
     *((13, 1852), (14, 72), (14, 1394), (15, 215), (16, 461)),
@@ -136,7 +136,7 @@ def _table(lm: Decoder, memories: Sequence[tuple[int, int]], extra: dict[str, li
         **extra,
         "top_tokens": [Values(lm).top_tokens(*m, 10) for m in memories],
     }
-    return Table(title, columns, passport(lm, basis="raw"))
+    return Table(title, columns, provenance(lm, basis="raw"))
 
 
 def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[Tensor, "layer d_mlp"]:
@@ -228,7 +228,7 @@ def greedy(
     columns = {name: [row[name] for row in curve] for name in curve[0]}
     columns["perplexity"] = [math.exp(base["clean"] + row["price_nats"]) for row in curve]
     title = f"Values chosen greedily within {budget:.0%} of perplexity"
-    return Selection(tuple(edits), Table(title, columns, passport(lm, budget=budget)))
+    return Selection(tuple(edits), Table(title, columns, provenance(lm, budget=budget)))
 
 
 def _named(unwanted: Tensor, clean: Tensor, wanted: Tensor | None) -> list[tuple[str, Tensor]]:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from unembed.models.decoder import Decoder
-from unembed.reports.geva2021.aggregation_section import active_section, composition_section
-from unembed.reports.geva2021.keys_section import patterns_section, perturbation_section
-from unembed.reports.geva2021.measuring import Measurements, measured
+from unembed.reports.document.model import Report
+from unembed.reports.geva2021.formatting import provenance_of
+from unembed.reports.geva2021.measurements import Measurements, measured
 from unembed.reports.geva2021.options import Options
-from unembed.reports.geva2021.poles_section import poles_sections
-from unembed.reports.geva2021.refinement_section import last_layer_section, refinement_section
-from unembed.reports.geva2021.settings_section import settings_section
-from unembed.reports.geva2021.telling import passport_of
-from unembed.reports.geva2021.values_section import values_section
-from unembed.reports.parts import Report
-from unembed.reports.work import Work
+from unembed.reports.geva2021.sections.aggregation import active_section, composition_section
+from unembed.reports.geva2021.sections.keys import patterns_section, perturbation_section
+from unembed.reports.geva2021.sections.poles import poles_sections
+from unembed.reports.geva2021.sections.refinement import last_layer_section, refinement_section
+from unembed.reports.geva2021.sections.settings import settings_section
+from unembed.reports.geva2021.sections.values import values_section
+from unembed.reports.stages import Work
 
 SOURCE = (
     "Mor Geva, Roei Schuster, Jonathan Berant, Omer Levy: Transformer Feed-Forward Layers Are Key-Value Memories. "
@@ -70,7 +70,7 @@ def told(m: Measurements) -> Report:
         "count "
         "from 0 here and from 1 in the paper.",
         SOURCE,
-        passport_of(m),
+        provenance_of(m),
         sections,
         facts,
     )

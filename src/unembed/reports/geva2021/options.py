@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from unembed.concepts.judge import Judge, checked
+from unembed.concepts.annotation.judge import Judge, checked
 from unembed.errors import InvalidInput
 
 _CHOICES = {
@@ -42,7 +42,8 @@ class Options:
         values_basis: the same for single values: "raw" is the paper's softmax(v E).
         fraction: of the largest |m| of a layer, above which a memory also counts as active.
         semantic: "wordnet" classes, or "both" these and neighbours in the embedding.
-        judge: whoever looks for patterns beside the rules, such as a language model; see `unembed.concepts.judge`.
+        judge: whoever looks for patterns beside the rules, such as a language model; see
+        `unembed.concepts.annotation.judge`.
         tokens_per_batch: of every pass.
     """
 

@@ -22,7 +22,7 @@ from math import comb
 import numpy as np
 from jaxtyping import Bool, Int
 
-from unembed.concepts.classes import Classes
+from unembed.concepts.token_classes import Classes
 
 FEWEST = 3
 """Prefixes that make a pattern."""

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 
 from unembed.models.decoder import Decoder
-from unembed.reports.geva2021.text import Text
+from unembed.reports.geva2021.token_stream import Text
 from unembed.reports.geva2021.triggers import KeyTriggers
 from unembed.stream.run import run
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from unembed.lens import read
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
-from unembed.reports.geva2021.text import Text
+from unembed.reports.geva2021.token_stream import Text
 from unembed.reports.geva2021.triggers import KeyTriggers
 
 

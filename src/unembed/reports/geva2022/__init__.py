@@ -5,7 +5,7 @@ section says. Options: `examples` (2,000), `per_layer` (10 vectors for concepts)
 them), `threshold` (of extreme sub-updates; else the outermost 0.5 %), `norm_values` (values of each layer for App. A.1;
 1,000), `basis` ("raw" or "frozen", of the scores), `exit_examples` (600, for section 6.2; 0: none), `prompts`
 and `words` (files for section 6.1: prompts to continue, banned words; without prompts it is left out), `judge` (an
-object that names concepts beside the program, such as a language model; see `unembed.concepts.judge`).
+object that names concepts beside the program, such as a language model; see `unembed.concepts.annotation.judge`).
 """
 
 from __future__ import annotations
@@ -15,20 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from unembed.concepts.judge import checked
+from unembed.concepts.annotation.judge import checked
 from unembed.corpus import Corpus, open_corpus
 from unembed.errors import InvalidInput, Unsupported
-from unembed.memories.clusters import ValueClusters, cluster_values
-from unembed.memories.dendrogram import Dendrogram
+from unembed.memories.clustering.dendrogram import Dendrogram
+from unembed.memories.clustering.value_clusters import ValueClusters, cluster_values
 from unembed.memories.event_sample import SCORE_BASES, EventRecorder, EventSample, record_events
 from unembed.memories.event_scores import extreme_sub_updates
-from unembed.memories.examples import draw_examples
 from unembed.memories.norm_overlap import value_norm_overlap
+from unembed.memories.prefix_sampling import draw_examples
 from unembed.models.decoder import Decoder
-from unembed.reports.geva2022 import appendix_section, concepts_section, control_section, events_section, layers_section
-from unembed.reports.parts import Report
-from unembed.reports.work import Work
-from unembed.results import Passport
+from unembed.reports.document.model import Report
+from unembed.reports.geva2022.sections import appendix as appendix_section
+from unembed.reports.geva2022.sections import concepts as concepts_section
+from unembed.reports.geva2022.sections import control as control_section
+from unembed.reports.geva2022.sections import events as events_section
+from unembed.reports.geva2022.sections import layers as layers_section
+from unembed.reports.stages import Work
+from unembed.results import Provenance
 
 PAPER = (
     "Geva, Caciularu, Wang, Goldberg: Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in the "
@@ -74,7 +78,9 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
     if chosen["judge"] is not None:
         checked(chosen["judge"])
     text = open_corpus(corpus)
-    passport = Passport(lm.name, lm.revision, str(lm.dtype)[6:], text.fingerprint, basis, work.seed, notes={"top": 30})
+    provenance = Provenance(
+        lm.name, lm.revision, str(lm.dtype)[6:], text.fingerprint, basis, work.seed, notes={"top": 30}
+    )
     work.progress("examples", 0, _STAGES)
     examples = draw_examples(lm, text, int(chosen["examples"]), work.seed)
     work.progress("events", 1, _STAGES)
@@ -91,9 +97,9 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
     threshold = None if chosen["threshold"] is None else float(chosen["threshold"])
     extreme = extreme_sub_updates(sample, threshold, basis=basis)
     sections = (
-        concepts_section.section(concepts, passport, said),
-        events_section.section(lm, sample, examples, basis, passport),
-        layers_section.section(lm, sample, extreme, clusters, counts, passport),
+        concepts_section.section(concepts, provenance, said),
+        events_section.section(lm, sample, examples, basis, provenance),
+        layers_section.section(lm, sample, extreme, clusters, counts, provenance),
         *control_section.sections(
             lm,
             text,
@@ -102,8 +108,8 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
             prompts=chosen["prompts"],
             words=chosen["words"],
         ),
-        appendix_section.norm_section(overlaps, passport),
-        appendix_section.contribution_section(lm, sample, passport),
+        appendix_section.norm_section(overlaps, provenance),
+        appendix_section.contribution_section(lm, sample, provenance),
     )
     work.progress("done", _STAGES, _STAGES)
     return Report(
@@ -111,7 +117,7 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
         f"What the sub-updates of {lm.name} promote",
         "Concepts in values, events, and extreme sub-updates, beside what the paper found.",
         PAPER,
-        passport,
+        provenance,
         sections,
         {
             "model": lm.name,

@@ -12,9 +12,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from unembed.server import asked as a
-from unembed.server.answers import lines, tagged
-from unembed.server.session import Session
+from unembed.server import requests as a
+from unembed.server.responses import lines, tagged
+from unembed.server.state import Session
 
 MAX_RUNS = 64
 
@@ -55,7 +55,7 @@ def router(session: Session) -> APIRouter:
         edits = [e.edit() for e in asked.edits]
 
         def both() -> Iterator[dict[str, Any]]:
-            from unembed.stream.steps import steps
+            from unembed.stream.stepwise_generation import steps
 
             options: dict[str, Any] = asked.model_dump(
                 include={"max_new_tokens", "seed", "temperature", "top_k", "top_p"}

@@ -11,12 +11,12 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from unembed.server import asked as a
-from unembed.server.answers import encoded, lines, tagged
-from unembed.server.session import MAX_PROMPT, Session
-from unembed.views.head_examples import Progress, head_examples
-from unembed.views.heads import HeadsView, HeadView, InductionView, head_view, heads_view, induction_view
-from unembed.views.heads_here import HeadsHere, PatternView, heads_here, pattern_view, score_view
+from unembed.attention.head_examples import Progress, head_examples
+from unembed.schemas.heads import HeadsView, HeadView, InductionView, head_view, heads_view, induction_view
+from unembed.schemas.prompt_head_scores import HeadsHere, PatternView, heads_here, pattern_view, score_view
+from unembed.server import requests as a
+from unembed.server.responses import encoded, lines, tagged
+from unembed.server.state import MAX_PROMPT, Session
 
 
 class HereAsked(a.PromptAsked):

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from unembed.concepts.label_concepts import Concept, bearing, concept, concepts
 from unembed.errors import InvalidInput
 from unembed.index.labels import Label
-from unembed.server import asked as a
-from unembed.server.session import Session
-from unembed.views.concept import Concept, bearing, concept, concepts
+from unembed.server import requests as a
+from unembed.server.state import Session
 
 _Text = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"\S")]
 _Author = Annotated[str, Field(min_length=1, max_length=80, pattern=r"\S")]
@@ -105,7 +105,7 @@ def router(session: Session) -> APIRouter:
     routes = APIRouter(tags=["labels"])
 
     def items(what: Literal["key", "value"], seed: int, per_layer: int, random_per_layer: int) -> list[Any]:
-        from unembed.concepts.annotating import queue
+        from unembed.concepts.annotation.queue import queue
 
         return queue(session.lm, what, per_layer=per_layer, random_per_layer=random_per_layer, seed=seed)
 
@@ -179,7 +179,7 @@ def router(session: Session) -> APIRouter:
         held = session.need_index()
 
         def work() -> dict[str, Any]:
-            from unembed.concepts.annotating import RULES
+            from unembed.concepts.annotation.queue import RULES
 
             found = items(what, seed, per_layer, random_per_layer)
             done = {(r["kind"], r["layer"], r["index"]) for r in held.labels().rows() if r["author"] == author}
@@ -200,15 +200,15 @@ def router(session: Session) -> APIRouter:
         held = session.need_index()
 
         def work() -> dict[str, Any]:
-            from unembed.concepts import annotating
+            from unembed.concepts.annotation import queue
 
             item = _item(items(what, seed, per_layer, random_per_layer), number)
             if what == "key":
-                table = held.triggers(item.layer, item.index, annotating.RULES["key"].shown, context=40)
+                table = held.triggers(item.layer, item.index, queue.RULES["key"].shown, context=40)
                 columns = ("prefix", "token", "next_token")
                 return {"number": number, "prefixes": [{name: row[name] for name in columns} for row in table.rows()]}
-            texts = session.lm.token_strings(annotating.tokens_of(session.lm, item, seed))
-            said = annotating.described(texts)
+            texts = session.lm.token_strings(queue.tokens_of(session.lm, item, seed))
+            said = queue.described(texts)
             return {
                 "number": number,
                 "tokens": [{"token": t, "description": d} for t, d in zip(texts, said, strict=True)],
@@ -222,7 +222,7 @@ def router(session: Session) -> APIRouter:
         held = session.need_index()
 
         def work() -> dict[str, Any]:
-            from unembed.concepts.annotating import NONE, checked_pattern
+            from unembed.concepts.annotation.queue import NONE, checked_pattern
 
             item = _item(items(asked.what, asked.seed, asked.per_layer, asked.random_per_layer), asked.number)
             said = asked.patterns or [PatternAsked(label=NONE, kind="")]
@@ -243,7 +243,7 @@ def router(session: Session) -> APIRouter:
         held = session.need_index()
 
         def work() -> dict[str, Any]:
-            from unembed.concepts.agreed import agreement
+            from unembed.concepts.annotation.majority import agreement
 
             return {"questions": [dataclasses.asdict(one) for one in agreement(held.labels().rows())]}
 

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from unembed.server import asked as a
-from unembed.server.answers import encoded, lines, tagged
-from unembed.server.session import Session
+from unembed.server import requests as a
+from unembed.server.responses import encoded, lines, tagged
+from unembed.server.state import Session
 
 
 class WordsAsked(BaseModel):

@@ -8,15 +8,15 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from unembed.memories.clusters import ValueClusters
-from unembed.server import asked as a
-from unembed.server.answers import lines, tagged
-from unembed.server.session import Session
-from unembed.views.cluster import ClusterView, cluster_view, made_clusters, stored_clusters
-from unembed.views.coefficients import CoefficientsView, coefficients_view
-from unembed.views.contexts import ContextsView, contexts_view
-from unembed.views.memory import MemoryView, memory_view
-from unembed.views.search import Search, search
+from unembed.index.clusters import ClusterView, cluster_view, made_clusters, stored_clusters
+from unembed.index.coefficients import CoefficientsView, coefficients_view
+from unembed.index.contexts import ContextsView, contexts_view
+from unembed.index.memory_search import Search, search
+from unembed.memories.clustering.value_clusters import ValueClusters
+from unembed.schemas.memory import MemoryView, memory_view
+from unembed.server import requests as a
+from unembed.server.responses import lines, tagged
+from unembed.server.state import Session
 
 
 class _Grouped:

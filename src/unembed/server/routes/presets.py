@@ -11,9 +11,9 @@ from functools import partial
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from unembed.server import asked as a
-from unembed.server.kept import KeptPresets, PassingPresets
-from unembed.server.session import MAX_EDITS, Session
+from unembed.server import requests as a
+from unembed.server.state import MAX_EDITS, Session
+from unembed.server.store import KeptPresets, PassingPresets
 
 
 class PresetEdit(a.EditAsked):

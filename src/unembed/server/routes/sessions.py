@@ -13,9 +13,9 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from unembed.errors import InvalidInput
-from unembed.server.answers import Cache
-from unembed.server.kept import KeptAddresses
-from unembed.server.session import Session
+from unembed.server.responses import Cache
+from unembed.server.state import Session
+from unembed.server.store import KeptAddresses
 
 _KEPT = 8 * 1024 * 1024
 """Bytes of addresses kept, the least recently asked thrown out first."""

@@ -1,4 +1,4 @@
-"""One prompt seen whole: tokens, the grid, one layer, accounts."""
+"""One prompt seen whole: tokens, the grid, one layer, attributions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from unembed.server import asked as a
-from unembed.server.answers import encoded, lines, tagged
-from unembed.server.session import MAX_PROMPT, On, Session
-from unembed.views.emergence import Emergence, emergence, emerging, spread, trajectories
-from unembed.views.trace_gather import Asked, explain_view, trace_view
-from unembed.views.trace_view import TraceView
+from unembed.schemas.layer_grid import Emergence, emergence, emerging, spread, trajectories
+from unembed.schemas.trace import TraceView
+from unembed.schemas.trace_builder import Asked, explain_view, trace_view
+from unembed.server import requests as a
+from unembed.server.responses import encoded, lines, tagged
+from unembed.server.state import MAX_PROMPT, On, Session
 
 AHEAD = 2**24
 """Scores, over all layers and positions, up to which a text is traced while it is typed."""
@@ -179,8 +179,8 @@ def router(session: Session) -> APIRouter:
 
         return await answer(request, client, "layer", key, "reading a layer", work, "reading")
 
-    @routes.get("/traces/{trace_id}/account", responses={200: {"model": TraceView}})
-    async def get_account(
+    @routes.get("/traces/{trace_id}/attribution", responses={200: {"model": TraceView}})
+    async def get_attribution(
         request: Request,
         trace_id: a.TraceId,
         token: Annotated[str, Query(min_length=1, max_length=200)],
@@ -192,7 +192,7 @@ def router(session: Session) -> APIRouter:
     ) -> Response:
         """A token's logit as the sum of its writers: what `unembed explain --json` prints."""
         prompt, edits = session.asked(trace_id)
-        key = f"account {trace_id} {token} {against} {position} {by} {top}"
+        key = f"attribution {trace_id} {token} {against} {position} {by} {top}"
 
         def work() -> TraceView:
             asked = Asked(prompt, position, 5, "final", False, edits, None)
@@ -203,7 +203,7 @@ def router(session: Session) -> APIRouter:
             )
             return view
 
-        return await answer(request, client, "account", key, "accounting for a logit", work, "reading")
+        return await answer(request, client, "attribution", key, "accounting for a logit", work, "reading")
 
     @routes.get("/traces/{trace_id}/trajectories")
     async def get_trajectories(

@@ -1,4 +1,4 @@
-/** Pieces that several screens show: candidates, sub-updates, accounts, tables of the same numbers. */
+/** Pieces that several screens show: candidates, sub-updates, attributions, tables of the same numbers. */
 import { append, button, fill, h, num, percent, place, signed, within } from "./dom.js";
 import { go, state } from "./state.js";
 import { token, visible } from "./islands/tokens.js";
@@ -71,15 +71,15 @@ function writer(row) {
 }
 
 /** A logit as the sum of its writers, drawn; the sum and its error stand below. */
-export function account(el, a, tokens = []) {
+export function attribution(el, a, tokens = []) {
   const rows = a.rows.map((row) => ({
     label: row.source === null || !tokens[row.source] ? writer(row) : h("span", {}, writer(row), " ", token(tokens[row.source].token)),
-    value: row.share,
-    text: signed(row.share),
+    value: row.contribution,
+    text: signed(row.contribution),
     row,
     pick: row.layer !== null,
   }));
-  if (a.others) rows.push({ label: `${a.others.toLocaleString("en")} others`, value: a.others_share, text: signed(a.others_share), cls: "rest", pick: false });
+  if (a.others) rows.push({ label: `${a.others.toLocaleString("en")} others`, value: a.others_contribution, text: signed(a.others_contribution), cls: "rest", pick: false });
   const list = h("div");
   bars.mount(list, { rows, signed: true }, { onpick: ({ row }) => follow(row) });
   const of = a.against === null ? [h("span", {}, "logit of "), token(a.token)] : [token(a.token), " over ", token(a.against)];

@@ -8,7 +8,7 @@ import * as heads from "./heads.js";
 export function draw(el, data, chosen) {
   el.classList.add("unembed", "unembed-out");
   const [, kind] = data.schema.split(/[./]/);
-  return { emergence, account, memory, pattern, heads: scores }[kind](el, data, chosen);
+  return { emergence, attribution, memory, pattern, heads: scores }[kind](el, data, chosen);
 }
 
 /** A drawing with a line of text under it. */
@@ -57,9 +57,9 @@ function emergence(el, data, chosen) {
 
 const signed = (x) => (x < 0 ? "−" : "+") + Math.abs(x).toPrecision(3);
 
-function account(el, data, chosen) {
+function attribution(el, data, chosen) {
   const { host } = noted(el, data.note);
-  const rows = data.rows.map((row) => ({ label: row.label, value: row.share, text: signed(row.share), row }));
+  const rows = data.rows.map((row) => ({ label: row.label, value: row.contribution, text: signed(row.contribution), row }));
   return bars.mount(host, { rows, signed: true }, { onpick: ({ row }) => chosen?.({ label: row.label, layer: row.layer, index: row.index }) });
 }
 

@@ -128,11 +128,11 @@ export function render(root, page) {
   /** The newest value wins: older questions are dropped on the way. */
   const preview = (all = edits()) => pane(next, async () => {
     const active = all.filter((e) => e.on).map(({ on, ...e }) => e);
-    const { rows, passport } = await api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
+    const { rows, provenance } = await api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
     const most = Math.max(...rows.flatMap((r) => [r.plain, r.edited]));
     const bar = (p, cls) => h("span", { class: "bar-track" }, h("span", { class: `bar ${cls}`, style: { width: `${(100 * p) / most}%` } }));
     fill(next, table(["token", "baseline", "", "edited", "", "change, points"], rows.slice(0, 10).map((r) => [token(r.token), percent(r.plain), bar(r.plain, "plus"), percent(r.edited), bar(r.edited, "minus"), h("td", { class: "n" }, `${r.edited < r.plain ? "−" : "+"}${Math.abs(100 * (r.edited - r.plain)).toFixed(1)}`)])),
-      active.length ? h("p", { class: "faint" }, `KL from the baseline: ${num(passport.notes.divergence)} nats`) : null);
+      active.length ? h("p", { class: "faint" }, `KL from the baseline: ${num(provenance.notes.divergence)} nats`) : null);
   });
 
   async function run() {

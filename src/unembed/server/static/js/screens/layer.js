@@ -1,7 +1,7 @@
 /** One layer at one position: what was there, what was added, what is there now. */
 import { button, fill, h, percent, segmented, signed, textBox, within, worded } from "../dom.js";
 import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
-import { about, account, asTable, candidates, card, failure, layerHere, pane, positionHere, prompt, subUpdate, waiting, written } from "../parts.js";
+import { about, attribution, asTable, candidates, card, failure, layerHere, pane, positionHere, prompt, subUpdate, waiting, written } from "../parts.js";
 import { nameOf } from "../names.js";
 import { span } from "../timing.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
@@ -48,7 +48,7 @@ export function render(root, page) {
     card("Before, between, after", worded("Target", target), three, about("between")),
     h("div", { class: "two" },
       card("What was added", [choice("Writers", "part", PARTS), choice("Order", "sort", Object.entries(SORTS).map(([name, [text]]) => [name, text])), choice("Show", "side", [["all", "All"], ["for", "For the target"], ["against", "Against"], ...(model.can.index ? [["named", "Named"], ["unnamed", "Not named"]] : [])])], listNote, list, about("writers"), table),
-      card("The account of the target's logit", null, books))));
+      card("The attribution of the target's logit", null, books))));
 
   const layer = () => layerHere(model.n_layers);
 
@@ -91,7 +91,7 @@ export function render(root, page) {
     }
     made = {};
     drawList();
-    if (view.accounts[0]) account(books, view.accounts[0], data.tokens);
+    if (view.attributions[0]) attribution(books, view.attributions[0], data.tokens);
   }
 
   function drawList() {
@@ -111,7 +111,7 @@ export function render(root, page) {
     if (!updates.length && part !== "heads") list.prepend(written(h("li", { class: "note" }), "unlisted"));
     done();
     const sum = (of) => updates.reduce((total, u) => total + of(u), 0);
-    const ffn = view.accounts[0]?.rows.find((row) => row.layer === layer() && row.label.startsWith("ffn"));
+    const ffn = view.attributions[0]?.rows.find((row) => row.layer === layer() && row.label.startsWith("ffn"));
     const rest = model.d_mlp - updates.length;
     const held = sum((u) => u.share);
     if (part !== "heads" && updates.length && rest > 0) list.append(h("li", { class: "faint" }, `${rest.toLocaleString("en")} other memories: ${percent(Math.max(0, 1 - held))} of the update's size`, ffn && `, ${signed(ffn.share - sum((u) => u.score))} to the logit with the FFN's bias`));

@@ -17,8 +17,8 @@ export function drawSpan(el, t, [a, b]) {
   const { view } = t;
   const layers = view.layers.slice(a, b + 1);
   const [low, high] = [layers[0], layers.at(-1)];
-  const { rows: writers, logit, others } = view.accounts[0];
-  const given = (ffn) => writers.filter((row) => row.layer >= a && row.layer <= b && row.layer !== null && row.label.startsWith("ffn") === ffn).reduce((sum, row) => sum + row.share, 0);
+  const { rows: writers, logit, others } = view.attributions[0];
+  const given = (ffn) => writers.filter((row) => row.layer >= a && row.layer <= b && row.layer !== null && row.label.startsWith("ffn") === ffn).reduce((sum, row) => sum + row.contribution, 0);
   const strongest = layers.flatMap((one) => one.sub_updates).sort((x, y) => Math.abs(y.score) - Math.abs(x.score)).slice(0, 8);
   fill(el,
     head(t, `Layers ${a} to ${b}, together`),

@@ -1,7 +1,7 @@
 /** The first screen: how the next-token prediction forms, layer by layer, at every position. */
 import { afterPaint, button, fill, h, num, percent, segmented, tickBox, within } from "../dom.js";
 import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
-import { about, account, asTable, card, failure, FIRST, layerHere, pane, positionHere, prompt, waiting } from "../parts.js";
+import { about, attribution, asTable, card, failure, FIRST, layerHere, pane, positionHere, prompt, waiting } from "../parts.js";
 import { token, visible, mount as strip } from "../islands/tokens.js";
 import * as grid from "../islands/grid.js";
 import * as tray from "../tray.js";
@@ -45,7 +45,7 @@ export function render(root, page) {
     h("div", { class: "stack" },
       h("section", { class: "prompt", "aria-label": "Prompt" }, box, h("div", { class: "row" }, button("Trace", run, { class: "btn main", title: "Enter" }), count, h("span", { class: "spacer" }), h("span", { class: "faint" }, "Examples"), EXAMPLES.map((text, i) => button(String(i + 1), () => go({ p: text, pos: "", L: "", t: "" }), { class: "btn small", title: text, "aria-label": `Example: ${text}` }))), typedTokens, says, found, summary),
       card("What each layer would say", controls, host, h("div", { class: "row" }, legend), about("grid"), table),
-      h("div", { class: "two" }, race.el, card("The account of a logit", by(), books))),
+      h("div", { class: "two" }, race.el, card("The attribution of a logit", by(), books))),
     aside.el));
 
   function by() {
@@ -299,11 +299,11 @@ export function render(root, page) {
   }
 
   async function ledger(split, vs) {
-    if (split === "component" && !vs) return account(books, t.view.accounts[0], t.data.tokens);
+    if (split === "component" && !vs) return attribution(books, t.view.attributions[0], t.data.tokens);
     if (live()) return;
     await pane(books, async () => {
-      const { accounts } = await api.get(`/traces/${t.data.id}/account`, { token: `#${t.view.target.id}`, against: vs, position: t.view.position, by: split, top: 14 }, { channel: "account" });
-      account(books, accounts[0], t.data.tokens);
+      const { attributions } = await api.get(`/traces/${t.data.id}/attribution`, { token: `#${t.view.target.id}`, against: vs, position: t.view.position, by: split, top: 14 }, { channel: "attribution" });
+      attribution(books, attributions[0], t.data.tokens);
     });
   }
 

@@ -1,0 +1,107 @@
+"""One head, or two that act as one: a virtual head has a pattern and an OV circuit of its own.
+
+Source: Elhage et al. 2021, "Virtual attention heads": A_b A_a and W_OV_a W_OV_b.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.attention.copying import OwnToken, Spectra, own_token
+from unembed.attention.folded_weights import embedding, unembedding
+from unembed.attention.linearized import frozen_run
+from unembed.attention.low_rank import LowRank
+from unembed.attention.qk_ov import HeadMatrices
+from unembed.errors import InvalidInput
+from unembed.stream.run import Tokens, position_of, run
+
+
+class HeadCircuit(ABC):
+    """What can be asked of anything that moves information as a head does."""
+
+    def __init__(self, circuits: HeadMatrices, path: tuple[tuple[int, int], ...]) -> None:
+        """Keep the heads, earliest first."""
+        self.circuits = circuits
+        self.path = path
+
+    @property
+    def label(self) -> str:
+        """Such as "head 1.3", or "head 0.2 > head 1.3"."""
+        return " > ".join(f"head {layer}.{head}" for layer, head in self.path)
+
+    def __repr__(self) -> str:
+        """The label and the model."""
+        return f"{type(self).__name__}({self.label} of {self.circuits.lm.name})"
+
+    @abstractmethod
+    def ov(self, basis: str = "raw") -> LowRank:
+        """What it writes where a source is attended to (d_model, d_model)."""
+
+    @abstractmethod
+    def pattern(self, tokens: Tokens) -> Float[Tensor, "batch dst src"]:
+        """Where it moves information to and from on a prompt."""
+
+    def ov_full(self, basis: str = "raw", *, sources: Tensor | None = None, outputs: Tensor | None = None) -> LowRank:
+        """A source token's effect on every output's logit (d_vocab, d_vocab), or some rows and columns."""
+        ov, lm = self.ov(basis), self.circuits.lm
+        return LowRank(embedding(lm, basis, sources) @ ov.left, ov.right @ unembedding(lm, basis, outputs), ov.notes)
+
+    def copying(self, basis: str = "raw") -> Spectra:
+        """Eigenvalues of the full OV circuit, with their score and positive fraction."""
+        ov = self.ov(basis)
+        product = self.circuits.product("ov", basis)
+        return Spectra(LowRank(product @ ov.left.to(product.dtype), ov.right.to(product.dtype)).eigenvalues())
+
+    def own_token(self, basis: str = "raw", *, k: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
+        """How the full OV circuit treats each token's own logit."""
+        return own_token(self.ov_full(basis), k, n_tokens, seed)
+
+    @torch.no_grad()
+    def effect(self, tokens: Tokens, position: int = -1) -> Float[Tensor, " d_vocab"]:
+        """What it adds to every logit at a position, reading the constants of the stream (see `expansion`)."""
+        frozen = frozen_run(self.circuits.lm, tokens)
+        if frozen.run.tokens.shape[0] != 1:
+            raise InvalidInput(f"{frozen.run.tokens.shape[0]} prompts", why="an effect is asked of one")
+        position = position_of(frozen.run, position)
+        x = frozen.entering(self.path[0][0])
+        for layer, head in self.path:
+            x = frozen.layers[layer].heads(x)[:, head]
+        read = frozen.read(x)[0, position]
+        return read @ self.circuits.lm.weights.W_U.to(read.dtype)
+
+
+class Head(HeadCircuit):
+    """One attention head."""
+
+    def ov(self, basis: str = "raw") -> LowRank:
+        """W_V W_O."""
+        return self.circuits.ov(*self.path[0], basis)
+
+    def qk(self, offset: int = 0, basis: str = "raw") -> LowRank:
+        """W_Q W_K'."""
+        return self.circuits.qk(*self.path[0], offset, basis)
+
+    def pattern(self, tokens: Tokens) -> Float[Tensor, "batch dst src"]:
+        """The model's own attention weights."""
+        layer, head = self.path[0]
+        return run(self.circuits.lm, tokens, "pattern", logits=False, layers=[layer])["pattern"][0][:, head]
+
+
+class VirtualHead(HeadCircuit):
+    """A head of an earlier layer and one of a later layer that reads what it wrote."""
+
+    def ov(self, basis: str = "raw") -> LowRank:
+        """W_OV of the earlier times W_OV of the later."""
+        first, second = (self.circuits.ov(*place, basis) for place in self.path)
+        return first @ second
+
+    @torch.no_grad()
+    def pattern(self, tokens: Tokens) -> Float[Tensor, "batch dst src"]:
+        """The later head's pattern times the earlier one's: from where to where information passes through both."""
+        (a_layer, a), (b_layer, b) = self.path
+        seen = run(self.circuits.lm, tokens, "pattern", logits=False, layers=[a_layer, b_layer])["pattern"]
+        return seen[1][:, b] @ seen[0][:, a]

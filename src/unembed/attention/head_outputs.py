@@ -1,0 +1,85 @@
+"""What each head of a layer adds to the stream at a position, and the tokens that it promotes.
+
+Source: Elhage et al. 2021, "Attention Heads as Information Movement": heads are independent and their outputs add up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.lens import logit_direction, read
+from unembed.models.decoder import Decoder
+from unembed.stream.decomposition import attention_branch
+from unembed.stream.run import Run
+
+
+@dataclass(frozen=True)
+class HeadUpdate:
+    """What one head adds to the stream at a position."""
+
+    layer: int
+    index: int
+    norm: float
+    """The length of what it adds, in stream units."""
+    share: float
+    """Its length over the sum of the lengths of the layer's heads."""
+    score: float | None
+    """What it adds to the chosen token's logit (basis frozen), if one was chosen."""
+    top_tokens: list[str]
+    """Tokens that what it adds promotes most (basis raw)."""
+    bottom_tokens: list[str]
+
+
+def head_updates(
+    lm: Decoder,
+    run: Run,
+    layer: int,
+    position: int,
+    token: str | int | None,
+    scale: Float[Tensor, "1"],
+    *,
+    k: int = 10,
+    hide_unlearned: bool = False,
+) -> list[HeadUpdate]:
+    """What each head of a layer writes at a position, the longest first. The run must have kept the point z.
+
+    Args:
+        lm: the model.
+        run: a run of one prompt.
+        layer: the layer.
+        position: the position, from 0.
+        token: a token to score each for.
+        scale: of the final norm at the position, by which scores are divided.
+        k: how many tokens to list.
+        hide_unlearned: leave out tokens that the model never learned.
+
+    Raises:
+        OutOfRange: no such layer.
+    """
+    layer = lm.layer(layer)
+    z = run.at("z", layer)[0, position]
+    raw = torch.einsum("hd,hdm->hm", z, lm.weights.W_O[layer].to(z.dtype))
+    written = attention_branch(lm, layer, z).written(raw)
+    hidden = lm.unlearned if hide_unlearned else None
+    ends = [read(lm, end, k, basis="raw", hidden=hidden).ids for end in (written, -written)]
+    scores = None
+    if token is not None:
+        u = logit_direction(lm, lm.single_token(token)) / scale
+        scores = (written.to(u.dtype) @ u).tolist()
+    sizes = written.float().norm(dim=-1)
+    shares = sizes / sizes.sum().clamp_min(1e-30)
+    return [
+        HeadUpdate(
+            layer,
+            h,
+            float(sizes[h]),
+            float(shares[h]),
+            None if scores is None else scores[h],
+            *(lm.token_strings(ids[h]) for ids in ends),
+        )
+        for h in sizes.argsort(descending=True).tolist()
+    ]

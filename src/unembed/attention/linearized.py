@@ -1,0 +1,204 @@
+"""The attention of a run as a linear map of the stream: patterns and norm scales kept at the values they had.
+
+With these frozen a head is linear in the stream, so what it does to a sum of writers is the sum of what it does to
+each. Biases are constants and are kept apart.
+
+Source: Elhage et al. 2021, "Path expansion"; patterns frozen as in its "How much does each term matter" algorithm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.errors import Unsupported
+from unembed.lens import final_scale
+from unembed.models.decoder import Decoder
+from unembed.names import SUM_TOLERANCE
+from unembed.stream.decomposition import Branch, attention_branch, prove, tolerance
+from unembed.stream.run import Run, Tokens, run
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenLayer:
+    """One attention layer of a run, linear in what enters it."""
+
+    lm: Decoder
+    layer: int
+    pattern: Float[Tensor, "batch head dst src"]
+    scale: Float[Tensor, "batch pos 1"] | None
+    """By what the norm before the attention divided; None where there is none."""
+    branch: Branch
+
+    def values(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_head"]:
+        """What each head's value side makes of a part of the stream; biases left out."""
+        site = self.lm.structure.blocks[self.layer].attention
+        if site.pre_norm is not None and self.scale is not None:
+            x = site.pre_norm.frozen(x, self.scale).to(x.dtype)
+        W_V = self.lm.weights.W_V[self.layer].to(x.dtype)
+        values = torch.einsum("...pm,hmd->...hpd", x, W_V)
+        return values.repeat_interleave(site.queries_per_kv, dim=-3)
+
+    def heads(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_model"]:
+        """What each head adds to the stream at every position, given a part of the stream."""
+        z = self.pattern.to(x.dtype) @ self.values(x)
+        return self._written(torch.einsum("...hpd,hdm->...hpm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), True)
+
+    def layer_sum(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
+        """What all heads together add."""
+        z = self.pattern.to(x.dtype) @ self.values(x)
+        return self._written(torch.einsum("...hpd,hdm->...pm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), False)
+
+    def heads_at(
+        self, x: Float[Tensor, "*path batch pos d_model"], position: int
+    ) -> Float[Tensor, "*path batch head d_model"]:
+        """What each head adds at one position: the values are summed over sources first."""
+        z = torch.einsum("bhs,...bhsd->...bhd", self.pattern[:, :, position].to(x.dtype), self.values(x))
+        written = torch.einsum("...hd,hdm->...hm", z, self.lm.weights.W_O[self.layer].to(x.dtype))
+        if self.branch.norm is not None and self.branch.scale is not None:
+            written = self.branch.norm.frozen(written, self.branch.scale[:, position][:, None]).to(x.dtype)
+        return written * self.branch.multiplier
+
+    def bias(self) -> Float[Tensor, "batch pos d_model"]:
+        """What the layer adds whatever it reads: biases of its norms and projections."""
+        site, weights = self.lm.structure.blocks[self.layer].attention, self.lm.weights
+        W_V, W_O = weights.W_V[self.layer], weights.W_O[self.layer]
+        kv = torch.zeros(W_V.shape[0], W_V.shape[2], dtype=W_V.dtype, device=W_V.device)
+        if site.pre_norm is not None and site.pre_norm.bias is not None:
+            kv = kv + torch.einsum("m,hmd->hd", site.pre_norm.bias, W_V)
+        if (b_V := weights.b_V[self.layer]) is not None:
+            kv = kv + b_V
+        # Patterns need not add up to 1 where a family has attention sinks.
+        total = self.pattern.to(kv.dtype).sum(dim=-1)  # (batch, head, dst)
+        raw = torch.einsum("bhp,hd,hdm->bpm", total, kv.repeat_interleave(site.queries_per_kv, dim=0), W_O)
+        if (b_O := weights.b_O[self.layer]) is not None:
+            raw = raw + b_O
+        added = self._written(raw, False)
+        return added if self.branch.bias is None else added + self.branch.bias
+
+    def _written(self, raw: Tensor, by_head: bool) -> Tensor:
+        if self.branch.norm is not None and self.branch.scale is not None:
+            scale = self.branch.scale[:, None] if by_head else self.branch.scale
+            raw = self.branch.norm.frozen(raw, scale).to(raw.dtype)
+        return raw if self.branch.multiplier == 1.0 else raw * self.branch.multiplier
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenRun:
+    """A run as linear attention layers between constants: embedding, positions, FFN outputs, biases.
+
+    Attributes:
+        lm: the model.
+        run: what the real model did.
+        layers: its attention layers, linear.
+        constants: what enters the stream without passing a head, in order: (label, layer before whose attention it is
+            there, vectors (batch, pos, d_model)).
+        error: the largest relative error of a layer's heads plus biases against what the model's attention added.
+    """
+
+    lm: Decoder
+    run: Run
+    layers: tuple[FrozenLayer, ...]
+    constants: tuple[tuple[str, int, Float[Tensor, "batch pos d_model"]], ...]
+    error: float
+    final: Float[Tensor, "batch pos 1"] = field(repr=False)
+
+    def entering(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
+        """The constants that are in the stream when a layer's attention reads it."""
+        return torch.stack([vectors for _, before, vectors in self.constants if before <= layer]).sum(dim=0)
+
+    def read(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
+        """Parts of the last stream as W_U reads them: final norm with the run's scale, logit scale."""
+        norm = self.lm.structure.final_norm
+        if norm is not None:
+            x = norm.frozen(x, self.final).to(x.dtype)
+        return x if self.lm.structure.logit_scale == 1.0 else x * self.lm.structure.logit_scale
+
+    def logits(self, last: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_vocab"]:
+        """The logits of a last stream whose final norm divides as it did in the run; biases and soft cap included."""
+        structure, W_U, b_U = self.lm.structure, self.lm.weights.W_U, self.lm.weights.b_U
+        x = self.read(last)
+        if structure.final_norm is not None and structure.final_norm.bias is not None:
+            x = x + structure.final_norm.bias * structure.logit_scale
+        logits = x @ W_U.to(x.dtype)
+        if b_U is not None:
+            logits = logits + b_U * structure.logit_scale
+        cap = structure.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def points(lm: Decoder) -> tuple[str, ...]:
+    """What a run must capture to be frozen."""
+    named = ["resid_pre", "resid_post", "attn_out", "pattern", "z"]
+    if any(b.feed_forward is not None for b in lm.structure.blocks):
+        named.append("mlp_out")
+    if lm.structure.position_embedding is not None:
+        named.append("position_embedding")
+    return tuple(named)
+
+
+@torch.no_grad()
+def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
+    """Run the model once and keep what makes its attention linear.
+
+    Raises:
+        SumNotProved: heads and biases do not give what the model's attention added.
+        Unsupported: the model clips its values.
+
+    Memory: patterns (layer, batch, head, pos, pos) and five stream tensors for each layer.
+    """
+    seen = run(lm, tokens, points(lm))
+    layers, error = [], 0.0
+    # Many families compute norms and softmax in float32, whatever the weights are.
+    limit = max(tolerance(lm), SUM_TOLERANCE["float32"])
+    first = seen.at("resid_pre", 0)
+    constants: list[tuple[str, int, Tensor]] = [("embedding", 0, first)]
+    if lm.structure.position_embedding is not None:
+        added = seen["position_embedding"][0]
+        constants = [("embedding", 0, first - added), ("positions", 0, added)]
+    for n, block in enumerate(lm.structure.blocks):
+        norm = block.attention.pre_norm
+        entered = seen.at("resid_pre", n)
+        scale = None if norm is None else norm.scale(entered)
+        layer = FrozenLayer(lm, n, seen.at("pattern", n), scale, attention_branch(lm, n, seen.at("z", n)))
+        bias = layer.bias()
+        whole = seen.at("attn_out", n)
+        try:
+            error = max(
+                error,
+                prove(f"the heads of layer {n} of {lm.name}", layer.layer_sum(entered) + bias, whole, limit),
+            )
+        except Exception:
+            if block.attention.clip is None:
+                raise
+            raise Unsupported(
+                f"path expansion of {lm.name}", why=f"it clips values at {block.attention.clip:g}, which is not linear"
+            ) from None
+        layers.append(layer)
+        if bool(bias.any()):
+            constants.append((f"attention biases {n}", n + 1, bias))
+        if block.feed_forward is not None:
+            constants.append((f"ffn {n}", n + 1, seen.at("mlp_out", n)))
+    final = final_scale(lm, seen.at("resid_post", lm.n_layers - 1))
+    return FrozenRun(lm, seen, tuple(layers), tuple(constants), error, final)
+
+
+def orders(frozen: FrozenRun, highest: int) -> Float[Tensor, "order batch pos d_model"]:
+    """The last stream split by how many heads a path went through.
+
+    Order 0 holds the constants, order k what passed exactly k heads, up to `highest`. They add up to the stream when
+    `highest` is at least the number of layers.
+    """
+    first = frozen.entering(0)
+    state = torch.zeros(highest + 1, *first.shape, dtype=first.dtype, device=first.device)
+    state[0] = first
+    for n, layer in enumerate(frozen.layers):
+        if highest > 0:
+            state[1:] += layer.layer_sum(state[:-1])
+        for _, before, vectors in frozen.constants:
+            if before == n + 1:
+                state[0] += vectors
+    return state

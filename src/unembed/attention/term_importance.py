@@ -1,0 +1,147 @@
+"""How much each order of path through heads matters on text: the loss with paths of order at most n, for every n.
+
+Source: Elhage et al. 2021, "How much does each term matter": the algorithm of frozen patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.attention.linearized import FrozenRun, frozen_run, orders
+from unembed.attention.windows import windows_of
+from unembed.errors import InvalidInput, whole
+from unembed.models.decoder import Decoder
+from unembed.stream.run import prepare
+
+
+@dataclass(frozen=True, eq=False)
+class TermImportance:
+    """How much of the loss each order of path takes away, in nats a token, patterns frozen.
+
+    Attributes:
+        losses: with paths of order at most 0, 1, ... (order + 1 entries).
+        by_layer: with the direct path and the heads of one layer alone (layer).
+        n_terms: paths of each order.
+        loss: the model's own.
+        n_tokens: predictions the means are over.
+        error: |loss with every order - own loss|; None where orders were left out.
+        corpus: its fingerprint.
+    """
+
+    losses: Float[Tensor, " order"]
+    by_layer: Float[Tensor, " layer"]
+    n_terms: tuple[int, ...]
+    loss: float
+    n_tokens: int
+    error: float | None
+    corpus: str
+
+    @property
+    def reductions(self) -> Float[Tensor, " order"]:
+        """What each order from 1 takes off the loss of the orders below it."""
+        return self.losses[:-1] - self.losses[1:]
+
+    @property
+    def reductions_per_term(self) -> Float[Tensor, " order"]:
+        """The same, divided by the number of terms of the order."""
+        return self.reductions / torch.tensor(self.n_terms[1:]).clamp_min(1)
+
+    @property
+    def layer_reductions(self) -> Float[Tensor, " layer"]:
+        """What the heads of one layer, each alone, take off the loss of the direct path."""
+        return self.losses[0] - self.by_layer
+
+
+@torch.no_grad()
+def term_importance(
+    lm: Decoder,
+    corpus: Any = None,
+    order: int | None = None,
+    *,
+    max_tokens: int = 20_000,
+    window: int | None = None,
+    tokens_per_batch: int = 1024,
+) -> TermImportance:
+    """The loss on text with paths of order at most n, for every n; patterns and norm scales as in the full run.
+
+    Args:
+        lm: the model.
+        corpus: anything `unembed.open_corpus` takes, or tokens (row, pos); held-out text.
+        order: the highest order; as many as there are layers (every path), or 3 in deep models.
+        max_tokens: where to stop reading.
+        window: tokens of context; the model's own, at most 256.
+        tokens_per_batch: tokens in a pass.
+
+    Memory: order + layers + 1 streams of a batch, its patterns and its logits for one order.
+    """
+    highest = (
+        min(lm.n_layers, 3 if lm.n_layers > 4 else lm.n_layers)
+        if order is None
+        else min(whole("order", order, 0), lm.n_layers)
+    )
+    losses = torch.zeros(highest + 1, dtype=torch.float64)
+    by_layer = torch.zeros(lm.n_layers, dtype=torch.float64)
+    own, count = 0.0, 0
+    source, rows = _rows(lm, corpus, window, tokens_per_batch)
+    for tokens, target, keep in rows:
+        frozen = frozen_run(lm, tokens)
+        target, keep = target.to(lm.device).long(), keep.to(lm.device)
+        alone, state = _order_one_by_layer(frozen), orders(frozen, highest)
+        for k in range(highest + 1):
+            losses[k] += _loss(frozen, state[: k + 1].sum(dim=0), target, keep)
+        for n in range(lm.n_layers):
+            by_layer[n] += _loss(frozen, state[0] + alone[n], target, keep)
+        own += float(_cross_entropy(frozen.run.logits, target, keep))
+        count += int(keep.sum())
+        if count >= max_tokens:
+            break
+    if count == 0:
+        raise InvalidInput("the corpus", why="it holds no full window of text", instead="Use a shorter window")
+    loss = own / count
+    n_terms = tuple(comb(lm.n_layers, k) * lm.n_heads**k for k in range(highest + 1))
+    error = abs(float(losses[-1]) / count - loss) if highest == lm.n_layers else None
+    return TermImportance(losses / count, by_layer / count, n_terms, loss, count, error, source)
+
+
+def _rows(
+    lm: Decoder, corpus: Any, window: int | None, tokens_per_batch: int
+) -> tuple[str, Iterator[tuple[Tensor, Tensor, Tensor]]]:
+    """Where the text comes from, and its rows without padding: tokens, the token after each, and what to count."""
+    if isinstance(corpus, Tensor):
+        ids, _ = prepare(lm, corpus)
+        after = torch.cat([ids[:, 1:], ids[:, :1]], dim=1)
+        keep = torch.ones_like(ids, dtype=torch.bool)
+        keep[:, -1] = False
+        at_once = max(1, tokens_per_batch // ids.shape[1])
+        parts = (t.split(at_once) for t in (ids, after, keep))
+        return f"{ids.shape[0]} x {ids.shape[1]} tokens given", zip(*parts, strict=True)
+    text = windows_of(corpus, window or min(lm.n_ctx or 256, 256))
+
+    def full() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for batch in text.batches(lm, tokens=tokens_per_batch):
+            keep = batch.counted & (batch.next_tokens >= 0)
+            chosen = batch.mask.bool().all(dim=1) & keep.any(dim=1)
+            if bool(chosen.any()):
+                yield batch.tokens[chosen], batch.next_tokens[chosen], keep[chosen]
+
+    return text.fingerprint, full()
+
+
+def _order_one_by_layer(frozen: FrozenRun) -> list[Float[Tensor, "batch pos d_model"]]:
+    return [layer.layer_sum(frozen.entering(n)) for n, layer in enumerate(frozen.layers)]
+
+
+def _loss(frozen: FrozenRun, last: Tensor, target: Tensor, keep: Tensor) -> float:
+    return float(_cross_entropy(frozen.logits(last), target, keep))
+
+
+def _cross_entropy(logits: Tensor, target: Tensor, keep: Tensor) -> Tensor:
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return torch.nn.functional.cross_entropy(logits[keep], target[keep], reduction="sum")

@@ -1,0 +1,39 @@
+"""How much a head carries from one position to another: attention weight times the length of what is carried.
+
+A weight alone says where a head looks, not what comes of it: a head that has nothing to do looks at a position whose
+value is short, most often the first.
+
+Source: Kobayashi et al. 2020, "Attention is not only a weight": the length of alpha f(x).
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.models.decoder import Decoder
+from unembed.stream.decomposition import source_values
+from unembed.stream.run import Run
+
+POINTS = ("pattern", "attn_in")
+"""What a run must have kept."""
+
+
+@torch.no_grad()
+def contribution_norms(lm: Decoder, seen: Run, layer: int) -> Float[Tensor, "head dst src"]:
+    """The length of what each head of a layer adds at a destination from a source, on the first prompt of a run.
+
+    Where a norm follows the heads this is the length before that norm; output biases belong to no source.
+
+    Args:
+        lm: the model.
+        seen: a run that kept `POINTS`.
+        layer: the layer.
+
+    Returns:
+        Lengths in stream units, never negative.
+    """
+    carried = torch.einsum("hsd,hdm->hsm", source_values(lm, seen, layer), lm.weights.W_O[layer]).norm(dim=-1)
+    multiplier = abs(lm.structure.blocks[layer].attention.multiplier)
+    return seen.at("pattern", layer)[0].to(carried.dtype) * carried[:, None] * multiplier

@@ -1,0 +1,1 @@
+"""`unembed circuits ...`: heads, composition, skip-trigrams, expansion, induction."""

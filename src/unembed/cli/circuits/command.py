@@ -1,0 +1,269 @@
+"""`unembed circuits`: attention heads by their weights and by what they do."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from unembed.cli import options
+
+app = typer.Typer(
+    name="circuits",
+    help="Attention heads as circuits: what they match, what they move, how they compose.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Basis = Annotated[
+    Literal["raw", "folded"], typer.Option(help="raw: the weights alone, as in the paper; folded: norm gains taken in.")
+]
+LayerOfHead = Annotated[int, typer.Argument(help="Layer, from 0.", show_default=False)]
+HeadOfLayer = Annotated[int, typer.Argument(help="Head of the layer, from 0.", show_default=False)]
+Top = Annotated[int, typer.Option("--top", "-k", min=1, help="Rows listed.")]
+Sequences = Annotated[int, typer.Option("--sequences", min=2, help="Sequences of repeated random tokens.")]
+Length = Annotated[int, typer.Option("--length", min=2, help="Tokens before the repetition.")]
+Corpus = Annotated[
+    str | None,
+    typer.Option("--corpus", "-c", help="Text file or folder; default: the shipped WikiText.", show_default=False),
+]
+
+
+def _opened(model: str, revision: str | None, offline: bool, dtype: str | None, device: str | None, seed: int) -> Any:
+    import unembed
+    from unembed.cli.model_loading import opened
+
+    return unembed.circuits(opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed))
+
+
+def _deliver(circuits: Any, title: str, sections: list[Any], provenance: Any, **forms: Any) -> None:
+    from unembed.cli.circuits.output import deliver
+    from unembed.reports.document.model import Report
+
+    lm = circuits.lm
+    source = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
+    facts = {"model": lm.name, "layers": lm.n_layers, "heads a layer": lm.n_heads, "d_head": lm.d_head}
+    deliver(Report("circuits", title, "", source, provenance, tuple(sections), facts), **forms)
+
+
+@app.command("heads")
+def heads(
+    basis: Basis = "raw",
+    sequences: Sequences = 50,
+    length: Length = 64,
+    model: options.Model = "attn-2l",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Score every head: previous token, earlier occurrence, induction, resting, copying, matching."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    circuits = _opened(model, revision, offline, dtype, device, seed)
+    from unembed.reports.elhage2021.sections import heads as sections
+
+    provenance = sections.provenance_of(circuits, basis, seed=seed)
+    scores = circuits.head_scores(seed, n_sequences=sequences, length=length)
+    made = [sections.heads_section(circuits, scores, basis, provenance)]
+    _deliver(
+        circuits, f"Heads of {circuits.lm.name}", made, provenance, as_json=as_json, csv=csv, plain=plain, html=html
+    )
+
+
+@app.command("head")
+def head(
+    layer: LayerOfHead,
+    head: HeadOfLayer,
+    basis: Basis = "raw",
+    top: Top = 15,
+    model: options.Model = "attn-2l",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: Annotated[int, typer.Option(help="Of the sample of tokens.")] = 0,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Show one head: eigenvalues, own tokens, the largest entries of its full OV and QK circuits, its partners."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    circuits = _opened(model, revision, offline, dtype, device, seed)
+    from unembed.reports.elhage2021.sections.head import head_sections
+    from unembed.reports.elhage2021.sections.heads import provenance_of
+
+    provenance = provenance_of(circuits, basis, seed=seed)
+    made = head_sections(circuits, layer, head, top, basis, seed, provenance)
+    title = f"Head {layer}.{head} of {circuits.lm.name}"
+    _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+@app.command("composition")
+def composition(
+    kind: Annotated[
+        Literal["q", "k", "v", "all"], typer.Option("--kind", help="What of the reader: queries, keys or values.")
+    ] = "all",
+    basis: Basis = "raw",
+    top: Top = 15,
+    model: options.Model = "attn-2l",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: Annotated[int, typer.Option(help="Of the random circuits compared with.")] = 0,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """List the pairs of heads of which the later reads most of what the earlier writes."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    circuits = _opened(model, revision, offline, dtype, device, seed)
+    from unembed.reports.elhage2021.sections import heads as sections
+
+    provenance = sections.provenance_of(circuits, basis, seed=seed)
+    modes = "qkv" if kind == "all" else kind
+    made = [sections.composition_section(circuits, modes, top, basis, seed, provenance)]
+    title = f"Composition in {circuits.lm.name}"
+    _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+@app.command("skip-trigrams")
+def skip_trigrams(
+    layer: LayerOfHead,
+    head: HeadOfLayer,
+    source: Annotated[str | None, typer.Option(help="Only this source token.", show_default=False)] = None,
+    check: Annotated[bool, typer.Option("--check", help="Count the triples in the corpus.")] = False,
+    min_count: Annotated[
+        int, typer.Option("--min-count", min=0, help="Only tokens that occur so often in the corpus; 0: all.")
+    ] = 0,
+    corpus: Corpus = None,
+    basis: Basis = "raw",
+    top: Top = 30,
+    model: options.Model = "attn-1l",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """List the "source ... destination, then output" triples that a head raises most."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    circuits = _opened(model, revision, offline, dtype, device, 0)
+    from unembed.attention.skip_trigrams import check_in_corpus, frequent_tokens
+    from unembed.reports.elhage2021.sections.heads import provenance_of
+    from unembed.reports.elhage2021.sections.skip_trigrams import skip_trigram_section
+
+    provenance = provenance_of(circuits, basis, corpus=(corpus or "wikitext sample") if check else None)
+    among = frequent_tokens(circuits.lm, corpus, min_count) if min_count > 0 else None
+    found = circuits.skip_trigrams(layer, head, top, basis=basis, source=source, among=among)
+    triples = [(t.source, t.destination, t.output) for t in found]
+    seen = check_in_corpus(circuits.lm, triples, corpus) if check else None
+    made = [skip_trigram_section(circuits, layer, head, found, provenance, seen)]
+    title = f"Skip-trigrams of head {layer}.{head} of {circuits.lm.name}"
+    _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+@app.command("expand")
+def expand(
+    prompt: options.Prompt,
+    token: Annotated[
+        str | None, typer.Option("--token", "-t", help="Whose logit; default: the predicted one.", show_default=False)
+    ] = None,
+    order: Annotated[int, typer.Option("--order", min=0, max=3, help="Heads a path may go through.")] = 2,
+    position: options.Position = -1,
+    top: Top = 20,
+    model: options.Model = "attn-2l",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Write a token's logit as a sum over paths through heads, with the error of the sum."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    circuits = _opened(model, revision, offline, dtype, device, 0)
+    from unembed.reports.elhage2021.sections.heads import provenance_of
+    from unembed.reports.elhage2021.sections.stream import expansion_section
+
+    provenance = provenance_of(circuits)
+    found = circuits.expand(prompt, order, position)
+    target = int(found.logits.argmax()) if token is None else circuits.lm.single_token(token)
+    made = [expansion_section(circuits, found, target, top, provenance)]
+    title = f"Path expansion in {circuits.lm.name}"
+    _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+@app.command("induction")
+def induction(
+    basis: Basis = "raw",
+    sequences: Sequences = 50,
+    length: Length = 64,
+    top: Top = 20,
+    model: options.Model = "attn-2l",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Find induction heads from the weights alone, and beside it by what they do."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    circuits = _opened(model, revision, offline, dtype, device, seed)
+    from unembed.reports.elhage2021.sections import heads as sections
+
+    provenance = sections.provenance_of(circuits, basis, seed=seed)
+    found = circuits.induction(basis, seed, n_sequences=sequences, length=length)
+    made = [sections.induction_section(circuits, found, provenance, top)]
+    title = f"Induction heads of {circuits.lm.name}"
+    _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+@app.command("stream")
+def stream(
+    basis: Basis = "raw",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Measure on text whether the memories found do erase.")
+    ] = False,
+    corpus: Corpus = None,
+    top: Top = 15,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Show who reads whom through the residual stream, how many directions each part uses, and what erases."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    circuits = _opened(model, revision, offline, dtype, device, 0)
+    from unembed.attention.erasure import memory_management
+    from unembed.attention.geometry import subspaces, virtual_weights
+    from unembed.reports.elhage2021.sections.heads import provenance_of
+    from unembed.reports.elhage2021.sections.stream import stream_section
+
+    lm = circuits.lm
+    provenance = provenance_of(circuits, basis, corpus=(corpus or "wikitext sample") if verify else None)
+    memory = memory_management(lm, basis, top=top, corpus=corpus, verify=verify)
+    made = [stream_section(circuits, virtual_weights(lm, basis), subspaces(lm, basis), memory, provenance, top)]
+    title = f"The stream of {lm.name}"
+    _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)

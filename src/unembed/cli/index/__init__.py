@@ -1,0 +1,1 @@
+"""`unembed index ...`: build, status, triggers, search, SQL, verify, export."""

@@ -1,0 +1,121 @@
+"""`unembed index build`: what an index is made of, and what it will cost, said first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from unembed.cli import options
+
+_CORPUS, _SWEEP = "Corpus", "Sweep"
+
+
+def build(
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="A new folder; default: in the cache, where traces find it.",
+            show_default=False,
+        ),
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            "--corpus",
+            "-c",
+            help="File, folder or pattern; default: the shipped WikiText sample.",
+            show_default=False,
+            rich_help_panel=_CORPUS,
+        ),
+    ] = None,
+    segmentation: Annotated[
+        Literal["sentences", "windows"],
+        typer.Option(help="Read sentence by sentence, or in overlapping windows.", rich_help_panel=_CORPUS),
+    ] = "sentences",
+    window: Annotated[
+        int | None,
+        typer.Option(min=2, help="Longest window, in tokens.", show_default=False, rich_help_panel=_CORPUS),
+    ] = None,
+    column: Annotated[str, typer.Option(help="Field of JSONL or Parquet.", rich_help_panel=_CORPUS)] = "text",
+    errors: Annotated[
+        Literal["strict", "replace", "ignore"],
+        typer.Option(help="What to do with bytes that are no UTF-8.", rich_help_panel=_CORPUS),
+    ] = "strict",
+    detokenize: Annotated[
+        bool, typer.Option("--detokenize", help="Undo WikiText's spacing.", rich_help_panel=_CORPUS)
+    ] = False,
+    max_documents: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many.", show_default=False, rich_help_panel=_CORPUS)
+    ] = None,
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Triggers per key.", rich_help_panel=_SWEEP)] = 25,
+    top_tokens: Annotated[int, typer.Option(min=1, help="Tokens per value.", rich_help_panel=_SWEEP)] = 30,
+    poles: Annotated[
+        Literal["auto", "positive", "both"],
+        typer.Option(help="auto: both ends in gated layers.", rich_help_panel=_SWEEP),
+    ] = "auto",
+    min_prefix: Annotated[int, typer.Option(min=0, help="Least tokens in a trigger.", rich_help_panel=_SWEEP)] = 0,
+    skip_first: Annotated[
+        bool, typer.Option("--skip-first", help="Leave out first positions.", rich_help_panel=_SWEEP)
+    ] = False,
+    per_document: Annotated[
+        int | None,
+        typer.Option(min=1, help="Triggers of a key from one document.", show_default=False, rich_help_panel=_SWEEP),
+    ] = None,
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="Of equal prefixes, keep one.", rich_help_panel=_SWEEP)
+    ] = False,
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where to run.", rich_help_panel=_SWEEP)] = "local",
+    fast: Annotated[
+        Literal["float32", "bfloat16"] | None,
+        typer.Option(
+            help="A faster pass that is not bit for bit the model's; the index says by how much.",
+            show_default=False,
+            rich_help_panel=_SWEEP,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")] = False,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
+) -> None:
+    """Build an index, go on with one that was begun, or repair one that was damaged.
+
+    Says first what it will cost, unless it is complete already. Stopped at any moment, the same command goes on where
+    it was.
+    """
+    import sys
+
+    import unembed
+    from unembed.cli.index.view import Report, deliver, deliver_status, in_words, is_complete
+    from unembed.cli.model_loading import opened
+
+    read = unembed.open_corpus(
+        corpus, segmentation=segmentation, window=window, column=column, errors=errors, detokenize=detokenize,
+        max_documents=max_documents,
+    )  # fmt: skip
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
+    if out is None:
+        from unembed.index.default_index import cached_path
+
+        out = cached_path(lm, read)
+    if dry_run or not is_complete(out):
+        cost = unembed.Index.estimate(lm, read, top, top_tokens=top_tokens, poles=poles, fast=fast)
+        print(in_words(cost, lm.name), file=sys.stderr)
+    if dry_run:
+        deliver({"schema": "unembed.index.estimate/1", **cost.to_dict()}, as_json, lambda: None)
+        return
+    report = Report()
+    index = unembed.Index.build(
+        lm, read, out, top, engine, top_tokens=top_tokens, poles=poles, min_prefix=min_prefix, skip_first=skip_first,
+        per_document=per_document, distinct=distinct, fast=fast, progress=report,
+    )  # fmt: skip
+    report.end()
+    deliver_status(index, as_json)

@@ -1,0 +1,214 @@
+"""`unembed index`: ask an index, check it, write it out; how one is built stands in `index_build`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from unembed.cli import options
+from unembed.cli.index.build import build
+
+app = typer.Typer(
+    name="index",
+    help="Every key's triggers over a corpus, and every value's top tokens, on disk: build, ask, check.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+app.command("build")(build)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The index's folder.", show_default=False)]
+LayerArgument = Annotated[int, typer.Argument(help="Layer, from 0.", show_default=False)]
+MemoryArgument = Annotated[int, typer.Argument(help="Memory of the layer, from 0.", show_default=False)]
+Rows = Annotated[int, typer.Option("--top", "-k", min=1, help="Rows at most.")]
+Pole = Annotated[
+    Literal["positive", "negative"], typer.Option(help="Largest coefficients, or lowest (gated layers keep both).")
+]
+Context = Annotated[
+    int | None, typer.Option(min=0, help="Tokens of each prefix shown; default: what fits.", show_default=False)
+]
+
+
+@app.command("status")
+def status(folder: Folder, as_json: options.Json = False) -> None:
+    """Say what an index is of, how far its build has come, and what it takes on disk."""
+    import unembed
+    from unembed.cli.index.view import deliver_status
+
+    deliver_status(unembed.Index.open(folder, partial=True), as_json)
+
+
+@app.command("triggers")
+def triggers(
+    folder: Folder,
+    layer: LayerArgument,
+    index: MemoryArgument,
+    top: Rows = 25,
+    pole: Pole = "positive",
+    context: Context = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Show the prefixes on which a key fires most, their last token marked, and what its value promotes."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    import unembed
+    from unembed.cli.index.view import deliver_passages
+
+    opened = unembed.Index.open(folder)
+    found = opened.triggers(layer, index, top, pole=pole, context=context)
+    value = opened.value_tokens(layer, index, 10)
+    deliver_passages(found, value, as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+@app.command("search")
+def search(
+    folder: Folder,
+    text: Annotated[str, typer.Argument(help='Words, all required; "a phrase"; begin*.', show_default=False)],
+    top: Rows = 20,
+    pole: Pole = "positive",
+    context: Context = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Find triggers by their text, the strongest first."""
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    import unembed
+    from unembed.cli.index.view import deliver_passages
+
+    found = unembed.Index.open(folder).search(text, top, pole=pole, context=context)
+    deliver_passages(found, None, as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+@app.command("promoting")
+def promoting(
+    folder: Folder,
+    token: Annotated[str, typer.Argument(help="One token, its leading space included.", show_default=False)],
+    top: Rows = 20,
+    by: Annotated[Literal["score", "rank"], typer.Option(help="Order.")] = "score",
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Find the values that promote a token."""
+    _table(folder, lambda index: index.promoting(token, top, by=by), as_json, csv, plain, html)
+
+
+@app.command("firing")
+def firing(
+    folder: Folder,
+    text: Annotated[str, typer.Argument(help="Any text; the model is run on it.", show_default=False)],
+    top: Rows = 20,
+    by: Annotated[
+        Literal["strength", "coefficient"], typer.Option(help="strength: relative to the key's best trigger.")
+    ] = "strength",
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Where the model lies; default: by name.", show_default=False)
+    ] = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Find the keys that fire most on a text."""
+    _table(folder, lambda index: index.firing_on(text, top, by=by), as_json, csv, plain, html, model)
+
+
+@app.command("similar")
+def similar(
+    folder: Folder,
+    layer: LayerArgument,
+    index: MemoryArgument,
+    top: Rows = 20,
+    among: Annotated[Literal["values", "keys"], typer.Option(help="What to compare.")] = "values",
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Where the model lies; default: by name.", show_default=False)
+    ] = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Find the memories whose values, or keys, point the same way."""
+    _table(folder, lambda opened: opened.similar(layer, index, top, among=among), as_json, csv, plain, html, model)
+
+
+@app.command("sql")
+def sql(
+    folder: Folder,
+    query: Annotated[
+        str,
+        typer.Argument(
+            help="One SELECT over triggers, values, statistics, vocabulary, documents, labels.", show_default=False
+        ),
+    ],
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which the query is stopped.")] = 60.0,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Run one SELECT; nothing can be written, and nothing outside the index read."""
+    _table(folder, lambda index: index.sql(query, timeout=timeout), as_json, csv, plain, html)
+
+
+@app.command("verify")
+def verify(folder: Folder, as_json: options.Json = False) -> None:
+    """Check every file against its checksum; exit status 1 if one is damaged."""
+    import unembed
+    from unembed.cli.index.view import deliver, verify_lines
+
+    index = unembed.Index.open(folder, partial=True)
+    found = index.verify()
+    deliver(found.to_dict(), as_json, lambda: print("\n".join(verify_lines(index, found))))
+    if any(fault is not None for fault in found.columns["fault"]):
+        raise typer.Exit(1)
+
+
+@app.command("export")
+def export(
+    folder: Folder,
+    file: Annotated[Path, typer.Argument(help="Its ending says which: .parquet, .jsonl, .csv.", show_default=False)],
+    kind: Annotated[
+        Literal["parquet", "jsonl", "csv"] | None,
+        typer.Option("--format", "-f", help="The format, whatever the ending.", show_default=False),
+    ] = None,
+    layer: options.Layer = None,
+    context: Context = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write every trigger with its text to one file."""
+    import sys
+
+    import unembed
+    from unembed.cli.index.view import deliver
+    from unembed.results import visible
+
+    chosen = kind or file.suffix.removeprefix(".")
+    rows = unembed.Index.open(folder).export(file, chosen, layer=layer, context=context)
+    wrote = f"wrote {rows:,} triggers to {visible(str(file), prose=True)}"
+    deliver(
+        {"schema": "unembed.index.export/1", "file": str(file), "format": chosen, "rows": rows},
+        as_json,
+        lambda: print(wrote, file=sys.stderr),
+    )
+
+
+def _table(
+    folder: Path, ask: Any, as_json: bool, csv: bool, plain: bool, html: Path | None, model: str | None = None
+) -> None:
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    import unembed
+    from unembed.cli.model_loading import opened
+    from unembed.cli.output import deliver_table
+
+    index = unembed.Index.open(folder)
+    if model is not None:
+        index.attach(opened(model, dtype=index.provenance.dtype))
+    deliver_table(ask(index), as_json=as_json, csv=csv, plain=plain, html=html)

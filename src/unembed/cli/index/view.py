@@ -1,0 +1,204 @@
+"""How an index looks in a terminal: passages with the trigger marked, costs and states in words, a line of progress."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from unembed.cli.bars import PROMOTES, Scale, signed
+from unembed.cli.output import deliver_table, show
+from unembed.results import visible, visible_rich
+
+_MARK = "bold"
+
+
+def deliver(content: dict[str, Any], as_json: bool, draw: Callable[[], None]) -> None:
+    """JSON on stdout, or what `draw` prints."""
+    if as_json:
+        json.dump(content, sys.stdout, ensure_ascii=False, allow_nan=False)
+        print()
+    else:
+        draw()
+
+
+def deliver_passages(
+    found: Any, value: Any | None, *, as_json: bool, csv: bool, plain: bool, html: Path | None
+) -> None:
+    """Triggers in the forms asked for; in a terminal as passages."""
+    if as_json or csv or html is not None:
+        deliver_table(found, as_json=as_json, csv=csv, plain=False, html=html)
+    else:
+        show(lambda width: draw_passages(found, value, width, plain=plain), plain=plain)
+
+
+def draw_passages(found: Any, value: Any | None, width: int, *, plain: bool) -> Any:
+    """A line each: coefficient and bar, the end of the prefix, the trigger token marked, the next token."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = list(found.rows())
+    parts: list[Any] = [Text(found.title, style="bold")]
+    if value is not None:
+        promoted = Text("value promotes  ", style="dim")
+        for row in value.rows():
+            promoted.append_text(visible_rich(row["token"])).append(" ")
+        promoted.truncate(width, overflow="ellipsis")
+        parts.append(promoted)
+    if not rows:
+        return Group(*parts, Text("none", style="dim"))
+    named = "layer" in rows[0]
+    cells = 0 if plain else 8 if width < 100 else 12
+    scale = Scale.of([abs(row["coefficient"]) for row in rows], cells) if cells else None
+    room = max(20, width - 9 - (cells + 2 if cells else 0) - (9 if named else 0) - 16 - 4)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    if named:
+        table.add_column("memory", no_wrap=True)
+    table.add_column("m", justify="right", no_wrap=True)
+    if scale is not None:
+        table.add_column("", no_wrap=True)
+    table.add_column("trigger", no_wrap=True, justify="right")
+    table.add_column("next", no_wrap=True)
+    for row in rows:
+        line: list[Any] = [Text(f"{row['layer']}.{row['index']}")] if named else []
+        line.append(signed(row["coefficient"]))
+        if scale is not None:
+            line.append(Text(scale.right(abs(row["coefficient"])), style=PROMOTES))
+        line.append(passage(row["prefix"], row["token"], room, plain=plain))
+        following = row["next_token"]
+        line.append(Text("end", style="dim") if following is None else _short(following, 14))
+        table.add_row(*line)
+    return Group(*parts, table, visible_rich(found.provenance.line(), prose=True, style="dim"))
+
+
+def passage(prefix: str, token: str, room: int, *, plain: bool) -> Any:
+    """The end of a prefix with its trigger token marked, in at most `room` cells."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    # Brackets too: where there is no colour, something must still say which token it is.
+    marked = Text("[", style="dim").append_text(_short(token, max(4, room // 2), "" if plain else _MARK))
+    marked.append("]", style="dim")
+    left = room - cell_len(marked.plain)
+    # Cut before marking what is invisible: only what is shown is looked at, however long the prefix.
+    text = visible(prefix[-4 * max(left, 1) :].replace("\n", " "), prose=True)
+    cut = len(prefix) > 4 * left
+    while cell_len(text) > left - cut:
+        text, cut = text[1:], True
+    return Text("…" if cut else "", style="dim").append(text, style="").append_text(marked)
+
+
+def _short(token: str, cells: int, style: str = "") -> Any:
+    shown = visible_rich(token, style=style)
+    shown.truncate(cells, overflow="ellipsis")
+    return shown
+
+
+def in_words(cost: Any, model: str) -> str:
+    """An estimate as one line."""
+    about = "" if cost.is_exact else "about "
+    took = duration(cost.seconds)
+    if cost.seconds_busy > 1.3 * cost.seconds:
+        took += f" ({duration(cost.seconds_busy)} if the machine stays as busy as now)"
+    return (
+        f"{visible(model, prose=True)}: {cost.keys:,} keys over {about}{cost.tokens:,} tokens; "
+        f"about {took}, {size(cost.bytes)} on disk, {size(cost.memory)} of lists in memory"
+    )
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a complete index stands in a folder, sound or not."""
+    import unembed
+    from unembed.errors import IndexFault
+
+    try:
+        return unembed.Index.open(folder, partial=True).manifest.state == "complete"
+    except IndexFault:
+        return False
+
+
+def deliver_status(index: Any, as_json: bool) -> None:
+    """What an index is of and how far it has come."""
+    state = index.status()
+    deliver({"schema": "unembed.index.status/1", **state}, as_json, lambda: print("\n".join(status_lines(state))))
+
+
+def status_lines(state: dict[str, Any]) -> list[str]:
+    """A status for people."""
+    facts, provenance = state["facts"], state["provenance"]
+    counts = [f"{facts[name]:,} {name}" for name in ("tokens", "segments", "documents") if name in facts]
+    parts = [f"{name} {size(number)}" for name, number in state["parts"].items()]
+    lines = [
+        f"{state['state']}: {visible(state['path'], prose=True)}",
+        f"model   {visible(provenance['model'], prose=True)}, {provenance['dtype']}, weights {state['weights'][:12]}",
+        f"corpus  {visible(str(provenance['notes'].get('corpus_name')), prose=True)} {provenance['corpus']}",
+        f"keys    {state['keys']:,} in {state['layers']} layers, top {state['settings']['top']} triggers, "
+        f"{', '.join(state['poles']) or 'none yet'}",
+        f"disk    {size(state['bytes'])}: {', '.join(parts)}",
+    ]
+    if fast := provenance["notes"].get("fast"):
+        change = provenance["notes"]["largest_change"]
+        lines.insert(2, f"        swept fast ({fast}): coefficients changed by at most {change:.2g} of the largest")
+    if counts:
+        lines.insert(-2, f"        {', '.join(counts)}")
+    if state["labels"]:
+        lines.append(f"labels  {state['labels']:,}")
+    return lines
+
+
+def verify_lines(index: Any, found: Any) -> list[str]:
+    """Damaged files, or that there are none."""
+    rows = list(found.rows())
+    damaged = [f"{row['file']}: {row['fault']}" for row in rows if row["fault"] is not None]
+    if damaged:
+        return [*damaged, f"{len(damaged)} of {len(rows)} files damaged; the same build repairs them"]
+    unfinished = "" if index.manifest.state == "complete" else "; the build is not finished"
+    return [f"{len(rows)} files, all sound{unfinished}"]
+
+
+def duration(seconds: int | float) -> str:
+    """Seconds in words."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: int | float) -> str:
+    """Bytes in words, thousands of thousands."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+class Report:
+    """One line on stderr that follows a build, on a terminal; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        """Begin; nothing is shown before the first part reports."""
+        self._shown = sys.stderr.isatty()
+        self._last, self._part, self._began = 0.0, "", 0.0
+
+    def __call__(self, part: str, done: int, total: int | None) -> None:
+        """Show what is being made; at most ten times a second."""
+        now = time.monotonic()
+        if part != self._part:
+            self._part, self._began = part, now
+        if not self._shown or now - self._last < 0.1:
+            return
+        self._last = now
+        spent = now - self._began
+        counted = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+        left = f", {duration(spent / done * (total - done))} left" if total and done and spent > 1 else ""
+        rate = f", {done / spent:,.0f} a second" if done and spent > 1 else ""
+        print(f"\r\x1b[2K{part}: {counted}{rate}{left}", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self._shown and self._part:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""`unembed trace` and its terminal, HTML and file output."""

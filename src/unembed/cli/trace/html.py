@@ -1,0 +1,238 @@
+"""A trace as one self-contained page: inline style, no script, no address outside it, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from unembed.cli.bars import Scale, percent, signed
+from unembed.results import visible, visible_html
+from unembed.schemas.trace import AttributionView, Candidate, EventView, LayerView, SubUpdateView, TraceView
+
+_STYLE = """
+:root { color-scheme: light dark; --paper: #fbfaf8; --card: #fff; --ink: #1d2433; --soft: #667085; --line: #e4e2dd;
+  --accent: #0b7a4b; --for: #2f6fde; --against: #c2570c; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171d; --card: #1b1f27; --ink: #e8eaf0; --soft: #98a2b3;
+  --line: #2d333f; --accent: #4cc38a; --for: #6ea8fe; --against: #f29a4b; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 76rem; background: var(--paper); color: var(--ink);
+  font: 15px/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; }
+h1 { font-size: 1.5rem; margin: 0 0 .2rem; } h2 { font-size: 1.05rem; margin: 0 0 .2rem; }
+p.note { color: var(--soft); margin: 0 0 .8rem; max-width: 60rem; }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1.1rem 1.25rem;
+  margin-top: 1.25rem; overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th { color: var(--soft); font-weight: 500; text-align: left; padding: .25rem .6rem; white-space: nowrap;
+  font-size: .85rem; }
+td { padding: .22rem .6rem; white-space: nowrap; border-top: 1px solid var(--line); }
+th.n, td.n { text-align: right; } td.wrap { white-space: normal; min-width: 20rem; }
+tr.new td { border-top: 2px solid var(--line); }
+bdi, .id { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: .92em; }
+.mark { opacity: .45; } .p { color: var(--soft); font-size: .82em; margin: 0 .8em 0 .3em; }
+.target bdi { color: var(--accent); font-weight: 650; }
+.strip { display: flex; flex-wrap: wrap; gap: .3rem; margin: 1rem 0 .6rem; }
+.strip span.token { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .15rem .5rem; }
+.strip span.here { border-color: var(--accent); box-shadow: 0 0 0 1px var(--accent); }
+.strip sub { color: var(--soft); font-size: .7em; margin-left: .35em; }
+.answer { font-size: 1.1rem; }
+.grid td { border: 1px solid var(--card); padding: .3rem .5rem; font-size: .92em; }
+.grid td { background: color-mix(in srgb, var(--accent) calc(var(--share) * 62%), transparent); }
+.grid th.layer { position: sticky; left: 0; background: var(--card); }
+.grid .here { box-shadow: inset 2px 0 var(--accent), inset -2px 0 var(--accent); }
+.bar { display: inline-grid; grid-template-columns: 1fr 1fr; width: 11rem; height: .8em; vertical-align: -.05em; }
+.bar.one { grid-template-columns: 1fr; border-left: 1px solid var(--soft); }
+.bar.wide { width: min(34rem, 50vw); }
+.bar i { height: 100%; display: block; border-radius: 2px; }
+.bar .l { border-right: 1px solid var(--soft); } .bar .l i { margin-left: auto; background: var(--against); }
+.bar .r i { background: var(--for); }
+.event { margin: .15rem 0; } .saturation { color: var(--accent); } .elimination { color: var(--against); }
+.proof { color: var(--soft); margin: .8rem 0 0; } footer { color: var(--soft); font-size: .85rem; margin-top: 1.5rem; }
+"""
+_SIGNS = {"saturation": "◆", "elimination": "✕"}
+
+
+def page(view: TraceView, provenance_line: str) -> str:
+    """The whole page as text."""
+    title = f"{visible(view.prompt, prose=True)} · {view.model}"
+    body = "".join(
+        [
+            _header(view),
+            _grid(view),
+            _layers(view),
+            _sub_updates(view),
+            *(_attribution(attribution) for attribution in view.attributions),
+            f"<footer>{visible_html(provenance_line, prose=True)}</footer>",
+        ]
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>{body}</body></html>\n"
+    )
+
+
+def _header(view: TraceView) -> str:
+    strip = "".join(
+        f'<span class="token{" here" if token.position == view.position else ""}">{visible_html(token.token)}'
+        f"<sub>{token.position}</sub></span>"
+        for token in view.tokens
+    )
+    edited = ""
+    if view.without_edits is not None:
+        edited = (
+            f'<p class="note">Edited: {escape(", ".join(view.edits))}. Without: '
+            f"{_candidates(view.without_edits, None)}</p>"
+        )
+    return (
+        f"<h1>{escape(view.model)}</h1><p class='note'>{escape(view.sizes)}</p><div class='strip'>{strip}</div>"
+        f'<p class="answer">→ {_candidates(view.prediction, view.target.id)}</p>{edited}{_findings(view)}'
+    )
+
+
+def _findings(view: TraceView) -> str:
+    rows = "".join(f'<li title="{escape(one.definition)}">{escape(one.sentence)}</li>' for one in view.findings)
+    return f"<ol>{rows}</ol>" if rows else ""
+
+
+def _candidates(candidates: Sequence[Candidate], target: int | None) -> str:
+    return "".join(
+        f"<span{' class=target' if candidate.id == target else ''}>{visible_html(candidate.token)}</span>"
+        f'<span class="p">{percent(candidate.probability)}</span>'
+        for candidate in candidates
+    )
+
+
+def _grid(view: TraceView) -> str:
+    if view.grid is None:
+        return ""
+    head = "".join(f"<th>{visible_html(token.token)}</th>" for token in view.tokens)
+    rows = "".join(
+        f'<tr><th class="layer n">{layer}</th>'
+        + "".join(_grid_cell(view, i, cell) for i, cell in enumerate(cells))
+        + "</tr>"
+        for layer, cells in zip(view.grid.layers, view.grid.rows, strict=True)
+    )
+    return (
+        "<section><h2>Every layer, every position</h2>"
+        f"<p class='note'>The first token read at {escape(view.grid.point)}; the stronger the colour, the more "
+        "probable. Hover for the rest.</p>"
+        f"<table class='grid'><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></section>"
+    )
+
+
+def _grid_cell(view: TraceView, position: int, cell: Sequence[Candidate]) -> str:
+    first = cell[0]
+    classes = ("target " if first.id == view.target.id else "") + ("here" if position == view.position else "")
+    hover = "\n".join(f"{visible(candidate.token)}  {percent(candidate.probability)}" for candidate in cell)
+    return (
+        f'<td class="{classes}" style="--share:{first.probability:.3f}" title="{escape(hover)}">'
+        f"{visible_html(first.token)}</td>"
+    )
+
+
+def _layers(view: TraceView) -> str:
+    rows = "".join(_layer_row(layer, view.target.id) for layer in view.layers)
+    events = "".join(_event(event, view.target.id) for layer in view.layers for event in layer.events)
+    target = f'<span class="target">{visible_html(view.target.token)}</span>'
+    hidden = " Tokens the model never learned are left out." if view.hide_unlearned else ""
+    return (
+        f"<section><h2>Layers at {view.position} {visible_html(view.tokens[view.position].token)}</h2>"
+        f"<p class='note'>Read in the basis “{escape(view.basis)}”.{hidden}</p>"
+        "<table><thead><tr><th class='n'>layer</th><th>before</th><th>after attention</th><th>after FFN</th>"
+        f"<th class='n'>place of {target}</th></tr></thead><tbody>{rows}</tbody></table>{events}</section>"
+    )
+
+
+def _layer_row(layer: LayerView, target: int) -> str:
+    middle = "" if layer.middle is None else _candidates(layer.middle, target)
+    ranks = [layer.rank_before, layer.rank_middle, layer.rank_after]
+    shown = " → ".join(f"{rank + 1:,}" for rank in ranks if rank is not None)
+    return (
+        f"<tr><td class='n'>{layer.layer}</td><td>{_candidates(layer.before[:1], target)}</td>"
+        f"<td>{middle}</td><td>{_candidates(layer.after, target)}</td><td class='n'>{shown}</td></tr>"
+    )
+
+
+def _event(event: EventView, target: int) -> str:
+    token = f"<span{' class=target' if event.id == target else ''}>{visible_html(event.token)}</span>"
+    return (
+        f'<p class="event"><span class="{event.kind}">{_SIGNS[event.kind]} {event.kind}</span>, {escape(event.place)}: '
+        f"{token} {escape(event.happened)}</p>"
+    )
+
+
+def _sub_updates(view: TraceView) -> str:
+    updates = [update for layer in view.layers for update in layer.sub_updates]
+    if not updates:
+        return ""
+    scale = Scale.of([update.signed_share for update in updates], 100)
+    has_triggers = any(update.trigger for update in updates)
+    column = "<th>its key fires most on</th>" if has_triggers else ""
+    rows = "".join(
+        _sub_update(update, scale, i == 0, has_triggers)
+        for layer in view.layers
+        for i, update in enumerate(layer.sub_updates)
+    )
+    return (
+        "<section><h2>Dominant sub-updates</h2><p class='note'>Memories by |m|·‖v‖. The bar is the memory's share of "
+        "its layer's update and points left when m is negative; then the value's lowest tokens are what it pushes "
+        "toward.</p>"
+        "<table><thead><tr><th>memory</th><th class='n'>m</th><th></th><th class='n'>share</th>"
+        f"<th class='n'><span class='target'>{visible_html(view.target.token)}</span></th><th>pushes toward</th>"
+        f"{column}</tr></thead><tbody>{rows}</tbody></table></section>"
+    )
+
+
+def _sub_update(update: SubUpdateView, scale: Scale, is_first: bool, has_triggers: bool) -> str:
+    tokens = " ".join(visible_html(token) for token in update.promoted)
+    score = "" if update.score is None else signed(update.score)
+    return (
+        f"<tr{' class=new' if is_first else ''}><td class='id'>{update.layer}.{update.index}</td>"
+        f"<td class='n'>{signed(update.coefficient)}</td><td>{_bar(update.signed_share, scale)}</td>"
+        f"<td class='n'>{percent(update.share)}</td><td class='n'>{score}</td><td class='wrap'>{tokens}</td>"
+        f"{_trigger(update) if has_triggers else ''}</tr>"
+    )
+
+
+def _trigger(update: SubUpdateView) -> str:
+    found = update.trigger
+    if found is None:
+        return "<td></td>"
+    following = "" if found.next_token is None else f" <small>{visible_html(found.next_token)}</small>"
+    prefix = visible_html(found.prefix, prose=True)
+    return f"<td class='wrap'>{prefix} <mark>{visible_html(found.token)}</mark>{following}</td>"
+
+
+def _bar(value: float, scale: Scale, wide: str = "") -> str:
+    width = 0.0 if scale.largest <= 0 else 100 * min(1.0, abs(value) / scale.largest)
+    left, right = (width, 0.0) if value < 0 else (0.0, width)
+    negative = f'<span class="l"><i style="width:{left:.1f}%"></i></span>' if scale.is_signed else ""
+    sides = "" if scale.is_signed else " one"
+    return (
+        f'<span class="bar{wide}{sides}" aria-hidden="true">{negative}'
+        f'<span class="r"><i style="width:{right:.1f}%"></i></span></span>'
+    )
+
+
+def _attribution(attribution: AttributionView) -> str:
+    scale = Scale.of([row.contribution for row in attribution.rows], 100)
+    contributions = [
+        (visible_html(row.label, prose=True), row.contribution, _bar(row.contribution, scale, " wide"))
+        for row in attribution.rows
+    ]
+    if attribution.others:
+        # Their sum may be far longer than any bar, so it has none.
+        contributions.append((f"{attribution.others:,} others together", attribution.others_contribution, ""))
+    rows = "".join(
+        f"<tr><td>{label}</td><td class='n'>{signed(contribution)}</td><td>{bar}</td></tr>"
+        for label, contribution, bar in contributions
+    )
+    against = "" if attribution.against is None else f" rather than {visible_html(attribution.against)}"
+    what = "difference of logits" if attribution.against is not None else "logit"
+    return (
+        f"<section><h2>Why <span class='target'>{visible_html(attribution.token)}</span>{against}</h2>"
+        f"<p class='note'>The {what}, {signed(attribution.logit)}, as the sum of what each "
+        f"{escape(attribution.by)} gave.</p><table><tbody>{rows}</tbody></table>"
+        f"<p class='proof'>Sum of contributions {signed(attribution.total)}, {what} "
+        f"{signed(attribution.logit)}, relative error {attribution.error:.0e}.</p></section>"
+    )

@@ -1,0 +1,129 @@
+"""Concepts in lists of top tokens: the classes that hold more of a list than chance explains.
+
+A list of n tokens out of a vocabulary of V holds k tokens of a class of size K with the hypergeometric probability; a
+concept is a class with at least four of the list's tokens (Geva et al. 2022, appendix A.2) whose tail probability,
+times the number of classes that could have been named, is below `MOST_EXPECTED`: that bounds how many concepts a list
+of tokens drawn at random holds on average. Classes lie inside each other, so the bound is loose. Of classes that name
+nearly the same tokens, the least probable one is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.concepts.token_classes import COUNTED, FEWEST, Classes
+
+MOST_EXPECTED = 1.0
+"""Bound on the concepts that one list of random tokens holds; for 1.0, lists from wren's vocabulary hold 0.02."""
+SAME = 0.6
+"""Share of tokens (of the two sets' union) from which on two classes name the same concept."""
+
+
+@dataclass(frozen=True)
+class Concept:
+    """A class that some of the tokens share."""
+
+    name: str
+    kind: str
+    """semantic, syntactic, names, stopwords, form or embedding; see `unembed.concepts.token_classes`."""
+    members: tuple[int, ...]
+    """Ids of the tokens that share it, in the order of the list."""
+    score: float
+    """-log10 of how many such classes chance would give in one list."""
+    evidence: str
+    class_size: int
+    """Tokens of the whole vocabulary in the class."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether it makes its tokens part of a concept as the papers count (stop words are counted apart)."""
+        return self.kind in COUNTED
+
+
+def find_concepts(
+    classes: Classes, ids: Int[Tensor, "list n"] | Int[np.ndarray, "list n"], *, most_expected: float = MOST_EXPECTED
+) -> list[list[Concept]]:
+    """The concepts of each list of tokens, most certain first.
+
+    Args:
+        classes: the classes of the model's vocabulary.
+        ids: token ids, one list a row; the papers use the top 30 of a value vector.
+        most_expected: how many concepts chance may give in each list.
+    """
+    rows = torch.as_tensor(ids).cpu().numpy()
+    return [_in_list(classes, row, most_expected) for row in rows]
+
+
+def _in_list(classes: Classes, ids: Int[np.ndarray, " n"], most_expected: float) -> list[Concept]:
+    pieces = [classes.of(int(token)) for token in ids]
+    found = np.concatenate(pieces)
+    where = np.repeat(np.arange(len(ids)), [len(piece) for piece in pieces])
+    numbers, counts = np.unique(found, return_counts=True)
+    enough = counts >= FEWEST
+    numbers, counts = numbers[enough], counts[enough]
+    if not len(numbers):
+        return []
+    n_named = len(classes.names)
+    tails = np.array(
+        [
+            log10_tail(len(classes.tokens), int(classes.sizes[c]), len(ids), int(k))
+            for c, k in zip(numbers, counts, strict=True)
+        ]
+    )
+    scores = -(tails + np.log10(n_named))
+    chosen: list[tuple[set[int], Concept]] = []
+    for at in np.argsort(-scores, kind="stable"):
+        if scores[at] < -np.log10(most_expected):
+            break
+        number = int(numbers[at])
+        places = where[found == number]
+        members = set(places.tolist())
+        kind = classes.kinds[number]
+        if any(_same(members, other) and (concept.counted or kind not in COUNTED) for other, concept in chosen):
+            continue
+        tokens = tuple(int(ids[p]) for p in sorted(members))
+        concept = Concept(
+            classes.names[number],
+            kind,
+            tokens,
+            float(scores[at]),
+            classes.evidence[number],
+            int(classes.sizes[number]),
+        )
+        chosen.append((members, concept))
+    return [concept for _, concept in chosen]
+
+
+def _same(a: set[int], b: set[int]) -> bool:
+    return len(a & b) > SAME * len(a | b)
+
+
+@cache
+def log10_tail(population: int, marked: int, drawn: int, at_least: int) -> float:
+    """log10 of the probability that a draw without replacement holds at least so many marked ones."""
+    k = np.arange(at_least, min(marked, drawn) + 1)
+    if not len(k):
+        return -np.inf
+    logs = _log_choose(marked, k) + _log_choose(population - marked, drawn - k) - _log_choose(population, drawn)
+    top = logs.max()
+    return float((top + np.log(np.exp(logs - top).sum())) / np.log(10))
+
+
+def _log_choose(n: int, k: int | Int[np.ndarray, " m"]) -> Float[np.ndarray, "*m"]:
+    size = torch.as_tensor(np.asarray(k, dtype=np.float64))
+    n_ = torch.tensor(float(n), dtype=torch.float64)
+    out = torch.lgamma(n_ + 1) - torch.lgamma(size + 1) - torch.lgamma((n_ - size).clamp_min(0) + 1)
+    return torch.where((size <= n_) & (size >= 0), out, -torch.inf).numpy()
+
+
+def coverage(
+    concepts: list[list[Concept]], n_tokens: int, kinds: tuple[str, ...] = COUNTED
+) -> Float[np.ndarray, " list"]:
+    """The share of each list's tokens that belong to at least one concept of these kinds."""
+    return np.array([len({t for c in row if c.kind in kinds for t in c.members}) / n_tokens for row in concepts])

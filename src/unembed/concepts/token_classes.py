@@ -1,0 +1,204 @@
+"""Every class that tokens of a vocabulary can share, with the evidence it rests on: what concepts are looked for among.
+
+A class belongs to one kind:
+
+- semantic: a WordNet class of meaning, forms of one word, numbers;
+- syntactic: part of speech, inflection, derivation, closed classes of words;
+- names: named things of WordNet by what they are, given names;
+- stopwords: words of little meaning, and punctuation; the papers count them apart;
+- form: pieces of words, capitals; not counted, because a person reading the tokens would call them noise;
+- embedding: neighbours in the model's own embedding; not counted, because that is the space the tokens were read in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+from jaxtyping import Int
+
+from unembed.concepts.token_cleaning import CleanToken, clean
+from unembed.concepts.word_lists import CLOSED, GIVEN_NAMES, PREFIXES, STOP_WORDS, SUFFIXES
+from unembed.concepts.wordnet import LEXICOGRAPHERS, wordnet
+
+KINDS = ("semantic", "syntactic", "names", "stopwords", "form", "embedding")
+COUNTED = ("semantic", "syntactic", "names")
+"""Kinds that make a token part of a concept, as the papers count."""
+FEWEST = 4
+"""Tokens that make a pattern (Geva et al. 2022, appendix A.2)."""
+LEAST_INFORMATION = 3.5
+"""Bits of information below which a WordNet class says too little: a tenth of all words lie under it."""
+_RARE_SENSE = 0.1
+_YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """All classes with at least `FEWEST` tokens of a vocabulary, and which token is in which."""
+
+    tokens: tuple[CleanToken, ...]
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    evidence: tuple[str, ...]
+    """Where the class comes from: "WordNet person.n.1", "ending -ly", "embedding"."""
+    sizes: Int[np.ndarray, " class"]
+    """Tokens of the vocabulary in each class."""
+    starts: Int[np.ndarray, " token_and_one"]
+    classes: Int[np.ndarray, " pair"]
+    """The classes of token t are `classes[starts[t]:starts[t + 1]]`."""
+
+    def of(self, token: int) -> Int[np.ndarray, " class"]:
+        """The classes a token is in."""
+        return self.classes[self.starts[token] : self.starts[token + 1]]
+
+    @classmethod
+    def build(cls, tokens: Sequence[str], neighbours: Sequence[int] | None = None) -> Classes:
+        """The classes of a vocabulary.
+
+        Args:
+            tokens: the text of every token, leading space kept.
+            neighbours: the embedding cluster of every token, if concepts of kind "embedding" are wanted.
+        """
+        cleaned = clean(tokens)
+        found = _Found()
+        for i, token in enumerate(cleaned):
+            for key in _classes_of(token):
+                found.add(key, i)
+        for i, cluster in enumerate([] if neighbours is None else neighbours):
+            found.add((f"neighbours {cluster}", "embedding", "cluster of the embedding"), i)
+        return found.done(tuple(cleaned))
+
+
+@dataclass
+class _Found:
+    members: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
+
+    def add(self, key: tuple[str, str, str], token: int) -> None:
+        self.members.setdefault(key, []).append(token)
+
+    def done(self, tokens: tuple[CleanToken, ...]) -> Classes:
+        kept: Mapping[tuple[str, str, str], list[int]] = {k: m for k, m in self.members.items() if len(m) >= FEWEST}
+        sizes = np.array([len(m) for m in kept.values()], dtype=np.int64)
+        pairs = np.array([(t, c) for c, m in enumerate(kept.values()) for t in m], dtype=np.int64).reshape(-1, 2)
+        pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+        starts = np.searchsorted(pairs[:, 0], np.arange(len(tokens) + 1))
+        names, kinds, evidence = zip(*kept, strict=True) if kept else ((), (), ())
+        return Classes(tokens, names, kinds, evidence, sizes, starts, pairs[:, 1].copy())
+
+
+def _classes_of(token: CleanToken) -> Iterator[tuple[str, str, str]]:
+    if token.kind == "punctuation":
+        yield "punctuation", "stopwords", "characters"
+    elif token.kind == "number":
+        yield "numbers", "semantic", "digits"
+        if _YEAR.fullmatch(token.text):
+            yield "years", "semantic", "digits"
+        if token.text.endswith("s"):
+            yield "decades", "semantic", "digits"
+        if token.text[-2:] in ("st", "nd", "rd", "th"):
+            yield "ordinal numbers", "semantic", "digits"
+    elif token.kind == "piece":
+        yield "pieces inside words", "form", "no space before it"
+    if token.kind in ("word", "piece") and token.capitalised:
+        yield "capitalised", "form", "capital"
+        if token.text.isupper() and len(token.text) > 1:
+            yield "all capitals", "form", "capitals"
+    if token.word is not None:
+        yield from _word_classes(token.word, token.capitalised)
+
+
+@cache
+def _word_classes(word: str, capitalised: bool) -> tuple[tuple[str, str, str], ...]:
+    found: dict[tuple[str, str, str], None] = {}
+    closed = False
+    for name, words in _closed().items():
+        if word in words:
+            found[name, "syntactic", "list of a closed class"] = None
+            # "May" is a month and "Will" a name; WordNet's helium for "He" is noise.
+            closed = closed or not (capitalised and name == "modal verbs")
+    if word in _stop_words():
+        found["stop words", "stopwords", "list of stop words"] = None
+    if capitalised and word in _given_names():
+        found["given names", "names", "list of given names"] = None
+    if closed or len(word) < 2:
+        return tuple(found)
+    for key in _meanings(word, capitalised):
+        found[key] = None
+    for key in _grammar(word):
+        found[key] = None
+    return tuple(found)
+
+
+def _meanings(word: str, capitalised: bool) -> Iterator[tuple[str, str, str]]:
+    """WordNet classes above the word's usual senses."""
+    net = wordnet()
+    senses = net.senses(word)
+    total = sum(int(net.counts[s]) + 1 for s in senses)
+    usual = [s for s in senses if net.counts[s] + 1 >= _RARE_SENSE * total and (capitalised or not net.instance[s])]
+    information = net.information
+    for sense in usual:
+        kind = "names" if net.instance[sense] else "semantic"
+        above = net.ancestors(sense)
+        for synset in above:
+            if synset != sense and net.instance[synset]:
+                continue
+            if information[synset] >= LEAST_INFORMATION and not (net.instance[sense] and synset == sense):
+                name = net.names[synset]
+                yield name.rsplit(".", 2)[0].replace("_", " "), kind, f"WordNet {name}"
+        if not net.instance[sense] and net.files[sense] not in (0, 1, 2, 3):
+            file = LEXICOGRAPHERS[net.files[sense]]
+            yield file, "semantic", f"WordNet lexicographer file {net.files[sense]}"
+    for form in dict.fromkeys(net.base_forms(word).values()):
+        yield f"forms of '{form}'", "semantic", "one base form"
+
+
+def _grammar(word: str) -> Iterator[tuple[str, str, str]]:
+    """Part of speech by the most tagged senses; inflection; derivation."""
+    net = wordnet()
+    forms = net.base_forms(word)
+    if not forms:
+        return
+    weight = {
+        part: sum(int(net.counts[s]) + 1 for s in net.lemmas[form] if net.names[s].rsplit(".", 2)[1] == part)
+        for part, form in forms.items()
+    }
+    inflected = forms.get("v", word) != word and (not word.endswith("s") or weight["v"] >= weight.get("n", 0))
+    part = "v" if inflected else max(weight, key=lambda p: weight[p])
+    yield {"n": "nouns", "v": "verbs", "a": "adjectives", "r": "adverbs"}[part], "syntactic", "part of speech"
+    if inflected:
+        end = "-ing" if word.endswith("ing") else "-s" if word.endswith("s") else "past"
+        name = {"-ing": "verbs in -ing", "-s": "verbs in -s", "past": "past forms of verbs"}[end]
+        yield name, "syntactic", "inflection"
+    elif part == "v":
+        yield "base forms of verbs", "syntactic", "inflection"
+    if forms.get("n", word) != word and word.endswith("s"):
+        yield "plural nouns", "syntactic", "inflection"
+    if forms.get("a", word) != word:
+        yield "comparatives and superlatives", "syntactic", "inflection"
+    for name, end in SUFFIXES.items():
+        if word.endswith(end) and len(word) > 5 and name.startswith(("words", _OF[part])):
+            yield name, "syntactic", "ending"
+    for start in PREFIXES:
+        if word.startswith(start) and len(word) > len(start) + 2 and net.base_forms(word[len(start) :]):
+            yield f"words with {start}-", "syntactic", "beginning"
+
+
+_OF = {"n": "nouns", "v": "verbs", "a": "adjectives", "r": "adverbs"}
+
+
+@cache
+def _closed() -> dict[str, frozenset[str]]:
+    return {name: frozenset(words.split()) for name, words in CLOSED.items()}
+
+
+@cache
+def _stop_words() -> frozenset[str]:
+    return frozenset(STOP_WORDS.split())
+
+
+@cache
+def _given_names() -> frozenset[str]:
+    return frozenset(GIVEN_NAMES.split())

@@ -1,0 +1,212 @@
+"""The concepts of a model's value vectors, or of any vectors of its stream: the top tokens, and the classes they share.
+
+Source: Geva et al. 2022, section 4 (10 random values of each layer, their 30 top tokens in the raw basis).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.concepts.detection import MOST_EXPECTED, Concept, coverage, find_concepts
+from unembed.concepts.token_classes import COUNTED, KINDS, Classes
+from unembed.errors import InvalidInput, pair, seeded, several, whole
+from unembed.lens import read
+from unembed.memories.clustering.value_clusters import cluster
+from unembed.memories.values import values_of
+from unembed.models.decoder import Decoder
+from unembed.models.decoder_guard import opened
+from unembed.results import Provenance, Table
+
+TOP = 30
+"""Tokens of a vector that are looked at (the papers' number)."""
+LARGEST_CLUSTERED = 20_000
+"""Vocabularies up to this size get classes of neighbours in the embedding unless told otherwise."""
+_PER_CLUSTER = 20
+
+_known: WeakKeyDictionary[Decoder, dict[bool, Classes]] = WeakKeyDictionary()
+
+
+def model_classes(lm: Decoder, embedding: bool | None = None) -> Classes:
+    """The classes of a model's vocabulary, made once for each opened model.
+
+    Args:
+        lm: the model.
+        embedding: whether to add clusters of the rows of W_E (average linkage, cosine, one cluster for 20 tokens on
+            average) as classes; when None, for vocabularies up to `LARGEST_CLUSTERED`.
+
+    Raises:
+        InvalidInput: the model has no tokenizer.
+    """
+    wanted = lm.d_vocab <= LARGEST_CLUSTERED if embedding is None else embedding
+    made = _known.setdefault(lm, {})
+    if wanted not in made:
+        tokens = lm.vocabulary.strings(torch.arange(lm.d_vocab))
+        neighbours = None
+        if wanted:
+            neighbours = cluster(lm.weights.W_E.detach().float(), max(1, lm.d_vocab // _PER_CLUSTER)).tolist()
+        made[wanted] = Classes.build(tokens, neighbours)
+    return made[wanted]
+
+
+@dataclass(frozen=True, eq=False)
+class VectorConcepts:
+    """Vectors, their top tokens and the concepts in them."""
+
+    lm: Decoder
+    labels: tuple[str, ...]
+    """What each vector is: `L5.733`, `random 3`."""
+    layers: tuple[int, ...]
+    """The layer of each vector; -1 where it belongs to none."""
+    ids: Int[np.ndarray, "vector k"]
+    concepts: tuple[tuple[Concept, ...], ...]
+    seed: int | None
+    basis: str = "raw"
+
+    def coverage(self, kinds: Sequence[str] = COUNTED) -> Float[np.ndarray, " vector"]:
+        """The share of each vector's top tokens that belong to a concept of these kinds."""
+        return coverage([list(found) for found in self.concepts], self.ids.shape[1], tuple(kinds))
+
+    def number(self, kinds: Sequence[str] = COUNTED) -> Int[np.ndarray, " vector"]:
+        """How many concepts of these kinds each vector has."""
+        return np.array([sum(c.kind in kinds for c in found) for found in self.concepts])
+
+    def table(self) -> Table:
+        """One row for each concept of each vector: kind, score, its tokens, evidence."""
+        columns: dict[str, list] = {name: [] for name in ("vector", "layer", "concept", "kind", "score")}
+        columns |= {"n_tokens": [], "class_size": [], "tokens": [], "evidence": []}
+        for label, layer, found in zip(self.labels, self.layers, self.concepts, strict=True):
+            for c in found:
+                row = (label, layer, c.name, c.kind, c.score, len(c.members), c.class_size)
+                row += (self.lm.token_strings(list(c.members)), c.evidence)
+                for column, value in zip(columns.values(), row, strict=True):
+                    column.append(value)
+        return Table(f"Concepts in the top {self.ids.shape[1]} tokens", columns, self.provenance)
+
+    def by_layer(self) -> Table:
+        """For each layer the mean share of tokens in a concept, in all and by kind, and concepts per vector."""
+        layers = sorted(set(self.layers))
+        at = np.array(self.layers)
+        columns: dict[str, list] = {"layer": layers, "vectors": [int((at == n).sum()) for n in layers]}
+        shown = {"in_a_concept": COUNTED, "with_stopwords": (*COUNTED, "stopwords"), **{k: (k,) for k in KINDS}}
+        for name, kinds in shown.items():
+            share = self.coverage(kinds)
+            columns[name] = [float(share[at == n].mean()) for n in layers]
+        number = self.number()
+        columns["concepts_per_vector"] = [float(number[at == n].mean()) for n in layers]
+        title = f"Share of the top {self.ids.shape[1]} tokens that belong to a concept, by layer"
+        return Table(title, columns, self.provenance)
+
+    @property
+    def provenance(self) -> Provenance:
+        """Model, basis, seed, and what was looked for."""
+        notes = {"top": int(self.ids.shape[1]), "counted": list(COUNTED)}
+        dtype = str(self.lm.dtype)[6:]
+        return Provenance(self.lm.name, self.lm.revision, dtype, basis=self.basis, seed=self.seed, notes=notes)
+
+
+@torch.no_grad()
+def vector_concepts(
+    lm: Decoder,
+    vectors: Float[Tensor, "vector d_model"],
+    labels: Sequence[str] | None = None,
+    layers: Sequence[int] | None = None,
+    *,
+    top: int = TOP,
+    basis: str = "raw",
+    seed: int | None = None,
+    embedding: bool | None = None,
+    most_expected: float = MOST_EXPECTED,
+) -> VectorConcepts:
+    """The concepts of any stream vectors.
+
+    Args:
+        lm: the model.
+        vectors: directions of the stream.
+        labels: a name for each; numbers when None.
+        layers: the layer each belongs to; none when None.
+        top: how many top tokens to look at.
+        basis: "raw", or "final" through the final norm.
+        seed: noted in the provenance if the vectors were drawn.
+        embedding: see `model_classes`.
+        most_expected: see `find_concepts`.
+    """
+    if top < 1:
+        raise InvalidInput(f"the top {top} tokens", why="at least one must be looked at")
+    ids = read(lm, vectors.to(lm.dtype), top, basis=basis).ids.cpu()
+    found = find_concepts(model_classes(lm, embedding), ids, most_expected=most_expected)
+    named = tuple(labels) if labels is not None else tuple(str(i) for i in range(len(ids)))
+    placed = tuple(layers) if layers is not None else (-1,) * len(ids)
+    return VectorConcepts(lm, named, placed, ids.numpy(), tuple(tuple(row) for row in found), seed, basis)
+
+
+def sample_memories(
+    lm: Decoder, per_layer: int, seed: int, layers: Sequence[int] | None = None
+) -> list[tuple[int, int]]:
+    """Memories drawn without replacement, so many from each layer (all where a layer has fewer).
+
+    Raises:
+        InvalidInput: none are asked for.
+        OutOfRange: there is no such layer.
+    """
+    per_layer = whole("per_layer", per_layer)
+    generator = torch.Generator().manual_seed(seeded(seed))
+    chosen = []
+    for n in range(lm.n_layers) if layers is None else layers:
+        layer, _ = lm.memory(n, 0)
+        drawn = torch.randperm(lm.weights.n_memories[layer], generator=generator)[:per_layer]
+        chosen += [(layer, index) for index in sorted(drawn.tolist())]
+    return chosen
+
+
+def value_concepts(
+    lm: Decoder,
+    memories: Sequence[tuple[int, int]] | None = None,
+    *,
+    per_layer: int = 10,
+    layers: Sequence[int] | None = None,
+    seed: int = 0,
+    top: int = TOP,
+    basis: str = "raw",
+    embedding: bool | None = None,
+) -> VectorConcepts:
+    """The concepts of some memories' values; of a random sample of every layer if none are named.
+
+    Args:
+        lm: the model.
+        memories: layer and index of each; drawn when None.
+        per_layer: how many to draw from each layer.
+        layers: from which layers to draw; all when None.
+        seed: of the draw.
+        top: top tokens of each value.
+        basis: "raw" (the papers' E v) or "final".
+        embedding: whether neighbours in the embedding are classes too; see `model_classes`.
+
+    Raises:
+        OutOfRange: there is no such memory.
+        Unsupported: the model has no memories.
+        InvalidInput: the model has no tokenizer.
+    """
+    lm = opened(lm)
+    if memories is None:
+        chosen = sample_memories(lm, per_layer, seed, layers)
+    else:
+        chosen = [lm.memory(*pair("memory", m)) for m in several("memories", memories)]
+    if not chosen:
+        raise InvalidInput("concepts of no memories", instead="Name at least one, or none to have them drawn")
+    return vector_concepts(
+        lm,
+        values_of(lm, chosen),
+        [f"L{n}.{i}" for n, i in chosen],
+        [n for n, _ in chosen],
+        top=top,
+        basis=basis,
+        seed=seed if memories is None else None,
+        embedding=embedding,
+    )

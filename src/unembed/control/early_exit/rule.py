@@ -1,0 +1,243 @@
+"""A fitted exit: a score, a threshold for each layer, the model they belong to; kept in one file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from unembed import __version__
+from unembed.control.early_exit import thresholds as calibration
+from unembed.control.early_exit.baselines import FEATURES, Classifier, Confidence
+from unembed.control.early_exit.conformal import promised_in_generation
+from unembed.control.early_exit.decision_cost import where_it_pays
+from unembed.control.early_exit.examples import Examples, examples
+from unembed.control.early_exit.generation import Generated, generate
+from unembed.control.early_exit.protocols import Score
+from unembed.control.early_exit.sub_updates_rule import SubUpdates
+from unembed.control.steering import provenance
+from unembed.errors import InvalidInput, whole
+from unembed.models.decoder import Decoder
+from unembed.results import Table, write_whole
+
+SCHEMA = "unembed.exit_rule/1"
+
+
+@dataclass(frozen=True, eq=False)
+class ExitRule:
+    """When a token may leave the model; made by `fitting.fit` or `load`."""
+
+    lm: Decoder
+    score: Score
+    thresholds: np.ndarray
+    """One for each layer but the last."""
+    calibrated: str
+    """How the thresholds were set, in words."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Corpus, number of examples, seed, and for a promise its level."""
+
+    @property
+    def method(self) -> str:
+        """Which score."""
+        return self.score.name
+
+    def at(self, threshold: float) -> ExitRule:
+        """The same score with one threshold for all layers: higher is more careful."""
+        flat = np.full(self.lm.n_layers - 1, float(threshold))
+        return replace(self, thresholds=flat, calibrated=f"one threshold, {threshold:g}")
+
+    def promising(self, found: Examples, disagreement: float) -> ExitRule:
+        """The same score with the lowest threshold that promises at most this share of changed tokens.
+
+        Args:
+            found: examples that the score was not fitted to.
+            disagreement: largest expected share of tokens that differ from the full model's.
+
+        Raises:
+            InvalidInput: the share is not between 0 and 1.
+        """
+        threshold = calibration.promised(self.score.scores(found), found.top.numpy(), disagreement)
+        said = f"at most {disagreement:g} disagreement, promised on {len(found)} examples"
+        return replace(self.at(threshold), calibrated=said, facts={**self.facts, "disagreement": disagreement})
+
+    def promising_in_generation(
+        self, prompts: Sequence[str], found: Examples, disagreement: float, *, steps: int = 10, max_new_tokens: int = 40
+    ) -> ExitRule:
+        """The same score with a threshold that holds for text which the exits themselves have written.
+
+        Args:
+            prompts: texts like those to be continued; at least 1 / disagreement of them.
+            found: examples, whose scores give the thresholds to try.
+            disagreement: largest expected share of new tokens that the full model would not have chosen.
+            steps: thresholds to try.
+            max_new_tokens: length of the continuations.
+
+        Raises:
+            InvalidInput: too few prompts to promise anything.
+        """
+        if not 0 < disagreement < 1 or len(prompts) + 1 < 1 / disagreement:
+            raise InvalidInput(
+                f"a disagreement of {disagreement:g} promised on {len(prompts)} prompts",
+                why="a promise needs at least 1 / disagreement of them",
+                instead="Give more prompts, or allow more",
+            )
+        thresholds = calibration.candidates(self.score.scores(found), steps)[1:]
+        threshold = promised_in_generation(
+            self, prompts, disagreement, thresholds.tolist(), max_new_tokens=max_new_tokens
+        )
+        said = f"at most {disagreement:g} disagreement, promised on {len(prompts)} generations"
+        return replace(self.at(threshold), calibrated=said, facts={**self.facts, "disagreement": disagreement})
+
+    def where_it_pays(self, found: Examples, decision: float) -> ExitRule:
+        """The same, asked only after the layers at which leaving is expected to save more than asking costs.
+
+        Args:
+            found: examples that the score was not fitted to.
+            decision: what asking once costs, in blocks, as `decision_cost` measures it.
+
+        Raises:
+            InvalidInput: the cost is negative.
+        """
+        if not decision >= 0:
+            raise InvalidInput(f"a decision that costs {decision:g} blocks", why="it must not be negative")
+        thresholds = where_it_pays(self.score.scores(found), self.thresholds, decision)
+        asked = ", ".join(str(n) for n in np.flatnonzero(thresholds < np.inf)) or "none"
+        return replace(self, thresholds=thresholds, calibrated=f"{self.calibrated}; asked after layers {asked}")
+
+    def exits(self, found: Examples) -> Int[np.ndarray, " example"]:
+        """The layer each example leaves after."""
+        return calibration.exits(self.score.scores(found), self.thresholds)
+
+    def evaluate(self, corpus: Any = None, n: int = 1000, *, seed: int = 1) -> Table:
+        """Accuracy and saved layers on held-out examples, and where they leave.
+
+        Args:
+            corpus: `Examples`, or what `unembed.corpus.open_corpus` takes.
+            n: how many examples to draw from a corpus.
+            seed: of the draw.
+
+        Returns:
+            One row: accuracy (per cent whose top token after the layer left at is the model's own), saved layers over
+            all examples (as released) and over the right ones (as the paper says), the share that leaves at each layer.
+        """
+        found = corpus if isinstance(corpus, Examples) else examples(self.lm, corpus, n, seed=seed)
+        row = measured(found, self.exits(found))
+        columns: dict[str, list[Any]] = {
+            "method": [self.method],
+            "calibrated": [self.calibrated],
+            "examples": [len(found)],
+        }
+        columns |= {name: [value] for name, value in row.items()}
+        notes = {k: v for k, v in self.facts.items() if k != "seed"}
+        title = f"Early exit of {self.lm.name}"
+        return Table(title, columns, provenance(self.lm, corpus=found.corpus, seed=seed, fitted=notes))
+
+    def dial(self, found: Examples, steps: int = 20) -> Table:
+        """From careful to fast: for thresholds from never to always, the disagreement and the layers saved.
+
+        Args:
+            found: examples that the rule was not fitted to.
+            steps: rows, at most.
+        """
+        scores = self.score.scores(found)
+        thresholds = calibration.candidates(scores, whole("steps", steps, 3) - 2)
+        rows = [measured(found, calibration.exits(scores, np.full(scores.shape[1], t))) for t in thresholds]
+        columns = {
+            "threshold": [float(t) for t in thresholds],
+            "disagreement": [100 - row["accuracy"] for row in rows],
+            "saved_layers": [row["saved_layers"] for row in rows],
+            "share_saved": [row["share_saved"] for row in rows],
+        }
+        title = f"{self.method}: from careful to fast"
+        return Table(title, columns, provenance(self.lm, corpus=found.corpus, examples=len(found)))
+
+    def generate(self, prompt: str, **options: Any) -> Generated:
+        """Text that skips layers; see `unembed.control.early_exit.generation.generate`."""
+        return generate(self, prompt, **options)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the rule to one file, which `load` reads for the same model."""
+        import io
+
+        about = {
+            "schema": SCHEMA,
+            "version": __version__,
+            "model": self.lm.name,
+            "fingerprint": fingerprint(self.lm),
+            "kind": _kind(self.method),
+            "calibrated": self.calibrated,
+            "facts": dict(self.facts),
+        }
+        buffer = io.BytesIO()
+        state = {f"state_{name}": array for name, array in self.score.state().items()}
+        np.savez_compressed(buffer, about=np.array(json.dumps(about)), thresholds=self.thresholds, **state)
+        return write_whole(path, buffer.getvalue())
+
+
+def _kind(method: str) -> str:
+    return "sub_updates" if method == "sub_updates" else "classifier" if method in FEATURES else "confidence"
+
+
+_KINDS: dict[str, Callable[[Mapping[str, Any]], Score]] = {
+    "sub_updates": SubUpdates.from_state,
+    "classifier": Classifier.from_state,
+    "confidence": Confidence.from_state,
+}
+
+
+def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
+    """The rule that `ExitRule.save` wrote.
+
+    Raises:
+        InvalidInput: the file cannot be read, or the rule was fitted on another model.
+    """
+    try:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            about = json.loads(str(stored["about"]))
+            thresholds = stored["thresholds"]
+            state = {name[6:]: stored[name] for name in stored.files if name.startswith("state_")}
+        if about["schema"] != SCHEMA:
+            raise ValueError(f"schema {about['schema']}")
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        # NumPy's own words for a file that is no archive recommend to run the pickle in it.
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no saved rule, or damaged"
+        raise InvalidInput(f"cannot read an exit rule from {path}", why=why, instead="Fit one and save it") from error
+    if about["fingerprint"] != fingerprint(lm):
+        raise InvalidInput(
+            f"the exit rule in {path}",
+            why=f"it was fitted on {about['model']}, whose weights are not those of {lm.name}",
+            instead="Fit it on this model",
+        )
+    return ExitRule(lm, _KINDS[about["kind"]](state), thresholds, about["calibrated"], about["facts"])
+
+
+def fingerprint(lm: Decoder) -> str:
+    """Of the sizes and of a part of the weights of every layer."""
+    digest = hashlib.sha256(f"{lm.n_layers} {lm.d_model} {lm.d_mlp} {lm.d_vocab}".encode())
+    for matrix in chain([lm.weights.W_U.T], lm.weights.W_out):  # one at a time: each is a copy where it is offloaded
+        digest.update(matrix[::97].detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def measured(found: Examples, layer: np.ndarray) -> dict[str, Any]:
+    """Accuracy and saved layers of examples that leave after these layers."""
+    last = found.n_layers - 1
+    right = calibration.agrees(found.top.numpy(), layer)
+    saved = last - layer
+    return {
+        "accuracy": 100 * float(right.mean()),
+        "saved_layers": float(saved.mean()),
+        "saved_layers_of_right": float(saved[right].mean()) if right.any() else 0.0,
+        "share_saved": 100 * float(saved.mean()) / found.n_layers,
+        "left_early": 100 * float((saved > 0).mean()),
+        "exits_by_layer": np.bincount(layer, minlength=found.n_layers).tolist(),
+    }

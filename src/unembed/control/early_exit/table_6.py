@@ -1,0 +1,119 @@
+"""Table 6: every rule over five splits of the same examples, beside what the paper reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from unembed.control.early_exit import thresholds as calibration
+from unembed.control.early_exit.baselines import CONFIDENCES, FEATURES
+from unembed.control.early_exit.examples import Examples
+from unembed.control.early_exit.fit import fitted, split
+from unembed.control.early_exit.rule import measured
+from unembed.control.early_exit.sub_updates_rule import SubUpdates, value_clusters
+from unembed.control.steering import provenance
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.results import Table
+
+SEEDS = (38, 39, 40, 41, 42)
+PUBLISHED = {
+    "representation": (94.4, 6.4, 3.0, 0.4),
+    "update": (92.9, 5.4, 3.1, 0.3),
+    "both": (94.4, 6.4, 3.0, 0.4),
+    "sub_updates": (94.1, 1.4, 3.2, 0.3),
+}
+"""Table 6 of the paper (WikiLM, 16 layers): accuracy and saved layers, mean and standard deviation."""
+
+
+def table_6(
+    lm: Decoder,
+    found: Examples,
+    *,
+    seeds: Sequence[int] = SEEDS,
+    methods: Sequence[str] = ("sub_updates", "sub_updates, set", *FEATURES, *CONFIDENCES, "oracle", "last layer"),
+    clusters: int = 200,
+    level: float = 0.05,
+    progress: Callable[[int, int], None] | None = None,
+    **sweep: Any,
+) -> Table:
+    """Accuracy and saved layers of every rule, mean and population standard deviation over the seeds.
+
+    Each seed splits the examples 80/10/10: training, thresholds (classifiers: precision 0.75 by layer, as released;
+    confidence: a promise of `level`; sub-updates: none needed, and its training part is 80 rather than 90 per cent so
+    that all rules see the same), test. "oracle" leaves at the saturation layer.
+
+    Args:
+        lm: the model.
+        found: what `examples` returned.
+        seeds: of the splits.
+        methods: rows.
+        clusters: of the values, for the sub-updates rule.
+        level: promised disagreement of the confidence rules.
+        progress: called with fits done and fits in all.
+        sweep: `sweep`, `penalties`, `folds` of the classifiers.
+
+    Raises:
+        InvalidInput: fewer than 20 examples.
+
+    Source: Geva et al. 2022, Table 6.
+    """
+    if len(found) < 20:
+        raise InvalidInput(
+            f"{len(found)} examples", why="too few to train, set thresholds and test", instead="Give more"
+        )
+    labels = value_clusters(lm, clusters) if any(m.startswith("sub_updates") for m in methods) else None
+    rows: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
+    done = 0
+    for seed in seeds:
+        train, held, test = split(found, seed, (0.8, 0.1, 0.1))
+        for method in methods:
+            rows[method].append(measured(test, _exits(lm, method, labels, train, held, test, level, sweep)))
+            done += 1
+            if progress is not None:
+                progress(done, len(seeds) * len(methods))
+    columns: dict[str, list[Any]] = {"method": list(methods)}
+    for name in ("accuracy", "saved_layers", "saved_layers_of_right"):
+        columns[name] = [float(np.mean([r[name] for r in rows[m]])) for m in methods]
+        columns[f"{name}_std"] = [float(np.std([r[name] for r in rows[m]])) for m in methods]
+    for at, name in enumerate(("accuracy", "accuracy_std", "saved_layers", "saved_layers_std")):
+        columns[f"published_{name}"] = [PUBLISHED[m][at] if m in PUBLISHED else None for m in methods]
+    notes = {"examples": len(found), "seeds": list(seeds), "clusters": clusters, "level": level, **_plain(sweep)}
+    return Table(
+        f"Early exit of {lm.name}, {lm.n_layers} layers", columns, provenance(lm, corpus=found.corpus, **notes)
+    )
+
+
+def _plain(sweep: dict[str, Any]) -> dict[str, Any]:
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in sweep.items()}
+
+
+def _exits(
+    lm: Decoder,
+    method: str,
+    labels: np.ndarray | None,
+    train: Examples,
+    held: Examples,
+    test: Examples,
+    level: float,
+    sweep: dict[str, Any],
+) -> np.ndarray:
+    """The layer each test example leaves after."""
+    n = lm.n_layers - 1
+    if method == "oracle":
+        return test.saturation.numpy()
+    if method == "last layer":
+        return np.full(len(test), n)
+    if method.startswith("sub_updates"):
+        assert labels is not None
+        similarity = "set" if method.endswith("set") else "ordered"
+        rule = SubUpdates(labels, train.dominant.numpy(), train.saturation.numpy(), similarity)
+        return calibration.exits(rule.scores(test), np.zeros(n))
+    score = fitted(lm, train, method, sweep if method in FEATURES else {})
+    if method in FEATURES:
+        thresholds = calibration.by_precision(score.scores(held), held.saturation.numpy())
+    else:
+        thresholds = np.full(n, calibration.promised(score.scores(held), held.top.numpy(), level))
+    return calibration.exits(score.scores(test), thresholds)

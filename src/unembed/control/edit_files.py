@@ -1,0 +1,63 @@
+"""Edits as a small file that a person can read and change."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from unembed import __version__
+from unembed.errors import InvalidInput
+from unembed.results import write_whole
+from unembed.stream.interventions import Edit
+
+SCHEMA = "unembed.edits/1"
+
+
+def save_edits(edits: Sequence[Edit], path: str | os.PathLike[str], *, model: str | None = None) -> Path:
+    """The path of a JSON file that `load_edits` reads: one line for each edit.
+
+    Args:
+        edits: the edits, in the order in which they are made.
+        path: where to write.
+        model: the model they were chosen for; `load_edits` refuses another one when asked about it.
+
+    Raises:
+        InvalidInput: the file cannot stand there.
+    """
+    head = json.dumps({"schema": SCHEMA, "version": __version__, "model": model})[:-1]
+    lines = ",\n  ".join(json.dumps(edit.to_dict()) for edit in edits)
+    return write_whole(path, f'{head}, "edits": [\n  {lines}\n]}}\n')
+
+
+def load_edits(path: str | os.PathLike[str], *, model: str | None = None) -> list[Edit]:
+    """The edits of a file that `save_edits` wrote.
+
+    Args:
+        path: the file.
+        model: the model they are for; checked where the file names one.
+
+    Raises:
+        InvalidInput: no such file, not of this form, or made for another model.
+    """
+    try:
+        stored = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot read edits from {path}", why=str(error), instead="Give a saved file") from error
+    if not isinstance(stored, dict) or stored.get("schema") != SCHEMA or not isinstance(stored.get("edits"), list):
+        raise InvalidInput(f"{path} holds no edits", why=f"its schema is not {SCHEMA}", instead="Save them again")
+    made_for = stored.get("model")
+    if model is not None and made_for is not None and made_for != model:
+        raise InvalidInput(
+            f"the edits in {path}",
+            why=f"they were chosen for {made_for}, and memories of {model} mean something else",
+            instead=f"Use --model {made_for}, or choose values of {model}",
+        )
+    edits = []
+    for number, row in enumerate(stored["edits"]):
+        try:
+            edits.append(Edit.from_dict(row))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InvalidInput(f"edit {number} in {path}", why=str(error), instead="Save them again") from error
+    return edits

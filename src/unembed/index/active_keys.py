@@ -1,0 +1,105 @@
+"""Which keys fire most on a new text, measured against their own triggers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from unembed.corpus.segmentation import leading
+from unembed.errors import InvalidInput
+from unembed.index.index_files import Contents, shortened
+from unembed.models.decoder import Decoder
+from unembed.results import Table
+from unembed.stream.run import run
+
+
+def firing_on(held: Contents, lm: Decoder, text: str, top: int, by: str) -> Table:
+    """See `Index.firing_on`."""
+    poles = tuple(held.trigger_lists)
+    found = strongest(lm, text, held.trigger_lists, by=by, top=top, settings=held.manifest.settings)
+    ids = lm.encode(text)[0].tolist()
+    columns: dict[str, Any] = held.memories(found.rows) | {
+        "pole": [poles[i] for i in found.poles],
+        "coefficient": found.coefficient.tolist(),
+        "strength": found.strength.tolist(),
+        "place": found.place.tolist(),
+        "position": found.position.tolist(),
+        "token": [held.strings[ids[p]] for p in found.position],
+        "top_tokens": held.top_tokens(found.rows),
+    }
+    return held.table(f"Keys that fire most on {shortened(text)!r}", columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Firing:
+    """Keys and where in the text they fire most, in the order asked for.
+
+    Attributes:
+        rows: rows of the keys in the index.
+        poles: 0 for positive, 1 for negative coefficients.
+        coefficient: the largest (negative pole: the lowest) on the text.
+        strength: coefficient over that of the key's best trigger.
+        place: how many of the stored triggers are stronger.
+        position: where in the text.
+    """
+
+    rows: Int[np.ndarray, " found"]
+    poles: Int[np.ndarray, " found"]
+    coefficient: Float[np.ndarray, " found"]
+    strength: Float[np.ndarray, " found"]
+    place: Int[np.ndarray, " found"]
+    position: Int[np.ndarray, " found"]
+
+
+def strongest(
+    lm: Decoder,
+    text: str,
+    triggers: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    *,
+    by: str,
+    top: int,
+    settings: Mapping[str, Any],
+) -> Firing:
+    """The keys that fire most on a text; keys without a trigger have no strength, and are left out when that orders.
+
+    The positions that the sweep did not count (special tokens in front, too short prefixes) are not counted here.
+
+    Raises:
+        InvalidInput: the text is empty or too long, or `by` is neither "strength" nor "coefficient".
+    """
+    if by not in ("strength", "coefficient"):
+        raise InvalidInput(f"firing by {by!r}", why="keys are ordered by 'strength' or 'coefficient'")
+    point = "gate" if settings["by"] == "gate" else "coefficients"
+    seen = run(lm, text, (point,), logits=False)
+    n = seen.at(point, 0).shape[1]
+    columns = np.arange(n)
+    counted = columns + 1 - len(leading(lm)) >= settings["min_prefix"]
+    counted &= (columns > 0) | (not settings["skip_first"])
+    if not counted.any():
+        raise InvalidInput(f"the text has {n} tokens", why="the index counts only longer prefixes")
+    kept = torch.from_numpy(columns[counted])
+    parts = []
+    for number, (coefficient, _) in enumerate(triggers.values()):
+        sign = -1.0 if number else 1.0
+        layers = [(seen.at(point, layer)[0].cpu()[kept].float() * sign).max(dim=0) for layer in range(lm.n_layers)]
+        m = torch.cat([found.values for found in layers]).numpy()
+        where = columns[counted][torch.cat([found.indices for found in layers]).numpy()]
+        stored = np.asarray(coefficient) * np.float32(sign)
+        best = stored[:, 0]
+        usable = (best > 0) & (m > 0)
+        strength = np.where(usable, m / np.where(usable, best, 1), 0.0)
+        order = strength if by == "strength" else np.where(m > 0, m, 0.0)
+        rows = np.argsort(-order, kind="stable")[:top]
+        rows = rows[order[rows] > 0]
+        place = (stored[rows] > m[rows, None]).sum(axis=1)
+        parts.append(
+            (order[rows], rows, np.full(len(rows), number), m[rows] * sign, strength[rows], place, where[rows])
+        )
+    order, *rest = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    first = np.argsort(-order, kind="stable")[:top]
+    return Firing(*(column[first] for column in rest))

@@ -1,0 +1,161 @@
+"""The group of alike directions that a memory's value is in, among all values of the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unembed.errors import UnembedError
+from unembed.memories.clustering.dendrogram import Dendrogram
+from unembed.memories.clustering.unit_vectors import unit_rows
+from unembed.memories.clustering.value_clusters import ValueClusters, cluster_values, coherence
+from unembed.memories.values import values_of
+from unembed.results.files import write_whole
+
+SCHEMA = "unembed.cluster/1"
+FILE = "clusters.npz"
+"""In an index's folder: the tree of all values, and the weights that it is of."""
+_TREE = ("children", "heights", "sizes", "memory")
+_COUNTED, _TOP, _SHOWN = 64, 30, 8
+
+
+@dataclass(frozen=True)
+class Near:
+    """A member, and the cosine of its value with the memory's own."""
+
+    layer: int
+    index: int
+    cosine: float
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """A memory's cluster; without a number while the values are not grouped yet."""
+
+    schema: str
+    layer: int
+    index: int
+    values: int
+    """Of the model."""
+    n_clusters: int
+    """The cut: a tenth of the values, as in `unembed clusters`."""
+    linkage: str
+    cluster: int | None
+    size: int
+    """Members, this memory included."""
+    coherence: float | None
+    """The mean cosine of two different members; None for a single one."""
+    by_layer: list[int]
+    shared: list[tuple[str, int]]
+    """Tokens that several members promote among their 30 top ones, and how many of the `counted` do, most first."""
+    counted: int
+    """Members whose tokens were counted: all, or the 64 nearest."""
+    members: list[Near]
+    """The nearest others, at most 8."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+def n_clusters_of(lm: Any) -> int:
+    """How many clusters all values are cut into."""
+    return max(1, lm.n_layers * lm.d_mlp // 10)
+
+
+def stored_clusters(lm: Any, held: Any) -> ValueClusters | None:
+    """The clusters that an index's folder keeps; None where there are none, or of other weights."""
+    path = Path(held.path) / FILE
+    if not path.is_file():
+        return None
+    with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), np.load(path) as stored:
+        if str(stored["weights"]) == held.manifest.weights:
+            children, heights, sizes, memory = (stored[name] for name in _TREE)
+            tree = Dendrogram(len(memory), children, heights, sizes)
+            layers = tuple(range(lm.n_layers))
+            return ValueClusters(lm, layers, tree, memory, tree.cut(n_clusters_of(lm)), "average")
+    return None
+
+
+def made_clusters(lm: Any, held: Any = None, progress: Callable[[int, int], None] | None = None) -> ValueClusters:
+    """All values in clusters, and kept in the index's folder where there is one and one may write.
+
+    Args:
+        lm: the model.
+        held: its index, if it has one.
+        progress: called with steps done and steps in all; what it raises ends the work, and nothing is kept.
+
+    Raises:
+        Unsupported: the model has no memories.
+    """
+    found = cluster_values(lm, n_clusters_of(lm), progress=progress)
+    if held is not None:
+        tree, packed, weights = found.tree, io.BytesIO(), np.array(held.manifest.weights)
+        arrays = {"heights": tree.heights, "sizes": tree.sizes, "memory": found.memory, "weights": weights}
+        np.savez(packed, allow_pickle=False, children=tree.children, **arrays)
+        # A folder that nobody may write to keeps none: the clusters are there all the same.
+        with suppress(OSError, UnembedError):
+            write_whole(Path(held.path) / FILE, packed.getvalue())
+    return found
+
+
+@torch.no_grad()
+def cluster_view(lm: Any, clusters: ValueClusters | None, layer: int, index: int) -> ClusterView:
+    """The cluster of a memory: what its members share, and which lie nearest.
+
+    Args:
+        lm: the model.
+        clusters: of all its values, or None while they are not grouped.
+        layer: the memory's layer.
+        index: the memory.
+
+    Raises:
+        OutOfRange: there is no such memory.
+    """
+    layer, index = lm.memory(layer, index)
+    values, cut = lm.n_layers * lm.d_mlp, n_clusters_of(lm)
+    if clusters is None:
+        return ClusterView(SCHEMA, layer, index, values, cut, "average", None, 0, None, [], [], 0, [])
+    number = clusters.of(layer, index)
+    members = clusters.members(number)
+    units = unit_rows(values_of(lm, members).float())
+    cosines = (units @ units[members.index((layer, index))]).tolist()
+    order = sorted(range(len(members)), key=lambda i: (members[i] != (layer, index), -cosines[i]))
+    counted = [members[i] for i in order[:_COUNTED]]
+    others = [Near(*members[i], cosines[i]) for i in order[1 : _SHOWN + 1]]
+    by_layer = np.bincount([n for n, _ in members], minlength=lm.n_layers).tolist()
+    return ClusterView(
+        SCHEMA,
+        layer,
+        index,
+        values,
+        clusters.n_clusters,
+        clusters.linkage,
+        number,
+        len(members),
+        coherence(units),
+        by_layer,
+        _shared(lm, counted),
+        len(counted),
+        others,
+    )
+
+
+def _shared(lm: Any, members: Iterable[tuple[int, int]]) -> list[tuple[str, int]]:
+    members, found = list(members), Counter[int]()
+    for layer in {n for n, _ in members}:
+        ids, _ = lm.values.top(layer, [i for n, i in members if n == layer], _TOP)
+        for row in ids.tolist():
+            found.update(row)
+    kept = sorted(((token, n) for token, n in found.items() if n > 1), key=lambda pair: (-pair[1], pair[0]))[:12]
+    return list(zip(lm.token_strings([token for token, _ in kept]), (n for _, n in kept), strict=True))

@@ -1,0 +1,182 @@
+"""What an index holds, opened as it is needed: memory maps, the vocabulary, and which row is which memory."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unembed.errors import IndexFault, InvalidInput, NotOneToken, OutOfRange, integer, string
+from unembed.index import tables
+from unembed.index.arrays import map_array
+from unembed.index.build import open_poles
+from unembed.index.manifest import Manifest, check
+from unembed.index.passages import Passages
+from unembed.index.stream_files import open_stream
+from unembed.results import Provenance, Table
+
+_SHOWN_TOKENS = 8
+
+
+class Contents:
+    """The parts of an index. Each is opened when first asked for; a part that is not built yet says so."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        """Keep the folder and what its manifest says."""
+        self.path, self.manifest = path, manifest
+        self._checked: set[str] = set()
+
+    @property
+    def provenance(self) -> Provenance:
+        """Model, corpus and version."""
+        return self.manifest.provenance
+
+    @property
+    def top(self) -> int:
+        """Triggers for each key and pole."""
+        return int(self.manifest.settings["top"])
+
+    def need(self, part: str) -> None:
+        """Check that a part is there and, the first time, that its files are what was written.
+
+        Raises:
+            IndexFault: its build has not come so far, or a file is damaged.
+        """
+        if not self.manifest.has(part):
+            raise IndexFault(
+                f"index {self.path} has no {part} yet",
+                why="its build is not finished",
+                instead="Run the same build again",
+            )
+        if part not in self._checked:
+            for entry in self.manifest.files:
+                if entry.part == part:
+                    check(self.path, entry)
+            self._checked.add(part)
+
+    @cached_property
+    def strings(self) -> list[str]:
+        """The text of every token."""
+        self.need("vocabulary")
+        return tables.read_column(self.path / "tables/vocabulary.parquet", "token")
+
+    @cached_property
+    def _by_string(self) -> dict[str, int]:
+        return {text: i for i, text in reversed(list(enumerate(self.strings)))}
+
+    @cached_property
+    def passages(self) -> Passages:
+        """The corpus."""
+        self.need("tokens")
+        return open_stream(self.path, self.strings)
+
+    @cached_property
+    def trigger_lists(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """For each pole, coefficients and positions, (keys, top)."""
+        self.need("triggers")
+        return open_poles(self.path, self.n_keys, self.top)
+
+    def pole(self, pole: str) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients and positions of one pole.
+
+        Raises:
+            InvalidInput: the index does not hold it.
+        """
+        if string("pole", pole) not in self.trigger_lists:
+            held = " and ".join(self.trigger_lists)
+            raise InvalidInput(f"pole {pole!r}", why=f"this index holds {held} coefficients")
+        return self.trigger_lists[pole]
+
+    @cached_property
+    def readings(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and scores of every value's top tokens, (keys, k)."""
+        self.need("values")
+        return (
+            map_array(self.path, "values/token.npy", shape=(self.n_keys, None), dtype=np.int32),
+            map_array(self.path, "values/score.npy", shape=(self.n_keys, None), dtype=np.float32),
+        )
+
+    @cached_property
+    def _by_token(self) -> tuple[np.ndarray, np.ndarray]:
+        n = self.readings[0].size
+        return (
+            map_array(self.path, "values/by_token/entry.npy", shape=(n,), dtype=(np.int32, np.int64)),
+            map_array(self.path, "values/by_token/start.npy", shape=(None,), dtype=np.int64),
+        )
+
+    def entries_of(self, token: int) -> np.ndarray:
+        """Where a token stands among all readings (row * k + rank), best score first."""
+        entry, start = self._by_token
+        return np.asarray(entry[int(start[token]) : int(start[token + 1])])
+
+    @cached_property
+    def bounds(self) -> np.ndarray:
+        """The first row of each layer, and the number of rows."""
+        return np.concatenate([[0], np.cumsum(self.manifest.layers)])
+
+    @property
+    def n_keys(self) -> int:
+        """Keys of all layers."""
+        return int(self.bounds[-1])
+
+    def memory(self, layer: int, index: int) -> tuple[int, int]:
+        """A layer and index, checked; negative ones count from the end.
+
+        Raises:
+            OutOfRange: there is no such layer or memory.
+        """
+        layers = self.manifest.layers
+        layer, index = integer("layer", layer), integer("memory", index)
+        for what, number, n in (("layer", layer, len(layers)), (f"memory in layer {layer}:", index, None)):
+            n = layers[layer] if n is None else n
+            if not -n <= number < n:
+                raise OutOfRange(f"{what} {number}", why=f"{self.provenance.model} has {n}, counted 0 to {n - 1}")
+        return layer % len(layers), index % layers[layer]
+
+    def row(self, layer: int, index: int) -> int:
+        """The row of a memory in every array.
+
+        Raises:
+            OutOfRange: there is no such layer or memory.
+        """
+        layer, index = self.memory(layer, index)
+        return int(self.bounds[layer]) + index
+
+    def memories(self, rows: np.ndarray) -> dict[str, list[int]]:
+        """Layer and index of rows, as columns."""
+        layer = np.searchsorted(self.bounds, rows, side="right") - 1
+        return {"layer": layer.tolist(), "index": (rows - self.bounds[layer]).tolist()}
+
+    def token_id(self, token: str | int) -> int:
+        """The id of a token given by its text or id.
+
+        Raises:
+            NotOneToken: the text is no token.
+            OutOfRange: the id is not in the vocabulary.
+        """
+        if not isinstance(token, str):
+            token = integer("token", token)
+            if not 0 <= token < len(self.strings):
+                raise OutOfRange(f"token {token}", why=f"the vocabulary is 0 to {len(self.strings) - 1}")
+            return token
+        if token not in self._by_string:
+            spaced = f" {token}"
+            hint = f"Try {spaced!r} with its leading space" if spaced in self._by_string else ""
+            model = self.provenance.model
+            raise NotOneToken(f"{token!r} is not one token", why=f"the vocabulary of {model} has none so", instead=hint)
+        return self._by_string[token]
+
+    def top_tokens(self, rows: np.ndarray) -> list[list[str]]:
+        """The eight tokens that each row's value promotes most."""
+        return [[self.strings[i] for i in ids] for ids in self.readings[0][rows, :_SHOWN_TOKENS].tolist()]
+
+    def table(self, title: str, columns: Any) -> Table:
+        """A result of this index."""
+        return Table(title, columns, self.provenance)
+
+
+def shortened(text: str) -> str:
+    """A text short enough for a title."""
+    return text if len(text) <= 40 else text[:39] + "…"

@@ -1,0 +1,307 @@
+"""A logit as the sum of its writers, with the proof.
+
+Every writer's contribution is its dot product with one direction, through the branch norm of its layer and the final
+norm,
+both with the scale they had in the run. What is no vector of the stream has a row of its own: the biases of norms and
+head, and what the soft cap takes away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.errors import InvalidInput, SumNotProved, whole
+from unembed.lens import final_scale, logit_direction
+from unembed.models.decoder import Decoder
+from unembed.results.jupyter import Shown
+from unembed.stream.decomposition import Branch, attention_branch, memory_branch, source_values, tolerance
+from unembed.stream.interventions import Edit
+from unembed.stream.run import Run, Tokens, position_of, run
+
+BY: tuple[str, ...] = ("component", "head", "source", "memory")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One writer's contribution. `index` is a head or a memory, `source` a position; -1 where there is none."""
+
+    label: str
+    layer: int
+    index: int
+    source: int
+    contribution: float
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution(Shown):
+    """The logit of a token, or the difference of two, as a sum. Columns of equal length, one entry a writer."""
+
+    token: int
+    against: int | None
+    position: int
+    by: str
+    kinds: tuple[str, ...]
+    """The words that `kind` numbers."""
+    kind: Int[Tensor, " row"]
+    layer: Int[Tensor, " row"]
+    index: Int[Tensor, " row"]
+    source: Int[Tensor, " row"]
+    contribution: Float[Tensor, " row"]
+    logit: float
+    """What the model itself says."""
+    total: float
+    """What the contributions add up to."""
+    error: float
+    """|total - logit| over the larger of |logit| and the largest contribution."""
+
+    def __len__(self) -> int:
+        """The number of writers."""
+        return self.contribution.shape[0]
+
+    def _row(self, i: int) -> Row:
+        kind, layer, index, source = (
+            self.kinds[int(self.kind[i])],
+            int(self.layer[i]),
+            int(self.index[i]),
+            int(self.source[i]),
+        )
+        label = kind if layer < 0 else f"{kind} {layer}" if index < 0 else f"{kind} {layer}.{index}"
+        return Row(label if source < 0 else f"{label} from {source}", layer, index, source, float(self.contribution[i]))
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every writer, in the order of the forward pass."""
+        return [self._row(i) for i in range(len(self))]
+
+    def top(self, k: int = 10) -> list[Row]:
+        """The writers with the largest contributions, of either sign."""
+        return [self._row(int(i)) for i in self.contribution.abs().topk(min(whole("k", k), len(self))).indices]
+
+
+class _Columns:
+    """Shares as they are found."""
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+        self.parts: list[tuple[int, int, Tensor, Tensor, Tensor]] = []
+
+    def add(
+        self,
+        kind: str,
+        contribution: Tensor,
+        layer: int = -1,
+        index: Tensor | None = None,
+        source: Tensor | None = None,
+    ) -> None:
+        contribution = contribution.reshape(-1).to(torch.promote_types(contribution.dtype, torch.float32))
+        none = torch.full(contribution.shape, -1, dtype=torch.long)
+        if kind not in self.kinds:
+            self.kinds.append(kind)
+        self.parts.append(
+            (
+                self.kinds.index(kind),
+                layer,
+                none if index is None else index,
+                none if source is None else source,
+                contribution.cpu(),
+            )
+        )
+
+
+def points_needed(lm: Decoder, by: str) -> tuple[str, ...]:
+    """What a run must have kept for an attribution of this kind."""
+    if by not in BY:
+        raise InvalidInput(f"by {by!r}", why=f"it is none of {', '.join(BY)}")
+    points = ["resid_pre", "resid_post", "attn_out"]
+    if any(b.feed_forward is not None for b in lm.structure.blocks):
+        points.append("mlp_out")
+    if lm.structure.position_embedding is not None:
+        points.append("position_embedding")
+    extra = {"component": [], "head": ["z"], "source": ["z", "pattern", "attn_in"], "memory": ["coefficients"]}[by]
+    return (*points, *extra)
+
+
+@torch.no_grad()
+def attribution(
+    lm: Decoder,
+    tokens: Tokens | Run,
+    token: str | int,
+    position: int = -1,
+    against: str | int | None = None,
+    by: str = "component",
+    edits: tuple[Edit, ...] = (),
+) -> Attribution:
+    """The logit of a token at a position (or its difference to another) as the sum of its writers' contributions.
+
+    Args:
+        lm: the model.
+        tokens: a prompt, or a run that kept `points_needed(lm, by)` and its logits.
+        token: the token whose logit is accounted for.
+        position: where; the last by default.
+        against: with it, the difference of the two logits.
+        by: "component" (each attention and FFN), "head", "source" (head and source token) or "memory".
+        edits: changes to make in the run, when tokens are given.
+
+    Raises:
+        SumNotProved: the contributions miss the logit by more than the tolerance of the model's dtype.
+        PointMissing, Unsupported: the model has no such parts.
+
+    Memory: layers * d_mlp contributions for "memory", layers * heads * positions for "source".
+    Source: Elhage et al. 2021, "Transformers as sums of paths"; Geva et al. 2022, Eq. 2.
+    """
+    if by not in BY:
+        raise InvalidInput(f"by {by!r}", why=f"it is none of {', '.join(BY)}")
+    target = lm.single_token(token)
+    other = None if against is None else lm.single_token(against)
+    seen = tokens if isinstance(tokens, Run) else run(lm, tokens, points_needed(lm, by), edits)
+    column = position_of(seen, position)
+    last = seen.at("resid_post", lm.n_layers - 1)[0, column]
+    scale = final_scale(lm, last)
+    u = logit_direction(lm, target, other) / scale
+    columns = _Columns()
+    entered = seen.at("resid_pre", 0)[0, column]
+    if lm.structure.position_embedding is not None:
+        positions = seen["position_embedding"][0][0, column]
+        columns.add("embedding", (entered - positions) @ u.to(entered.dtype))
+        columns.add("positions", positions @ u.to(entered.dtype))
+    else:
+        columns.add("embedding", entered @ u.to(entered.dtype))
+    for layer in range(lm.n_layers):
+        _attention(lm, seen, layer, column, u, by, columns)
+        if lm.structure.blocks[layer].feed_forward is not None:
+            _feed_forward(lm, seen, layer, column, u, by, columns)
+    logit = seen.logits[0, column, target]
+    linear = _biases(lm, target, other, columns, u.dtype)
+    logit = logit - seen.logits[0, column, other] if other is not None else logit
+    if lm.structure.logit_softcap is not None:
+        columns.add("soft cap", logit - _uncapped(lm, last, target, other, u, linear))
+    elif hasattr(lm.structure.head, "band_scores"):
+        # An adaptive softmax gives log-probabilities: the token's score in its band less what normalises the bands.
+        columns.add("band normalisers", logit - _uncapped(lm, last, target, other, u, linear))
+    return _closed(lm, columns, target, other, position, by, float(logit))
+
+
+def _attention(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
+    if by in ("component", "memory"):
+        out = seen.at("attn_out", layer)[0, column]
+        columns.add("attention", out.to(u.dtype) @ u, layer)
+        return
+    z = seen.at("z", layer)[0, column].to(u.dtype)
+    branch = attention_branch(lm, layer, seen.at("z", layer)[0, column])
+    read = lm.weights.W_O[layer].to(u.dtype) @ branch.direction(u)  # (n_heads, d_head)
+    heads = torch.arange(lm.n_heads)
+    if by == "head":
+        columns.add("head", (z * read).sum(-1) * branch.factor, layer, heads)
+    else:
+        contribution = _by_source(lm, seen, layer, column, read) * branch.factor
+        keys = torch.arange(contribution.shape[1])
+        columns.add("head", contribution, layer, heads.repeat_interleave(len(keys)), keys.repeat(len(heads)))
+    _branch_biases(columns, branch, lm.weights.b_O[layer], u, layer, "attention bias")
+
+
+def _by_source(
+    lm: Decoder, seen: Run, layer: int, column: int, read: Float[Tensor, "head d_head"]
+) -> Float[Tensor, "head src"]:
+    values = source_values(lm, seen, layer).to(read.dtype)
+    contribution = seen.at("pattern", layer)[0, :, column].to(read.dtype) * torch.einsum("hsd,hd->hs", values, read)
+    whole = (seen.at("z", layer)[0, column].to(read.dtype) * read).sum(-1)
+    missed = float((contribution.sum(-1) - whole).abs().max() / contribution.abs().max().clamp_min(1e-30))
+    if not missed <= tolerance(lm):
+        raise SumNotProved(
+            f"the sources of layer {layer} of {lm.name}",
+            why=f"pattern times values misses z by {missed:.1e}",
+            instead="Use by='head'",
+        )
+    return contribution
+
+
+def _feed_forward(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
+    if by != "memory":
+        out = seen.at("mlp_out", layer)[0, column]
+        columns.add("ffn", out.to(u.dtype) @ u, layer)
+        return
+    m = seen.at("coefficients", layer)[0, column]
+    branch = memory_branch(lm, layer, m)
+    contribution = m.to(u.dtype) * (lm.weights.W_out[layer].to(u.dtype) @ branch.direction(u)) * branch.factor
+    columns.add("memory", contribution, layer, torch.arange(contribution.shape[0]))
+    _branch_biases(columns, branch, lm.weights.b_out[layer], u, layer, "ffn bias")
+
+
+def _branch_biases(columns: _Columns, branch: Branch, bias: Tensor | None, u: Tensor, layer: int, kind: str) -> None:
+    contributions = []
+    if bias is not None:
+        contributions.append((bias.to(u.dtype) @ branch.direction(u)) * branch.factor)
+    if branch.bias is not None:
+        contributions.append(branch.bias.to(u.dtype) @ u)
+    if contributions:
+        columns.add(kind, torch.stack([s.reshape(()) for s in contributions]).sum(), layer)
+
+
+def _biases(lm: Decoder, target: int, other: int | None, columns: _Columns, dtype: torch.dtype) -> Tensor:
+    """The rows of the final norm's and the head's bias; returns their sum."""
+    total = torch.zeros((), dtype=dtype)
+    norm, W_U, b_U = lm.structure.final_norm, lm.weights.W_U, lm.weights.b_U
+    if norm is not None and norm.bias is not None:
+        direction = W_U[:, target] if other is None else W_U[:, target] - W_U[:, other]
+        contribution = norm.bias.to(dtype) @ direction.to(dtype) * lm.structure.logit_scale
+        columns.add("final norm bias", contribution)
+        total = total + contribution.cpu()
+    if b_U is not None:
+        contribution = (b_U[target] if other is None else b_U[target] - b_U[other]).to(dtype) * lm.structure.logit_scale
+        columns.add("unembedding bias", contribution)
+        total = total + contribution.cpu()
+    return total
+
+
+def _uncapped(lm: Decoder, last: Tensor, target: int, other: int | None, u: Tensor, biases: Tensor) -> Tensor:
+    return last.to(u.dtype) @ u + biases.to(u)
+
+
+def _closed(
+    lm: Decoder, columns: _Columns, target: int, other: int | None, position: int, by: str, logit: float
+) -> Attribution:
+    parts = columns.parts
+    kind = torch.cat([torch.full(p[4].shape, p[0], dtype=torch.long) for p in parts])
+    layer = torch.cat([torch.full(p[4].shape, p[1], dtype=torch.long) for p in parts])
+    index, source, contribution = (torch.cat(column) for column in zip(*(p[2:] for p in parts), strict=True))
+    total = float(contribution.double().sum())
+    error = abs(total - logit) / max(abs(logit), float(contribution.abs().max()), 1e-30)
+    if not error <= tolerance(lm):
+        raise SumNotProved(
+            f"the attribution of token {target} in {lm.name}",
+            why=f"the contributions give {total:.5g}, the model says {logit:.5g} (relative error {error:.1e})",
+            instead="Load with dtype='float32', or report this model",
+        )
+    return Attribution(
+        target, other, position, by, tuple(columns.kinds), kind, layer, index, source, contribution, logit, total, error
+    )
+
+
+@torch.no_grad()
+def memory_contributions(
+    lm: Decoder, seen: Run, token: str | int, against: str | int | None = None
+) -> Float[Tensor, "layer pos d_mlp"]:
+    """Every memory's contribution to a token's logit at every position of the first row: m_i (v_i . u).
+
+    Raises:
+        Unsupported: the model has no memories.
+
+    Memory: the result; each value matrix is read once.
+    """
+    target = lm.single_token(token)
+    other = None if against is None else lm.single_token(against)
+    u = logit_direction(lm, target, other)
+    last = seen.at("resid_post", lm.n_layers - 1)[0]
+    scale = final_scale(lm, last)
+    m = seen["coefficients"][:, 0]
+    out = torch.empty_like(m)
+    for layer in range(lm.n_layers):
+        branch = memory_branch(lm, layer, m[layer])
+        read = lm.weights.W_out[layer] @ branch.direction(u).to(m.dtype)
+        torch.mul(m[layer], read, out=out[layer])
+        out[layer].mul_((branch.factor / scale).to(m.dtype))
+    return out

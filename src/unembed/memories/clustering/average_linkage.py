@@ -1,0 +1,291 @@
+"""Exact agglomerative clustering under cosine distance, in memory that grows with n, not with n squared.
+
+Average linkage needs no distance matrix: the average similarity of two clusters is the dot product of the means of
+their unit vectors. The tree grows in rounds. Each round merges every pair of clusters that are each other's nearest;
+average linkage is reducible, so that gives the same tree as merging one closest pair at a time. Between rounds a
+cluster keeps a short list of candidates with an upper bound on its similarity to everything that is not on the list.
+Merging only averages similarities, so both stay valid:
+
+- an entry that merged with others is bounded by the average of what is known and the list's bound;
+- a new cluster takes both lists, each value and bound weighted by size;
+- only a candidate that could be the nearest is computed, and a cluster is compared with all others again only if its
+  best candidate falls below its bound.
+
+The one full comparison, at the start, computes each pair once and keeps maxima of groups of columns
+(`unembed.memories.clustering.candidate_lists`).
+
+Rules for what cosine leaves open: the direction of a zero vector is undefined, so its similarity to others counts as 0
+and all zero vectors are one point; equal directions merge first, at height 0; among equal similarities any choice is a
+correct tree, and the same input gives the same tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from unembed.lens import top_k
+from unembed.memories.clustering.candidate_lists import first_lists
+from unembed.memories.clustering.dendrogram import NONE, Dendrogram, Tree
+from unembed.memories.clustering.unit_vectors import equal_rows, unit_rows
+
+LISTED = 16
+"""Candidates a cluster keeps."""
+_TILE, _GROUP, _ROWS = 2048, 128, 256
+_NOTHING_ELSE = -2.0
+"""Bound of a list that holds every other cluster: below any similarity, and finite, so that it can be averaged."""
+
+
+def average_linkage(
+    vectors: Tensor,
+    *,
+    group: int = _GROUP,
+    tile: int = _TILE,
+    progress: Callable[[int, int], None] | None = None,
+) -> Dendrogram:
+    """The average-linkage tree of vectors under cosine distance, exact up to float32 rounding of their directions.
+
+    Args:
+        vectors: (n, d), any float dtype, on any device.
+        group: columns whose largest similarity is kept as one number in the first comparison.
+        tile: rows and columns compared at once, a multiple of `group`.
+        progress: called with steps done and steps in all: a vector compared with all others, two clusters merged.
+
+    Raises:
+        InvalidInput: the vectors are no matrix, are empty, or hold NaN or infinity.
+
+    Memory: 4 n d bytes for the directions, 4 n * n / group for the group maxima, 4 tile * tile, about 400 n for lists.
+
+    Source: Geva et al. 2022, section 5.2 ("agglomerative clustering", Müllner 2011); mutual nearest neighbours are
+        exact for reducible linkages (Bruynooghe 1978).
+    """
+    directions = unit_rows(vectors)
+    first_of, distinct = equal_rows(directions)
+    tree = Tree(len(directions))
+    kept = directions if len(distinct) == len(directions) else directions[torch.from_numpy(distinct)]
+    roots = tree.merge_equal(first_of, distinct)
+    if len(roots) > 1:
+        _Growing(kept, roots, tree, group, tile, progress or (lambda _done, _all: None)).run()
+    return tree.sorted()
+
+
+class _Growing:
+    """The living clusters of average linkage: one row each, with its mean, its candidates and its bound."""
+
+    def __init__(
+        self,
+        means: Float32[Tensor, "n d"],
+        nodes: np.ndarray,
+        tree: Tree,
+        group: int,
+        tile: int,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self.means, self.node, self.tree, self.progress = means, nodes.copy(), tree, progress
+        n, d = means.shape
+        self.row_of = np.full(len(tree.parent), NONE, dtype=np.int64)
+        self.row_of[nodes] = np.arange(n)
+        # A float32 dot product of vectors of length at most 1 errs by at most d * 2^-24; the means by a little more.
+        self.slack = d * 2.0**-24 + 1e-6
+        if n > 2 * tile:
+            ids, values, self.bound = first_lists(means, group, tile, LISTED, lambda rows: progress(rows, 2 * n - 1))
+        else:
+            ids, values, self.bound = self._compared(np.arange(n))
+        self.listed = np.where(ids >= 0, nodes[ids], NONE)
+        self.value = values + self.slack * (ids >= 0)
+        self.bound += self.slack
+        self.known = np.zeros(ids.shape, dtype=bool)
+        self.nearest = np.full(n, NONE, dtype=np.int64)
+        self.similarity = np.full(n, -np.inf)
+
+    def run(self) -> None:
+        """Merge until one cluster is left."""
+        n = len(self.node)
+        rows, to_merge = np.arange(n), len(self.tree.parent) - self.tree.made
+        while self.tree.made < len(self.tree.parent):
+            self._find_nearest(rows)
+            pairs = self._mutual()
+            rows = self._merge(pairs)
+            self.progress(n + to_merge - (len(self.tree.parent) - self.tree.made), n + to_merge)
+            alive = int((self.node >= 0).sum())
+            if alive < 0.6 * len(self.node):
+                rows = self._compact(rows)
+
+    def _mutual(self) -> np.ndarray:
+        """Rows that are each other's nearest; where ties leave none, disjoint pairs at the very best similarity."""
+        alive = np.flatnonzero(self.node >= 0)
+        other = self.row_of[self.nearest[alive]]
+        mutual = (self.nearest[other] == self.node[alive]) & (alive < other)
+        if mutual.any():
+            return np.column_stack([alive[mutual], other[mutual]])
+        taken: set[int] = set()
+        pairs = []
+        for a in alive[self.similarity[alive] == self.similarity[alive].max()].tolist():
+            b = int(self.row_of[self.nearest[a]])
+            if a not in taken and b not in taken:
+                taken |= {a, b}
+                pairs.append((a, b))
+        return np.array(pairs)
+
+    def _merge(self, pairs: np.ndarray) -> np.ndarray:
+        """Merge pairs of rows into their first rows; the rows whose nearest must be found anew."""
+        a, b = pairs.T
+        sizes = self.tree.size[self.node[pairs]].astype(np.float64)
+        weights = sizes / sizes.sum(axis=1, keepdims=True)
+        new = self.tree.merge(self.node[pairs], 1 - self.similarity[a])
+        for part in np.array_split(np.arange(len(a)), max(1, len(a) // 4096)):
+            w = torch.from_numpy(weights[part]).to(self.means)
+            first, second = self._rows(a[part]), self._rows(b[part])
+            self.means[torch.from_numpy(a[part])] = first * w[:, :1] + second * w[:, 1:]
+        self.node[a], self.node[b] = new, NONE
+        self.row_of[new] = a
+        self._join_lists(a, b, weights)
+        lost = (self.node >= 0) & (self.tree.parent[np.maximum(self.nearest, 0)] >= 0)
+        lost[a] = True
+        return np.flatnonzero(lost)
+
+    def _join_lists(self, a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> None:
+        """The lists of new clusters: what either part listed; the bound stands in for what only one of them listed."""
+        mine, theirs = self._current(a, self.node[a]), self._current(b, self.node[a])
+        ids = np.concatenate([mine[0], theirs[0]], axis=1)
+        wa, wb = weights[:, :1], weights[:, 1:]
+        own = np.concatenate([mine[1] * wa, theirs[1] * wb], axis=1)
+        width = mine[0].shape[1]
+        unlisted = [
+            np.repeat(wb * self.bound[b, None], width, axis=1),
+            np.repeat(wa * self.bound[a, None], width, axis=1),
+        ]
+        missing = np.concatenate(unlisted, axis=1)
+        known = np.concatenate([mine[2], theirs[2]], axis=1)
+        order = np.argsort(ids, axis=1, kind="stable")
+        ids, own, missing, known = (np.take_along_axis(t, order, axis=1) for t in (ids, own, missing, known))
+        twin = np.zeros(ids.shape, dtype=bool)
+        twin[:, 1:] = (ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] >= 0)
+        next_twin = np.roll(twin, -1, axis=1)
+        next_twin[:, -1] = False
+        value = own + np.where(next_twin, np.roll(own, -1, axis=1), missing)
+        known = known & next_twin & np.roll(known, -1, axis=1)
+        ids = np.where(twin, NONE, ids)
+        value = np.where(ids >= 0, value, -np.inf)
+        bound = weights[:, 0] * self.bound[a] + weights[:, 1] * self.bound[b]
+        order = np.argsort(-value, axis=1, kind="stable")
+        ids, value, known = (np.take_along_axis(t, order, axis=1) for t in (ids, value, known))
+        self.bound[a] = np.maximum(bound, value[:, LISTED])
+        self.listed[a], self.value[a], self.known[a] = ids[:, :LISTED], value[:, :LISTED], known[:, :LISTED]
+
+    def _current(self, rows: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The lists of rows in terms of living clusters: ids (`NONE` for empty), upper bounds, which are exact."""
+        listed, value, known = self.listed[rows], self.value[rows], self.known[rows]
+        root = self.tree.roots(listed)
+        root[root == own[:, None]] = NONE
+        if (root == listed).all():
+            return root, value, known
+        order = np.argsort(root, axis=1, kind="stable")
+        root, listed = np.take_along_axis(root, order, axis=1), np.take_along_axis(listed, order, axis=1)
+        value, known = np.take_along_axis(value, order, axis=1), np.take_along_axis(known, order, axis=1)
+        starts = np.ones(root.shape, dtype=bool)
+        starts[:, 1:] = root[:, 1:] != root[:, :-1]
+        at = np.flatnonzero(starts.ravel())
+        filled = root.ravel() >= 0
+        part = np.where(filled, self.tree.size[listed.ravel()], 0).astype(np.float64)
+        whole = np.where(filled[at], self.tree.size[root.ravel()[at]], 1).astype(np.float64)
+        covered = np.add.reduceat(part, at)
+        summed = np.add.reduceat(part * np.where(filled, value.ravel(), 0.0), at)
+        bounds = np.broadcast_to(self.bound[rows][:, None], root.shape).ravel()[at]
+        rest = np.where(whole > covered, (whole - covered) * bounds, 0.0)
+        exact = np.logical_and.reduceat(known.ravel(), at) & (whole == covered)
+        ids_out = np.full(root.size, NONE, dtype=np.int64)
+        value_out = np.full(root.size, -np.inf)
+        known_out = np.zeros(root.size, dtype=bool)
+        ids_out[at] = root.ravel()[at]
+        value_out[at] = np.where(filled[at], (summed + rest) / whole, -np.inf)
+        known_out[at] = exact & filled[at]
+        return ids_out.reshape(root.shape), value_out.reshape(root.shape), known_out.reshape(root.shape)
+
+    def _find_nearest(self, rows: np.ndarray) -> None:
+        """Set the nearest cluster of each row: from its list where that proves it, else by comparing with all."""
+        ids, value, known = self._current(rows, self.node[rows])
+        open_rows = np.arange(len(rows))
+        while len(open_rows):
+            best = value[open_rows].argmax(axis=1)
+            doubtful = ~known[open_rows, best] & (value[open_rows, best] >= self.bound[rows[open_rows]])
+            open_rows, best = open_rows[doubtful], best[doubtful]
+            if len(open_rows):
+                value[open_rows, best] = self._dots(rows[open_rows], self.row_of[ids[open_rows, best]])
+                known[open_rows, best] = True
+        self.listed[rows], self.value[rows], self.known[rows] = ids, value, known
+        best = value.argmax(axis=1)
+        at = np.arange(len(rows))
+        proven = known[at, best] & (value[at, best] >= self.bound[rows])
+        self.nearest[rows], self.similarity[rows] = ids[at, best], value[at, best]
+        if not proven.all():
+            self._compare_anew(rows[~proven])
+
+    def _compare_anew(self, rows: np.ndarray) -> None:
+        ids, values, bound = self._compared(rows)
+        self.listed[rows] = np.where(ids >= 0, self.node[ids], NONE)
+        self.value[rows], self.bound[rows] = values + self.slack * (ids >= 0), bound + self.slack
+        self.known[rows] = False
+        # With its own slack on it, the best of a fresh list always stands at or above the fresh bound.
+        self._find_listed(rows)
+
+    def _find_listed(self, rows: np.ndarray) -> None:
+        """Compute every listed candidate that could be nearest after a full comparison."""
+        value, known = self.value[rows], self.known[rows]
+        rivals = value >= value[:, :1] - 2 * self.slack
+        r, c = np.nonzero(rivals & (self.listed[rows] >= 0))
+        value[r, c] = self._dots(rows[r], self.row_of[self.listed[rows][r, c]])
+        known[r, c] = True
+        self.value[rows], self.known[rows] = value, known
+        best = np.where(known, value, -np.inf).argmax(axis=1)
+        at = np.arange(len(rows))
+        self.nearest[rows], self.similarity[rows] = self.listed[rows, best], value[at, best]
+
+    def _compared(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The most similar living rows of each row, their similarities, and a bound on all others'."""
+        dead = torch.from_numpy(self.node < 0).to(self.means.device)
+        width = min(LISTED + 1, len(self.node))
+        ids = np.full((len(rows), LISTED), NONE, dtype=np.int64)
+        values = np.full((len(rows), LISTED), -np.inf)
+        bound = np.full(len(rows), _NOTHING_ELSE)
+        for start in range(0, len(rows), _ROWS):
+            part = slice(start, min(start + _ROWS, len(rows)))
+            scores = self._rows(rows[part]) @ self.means.T
+            scores.masked_fill_(dead, -torch.inf)
+            scores[torch.arange(len(scores)), torch.from_numpy(rows[part])] = -torch.inf
+            best, at = (t.cpu().numpy() for t in top_k(scores, width))
+            kept = min(width, LISTED)
+            values[part, :kept] = best[:, :kept]
+            ids[part, :kept] = np.where(np.isfinite(best[:, :kept]), at[:, :kept], NONE)
+            if width > LISTED:
+                bound[part] = np.maximum(best[:, LISTED], _NOTHING_ELSE)
+        return ids, values, bound
+
+    def _compact(self, rows: np.ndarray) -> np.ndarray:
+        """Close the gaps that dead rows leave; the new places of `rows`."""
+        alive = np.flatnonzero(self.node >= 0)
+        place = np.full(len(self.node), NONE, dtype=np.int64)
+        place[alive] = np.arange(len(alive))
+        # In place and in order, so that no second matrix of means is needed.
+        for part in np.array_split(np.arange(len(alive)), max(1, len(alive) // 8192)):
+            self.means[torch.from_numpy(part)] = self._rows(alive[part])
+        self.means = self.means[: len(alive)]
+        for name in ("node", "listed", "value", "known", "bound", "nearest", "similarity"):
+            setattr(self, name, getattr(self, name)[alive])
+        self.row_of[self.node] = np.arange(len(alive))
+        return place[rows]
+
+    def _rows(self, rows: np.ndarray) -> Tensor:
+        return self.means[torch.from_numpy(rows)]
+
+    def _dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Similarities of pairs of rows, summed in float64."""
+        out = np.empty(len(a))
+        for start in range(0, len(a), 2048):
+            part = slice(start, start + 2048)
+            out[part] = (self._rows(a[part]).double() * self._rows(b[part])).sum(dim=1).cpu().numpy()
+        return out

@@ -1,0 +1,231 @@
+"""All values of a model grouped by direction: the tree, any cut of it, and a card for every cluster.
+
+What is clustered are the value vectors as they reach the stream (behind the gain of a norm that follows the FFN; the
+plain rows of W_out where there is none), by cosine distance. Source: Geva et al. 2022, section 5.2, where 10,000
+clusters of all values are cut from an average-linkage tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from unembed.errors import InvalidInput, OutOfRange, integer, several
+from unembed.lens import read
+from unembed.memories.clustering.average_linkage import average_linkage
+from unembed.memories.clustering.complete_linkage import complete_linkage
+from unembed.memories.clustering.dendrogram import Dendrogram
+from unembed.memories.clustering.unit_vectors import unit_rows
+from unembed.memories.values import values_of, written_values
+from unembed.models.decoder import Decoder
+from unembed.models.decoder_guard import opened
+from unembed.results import Provenance, Table
+
+LINKAGES = {"average": average_linkage, "complete": complete_linkage}
+
+
+def dendrogram(
+    vectors: Shaped[Tensor, "n d"] | Shaped[np.ndarray, "n d"],
+    linkage: str = "average",
+    metric: str = "cosine",
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Dendrogram:
+    """The whole tree of merges; cut it at any number of clusters.
+
+    Args:
+        vectors: one vector per row.
+        linkage: "average" in memory that grows with n, or "complete" on the full matrix (small sets).
+        metric: "cosine" is the only one.
+        progress: called with steps done and steps in all; what it raises ends the work.
+
+    Raises:
+        InvalidInput: another linkage or metric, or vectors that are no finite matrix.
+        Unsupported: complete linkage of too many vectors.
+    """
+    if linkage not in LINKAGES:
+        raise InvalidInput(f"linkage {linkage!r}", why=f"it is none of {', '.join(LINKAGES)}")
+    if metric != "cosine":
+        raise InvalidInput(f"metric {metric!r}", why="the means of average linkage need cosine", instead="Use 'cosine'")
+    try:
+        rows = torch.as_tensor(vectors)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("vectors", why=str(error), instead="Give one row of numbers for each") from error
+    return LINKAGES[linkage](rows, progress=progress)
+
+
+def cluster(
+    vectors: Shaped[Tensor, "n d"] | Shaped[np.ndarray, "n d"],
+    n_clusters: int,
+    linkage: str = "average",
+    metric: str = "cosine",
+) -> Int[Tensor, " n"]:
+    """The cluster of every vector, clusters numbered by first appearance; exact agglomerative clustering.
+
+    Args:
+        vectors: one vector per row.
+        n_clusters: how many clusters to cut the tree into.
+        linkage: "average" in memory that grows with n, or "complete" on the full matrix (small sets).
+        metric: "cosine" is the only one.
+
+    Raises:
+        InvalidInput: another linkage or metric, or vectors that are no finite matrix.
+        OutOfRange: fewer than one cluster, or more than there are vectors.
+        Unsupported: complete linkage of too many vectors.
+
+    Memory: see `unembed.memories.clustering.average_linkage`.
+    """
+    n, n_clusters = len(several("vectors", vectors)), integer("n_clusters", n_clusters)
+    if not 1 <= n_clusters <= max(n, 1):
+        raise OutOfRange(f"{n_clusters} clusters", why=f"there are {n} vectors, so 1 to {n}")
+    return torch.from_numpy(dendrogram(vectors, linkage, metric).cut(n_clusters))
+
+
+@dataclass(frozen=True, eq=False)
+class ValueClusters:
+    """The values of some layers in clusters; cut the tree again with `cut`."""
+
+    lm: Decoder
+    layers: tuple[int, ...]
+    tree: Dendrogram
+    memory: Int[np.ndarray, "value 2"]
+    """Layer and index of every value, in the order of `labels`."""
+    labels: Int[np.ndarray, " value"]
+    linkage: str
+
+    @property
+    def n_clusters(self) -> int:
+        """How many clusters this cut has."""
+        return int(self.labels.max()) + 1
+
+    def cut(self, n_clusters: int) -> ValueClusters:
+        """The same tree cut into another number of clusters.
+
+        Raises:
+            OutOfRange: fewer than one cluster, or more than there are values.
+        """
+        return ValueClusters(self.lm, self.layers, self.tree, self.memory, self.tree.cut(n_clusters), self.linkage)
+
+    def members(self, number: int) -> list[tuple[int, int]]:
+        """Layer and index of every value of a cluster.
+
+        Raises:
+            OutOfRange: there is no such cluster.
+        """
+        if not 0 <= number < self.n_clusters:
+            raise OutOfRange(
+                f"cluster {number}", why=f"there are {self.n_clusters}, counted 0 to {self.n_clusters - 1}"
+            )
+        return [(layer, index) for layer, index in self.memory[self.labels == number].tolist()]
+
+    def of(self, layer: int, index: int) -> int:
+        """The cluster that a memory's value is in.
+
+        Raises:
+            OutOfRange: there is no such memory, or its layer was not clustered.
+        """
+        layer, index = self.lm.memory(layer, index)
+        at = np.flatnonzero((self.memory == (layer, index)).all(axis=1))
+        if not len(at):
+            raise OutOfRange(f"layer {layer}", why=f"only layers {', '.join(map(str, self.layers))} were clustered")
+        return int(self.labels[at[0]])
+
+    @torch.no_grad()
+    def cards(self, top: int = 20, *, tokens: int = 10, numbers: Sequence[int] | None = None) -> Table:
+        """One row for each of the `top` largest clusters, or for those given.
+
+        Columns: cluster, size, first and last layer, values per layer, coherence (the mean cosine similarity of two
+        different members; None for one member), the top tokens of the centre (the mean of the members' unit vectors,
+        read raw), and some members.
+
+        Raises:
+            OutOfRange: a number that is no cluster.
+        """
+        sizes = np.bincount(self.labels)
+        chosen = np.argsort(-sizes, kind="stable")[:top].tolist() if numbers is None else list(numbers)
+        rows = []
+        for number in chosen:
+            members = self.members(number)
+            units = unit_rows(values_of(self.lm, members).float())
+            rows.append((number, members, units.sum(dim=0), coherence(units)))
+        columns: dict[str, list] = {name: [] for name in ("cluster", "size", "first_layer", "last_layer", "by_layer")}
+        columns |= {"coherence": [], "top_tokens": [], "members": []}
+        for number, members, centre, closeness in rows:
+            ids = read(self.lm, centre[None].to(self.lm.dtype), tokens, basis="raw").ids[0]
+            by_layer = np.bincount([layer for layer, _ in members], minlength=self.lm.n_layers)
+            columns["cluster"].append(number)
+            columns["size"].append(len(members))
+            columns["first_layer"].append(members[0][0])
+            columns["last_layer"].append(members[-1][0])
+            columns["by_layer"].append(by_layer.tolist())
+            columns["coherence"].append(closeness)
+            columns["top_tokens"].append(self.lm.token_strings(ids))
+            columns["members"].append([f"L{layer}.{index}" for layer, index in members[:8]])
+        title = f"{self.n_clusters:,} clusters of {len(self.labels):,} values ({self.linkage} linkage, cosine)"
+        return Table(title, columns, self._provenance())
+
+    def table(self) -> Table:
+        """Every value with its layer, index and cluster."""
+        columns = {"layer": self.memory[:, 0], "index": self.memory[:, 1], "cluster": self.labels}
+        return Table(f"{self.n_clusters:,} clusters of {len(self.labels):,} values", columns, self._provenance())
+
+    def _provenance(self) -> Provenance:
+        notes = {"linkage": self.linkage, "n_clusters": self.n_clusters}
+        return Provenance(self.lm.name, self.lm.revision, str(self.lm.dtype)[6:], basis="raw", notes=notes)
+
+
+def coherence(units: Float[Tensor, "member d"]) -> float | None:
+    """The mean cosine similarity of two different members; None for a single one."""
+    m = len(units)
+    if m < 2:
+        return None
+    lengths = units.double().norm(dim=1).square().sum()
+    return float((units.double().sum(dim=0).norm().square() - lengths) / (m * (m - 1)))
+
+
+@torch.no_grad()
+def cluster_values(
+    lm: Decoder,
+    n_clusters: int = 10_000,
+    *,
+    layers: Sequence[int] | None = None,
+    linkage: str = "average",
+    progress: Callable[[int, int], None] | None = None,
+) -> ValueClusters:
+    """All values of a model in clusters of alike directions.
+
+    Args:
+        lm: the model.
+        n_clusters: how many clusters to cut the tree into; the papers use 10,000, 200 and, in LM-Debugger, 3,000.
+        layers: which layers; all when None.
+        linkage: "average", or "complete" for small models.
+        progress: called with steps done and steps in all; what it raises ends the work.
+
+    Raises:
+        OutOfRange: more clusters than values, or no such layer.
+        Unsupported: the model has no memories, or too many values for complete linkage.
+
+    Memory: two copies of the values in float32, and what `unembed.memories.clustering.average_linkage` states.
+    """
+    lm = opened(lm)
+    chosen = tuple(lm.layer(layer) for layer in (range(lm.n_layers) if layers is None else several("layers", layers)))
+    if not chosen:
+        raise InvalidInput("clusters of the values of no layer", instead="Name at least one layer")
+    n_clusters = integer("n_clusters", n_clusters)
+    values = [written_values(lm, layer).float() for layer in chosen]
+    memory = np.concatenate(
+        [np.column_stack([np.full(len(v), layer), np.arange(len(v))]) for layer, v in zip(chosen, values, strict=True)]
+    )
+    if not 1 <= n_clusters <= len(memory):
+        raise OutOfRange(
+            f"{n_clusters} clusters",
+            why=f"{lm.name} has {len(memory)} values in these layers",
+            instead=f"Ask for 1 to {len(memory)}, for example {max(1, len(memory) // 10)}",
+        )
+    tree = dendrogram(torch.cat(values), linkage, progress=progress)
+    return ValueClusters(lm, chosen, tree, memory, tree.cut(n_clusters), linkage)

@@ -1,0 +1,177 @@
+"""Values found by the words they promote, with a preview of what else they promote and what fires them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unembed.errors import InvalidInput, several, string, whole
+from unembed.memories.values import written_values
+from unembed.models.decoder import Decoder
+from unembed.models.decoder_guard import opened
+from unembed.models.vocabulary import check_unicode
+from unembed.stream.run import run
+
+LISTED = 30
+"""A value promotes a word if the word is among its 30 top tokens, the length of list the papers show to people."""
+
+
+@dataclass(frozen=True)
+class Promoter:
+    """A value that promotes a word."""
+
+    layer: int
+    index: int
+    word: str
+    token: str
+    """The form of the word that it promotes most."""
+    rank: int
+    """Where that token stands in the value's own list, from 0."""
+    score: float
+    """e_w . v: what a coefficient of 1 adds to the token's raw score."""
+    top_tokens: tuple[str, ...]
+    triggers: tuple[str, ...] = ()
+    """Prefixes on which it fires most, the last token in brackets; empty when no text was searched."""
+
+
+def forms(lm: Decoder, word: str) -> list[int]:
+    """The single tokens that write a word: with and without a space before it, lower case, capitalised, upper case.
+
+    Raises:
+        InvalidInput: no form of the word is one token.
+    """
+    word = word.strip()
+    if not word:
+        raise InvalidInput("an empty word", instead='Give words separated by commas, such as "safe, thank"')
+    spellings = [s + w for w in dict.fromkeys((word, word.lower(), word.capitalize(), word.upper())) for s in (" ", "")]
+    found: list[int] = []
+    tokenizer = lm.tokenizer
+    if tokenizer is None:
+        raise InvalidInput(
+            "words", why=f"{lm.name} was opened without a tokenizer", instead="Pass tokenizer= to load()"
+        )
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    for text in spellings:
+        check_unicode(text, "word {}")
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        # A tokenizer that drops the space gives the same id twice; one that adds a bare space token gives two ids.
+        if len(ids) == 1 and ids[0] != unknown and ids[0] not in found:
+            found.append(ids[0])
+    if not found:
+        raise InvalidInput(
+            f"the word {word!r}",
+            why=f"no form of it is a single token of {lm.name}",
+            instead="Try a more common word",
+        )
+    return found
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a list separated by commas."""
+    return [word for part in text.split(",") if (word := part.strip())]
+
+
+@torch.no_grad()
+def promoting(lm: Decoder, words: Sequence[str], top: int = 5, *, preview: int = 8) -> list[Promoter]:
+    """The values that promote each word most: highest score e_w . v among those that list the word in their top 30.
+
+    Args:
+        lm: the model.
+        words: words; every single-token form counts.
+        top: values for each word.
+        preview: tokens to show of each value.
+
+    Raises:
+        InvalidInput: a word that is no token, or no value that promotes it.
+
+    Memory: one score for each value and form.
+    """
+    lm = opened(lm)
+    top = whole("top", top)
+    return [found for word in several("words", words) for found in _promoting_one(lm, word, top, preview)]
+
+
+def _promoting_one(lm: Decoder, word: str, top: int, preview: int) -> list[Promoter]:
+    ids = torch.tensor(forms(lm, string("word", word)), device=lm.device)
+    columns = lm.weights.W_U[:, ids]
+    scores = torch.stack([written_values(lm, n).to(columns) @ columns for n in range(lm.n_layers)]).float()
+    best, form = scores.max(dim=-1)
+    d_mlp = best.shape[1]
+    candidates = best.flatten().topk(min(40 * top + 200, best.numel())).indices
+    found: list[Promoter] = []
+    for chunk in candidates.split(64):
+        found += _confirmed(lm, word, chunk, ids, form, best, d_mlp, preview)
+        if len(found) >= top:
+            return found[:top]
+    if not found:
+        raise InvalidInput(
+            f"no value matches {word!r}",
+            why=f"no value of {lm.name} has it among its {LISTED} top tokens",
+            instead="Try a more common word, or name a memory with --set L.I=3",
+        )
+    return found
+
+
+def _confirmed(
+    lm: Decoder,
+    word: str,
+    chunk: Int[Tensor, " candidate"],
+    ids: Tensor,
+    form: Tensor,
+    best: Tensor,
+    d_mlp: int,
+    preview: int,
+) -> list[Promoter]:
+    """Those candidates, in order, that list the word among their top tokens."""
+    found = []
+    for at in chunk.tolist():
+        layer, index = divmod(at, d_mlp)
+        listed, _ = lm_top(lm, layer, index)
+        token = int(ids[form[layer, index]])
+        if token in listed:
+            shown = tuple(lm.token_strings(listed[:preview]))
+            score = float(best[layer, index])
+            text = lm.token_strings([token])[0]
+            found.append(Promoter(layer, index, word, text, listed.index(token), score, shown))
+    return found
+
+
+def lm_top(lm: Decoder, layer: int, index: int, k: int = LISTED) -> tuple[list[int], list[float]]:
+    """Ids and raw scores of a value's top tokens."""
+    from unembed.memories.values import Values
+
+    ids, scores = Values(lm).top(layer, index, k)
+    return ids.tolist(), scores.tolist()
+
+
+@torch.no_grad()
+def firing(
+    lm: Decoder, memories: Sequence[tuple[int, int]], texts: Sequence[str], top: int = 3, *, context: int = 8
+) -> dict[tuple[int, int], tuple[str, ...]]:
+    """For each memory, the ends of the prefixes on which its coefficient was highest, one for each text at most.
+
+    Args:
+        lm: the model.
+        memories: layer and index of each.
+        texts: texts to search.
+        top: prefixes for each memory.
+        context: tokens shown before the last one.
+    """
+    memories = [lm.memory(*m) for m in memories]
+    layers = sorted({layer for layer, _ in memories})
+    seen: dict[tuple[int, int], list[tuple[float, str]]] = {m: [] for m in memories}
+    limit = lm.n_ctx or 512
+    for text in texts:
+        ids = lm.encode(text)[:, :limit]
+        m = run(lm, ids, "coefficients", logits=False, layers=layers)
+        for layer, index in memories:
+            value, at = m.at("coefficients", layer)[0, :, index].max(dim=0)
+            tokens = lm.token_strings(ids[0, max(0, int(at) - context) : int(at) + 1])
+            seen[layer, index].append((float(value), "".join(tokens[:-1]) + f"[{tokens[-1]}]"))
+    return {
+        m: tuple(text for value, text in sorted(found, reverse=True)[:top] if value > 0) for m, found in seen.items()
+    }

@@ -1,0 +1,1 @@
+"""Architectures that `transformers` does not have: attention-only models, the papers' WikiLM, fairseq checkpoints."""

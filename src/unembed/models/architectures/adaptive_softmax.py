@@ -1,0 +1,198 @@
+"""Adaptive input and softmax: words in bands of falling frequency, each band with narrower vectors.
+
+Words are sorted by falling count and cut into bands; band b has narrow vectors e_w and one projection P_b that widens
+them. The head gives LOG-PROBABILITIES of all words, normalised over the first band with one class for each other band,
+and within each of these. Two readings of a stream vector h follow:
+
+- `band` (`AdaptiveSoftmax.band_scores`, and the columns of `AdaptiveSoftmax.W_U`): the linear score e_w . P_b^T h,
+  in the first band e_w . h. Exact for sub-updates, and comparable within a band only.
+- `adaptive` (`AdaptiveSoftmax.forward`): log p(w). Comparable everywhere, and not linear: what an update does to a
+  word is the difference of two log-probabilities. Scaling h can change its top word.
+
+Source: Baevski & Auli 2019, "Adaptive Input Representations for Neural Language Modeling".
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from unembed.errors import InvalidInput
+from unembed.models.offload import parameter
+
+Span = tuple[int, int, int]
+"""Of a band: its first word, the word after its last, and the width of its vectors."""
+
+
+class Band(nn.Module):
+    """The words of one band, and the projection that widens their vectors to the stream's width."""
+
+    def __init__(self, n_words: int, width: int, d_model: int) -> None:
+        """Random words and projection."""
+        super().__init__()
+        self.words = nn.Embedding(n_words, width)
+        self.projection = nn.Linear(width, d_model, bias=False)
+
+
+class AdaptiveEmbedding(nn.Module):
+    """Word ids to stream vectors: P_b e_w, the first band's projection included."""
+
+    def __init__(self, spans: list[Span], d_model: int) -> None:
+        """One band after the other."""
+        super().__init__()
+        self.spans = spans
+        self.d_model = d_model
+        self.bands = nn.ModuleList(Band(end - start, width, d_model) for start, end, width in spans)
+
+    def band(self, number: int) -> Band:
+        """One band."""
+        band = self.bands[number]
+        assert isinstance(band, Band)
+        return band
+
+    def forward(self, ids: Int[Tensor, "*pos"]) -> Float[Tensor, "*pos d_model"]:
+        """The (unscaled) embedding of every id."""
+        reference = self.band(0).projection.weight
+        out = torch.zeros(*ids.shape, self.d_model, dtype=reference.dtype, device=ids.device)
+        for number, (start, end, _) in enumerate(self.spans):
+            chosen = (ids >= start) & (ids < end)
+            if bool(chosen.any()):
+                band = self.band(number)
+                out[chosen] = band.projection(band.words(ids[chosen] - start)).to(out.dtype)
+        return out
+
+    @property
+    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
+        """The embedding of every word, a new tensor each time: d_vocab * d_model numbers."""
+        return torch.cat([_of(b.words) @ _of(b.projection).T for b in map(self.band, range(len(self.spans)))]).detach()
+
+
+class AdaptiveSoftmax(nn.Module):
+    """Stream vectors to log-probabilities of all words; see the module's two readings.
+
+    The words are the embedding's own parameters, not copies: the embedding is kept by reference and is no submodule, so
+    that checkpoints hold each tensor once.
+    """
+
+    def __init__(self, embedding: AdaptiveEmbedding, *, tied: bool) -> None:
+        """A score for each band but the first, and projections unless they are the embedding's (`tied`)."""
+        super().__init__()
+        self._shared = (embedding,)
+        self.spans = embedding.spans
+        self.class_proj = nn.Linear(embedding.d_model, len(self.spans) - 1, bias=False)
+        self.projections = nn.ModuleList(
+            nn.Linear(embedding.d_model, width, bias=False) for _, _, width in ([] if tied else self.spans[1:])
+        )
+
+    @property
+    def embedding(self) -> AdaptiveEmbedding:
+        """The embedding whose words are read."""
+        return self._shared[0]
+
+    def share(self, embedding: AdaptiveEmbedding) -> None:
+        """Read the words of another embedding."""
+        self._shared = (embedding,)
+
+    def _narrowing(self, band: int) -> Float[Tensor, "width d_model"]:
+        """P_b^T: from the stream to the vectors of a band other than the first."""
+        if len(self.projections):
+            own = self.projections[band - 1]
+            assert isinstance(own, nn.Linear)
+            return _of(own)
+        return _of(self.embedding.band(band).projection).T
+
+    def _scores_in(self, band: int, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos word"]:
+        """Linear scores of a band's words."""
+        words = _of(self.embedding.band(band).words)
+        return x @ words.T if band == 0 else (x @ self._narrowing(band).T) @ words.T
+
+    def band_scores(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_vocab"]:
+        """The `band` reading: linear scores, equal to x @ W_U without forming W_U."""
+        return torch.cat([self._scores_in(b, x) for b in range(len(self.spans))], dim=-1)
+
+    def _first(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos first"]:
+        """Log-probabilities of the first band's words, then of the other bands as classes."""
+        scores = torch.cat([self._scores_in(0, x), self.class_proj(x)], dim=-1)
+        return scores.log_softmax(dim=-1, dtype=_precise(scores))
+
+    def forward(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_vocab"]:
+        """The `adaptive` reading: log p of every word, in float32 or wider."""
+        first = self._first(x)
+        n_first = self.spans[0][1]
+        parts = [first[..., :n_first]]
+        for band in range(1, len(self.spans)):
+            scores = self._scores_in(band, x)
+            within = scores.log_softmax(dim=-1, dtype=_precise(scores))
+            parts.append(first[..., n_first + band - 1, None] + within)
+        return torch.cat(parts, dim=-1)
+
+    def log_probability(self, x: Float[Tensor, "*pos d_model"], word: int) -> Float[Tensor, "*pos"]:
+        """Log p of one word: only the first band and the word's own are computed."""
+        first = self._first(x)
+        band = self.band_of(word)
+        if band == 0:
+            return first[..., word]
+        scores = self._scores_in(band, x)
+        within = scores.log_softmax(dim=-1, dtype=_precise(scores))[..., word - self.spans[band][0]]
+        return first[..., self.spans[0][1] + band - 1] + within
+
+    def band_of(self, word: int) -> int:
+        """The band a word stands in."""
+        for band, (start, end, _) in enumerate(self.spans):
+            if start <= word < end:
+                return band
+        raise InvalidInput(f"word {word}", why=f"the vocabulary is 0 to {self.spans[-1][1] - 1}")
+
+    @property
+    def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
+        """The linear part of the readout, one column for each word: E_b = e P_b^T, transposed.
+
+        Scores against it are the `band` reading: exact for sub-updates, comparable within a band. A new tensor each
+        time (d_model * d_vocab numbers); for scores of vectors use `band_scores`.
+        """
+        blocks = [_of(self.embedding.band(0).words)]
+        blocks += [_of(self.embedding.band(b).words) @ self._narrowing(b) for b in range(1, len(self.spans))]
+        return torch.cat(blocks).detach().T
+
+
+def _of(module: nn.Module) -> Tensor:
+    """A module's weight; the head reads those of the embedding, which may be offloaded while the head runs."""
+    weight = parameter(module)
+    assert weight is not None
+    return weight
+
+
+def _precise(scores: Tensor) -> torch.dtype:
+    return torch.promote_types(scores.dtype, torch.float32)
+
+
+@torch.no_grad()
+def update_scores(
+    readout: AdaptiveSoftmax,
+    stream: Float[Tensor, " d_model"],
+    updates: Float[Tensor, "update d_model"],
+    word: int,
+    reading: Literal["band", "adaptive"] = "band",
+) -> Float[Tensor, " update"]:
+    """What updates to a stream vector do to one word.
+
+    Args:
+        readout: a WikiLM's head.
+        stream: the vector they are added to; only `adaptive` depends on it.
+        updates: sub-updates m_i v_i, or whole FFN updates.
+        word: the word.
+        reading: "band" for e_w . u, linear and exact for sums of updates; "adaptive" for log p(w | stream + u) minus
+            log p(w | stream), in nats.
+
+    Source: Geva et al. 2022, section 3.2. The paper's e_w has no single meaning for an adaptive softmax: these are two.
+    """
+    if reading == "adaptive":
+        return readout.log_probability(stream + updates, word) - readout.log_probability(stream, word)
+    if reading != "band":
+        raise InvalidInput(f"reading {reading!r}", why="a WikiLM has the readings 'band' and 'adaptive'")
+    band = readout.band_of(word)
+    e = _of(readout.embedding.band(band).words)[word - readout.spans[band][0]]
+    return updates @ (e if band == 0 else e @ readout._narrowing(band))

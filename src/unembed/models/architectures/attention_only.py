@@ -1,0 +1,208 @@
+"""Decoders of attention layers alone, without norms or biases: the toy models of Elhage et al. 2021.
+
+A block adds what its heads write and nothing else, so every logit is a sum of paths through heads. Positions are
+learned and added only to what queries and keys read; values, and so the stream, carry token content alone.
+
+Importing this module registers the architecture with `AutoConfig` and `AutoModelForCausalLM`.
+
+Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; positions as in Press et al. 2020,
+"Shortformer".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.generation.utils import GenerationMixin
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from unembed.models.architectures.causal_lm import CausalReadout, beginning, eager_attention_forward
+
+
+class AttentionOnlyConfig(PretrainedConfig):
+    """Sizes of an attention-only decoder."""
+
+    model_type = "unembed_attention_only"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+
+    # Written out, not left to the generated one: that one's signature hides the fields which transformers passes
+    # through.
+    def __init__(
+        self,
+        vocab_size: int = 8192,
+        hidden_size: int = 144,
+        num_hidden_layers: int = 2,
+        num_attention_heads: int = 8,
+        head_dim: int = 24,
+        max_position_embeddings: int = 512,
+        initializer_range: float = 0.02,
+        use_cache: bool = True,
+        **settings: Any,
+    ) -> None:
+        """Sizes, and whatever else transformers keeps in a config."""
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.head_dim = head_dim
+        self.max_position_embeddings = max_position_embeddings
+        self.initializer_range = initializer_range
+        self.use_cache = use_cache
+        unset = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False}
+        super().__init__(**{**unset, **settings})
+
+
+class AttentionOnlyAttention(nn.Module):
+    """Heads whose queries and keys read stream plus position, and whose values read the stream alone."""
+
+    def __init__(self, config: AttentionOnlyConfig, layer_idx: int) -> None:
+        """Four maps without biases."""
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.head_dim = config.head_dim
+        self.num_key_value_groups = 1
+        self.scaling = config.head_dim**-0.5
+        self.attention_dropout = 0.0
+        self.is_causal = True
+        inner = config.num_attention_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, inner, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, inner, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, inner, bias=False)
+        self.o_proj = nn.Linear(inner, config.hidden_size, bias=False)
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "batch pos d_model"],
+        position_embeddings: Float[Tensor, "#batch pos d_model"],
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> tuple[Float[Tensor, "batch pos d_model"], Tensor | None]:
+        """What the heads add to the stream, and the pattern where the implementation gives one."""
+        reads = hidden_states + position_embeddings
+        split = (*hidden_states.shape[:-1], -1, self.head_dim)
+        query = self.q_proj(reads).view(split).transpose(1, 2)
+        key = self.k_proj(reads).view(split).transpose(1, 2)
+        value = self.v_proj(hidden_states).view(split).transpose(1, 2)
+        if past_key_values is not None:
+            # Keys are kept with their position already in them, so a cached prefix needs no second look at it.
+            key, value = past_key_values.update(key, value, self.layer_idx)
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation or "eager", eager_attention_forward
+        )
+        z, pattern = attention(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs)
+        return self.o_proj(z.reshape(*hidden_states.shape[:-1], -1).contiguous()), pattern
+
+
+class AttentionOnlyLayer(nn.Module):
+    """One block: the stream plus what its heads write."""
+
+    def __init__(self, config: AttentionOnlyConfig, layer_idx: int) -> None:
+        """A block that holds nothing but its attention."""
+        super().__init__()
+        self.self_attn = AttentionOnlyAttention(config, layer_idx)
+
+    def forward(
+        self, hidden_states: Float[Tensor, "batch pos d_model"], **kwargs: Any
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The stream after this block."""
+        written, _ = self.self_attn(hidden_states=hidden_states, **kwargs)
+        return hidden_states + written
+
+
+class AttentionOnlyPreTrainedModel(PreTrainedModel):
+    """What transformers must know of the architecture: attention backends, what gives hidden states and patterns."""
+
+    config: AttentionOnlyConfig
+    config_class = AttentionOnlyConfig
+    base_model_prefix = "model"
+    _no_split_modules = ["AttentionOnlyLayer"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _can_record_outputs = {  # noqa: RUF012
+        "hidden_states": AttentionOnlyLayer,
+        "attentions": AttentionOnlyAttention,
+    }
+
+
+class AttentionOnlyModel(AttentionOnlyPreTrainedModel):
+    """Embedding and blocks; the last hidden state goes to the unembedding as it is, since there is no final norm."""
+
+    def __init__(self, config: AttentionOnlyConfig) -> None:
+        """Token and position embeddings, then the blocks."""
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.layers = nn.ModuleList(AttentionOnlyLayer(config, index) for index in range(config.num_hidden_layers))
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """The stream after the last block; positions count from the cached length unless `position_ids` is given."""
+        stream, position_ids, past_key_values = beginning(
+            self, input_ids, inputs_embeds, position_ids, past_key_values, use_cache
+        )
+        causal_mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=stream,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+        )
+        positions = self.embed_positions(position_ids)
+        for layer in self.layers:
+            stream = layer(
+                stream,
+                position_embeddings=positions,
+                attention_mask=causal_mask,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
+        return BaseModelOutputWithPast(last_hidden_state=stream, past_key_values=past_key_values)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding."""
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the token embedding."""
+        self.embed_tokens = value
+
+
+class AttentionOnlyForCausalLM(CausalReadout, AttentionOnlyPreTrainedModel, GenerationMixin):
+    """An attention-only decoder with its own, untied unembedding."""
+
+    def __init__(self, config: AttentionOnlyConfig) -> None:
+        """The decoder and the unembedding."""
+        super().__init__(config)
+        self.model = AttentionOnlyModel(config)
+        self.vocab_size = config.vocab_size
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+
+AutoConfig.register(AttentionOnlyConfig.model_type, AttentionOnlyConfig, exist_ok=True)
+AutoModelForCausalLM.register(AttentionOnlyConfig, AttentionOnlyForCausalLM, exist_ok=True)

@@ -1,0 +1,287 @@
+"""WikiLM, the decoder of Geva et al. 2021 and 2022, as a transformers architecture.
+
+Baevski & Auli's language model: adaptive input, sinusoidal positions, pre-norm blocks with ReLU memories, no norm after
+the last block, and an adaptive softmax: `unembed.models.architectures.adaptive_softmax` has its ends and what they
+mean for readings.
+
+Importing this module registers the architecture with `AutoConfig` and `AutoModelForCausalLM`.
+
+Source: Baevski & Auli 2019, "Adaptive Input Representations for Neural Language Modeling"; fairseq's
+`transformer_lm_wiki103`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.generation.utils import GenerationMixin
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from unembed.errors import InvalidInput
+from unembed.models.architectures.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, Span
+from unembed.models.architectures.causal_lm import CausalReadout, beginning, eager_attention_forward
+
+_FIRST_POSITION = 2
+"""fairseq numbers positions from the padding id (1) plus one."""
+
+
+class WikiLMConfig(PretrainedConfig):
+    """Sizes of a WikiLM; the defaults are those of the papers' model."""
+
+    model_type = "unembed_wikilm"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        vocab_size: int = 267_744,
+        hidden_size: int = 1024,
+        intermediate_size: int = 4096,
+        num_hidden_layers: int = 16,
+        num_attention_heads: int = 8,
+        cutoffs: Sequence[int] = (20_000, 60_000),
+        adaptive_factor: int = 4,
+        tie_adaptive_proj: bool = True,
+        final_norm: bool = False,
+        activation_function: str = "relu",
+        layer_norm_eps: float = 1e-5,
+        max_position_embeddings: int = 3072,
+        initializer_range: float = 0.02,
+        use_cache: bool = True,
+        **settings: Any,
+    ) -> None:
+        """Sizes, and whatever else transformers keeps in a config.
+
+        Args:
+            vocab_size: words, padding words included.
+            hidden_size: d_model.
+            intermediate_size: memories of a layer.
+            num_hidden_layers: blocks.
+            num_attention_heads: heads of a block.
+            cutoffs: the first word of every band but the first.
+            adaptive_factor: how many times narrower each band's vectors are than those of the band before.
+            tie_adaptive_proj: whether the readout widens by the embedding's own projections.
+            final_norm: whether a LayerNorm stands before the readout. The papers' model has none.
+            activation_function: f of the memories.
+            layer_norm_eps: what every LayerNorm adds to the variance.
+            max_position_embeddings: the training length. Positions are sinusoids, so nothing is stored for it.
+            initializer_range: standard deviation of random weights.
+            use_cache: whether generation keeps keys and values.
+            settings: fields of every transformers config.
+        """
+        bounds = [0, *cutoffs, vocab_size]
+        if any(low >= high for low, high in pairwise(bounds)):
+            raise InvalidInput(
+                f"cutoffs {list(cutoffs)}",
+                why=f"they must rise between 0 and the vocabulary's size, {vocab_size}",
+                instead="Give the first word id of every band but the first",
+            )
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.intermediate_size = intermediate_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.cutoffs = list(cutoffs)
+        self.adaptive_factor = adaptive_factor
+        self.tie_adaptive_proj = tie_adaptive_proj
+        self.final_norm = final_norm
+        self.activation_function = activation_function
+        self.layer_norm_eps = layer_norm_eps
+        self.max_position_embeddings = max_position_embeddings
+        self.initializer_range = initializer_range
+        self.use_cache = use_cache
+        # </s> ends every line of the training text, so it also stands before the first word.
+        unset = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2, "tie_word_embeddings": False}
+        super().__init__(**{**unset, **settings})
+
+    @property
+    def bands(self) -> list[Span]:
+        """For each band: its first word, the word after its last, and the width of its vectors."""
+        bounds = [0, *self.cutoffs, self.vocab_size]
+        widths = [self.hidden_size // self.adaptive_factor**b for b in range(len(bounds) - 1)]
+        return list(zip(bounds, bounds[1:], widths, strict=False))
+
+
+class SinusoidalPositions(nn.Module):
+    """Fixed positions: sines, then cosines, of the position's number at falling frequencies."""
+
+    def __init__(self, d_model: int) -> None:
+        """Nothing is stored."""
+        super().__init__()
+        self.d_model = d_model
+
+    def forward(self, position_ids: Int[Tensor, "batch pos"], like: Tensor) -> Float[Tensor, "batch pos d_model"]:
+        """The vectors of positions counted from 0, in the dtype of `like`.
+
+        Computed in float32 as fairseq does, whatever the model's dtype (but in float64 for float64).
+        """
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        half = self.d_model // 2
+        steps = torch.arange(half, dtype=dtype, device=position_ids.device)
+        frequencies = torch.exp(steps * (-torch.log(torch.tensor(10_000.0, dtype=dtype)).item() / (half - 1)))
+        angles = (position_ids + _FIRST_POSITION).to(dtype)[..., None] * frequencies
+        return torch.cat([angles.sin(), angles.cos()], dim=-1).to(like.dtype)
+
+
+class WikiLMAttention(nn.Module):
+    """Heads with biases everywhere."""
+
+    def __init__(self, config: WikiLMConfig, layer_idx: int) -> None:
+        """Four maps."""
+        super().__init__()
+        d_model = config.hidden_size
+        self.config = config
+        self.layer_idx = layer_idx
+        self.head_dim = d_model // config.num_attention_heads
+        self.num_key_value_groups = 1
+        self.scaling = self.head_dim**-0.5
+        self.attention_dropout = 0.0
+        self.is_causal = True
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "batch pos d_model"],
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> tuple[Float[Tensor, "batch pos d_model"], Tensor | None]:
+        """What the heads add to the stream, and the pattern where the implementation gives one."""
+        split = (*hidden_states.shape[:-1], -1, self.head_dim)
+        query = self.q_proj(hidden_states).view(split).transpose(1, 2)
+        key = self.k_proj(hidden_states).view(split).transpose(1, 2)
+        value = self.v_proj(hidden_states).view(split).transpose(1, 2)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation or "eager", eager_attention_forward
+        )
+        z, pattern = attention(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs)
+        return self.out_proj(z.reshape(*hidden_states.shape[:-1], -1).contiguous()), pattern
+
+
+class WikiLMLayer(nn.Module):
+    """One block: attention, then memories, each through a LayerNorm of its own."""
+
+    def __init__(self, config: WikiLMConfig, layer_idx: int) -> None:
+        """The names are fairseq's; `final_layer_norm` is the norm BEFORE the memories."""
+        super().__init__()
+        d_model, eps = config.hidden_size, config.layer_norm_eps
+        self.self_attn = WikiLMAttention(config, layer_idx)
+        self.self_attn_layer_norm = nn.LayerNorm(d_model, eps=eps)
+        self.activation_fn = ACT2FN[config.activation_function]
+        self.fc1 = nn.Linear(d_model, config.intermediate_size)
+        self.fc2 = nn.Linear(config.intermediate_size, d_model)
+        self.final_layer_norm = nn.LayerNorm(d_model, eps=eps)
+
+    def forward(
+        self, hidden_states: Float[Tensor, "batch pos d_model"], **kwargs: Any
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The stream after this block."""
+        written, _ = self.self_attn(hidden_states=self.self_attn_layer_norm(hidden_states), **kwargs)
+        hidden_states = hidden_states + written
+        return hidden_states + self.fc2(self.activation_fn(self.fc1(self.final_layer_norm(hidden_states))))
+
+
+class WikiLMPreTrainedModel(PreTrainedModel):
+    """What transformers must know of the architecture."""
+
+    config: WikiLMConfig
+    config_class = WikiLMConfig
+    base_model_prefix = "model"
+    _no_split_modules = ["WikiLMLayer"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_record_outputs = {"hidden_states": WikiLMLayer, "attentions": WikiLMAttention}  # noqa: RUF012
+
+
+class WikiLMModel(WikiLMPreTrainedModel):
+    """Embedding, positions and blocks."""
+
+    def __init__(self, config: WikiLMConfig) -> None:
+        """Random weights."""
+        super().__init__(config)
+        self.embed_tokens = AdaptiveEmbedding(config.bands, config.hidden_size)
+        self.embed_positions = SinusoidalPositions(config.hidden_size)
+        self.layers = nn.ModuleList(WikiLMLayer(config, index) for index in range(config.num_hidden_layers))
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.final_norm else None
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """The stream after the last block. Positions count from the cached length unless `position_ids` says otherwise.
+
+        `inputs_embeds` are what `embed_tokens` returns: not yet multiplied by sqrt(d_model).
+        """
+        embedded, position_ids, past_key_values = beginning(
+            self, input_ids, inputs_embeds, position_ids, past_key_values, use_cache
+        )
+        stream = embedded * self.config.hidden_size**0.5 + self.embed_positions(position_ids, embedded)
+        causal_mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=stream,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+        )
+        for layer in self.layers:
+            stream = layer(stream, attention_mask=causal_mask, past_key_values=past_key_values, **kwargs)
+        if self.norm is not None:
+            stream = self.norm(stream)
+        return BaseModelOutputWithPast(last_hidden_state=stream, past_key_values=past_key_values)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The adaptive embedding; it has no single `weight`."""
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the embedding."""
+        self.embed_tokens = value
+
+
+class WikiLMForCausalLM(CausalReadout, WikiLMPreTrainedModel, GenerationMixin):
+    """WikiLM with its adaptive softmax. Its logits are log-probabilities."""
+
+    model: WikiLMModel
+    lm_head: AdaptiveSoftmax
+
+    def __init__(self, config: WikiLMConfig) -> None:
+        """The decoder, and the readout over the embedding's own words."""
+        super().__init__(config)
+        self.model = WikiLMModel(config)
+        embedding = self.model.embed_tokens
+        assert isinstance(embedding, AdaptiveEmbedding)
+        self.vocab_size = config.vocab_size
+        self.lm_head = AdaptiveSoftmax(embedding, tied=config.tie_adaptive_proj)
+        self.post_init()
+
+
+AutoConfig.register(WikiLMConfig.model_type, WikiLMConfig, exist_ok=True)
+AutoModelForCausalLM.register(WikiLMConfig, WikiLMForCausalLM, exist_ok=True)

@@ -1,0 +1,1 @@
+"""What a decoder is made of, read off its module tree and checked by running it."""

@@ -1,0 +1,189 @@
+"""How one attention module lays out its heads and forms its scores, found by rebuilding its pattern.
+
+Candidates for the fused layout are judged by z = pattern @ V, candidates for the score by softmax(score) = pattern,
+both on the tensors of a dry run: a wrong split returns plausible numbers, so nothing is taken from a name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unembed.models.structure.dry_run import Recording
+from unembed.models.structure.structure import HeadLayout, Rotary
+
+Heads = Float[Tensor, "head pos d_head"]
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Queries, keys and values as one layout reads them off the projections' outputs, each (pos, heads * d_head)."""
+
+    layout: HeadLayout
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    n_kv_heads: int
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How the pattern follows from q and k."""
+
+    scale: float
+    rotary: Rotary | None
+    softcap: float | None
+    alibi_slopes: Tensor | None
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """The size of the difference in units of the second tensor's size; infinite when shapes differ."""
+    if a.shape != b.shape:
+        return math.inf
+    a, b = a.double(), b.double()
+    return float((a - b).norm() / b.norm().clamp_min(1e-30))
+
+
+def heads_of(t: Tensor, n: int) -> Heads:
+    """(pos, n * d_head) as (n, pos, d_head)."""
+    return t.reshape(t.shape[0], n, -1).transpose(0, 1)
+
+
+def find_layout(
+    projections: dict[str, tuple[nn.Module, Tensor, Tensor]],
+    pattern: Float[Tensor, "head dst src"],
+    z: Float[Tensor, "pos width"],
+    values_of: Any,
+) -> tuple[Projected, float] | None:
+    """The layout under which pattern @ V gives z best, and its relative error.
+
+    Args:
+        projections: by name, the modules that read the stream, with what they were given and returned (pos, width).
+        pattern: attention weights of the dry run.
+        z: what the out-projection received.
+        values_of: a function that does to V whatever the module does after projecting (clamping).
+    """
+    n_heads, pos = pattern.shape[0], pattern.shape[1]
+    d_head = z.shape[-1] // n_heads
+    best: tuple[Projected, float] | None = None
+    for candidate in _candidates(projections, n_heads, d_head, pos):
+        values = heads_of(values_of(candidate.v), candidate.n_kv_heads)
+        values = values.repeat_interleave(n_heads // candidate.n_kv_heads, 0)
+        error = relative(pattern.to(values.dtype) @ values, heads_of(z, n_heads))
+        if best is None or error < best[1]:
+            best = (candidate, error)
+    return best
+
+
+def _candidates(
+    projections: dict[str, tuple[nn.Module, Tensor, Tensor]], n_heads: int, d_head: int, pos: int
+) -> Iterator[Projected]:
+    if len(projections) >= 3:
+        named = {letter: hit for letter in "qkv" if (hit := _starting_with(projections, letter)) is not None}
+        if len(named) == 3:
+            (qm, q), (km, k), (vm, v) = (named[c] for c in "qkv")
+            if q.shape[-1] == n_heads * d_head and v.shape[-1] % d_head == 0 and k.shape == v.shape:
+                yield Projected(HeadLayout("split", qm, km, vm), q, k, v, v.shape[-1] // d_head)
+    for module, _, fused in projections.values():
+        n_kv = (fused.shape[-1] // d_head - n_heads) // 2
+        if n_kv < 1 or (n_heads + 2 * n_kv) * d_head != fused.shape[-1] or n_heads % n_kv:
+            continue
+        q, k, v = fused.split([n_heads * d_head, n_kv * d_head, n_kv * d_head], dim=-1)
+        yield Projected(HeadLayout("stacked", module, module, module), q, k, v, n_kv)
+        grouped = fused.view(pos, n_kv, n_heads // n_kv + 2, d_head)
+        q, k, v = grouped[:, :, :-2], grouped[:, :, -2], grouped[:, :, -1]
+        yield Projected(
+            HeadLayout("per_group", module, module, module),
+            q.reshape(pos, -1),
+            k.reshape(pos, -1),
+            v.reshape(pos, -1),
+            n_kv,
+        )
+
+
+def _starting_with(
+    projections: dict[str, tuple[nn.Module, Tensor, Tensor]], letter: str
+) -> tuple[nn.Module, Tensor] | None:
+    hits = [(part, out) for name, (part, _, out) in projections.items() if name.lower().lstrip("w_").startswith(letter)]
+    return hits[0] if len(hits) == 1 else None
+
+
+def rotary_candidates(recording_pair: tuple[Tensor, Tensor] | None, buffer_dim: int | None) -> list[Rotary]:
+    """Every way the angles handed to a module (or those of a buffer, for `buffer_dim`) could be applied."""
+    if buffer_dim:
+        frequencies = 1.0 / (10000 ** (torch.arange(0, buffer_dim, 2, dtype=torch.float64) / buffer_dim))
+        return [Rotary(frequencies, interleaved, sign, 1.0) for interleaved in (True, False) for sign in (1, -1)]
+    if recording_pair is None:
+        return []
+    cos, sin = (t.double().reshape(-1, t.shape[-1])[:2] for t in recording_pair)
+    factor = float((cos[0].square() + sin[0].square()).sqrt().mean())
+    angles = torch.atan2(sin[1], cos[1])
+    if angles.numel() % 2 == 0 and torch.equal(angles[::2], angles[1::2]):
+        angles = angles[::2]
+    elif angles.numel() % 2 == 0 and torch.equal(angles[: angles.numel() // 2], angles[angles.numel() // 2 :]):
+        angles = angles[: angles.numel() // 2]
+    return [Rotary(angles, interleaved, sign, factor) for interleaved in (False, True) for sign in (1, -1)]
+
+
+def find_scores(
+    pattern: Float[Tensor, "head dst src"],
+    q: Heads,
+    k: Float[Tensor, "kv_head pos d_head"],
+    *,
+    rotaries: list[Rotary],
+    scales: list[float],
+    softcap: float | None,
+    window: int | None,
+    tolerance: float,
+) -> Scores | None:
+    """The score formula that gives the pattern back, or None when none of the known ones does."""
+    n_heads, pos, d_head = q.shape
+    q, k = q.double(), k.double().repeat_interleave(n_heads // k.shape[0], 0)
+    where = torch.arange(pos, device=q.device)
+    mask = torch.full((pos, pos), -math.inf, dtype=torch.float64, device=q.device).triu(1)
+    if window is not None:
+        mask = mask + mask.new_full((pos, pos), -math.inf).tril(-window)
+    # Exact angles first; plain dot products last, so that a rotary model is never taken for one without.
+    for rotary in [None, *(r for r in rotaries if 2 * r.frequencies.numel() <= d_head)]:
+        turned_q = q if rotary is None else rotary.rotate(q, where)
+        turned_k = k if rotary is None else rotary.rotate(k, where)
+        for scale in scales:
+            scores = scale * turned_q @ turned_k.transpose(-1, -2)
+            if softcap:
+                scores = softcap * torch.tanh(scores / softcap)
+            if relative((scores + mask).softmax(-1), pattern) <= tolerance:
+                return Scores(scale, rotary, softcap, None)
+    for scale in scales:
+        scores = scale * q @ k.transpose(-1, -2)
+        left = pattern.double()[:, -1].log() - scores[:, -1]
+        steps = left[:, 1:] - left[:, :-1]
+        if bool(torch.isfinite(steps).all()) and float(steps.std(-1).max()) < max(1e-4, 100 * tolerance):
+            slopes = steps.mean(-1)
+            if relative((scores + slopes[:, None, None] * where + mask).softmax(-1), pattern) <= 10 * tolerance:
+                return Scores(scale, None, None, slopes)
+    return None
+
+
+def projections_of(
+    recording: Recording, attention_path: str, module: nn.Module, out_proj: nn.Module, d_model: int
+) -> dict[str, tuple[nn.Module, Tensor, Tensor]]:
+    """The projections inside an attention module that read a vector of the stream's width.
+
+    Returns:
+        By the module's own name: the module, what it was given and what it returned, both (pos, width).
+    """
+    found = {}
+    for name, part in module.named_modules():
+        weight = getattr(part, "weight", None)
+        if not name or part is out_proj or weight is None or weight.dim() != 2:
+            continue
+        given, returned = (f(f"{attention_path}.{name}") for f in (recording.given, recording.returned))
+        if given is not None and returned is not None and given.shape[-1] == d_model:
+            found[name.rsplit(".", 1)[-1]] = (part, given[0], returned[0])
+    return found

@@ -1,0 +1,149 @@
+"""One forward pass over a few random tokens with every module's input and output noted.
+
+What belongs to what is then decided by comparing tensors, not names: the norm whose output the MLP reads is the pre-MLP
+norm, whatever it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from unembed.models.offload import device_of
+
+N_TOKENS = 6
+_INPUT_NAMES = ("hidden_states", "x", "input", "inputs", "hidden_state")
+
+
+@dataclass
+class Call:
+    """What one module was given and what it returned in its last call."""
+
+    given: Tensor | None = None
+    returned: Tensor | None = None
+    weights: Tensor | None = None
+    """The attention weights among the outputs, if any: (batch, head, dst, src)."""
+    rotary: tuple[Tensor, Tensor] | None = None
+    """The cosines and sines handed to the module, if any."""
+
+
+@dataclass
+class Recording:
+    """All calls of one pass, by module path."""
+
+    tokens: Tensor
+    calls: dict[str, Call] = field(default_factory=dict)
+    logits: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def given(self, path: str) -> Tensor | None:
+        """The first tensor that the module at `path` received, as (1, pos, width)."""
+        call = self.calls.get(path)
+        return None if call is None else _with_positions(call.given)
+
+    def returned(self, path: str) -> Tensor | None:
+        """The first tensor that the module at `path` returned, as (1, pos, width)."""
+        call = self.calls.get(path)
+        return None if call is None else _with_positions(call.returned)
+
+
+def first_tensor(value: Any) -> Tensor | None:
+    """The tensor itself, or the first one of a tuple or list."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, (tuple, list)):
+        return next((v for v in value if isinstance(v, Tensor)), None)
+    return None
+
+
+def given_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The tensor a module works on, wherever the caller put it."""
+    found = first_tensor(args)
+    if found is not None:
+        return found
+    return next((kwargs[n] for n in _INPUT_NAMES if isinstance(kwargs.get(n), Tensor)), None)
+
+
+def _with_positions(t: Tensor | None) -> Tensor | None:
+    # OPT flattens batch and positions inside its blocks; a position table may come without a batch axis.
+    return t[None] if t is not None and t.dim() == 2 and t.shape[0] == N_TOKENS else t
+
+
+@contextmanager
+def eager(hf: PreTrainedModel) -> Iterator[None]:
+    """The model with attention that returns its weights; the implementation is put back afterwards.
+
+    Written straight into the configs: Falcon turns `set_attn_implementation("eager")` back into sdpa silently, and
+    then hands out weights made with the wrong kind of mask.
+    """
+    configs = {id(c): c for c in (hf.config, hf.config.get_text_config())}.values()
+    before = [c._attn_implementation_internal for c in configs]
+    for config in configs:
+        config._attn_implementation_internal = "eager"
+    try:
+        yield
+    finally:
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation_internal = implementation
+
+
+def vocabulary_size(hf: PreTrainedModel) -> int:
+    """How many tokens go in: rows of the embedding table, or what the config says where it is no single table."""
+    weight = getattr(hf.get_input_embeddings(), "weight", None)
+    return weight.shape[0] if isinstance(weight, Tensor) else hf.config.get_text_config().vocab_size
+
+
+def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
+    """Run the model once on random tokens and note every module's input and output.
+
+    Memory: for 6 tokens, about 6 * (d_model + d_mlp) numbers for each module.
+    """
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, d_vocab, (1, N_TOKENS), generator=generator).to(device_of(hf.get_input_embeddings()))
+    recording = Recording(tokens)
+    handles = []
+
+    def note_input(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = given_tensor(args, kwargs)
+        call = Call(given=None if given is None else given.detach().clone())
+        pair = kwargs.get("position_embeddings")
+        if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(t, Tensor) for t in pair):
+            call.rotary = (pair[0].detach(), pair[1].detach())
+        recording.calls[path] = call
+
+    def note_output(path: str, output: Any) -> None:
+        call = recording.calls[path]
+        returned = first_tensor(output)
+        # Clone at once: Falcon, CTRL and OLMo change such tensors in place later in the pass.
+        call.returned = None if returned is None else returned.detach().clone()
+        if isinstance(output, (tuple, list)):
+            call.weights = next(
+                (
+                    t.detach().clone()
+                    for t in output[1:]
+                    if isinstance(t, Tensor) and t.dim() == 4 and t.shape[-2:] == (N_TOKENS, N_TOKENS)
+                ),
+                None,
+            )
+
+    try:
+        for path, module in hf.named_modules():
+            if path and not isinstance(module, nn.ModuleList):
+                handles.append(
+                    module.register_forward_pre_hook(
+                        lambda _m, a, k, path=path: note_input(path, a, k), with_kwargs=True
+                    )
+                )
+                handles.append(module.register_forward_hook(lambda _m, _a, o, path=path: note_output(path, o)))
+        with torch.no_grad(), eager(hf):
+            out = hf(tokens, attention_mask=torch.ones_like(tokens), use_cache=False, output_attentions=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    recording.logits = out.logits.detach()
+    return recording

@@ -1,0 +1,56 @@
+"""The table of family facts: what a look at the module tree and one dry run cannot tell.
+
+Structure (where modules lie, which norm does what, fused layouts, gates, multipliers, rotary styles, soft caps) is
+found by `unembed.models.structure.resolver` on the live model, so most
+families need no row here at all. A row says only what cannot be seen from outside, and why.
+
+Adding a family: try it first. If it is refused, the message names what was not understood; when the fact is one of the
+fields below, add a row keyed by the config's `model_type`, a tiny config in `tests/families.py`, and a changelog line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FamilyFacts:
+    """What must be known about one `model_type` beforehand."""
+
+    rotary_in_buffer: bool = False
+    """Rotary angles come from a buffer indexed by position, not from a `position_embeddings` argument: interleaved
+    pairs over the first `rotary_dim` channels, base 10,000 (GPT-J, CodeGen)."""
+
+    eager_alibi_is_doubled: bool = False
+    """The eager attention adds ALiBi twice, so that its pattern is not what the model computes (Falcon-RW upstream)."""
+
+    refused: str = ""
+    """Why the family cannot be opened at all; empty when it can."""
+
+
+_RECURRENT = "its layers are state-space or recurrent, so there is no attention pattern and no sum of heads"
+_ENCODER_DECODER = "it is an encoder-decoder, and the sums here are those of a decoder"
+_POST_NORM = "its blocks normalise the stream itself (post-norm), so the stream is not a sum of writers"
+
+FAMILIES: dict[str, FamilyFacts] = {
+    "gptj": FamilyFacts(rotary_in_buffer=True),
+    "codegen": FamilyFacts(rotary_in_buffer=True),
+    "falcon": FamilyFacts(eager_alibi_is_doubled=True),
+    "openai-gpt": FamilyFacts(refused=_POST_NORM),
+    "mamba": FamilyFacts(refused=_RECURRENT),
+    "mamba2": FamilyFacts(refused=_RECURRENT),
+    "rwkv": FamilyFacts(refused=_RECURRENT),
+    "recurrent_gemma": FamilyFacts(refused=_RECURRENT),
+    "falcon_mamba": FamilyFacts(refused=_RECURRENT),
+    "jamba": FamilyFacts(refused=_RECURRENT),
+    "zamba2": FamilyFacts(refused=_RECURRENT),
+    "t5": FamilyFacts(refused=_ENCODER_DECODER),
+    "bart": FamilyFacts(refused=_ENCODER_DECODER),
+}
+
+_NO_FACTS = FamilyFacts()
+
+
+def facts_of(model_type: str) -> FamilyFacts:
+    """The row of a family, or the empty row: an unlisted family of the usual shape needs none."""
+    return FAMILIES.get(model_type, _NO_FACTS)

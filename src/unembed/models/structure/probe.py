@@ -1,0 +1,75 @@
+"""What one resolution looks at, and how tensors are told to be the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from unembed.errors import ModelNotUnderstood
+from unembed.models.norms import Norm
+from unembed.models.structure.dry_run import Recording
+
+_HOW_TO_ADD = "Open an issue with the config, or see models/families.py on adding a family"
+
+
+def not_understood(hf: PreTrainedModel, part: str, why: str, instead: str | None = None) -> ModelNotUnderstood:
+    """An error that names a part of a model and says how to go on."""
+    return ModelNotUnderstood(f"{type(hf).__name__}: {part}", why=why, instead=instead or _HOW_TO_ADD)
+
+
+def same(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether two tensors are equal, bit for bit."""
+    return a is not None and b is not None and a.shape == b.shape and bool(torch.equal(a, b))
+
+
+def flat(t: Tensor | None) -> Tensor | None:
+    """All positions in one axis, for families that flatten batch and position."""
+    return None if t is None else t.reshape(-1, t.shape[-1])
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether a module multiplies by a matrix."""
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.dim() == 2 and not isinstance(module, nn.Embedding)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Everything one resolution looks at."""
+
+    hf: PreTrainedModel
+    config: Any
+    recording: Recording
+    d_model: int
+    tolerance: float
+    norms: dict[str, nn.Module]
+
+    def norm(self, path: str) -> Norm:
+        """The norm at a path, checked against what it did in the dry run."""
+        norm = Norm(self.norms[path], path, self.d_model)
+        given, returned = self.recording.given(path), self.recording.returned(path)
+        assert given is not None and returned is not None
+        norm.check(given, returned, max(self.tolerance, 1e-4))
+        return norm
+
+    def norm_returning(self, tensor: Tensor | None, within: str) -> str | None:
+        """The path of the norm under `within` that returned this tensor."""
+        return next((p for p in self.norms if p.startswith(within) and same(self.recording.returned(p), tensor)), None)
+
+    def norm_given(self, tensor: Tensor | None, within: str) -> str | None:
+        """The path of the norm under `within` that received this tensor."""
+        return next((p for p in self.norms if p.startswith(within) and same(self.recording.given(p), tensor)), None)
+
+    def fail(self, part: str, why: str, instead: str | None = None) -> ModelNotUnderstood:
+        """An error that names the part of this model."""
+        return not_understood(self.hf, part, why, instead)
+
+
+def called_linears(look: Look, path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The projections inside a module in the order in which they were called."""
+    inside = {f"{path}.{n}": m for n, m in module.named_modules() if n and is_linear(m)}
+    return [(p, inside[p]) for p in look.recording.calls if p in inside]

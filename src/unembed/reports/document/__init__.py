@@ -1,0 +1,1 @@
+"""What a report consists of and how it is written: sections, tables, figures, HTML, intervals."""

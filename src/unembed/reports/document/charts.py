@@ -1,0 +1,237 @@
+"""Figures as SVG: lines with bands, bars, stacks, boxes, heat maps and scatters of a saved table's columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from unembed.reports.document.model import Figure
+from unembed.reports.document.svg import SERIES, WIDTH, Canvas, Scale, fitted, written, x_title, y_axis
+from unembed.results import Table
+
+Columns = Mapping[str, list[Any]]
+
+
+def draw(figure: Figure, table: Table, *, standalone: bool = False) -> str:
+    """The figure as SVG text.
+
+    Args:
+        figure: what to draw.
+        table: the table it names.
+        standalone: for a file of its own, with its style sheet; else for a page that holds `svg.STYLE`.
+    """
+    rows = list(table.rows())
+    columns = {name: [row[name] for row in rows] for name in table.column_names}
+    canvas = Canvas(figure.title)
+    painter = {
+        "line": _lines,
+        "bar": _bars,
+        "stacked": _stacks,
+        "box": _boxes,
+        "heat": _heat,
+        "scatter": _scatter,
+    }[figure.kind]
+    painter(canvas, figure, columns)
+    return canvas.drawn(standalone=standalone)
+
+
+def _names(figure: Figure) -> list[str]:
+    return [*figure.labels, *figure.y[len(figure.labels) :]]
+
+
+def _writer(figure: Figure) -> Callable[[Any], str]:
+    def write(value: Any) -> str:
+        if figure.percent and isinstance(value, int | float):
+            return f"{100 * value:.4g}".replace("-", "−") + "%"
+        return written(value)
+
+    return write
+
+
+def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[int], float]:
+    """Evenly spaced places for each x value, named below the axis as far as there is room."""
+    n = max(len(values), 1)
+    step = canvas.inner_width / n
+    names = [written(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]
+    every = max(1, math.ceil(max((7 * len(name) + 6 for name in names), default=1) / step))
+    for i, name in enumerate(names):
+        if i % every == 0:
+            canvas.text(canvas.left + (i + 0.5) * step, canvas.height - canvas.bottom + 16, name)
+    x_title(canvas, label)
+    return lambda i: canvas.left + (i + 0.5) * step
+
+
+def _vertical(canvas: Canvas, figure: Figure, values: Sequence[Any], *, zero: bool = True) -> Scale:
+    low, high = figure.y_range or fitted(values, zero=zero, logarithmic=figure.logarithmic)
+    scale = Scale(low, high, canvas.height - canvas.bottom, canvas.top, figure.logarithmic)
+    y_axis(canvas, scale, figure.y_label, _writer(figure))
+    return scale
+
+
+def _beside(columns: Columns, name: str) -> tuple[list[Any] | None, list[Any] | None, list[Any] | None]:
+    return columns.get(f"{name}_low"), columns.get(f"{name}_high"), columns.get(f"{name}_published")
+
+
+def _legend(canvas: Canvas, figure: Figure, columns: Columns, *, always: bool = False) -> None:
+    names, kinds = _names(figure), [_fill(i, name) for i, name in enumerate(figure.y)]
+    if len(names) > 1 or always:
+        canvas.legend(names, kinds)
+
+
+def _all(columns: Columns, names: Sequence[str], suffixes: Sequence[str] = ("", "_low", "_high", "_published")) -> list:
+    return [v for name in names for suffix in suffixes for v in columns.get(name + suffix, [])]
+
+
+def _hover(figure: Figure, columns: Columns, name: str, i: int, label: str) -> str:
+    write = _writer(figure)
+    low, high, published = _beside(columns, name)
+    said = f"{figure.x_label or figure.x} {written(columns[figure.x][i])}, {label}: {write(columns[name][i])}"
+    if low is not None and high is not None:
+        said += f" [{write(low[i])}, {write(high[i])}]"
+    if published is not None and published[i] is not None:
+        said += f", published {write(published[i])}"
+    return said
+
+
+def _lines(canvas: Canvas, figure: Figure, columns: Columns) -> None:
+    _legend(canvas, figure, columns)
+    y = _vertical(canvas, figure, _all(columns, figure.y))
+    x = _categories(canvas, columns[figure.x], figure.x_label)
+    places = range(len(columns[figure.x]))
+    for s, (name, label) in enumerate(zip(figure.y, _names(figure), strict=True)):
+        colour = s % SERIES
+        low, high, published = _beside(columns, name)
+        if low is not None and high is not None:
+            known = [i for i in places if math.isfinite(y(low[i])) and math.isfinite(y(high[i]))]
+            edge = [(x(i), y(high[i])) for i in known] + [(x(i), y(low[i])) for i in reversed(known)]
+            canvas.path(edge, f"band f{colour}", closed=True)
+        if published is not None:
+            canvas.path([(x(i), y(published[i])) for i in places], f"line dash s{colour}")
+        canvas.path([(x(i), y(columns[name][i])) for i in places], f"line s{colour}")
+        for i in places:
+            if math.isfinite(y(columns[name][i])):
+                canvas.dot(x(i), y(columns[name][i]), 3, f"f{colour}", _hover(figure, columns, name, i, label))
+
+
+def _bars(canvas: Canvas, figure: Figure, columns: Columns) -> None:
+    _legend(canvas, figure, columns)
+    y = _vertical(canvas, figure, _all(columns, figure.y))
+    x = _categories(canvas, columns[figure.x], figure.x_label)
+    n = len(columns[figure.x])
+    step = canvas.inner_width / max(n, 1)
+    width = min(34.0, 0.72 * step / len(figure.y))
+    base = y(1e-300 if figure.logarithmic else max(y.low, 0.0))
+    for s, (name, label) in enumerate(zip(figure.y, _names(figure), strict=True)):
+        low, high, published = _beside(columns, name)
+        for i in range(n):
+            top = y(columns[name][i])
+            if not math.isfinite(top):
+                continue
+            left = x(i) + (s - len(figure.y) / 2) * width
+            said = _hover(figure, columns, name, i, label)
+            canvas.box(left + 1, min(top, base), width - 2, abs(base - top), f"f{s % SERIES}", said)
+            if low is not None and high is not None and math.isfinite(y(low[i])):
+                canvas.rule(left + width / 2, y(low[i]), left + width / 2, y(high[i]), "whisker zero")
+            if published is not None and math.isfinite(y(published[i])):
+                canvas.rule(left - 2, y(published[i]), left + width + 2, y(published[i]), "middle dash")
+
+
+def _fill(number: int, name: str) -> str:
+    """The colour of a series; what is left over ("none") has none of its own."""
+    return "rest" if name == "none" else f"f{number % SERIES}"
+
+
+def _stacks(canvas: Canvas, figure: Figure, columns: Columns) -> None:
+    _legend(canvas, figure, columns, always=True)
+    n = len(columns[figure.x])
+    totals = [sum(columns[name][i] or 0.0 for name in figure.y) for i in range(n)]
+    y = _vertical(canvas, figure, totals)
+    x = _categories(canvas, columns[figure.x], figure.x_label)
+    width = min(44.0, 0.78 * canvas.inner_width / max(n, 1))
+    for i in range(n):
+        below = 0.0
+        for s, (name, label) in enumerate(zip(figure.y, _names(figure), strict=True)):
+            value = columns[name][i]
+            if value is None or not math.isfinite(value):
+                continue
+            top, foot = y(below + value), y(below)
+            said = _hover(figure, columns, name, i, label)
+            canvas.box(x(i) - width / 2, top, width, foot - top - 0.6, _fill(s, name), said, "fill-opacity:.88")
+            below += value
+
+
+def _boxes(canvas: Canvas, figure: Figure, columns: Columns) -> None:
+    """Boxes from the quarter to three quarters, the median, whiskers at 5 and 95 percent."""
+    _legend(canvas, figure, columns)
+    spread = [f"_{q}" for q in ("q05", "q25", "q50", "q75", "q95")]
+    y = _vertical(canvas, figure, _all(columns, figure.y, spread))
+    x = _categories(canvas, columns[figure.x], figure.x_label)
+    n = len(columns[figure.x])
+    width = min(36.0, 0.7 * canvas.inner_width / max(n, 1) / len(figure.y))
+    write = _writer(figure)
+    for s, (stem, label) in enumerate(zip(figure.y, _names(figure), strict=True)):
+        for i in range(n):
+            q05, q25, q50, q75, q95 = (columns[stem + q][i] for q in spread)
+            if q50 is None or not math.isfinite(q50):
+                continue
+            middle = x(i) + (s - (len(figure.y) - 1) / 2) * width
+            said = (
+                f"{figure.x_label or figure.x} {written(columns[figure.x][i])}, {label}: median {write(q50)}, "
+                f"half in [{write(q25)}, {write(q75)}], nine in ten in [{write(q05)}, {write(q95)}]"
+            )
+            colour = s % SERIES
+            canvas.rule(middle, y(q05), middle, y(q95), f"whisker s{colour}")
+            half = 0.4 * width
+            canvas.box(middle - half, y(q75), 2 * half, max(y(q25) - y(q75), 1), f"f{colour}", said, "fill-opacity:.55")
+            canvas.rule(middle - half, y(q50), middle + half, y(q50), "middle")
+
+
+def _heat(canvas: Canvas, figure: Figure, columns: Columns) -> None:
+    """A matrix as colours: more ink for larger numbers, the other colour below zero."""
+    across = list(dict.fromkeys(columns[figure.x]))
+    down = list(dict.fromkeys(columns[figure.rows]))
+    canvas.left = max(
+        canvas.left, 7 * max((len(written(name)) for name in down), default=0) + (26 if figure.y_label else 10)
+    )
+    side = canvas.inner_width / max(len(across), 1)
+    tall = min(side, 26.0) if len(down) > 1 else 26.0
+    canvas.height = canvas.top + canvas.bottom + tall * len(down)
+    values = columns[figure.y[0]]
+    low, high = figure.y_range or fitted(values)
+    largest = max(abs(low), abs(high)) or 1.0
+    write = _writer(figure)
+    _categories(canvas, across, figure.x_label)
+    every = max(1, math.ceil(14 / tall))
+    for r, name in enumerate(down):
+        if r % every == 0:
+            canvas.text(canvas.left - 7, canvas.top + (r + 0.5) * tall + 4, written(name), anchor="end")
+    for i, value in enumerate(values):
+        if value is None or not math.isfinite(value):
+            continue
+        c, r = across.index(columns[figure.x][i]), down.index(columns[figure.rows][i])
+        strength = min(1.0, abs(value) / largest)
+        tone = "--heat" if value >= 0 else "--cold"
+        said = (
+            f"{figure.y_label or figure.rows} {written(columns[figure.rows][i])}, "
+            f"{figure.x_label or figure.x} {written(columns[figure.x][i])}: {write(value)}"
+        )
+        colour = f"fill:rgba(var({tone}),{0.04 + 0.96 * strength:.3f})"
+        canvas.box(canvas.left + c * side, canvas.top + r * tall, side - 1, tall - 1, "cell", said, colour)
+    if figure.y_label:
+        canvas.text(13, canvas.top + tall * len(down) / 2, figure.y_label, turn=-90)
+
+
+def _scatter(canvas: Canvas, figure: Figure, columns: Columns) -> None:
+    _legend(canvas, figure, columns)
+    y = _vertical(canvas, figure, _all(columns, figure.y, ("",)))
+    xs = columns[figure.x]
+    low, high = fitted(xs)
+    x = Scale(low, high, canvas.left, WIDTH - canvas.right)
+    for tick in x.ticks():
+        canvas.text(x(tick), canvas.height - canvas.bottom + 16, written(tick))
+    x_title(canvas, figure.x_label)
+    for s, (name, label) in enumerate(zip(figure.y, _names(figure), strict=True)):
+        for i, value in enumerate(columns[name]):
+            if math.isfinite(x(xs[i])) and math.isfinite(y(value)):
+                canvas.dot(x(xs[i]), y(value), 3, f"f{s % SERIES}", _hover(figure, columns, name, i, label))

@@ -1,0 +1,84 @@
+"""A report written down: one page, its tables as Parquet and JSON, its figures as SVG, and a summary for a terminal.
+
+Nothing is computed here and no model is needed: `reopen` reads what `write` left, and writing it again gives the same
+page.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from unembed.errors import InvalidInput
+from unembed.reports.document.charts import draw
+from unembed.reports.document.html import page
+from unembed.reports.document.model import SCHEMA, Report
+from unembed.results import Table, write_whole
+
+PAGE, INDEX, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
+
+
+def prepared(out: str | os.PathLike[str], parts: tuple[str, ...] = ()) -> Path:
+    """The folder of a report, made if it is not there, with these folders in it; for asking before the work begins.
+
+    Raises:
+        InvalidInput: the path is a file, or its parent does not exist.
+    """
+    folder = Path(out)
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file")
+        for place in (folder, *(folder / part for part in parts)):
+            place.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except (OSError, ValueError) as error:  # ValueError: a NUL, or half of a surrogate pair
+        why = getattr(error, "strerror", None) or "no folder can have this name"
+        raise InvalidInput(
+            f"cannot write to {str(folder)[:60]!r}", why=why, instead="Give a folder in an existing one"
+        ) from error
+    return folder
+
+
+def write(report: Report, out: str | os.PathLike[str]) -> Path:
+    """The path of the page, after everything was written.
+
+    `report.html` (one self-contained page), `report.json` (text, findings, what each figure draws),
+    `tables/NAME.parquet` and `.json`, `figures/NAME.svg`.
+
+    Raises:
+        InvalidInput: the folder cannot be written to.
+    """
+    folder = prepared(out, (TABLES, FIGURES))
+    for name, exhibit in report.exhibits.items():
+        exhibit.table.to_parquet(folder / TABLES / f"{name}.parquet")
+        exhibit.table.to_json(folder / TABLES / f"{name}.json")
+    for section in report.sections:
+        for figure in section.figures:
+            svg = draw(figure, report[figure.table], standalone=True)
+            write_whole(folder / FIGURES / f"{figure.name}.svg", svg + "\n")
+    write_whole(folder / INDEX, json.dumps(report.to_dict(), ensure_ascii=False, indent=1) + "\n")
+    return write_whole(folder / PAGE, page(report))
+
+
+def reopen(out: str | os.PathLike[str]) -> Report:
+    """The report that `write` left in a folder; needs no model.
+
+    Raises:
+        InvalidInput: there is none, it is damaged, or another version wrote it.
+    """
+    folder = Path(out)
+    try:
+        stored: dict[str, Any] = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"no report in {folder}", why=str(error), instead="Give a folder that `unembed report` wrote"
+        ) from error
+    if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
+        found = stored.get("schema") if isinstance(stored, dict) else None
+        raise InvalidInput(f"{folder / INDEX}", why=f"its schema is {found!r}, not {SCHEMA!r}")
+    names = [table["name"] for section in stored["sections"] for table in section["tables"]]
+    return Report.from_dict(stored, {n: Table.from_parquet(folder / TABLES / f"{n}.parquet") for n in names})

@@ -1,0 +1,214 @@
+"""The page of a report: one file, no script, no address outside it, light and dark, readable on a phone."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from typing import Any
+
+from unembed.reports.document.charts import draw
+from unembed.reports.document.model import Exhibit, Figure, Finding, Report, Section
+from unembed.reports.document.svg import STYLE as FIGURE_STYLE
+from unembed.reports.document.svg import written
+from unembed.results import visible_html
+
+_STYLE = """
+:root { color-scheme: light dark; --paper: #fbfaf8; --card: #fff; --ink: #1d2433; --soft: #667085; --line: #e4e2dd;
+  --accent: #0b7a4b; --against: #c2570c; --wash: #f3f1ec; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171d; --card: #1b1f27; --ink: #e8eaf0; --soft: #98a2b3;
+  --line: #2d333f; --accent: #4cc38a; --against: #f29a4b; --wash: #20252e; } }
+* { box-sizing: border-box; }
+html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
+body { margin: 0 auto; padding: clamp(1.5rem, 5vw, 4rem) clamp(1rem, 4vw, 2rem) 5rem; max-width: 74rem;
+  background: var(--paper); color: var(--ink); font: 16px/1.6 system-ui, -apple-system, "Segoe UI", sans-serif; }
+h1 { font-size: clamp(1.55rem, 4.5vw, 2.3rem); line-height: 1.2; margin: 0 0 .5rem; letter-spacing: -.015em;
+  text-wrap: balance; max-width: 50rem; }
+h2 { font-size: 1.3rem; line-height: 1.3; margin: 0 0 .5rem; letter-spacing: -.01em; }
+h3 { font-size: 1rem; margin: 0 0 .35rem; font-weight: 620; }
+p { margin: 0 0 .8rem; max-width: 46rem; } .soft, figcaption { color: var(--soft); }
+a { color: inherit; text-decoration-color: var(--soft); text-underline-offset: .2em; }
+code, bdi, .id { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: .9em; }
+bdi.prose { font-family: inherit; font-size: 1em; } .mark { opacity: .45; }
+header .source { color: var(--soft); font-size: .95rem; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .6rem 1.4rem;
+  margin: 1.6rem 0; padding: 1rem 0; border-block: 1px solid var(--line); }
+.facts dt { color: var(--soft); font-size: .8rem; } .facts dd { margin: 0; font-variant-numeric: tabular-nums;
+  overflow-wrap: anywhere; font-weight: 560; }
+nav ul { columns: 2 16rem; margin: 1rem 0 0; padding: 0; list-style: none; max-width: 50rem; }
+nav li { break-inside: avoid; padding: .1rem 0; }
+section { margin-top: 3.2rem; scroll-margin-top: 1rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1.2rem;
+  margin: 1.1rem 0; }
+figure { max-width: 40rem; margin: 0; padding: 1rem 1rem .7rem; background: var(--card); border: 1px solid var(--line);
+  border-radius: 12px; }
+figcaption { font-size: .85rem; margin-top: .4rem; line-height: 1.45; }
+.findings { display: grid; gap: .8rem; margin: 1.1rem 0; }
+.finding { display: grid; grid-template-columns: 1fr 1fr 8.5rem; gap: .3rem 1.6rem; padding: .9rem 1.1rem;
+  background: var(--card); border: 1px solid var(--line); border-left: 4px solid var(--soft); border-radius: 10px; }
+.finding p { margin: 0; } .finding small { color: var(--soft); display: block; font-size: .78rem; }
+.finding.yes { border-left-color: var(--accent); } .finding.no { border-left-color: var(--against); }
+.verdict { font-weight: 620; font-size: .85rem; white-space: nowrap; align-self: start; color: var(--soft); }
+.yes .verdict { color: var(--accent); } .no .verdict { color: var(--against); }
+.tally { display: flex; height: .55rem; gap: 2px; border-radius: 99px; overflow: hidden; max-width: 30rem;
+  margin: .6rem 0 .3rem; }
+.tally i { display: block; } .tally .yes { background: var(--accent); } .tally .no { background: var(--against); }
+.tally .open { background: var(--soft); opacity: .5; }
+.exhibit { margin: 1.2rem 0; } .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 10px;
+  background: var(--card); -webkit-overflow-scrolling: touch; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; width: 100%; }
+th { color: var(--soft); font-weight: 520; text-align: left; padding: .5rem .8rem; white-space: nowrap;
+  font-size: .82rem; background: var(--wash); }
+td { padding: .38rem .8rem; border-top: 1px solid var(--line); vertical-align: top; }
+th.n, td.n { text-align: right; white-space: nowrap; } td .range { color: var(--soft); font-size: .85em; }
+td.published, th.published { color: var(--soft); } td.prose { min-width: 17rem; overflow-wrap: anywhere; }
+summary { cursor: pointer; font-weight: 620; padding: .2rem 0; } summary span { color: var(--soft); font-weight: 400; }
+footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--line); color: var(--soft);
+  font-size: .85rem; overflow-wrap: anywhere; }
+@media (max-width: 44rem) { .finding { grid-template-columns: 1fr; } .verdict { order: -1; } section {
+  margin-top: 2.4rem; } figure { padding: .7rem .5rem .5rem; } h3 { padding: 0 .3rem; } }
+@media print { body { max-width: none; } figure, .finding { break-inside: avoid; } }
+"""
+_VERDICTS = {True: ("yes", "✓ agrees"), False: ("no", "✕ differs"), None: ("open", "· cannot be told")}
+_SUFFIXES = ("_low", "_high", "_n", "_published")
+
+
+def page(report: Report) -> str:
+    """The whole page as text."""
+    sections = "".join(_section(i, section, report) for i, section in enumerate(report.sections))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(report.title)}</title><style>{_STYLE}{FIGURE_STYLE}</style></head><body>"
+        f"{_header(report)}<main>{sections}</main>"
+        f"<footer><p>{_prose(report.provenance.line())}</p></footer></body></html>\n"
+    )
+
+
+def _prose(text: str) -> str:
+    return f'<bdi class="prose">{visible_html(text, prose=True)[5:-6]}</bdi>'
+
+
+def _paragraph(text: str, kind: str = "") -> str:
+    """Text with `code` between backticks; everything that could mislead made visible."""
+    parts = re.split(r"`([^`]*)`", text)
+    inner = "".join(f"<code>{html.escape(p)}</code>" if i % 2 else _prose(p) for i, p in enumerate(parts) if p)
+    return f"<p{f' class={kind}' if kind else ''}>{inner}</p>"
+
+
+def _header(report: Report) -> str:
+    facts = "".join(
+        f"<div><dt>{html.escape(name)}</dt><dd>{_prose(written(value))}</dd></div>"
+        for name, value in report.facts.items()
+    )
+    contents = "".join(f'<li><a href="#s{i}">{html.escape(s.title)}</a></li>' for i, s in enumerate(report.sections))
+    return (
+        f"<header><h1>{html.escape(report.title)}</h1>{_paragraph(report.subtitle)}"
+        f"{_paragraph(report.source, 'source')}<dl class='facts'>{facts}</dl>{_tally(report.findings)}"
+        f"<nav aria-label='Contents'><ul>{contents}</ul></nav></header>"
+    )
+
+
+def _tally(findings: list[Finding]) -> str:
+    if not findings:
+        return ""
+    counts = {verdict: sum(f.agrees is verdict for f in findings) for verdict in (True, False, None)}
+    bar = "".join(f'<i class="{_VERDICTS[v][0]}" style="flex:{n}"></i>' for v, n in counts.items() if n)
+    said = f"{counts[True]} of {len(findings)} published findings hold here, {counts[False]} do not"
+    said += f", {counts[None]} cannot be told from this model." if counts[None] else "."
+    return f'<div class="tally" aria-hidden="true">{bar}</div><p class="soft">{said}</p>'
+
+
+def _section(number: int, section: Section, report: Report) -> str:
+    figures = "".join(_figure(figure, report) for figure in section.figures)
+    findings = "".join(_finding(finding) for finding in section.findings)
+    return (
+        f'<section id="s{number}"><h2>{html.escape(section.title)}</h2>'
+        + "".join(_paragraph(text) for text in section.text)
+        + (f'<div class="findings">{findings}</div>' if findings else "")
+        + (f'<div class="figures">{figures}</div>' if figures else "")
+        + "".join(_exhibit(exhibit) for exhibit in section.exhibits)
+        + "</section>"
+    )
+
+
+def _figure(figure: Figure, report: Report) -> str:
+    table = report[figure.table]
+    notes = [figure.note] if figure.note else []
+    if any(f"{name}_published" in table.column_names for name in figure.y):
+        notes.append("Dashed: published.")
+    if figure.kind == "box":
+        notes.append("Boxes hold the middle half with the median, whiskers nine tenths.")
+    elif figure.kind in ("line", "bar") and any(f"{name}_low" in table.column_names for name in figure.y):
+        notes.append("Bands and whiskers: 95 % intervals.")
+    caption = f"<figcaption>{_prose(' '.join(notes))}</figcaption>" if notes else ""
+    return f"<figure><h3>{html.escape(figure.title)}</h3>{draw(figure, table)}{caption}</figure>"
+
+
+def _finding(finding: Finding) -> str:
+    kind, words = _VERDICTS[finding.agrees]
+    source = f" · {html.escape(finding.source)}" if finding.source else ""
+    return (
+        f'<div class="finding {kind}"><div><small>Published{source}</small>{_paragraph(finding.published)}</div>'
+        f'<div><small>Here</small>{_paragraph(finding.here)}</div><div class="verdict">{words}</div></div>'
+    )
+
+
+def _exhibit(exhibit: Exhibit) -> str:
+    title = html.escape(exhibit.table.title)
+    note = _paragraph(exhibit.note, "soft") if exhibit.note else ""
+    body = f"{note}{_table(exhibit)}"
+    if exhibit.folded:
+        rows = f"{len(exhibit.table):,} rows"
+        return f'<details class="exhibit"><summary>{title} <span>{rows}</span></summary>{body}</details>'
+    return f'<div class="exhibit"><h3>{title}</h3>{body}</div>'
+
+
+def _table(exhibit: Exhibit) -> str:
+    names = exhibit.table.column_names
+    shown = [n for n in names if not (n.endswith(_SUFFIXES) and n.rsplit("_", 1)[0] in names)]
+    rows = list(exhibit.table.rows())
+    head = []
+    for name in shown:
+        numeric = all(isinstance(row[name], int | float | None) for row in rows)
+        head.append(f"<th{' class=n' if numeric else ''}>{html.escape(_title(name))}</th>")
+        if f"{name}_n" in names:
+            head.append("<th class='n'>n</th>")
+        if f"{name}_published" in names:
+            head.append("<th class='n published'>published</th>")
+    body = "".join(f"<tr>{''.join(_cells(exhibit, row, name) for name in shown)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{"".join(head)}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _title(name: str) -> str:
+    return re.sub(r"_(token|text)(s?)$", r"", name).replace("_", " ") or name
+
+
+def _cells(exhibit: Exhibit, row: dict[str, Any], name: str) -> str:
+    """The cell of a column, and those of what belongs to it."""
+    percent = name in exhibit.percent
+    value = row[name]
+    if isinstance(value, int | float | None):
+        shown = html.escape(written(value, percent=percent))
+        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+        if low is not None and high is not None and not (math.isnan(low) or math.isnan(high)):
+            ends = (written(end, percent=percent).removesuffix(" %") for end in (low, high))
+            shown += f' <span class="range">[{", ".join(ends)}]</span>'
+        cells = f'<td class="n">{shown}</td>'
+    else:
+        wrap = ' class="prose"' if name.endswith(("_text", "_tokens")) or name in ("text", "tokens") else ""
+        cells = f"<td{wrap}>{_text(name, value)}</td>"
+    if f"{name}_n" in row:
+        cells += f'<td class="n">{written(row[f"{name}_n"])}</td>'
+    if f"{name}_published" in row:
+        cells += f'<td class="n published">{written(row[f"{name}_published"], percent=percent)}</td>'
+    return cells
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(_text(name, item) for item in value)
+    if isinstance(value, int | float | None):
+        return html.escape(written(value))
+    is_token = name in ("token", "tokens") or name.endswith(("_token", "_tokens"))
+    return visible_html(value) if is_token else _prose(str(value))

@@ -1,0 +1,237 @@
+"""What a report consists of: sections of text, tables, figures and findings, all of them values that can be saved.
+
+A figure holds no drawing, only which columns of which table it draws, so that it can be drawn again from the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from unembed.errors import InvalidInput
+from unembed.results import Provenance, Table
+
+KINDS = ("line", "bar", "stacked", "box", "heat", "scatter")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A published statement beside what was measured here.
+
+    Attributes:
+        published: the paper's statement, in its words or ours.
+        here: the same statement with the numbers measured.
+        agrees: whether it holds here; None where it cannot be told.
+        source: where it stands, such as "Sec. 4.1, Fig. 4".
+    """
+
+    published: str
+    here: str
+    agrees: bool | None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A table of a report.
+
+    Columns `x`, `x_low`, `x_high` are shown as one cell "x [low, high]", `x_n` as its sample size, `x_published` as
+    the paper's number beside it. Columns named `token(s)` or ending so hold token text, those ending in `_text` prose
+    to be wrapped.
+
+    Attributes:
+        name: file name without extension; unique in the report.
+        table: the numbers.
+        note: one paragraph below the title.
+        percent: columns (without suffix) that hold shares, to be shown in percent.
+        folded: shown closed at first, for long tables.
+    """
+
+    name: str
+    table: Table
+    note: str = ""
+    percent: tuple[str, ...] = ()
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing of some columns of one table of the report.
+
+    Attributes:
+        name: file name without extension; unique in the report.
+        title: one line above the drawing.
+        kind: "line" (series over x, a band where `_low` and `_high` exist, dashes where `_published` does),
+            "bar" (the same as bars side by side), "stacked" (series of each x on top of each other), "box" (y names
+            the stem of columns `_q05 _q25 _q50 _q75 _q95`), "heat" (`x` and `rows` are the axes, y[0] the colour),
+            "scatter" (y[0] over x).
+        table: name of the exhibit whose columns are drawn.
+        x: column along the x axis.
+        y: columns drawn, in the order of the legend.
+        labels: what the legend calls the columns.
+        x_label: axis title.
+        y_label: axis title.
+        percent: the y axis is a share, shown in percent.
+        rows: for "heat", column along the y axis.
+        logarithmic: y axis in powers of ten.
+        y_range: ends of the y axis (of the colours in "heat"); found from the data when None.
+        note: caption below.
+    """
+
+    name: str
+    title: str
+    kind: str
+    table: str
+    x: str
+    y: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    x_label: str = ""
+    y_label: str = ""
+    percent: bool = False
+    rows: str = ""
+    logarithmic: bool = False
+    y_range: tuple[int | float, int | float] | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InvalidInput(f"figure kind {self.kind!r}", why=f"it is none of {', '.join(KINDS)}")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report: paragraphs, then figures, findings and tables, each optional.
+
+    Attributes:
+        title: heading.
+        text: paragraphs; `code` between backticks is set as such.
+        exhibits: its tables.
+        figures: its figures, drawn from these or other sections' tables.
+        findings: published statements and what became of them here.
+    """
+
+    title: str
+    text: tuple[str, ...] = ()
+    exhibits: tuple[Exhibit, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the tables' rows, as JSON can hold it."""
+        return {
+            "title": self.title,
+            "text": list(self.text),
+            "tables": [
+                {"name": e.name, "note": e.note, "percent": list(e.percent), "folded": e.folded} for e in self.exhibits
+            ],
+            "figures": [asdict(f) for f in self.figures],
+            "findings": [asdict(f) for f in self.findings],
+        }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any], tables: Mapping[str, Table]) -> Section:
+        """The section that `to_dict` wrote, with its tables."""
+        return cls(
+            stored["title"],
+            tuple(stored["text"]),
+            tuple(
+                Exhibit(e["name"], tables[e["name"]], e["note"], tuple(e["percent"]), e["folded"])
+                for e in stored["tables"]
+            ),
+            tuple(Figure(**{k: _tuple(v) for k, v in f.items()}) for f in stored["figures"]),
+            tuple(Finding(**f) for f in stored["findings"]),
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """A study of one model: what was measured, beside what was published.
+
+    Attributes:
+        name: of the study, such as "geva2021".
+        title: heading of the page.
+        subtitle: one sentence below it.
+        source: the paper, as a citation.
+        provenance: model, corpus, seed and version of everything in it.
+        sections: in reading order.
+        facts: what the numbers depend on, name -> value, shown at the top.
+    """
+
+    name: str
+    title: str
+    subtitle: str
+    source: str
+    provenance: Provenance
+    sections: tuple[Section, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what, names in (
+            ("table", [e.name for s in self.sections for e in s.exhibits]),
+            ("figure", [f.name for s in self.sections for f in s.figures]),
+        ):
+            if doubled := sorted({name for name in names if names.count(name) > 1}):
+                raise InvalidInput(f"report {self.name!r}", why=f"two {what}s are named {doubled[0]!r}")
+        known = {e.name: set(e.table.column_names) for s in self.sections for e in s.exhibits}
+        for figure in (f for s in self.sections for f in s.figures):
+            if figure.table not in known:
+                raise InvalidInput(f"figure {figure.name!r}", why=f"the report has no table {figure.table!r}")
+            if missing := [c for c in _drawn(figure) if c not in known[figure.table]]:
+                raise InvalidInput(f"figure {figure.name!r}", why=f"its table has no column {missing[0]!r}")
+
+    @property
+    def exhibits(self) -> dict[str, Exhibit]:
+        """All tables by name."""
+        return {e.name: e for s in self.sections for e in s.exhibits}
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings, in reading order."""
+        return [f for s in self.sections for f in s.findings]
+
+    def __getitem__(self, name: str) -> Table:
+        """The table of that name.
+
+        Raises:
+            InvalidInput: the report has none.
+        """
+        if name not in self.exhibits:
+            raise InvalidInput(f"table {name!r}", why=f"the report has {', '.join(self.exhibits) or 'none'}")
+        return self.exhibits[name].table
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the tables' rows, as JSON can hold it."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "title": self.title,
+            "subtitle": self.subtitle,
+            "source": self.source,
+            "provenance": self.provenance.to_dict(),
+            "facts": dict(self.facts),
+            "sections": [s.to_dict() for s in self.sections],
+        }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any], tables: Mapping[str, Table]) -> Report:
+        """The report that `to_dict` wrote, with its tables."""
+        sections = tuple(Section.from_dict(s, tables) for s in stored["sections"])
+        provenance = Provenance.from_dict(stored["provenance"])
+        name, title, subtitle, source = (str(stored[k]) for k in ("name", "title", "subtitle", "source"))
+        return cls(name, title, subtitle, source, provenance, sections, stored["facts"])
+
+
+SCHEMA = "unembed.report/1"
+"""Name of the JSON form; the number rises when a field changes its meaning or goes."""
+
+QUANTILES = ("q05", "q25", "q50", "q75", "q95")
+
+
+def _drawn(figure: Figure) -> Sequence[str]:
+    y = [f"{stem}_{q}" for stem in figure.y for q in QUANTILES] if figure.kind == "box" else list(figure.y)
+    return [figure.x, *y, *([figure.rows] if figure.rows else [])]
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,59 @@
+"""One head seen whole: eigenvalues, own tokens, largest entries, partners, skip-trigrams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unembed.attention.circuits import Circuits
+from unembed.reports.document.model import Exhibit, Section
+from unembed.reports.elhage2021.sections.heads import eigenvalue_section, full_circuit_exhibits
+from unembed.results import Provenance, Table
+
+
+def head_sections(
+    circuits: Circuits, layer: int, head: int, top: int, basis: str, seed: int, provenance: Provenance
+) -> list[Section]:
+    """Everything the weights say about one head."""
+    lm = circuits.lm
+    layer, head = lm.layer(layer), lm.head(head)
+    own = circuits.own_token(layer, head, basis, seed=seed)
+    copying, matching = circuits.copying(basis), circuits.matching(basis)
+    facts = circuits.ov(layer, head, basis).notes
+    understood = lm.structure.blocks[layer].attention.scores_understood
+    said = tuple(dict.fromkeys((*facts, *(circuits.qk(layer, head, 0, basis).notes if understood else ()))))
+    text = (
+        f"Copying score {float(copying.score[layer, head]):+.2f}, "
+        f"{float(copying.positive_fraction[layer, head]):.0%} of eigenvalues positive; matching score of its QK "
+        f"circuit {float(matching.score[layer, head]):+.2f}. A token's own logit lies {own.mean_z:+.2f} standard "
+        f"deviations from its row's mean, and in the row's top {own.k} for {own.top_share:.1%} of "
+        f"{own.n_tokens:,} tokens.",
+        *((f"To be known: {'; '.join(said)}.",) if said else ()),
+    )
+    exhibits = full_circuit_exhibits(circuits, layer, head, top, basis, provenance)
+    partners = _partners(circuits, layer, head, basis, seed, top, provenance)
+    summary = Section("Circuits", text, tuple(exhibits))
+    made = [summary, eigenvalue_section(circuits, [(layer, head)], basis, provenance)]
+    return [*made, Section("Partners", (), (partners,))] if lm.n_layers > 1 else made
+
+
+def _partners(
+    circuits: Circuits, layer: int, head: int, basis: str, seed: int, top: int, provenance: Provenance
+) -> Exhibit:
+    """The heads that this one reads or that read it most, above random circuits."""
+    found: list[tuple[float, str, str, str]] = []
+    for mode in "qkv":
+        pairs = circuits.composition(mode, baseline=True, basis=basis, seed=seed)
+        for other in range(circuits.lm.n_layers):
+            for h in range(circuits.lm.n_heads):
+                if other < layer:
+                    found.append((float(pairs[other, h, layer, head]), "reads", f"{other}.{h}", mode.upper()))
+                elif other > layer:
+                    found.append((float(pairs[layer, head, other, h]), "is read by", f"{other}.{h}", mode.upper()))
+    best = sorted(found, reverse=True)[:top]
+    columns: dict[str, list[Any]] = {
+        "relation": [p[1] for p in best],
+        "head": [p[2] for p in best],
+        "composition": [p[3] for p in best],
+        "above_random": [p[0] for p in best],
+    }
+    return Exhibit("partners", Table(f"Heads that compose most with {layer}.{head}", columns, provenance))

@@ -1,0 +1,222 @@
+"""Sections about single heads and pairs of heads: scores, eigenvalues, composition, induction."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unembed.attention.circuits import Circuits
+from unembed.attention.head_scores import KINDS, HeadScores
+from unembed.attention.in_context import TextScores
+from unembed.attention.induction import Evidence
+from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.results import Provenance, Table
+
+ROLE = 0.3
+"""A head whose mean attention of one kind is at least this is called by it."""
+_ROLES = {"induction": "induction", "previous_token": "previous token", "duplicate_token": "duplicate token"}
+
+
+def provenance_of(circuits: Circuits, basis: str = "raw", **fields: Any) -> Provenance:
+    """Where numbers about these circuits come from."""
+    lm = circuits.lm
+    fixed = {"model": lm.name, "revision": lm.revision, "dtype": str(lm.dtype).removeprefix("torch."), "basis": basis}
+    return Provenance(**{**fixed, **fields})
+
+
+def role_of(scores: HeadScores, layer: int, head: int) -> str:
+    """What a head mostly does on repeated tokens, in words; empty where no score reaches `ROLE`."""
+    best = max(_ROLES, key=lambda kind: float(scores[kind][layer, head]))
+    if float(scores[best][layer, head]) >= ROLE:
+        return _ROLES[best]
+    return "resting" if float(scores.resting[layer, head]) >= ROLE else ""
+
+
+def heads_section(circuits: Circuits, scores: HeadScores, basis: str, provenance: Provenance) -> Section:
+    """Every head: what it attends to on repeated tokens, and whether its circuits copy and match."""
+    copying, matching = circuits.copying(basis), circuits.matching(basis)
+    places = [(layer, head) for layer in range(circuits.lm.n_layers) for head in range(circuits.lm.n_heads)]
+    columns: dict[str, list[Any]] = {
+        "layer": [layer for layer, _ in places],
+        "head": [head for _, head in places],
+        "role": [role_of(scores, *place) for place in places],
+    }
+    for kind in KINDS:
+        mean, half = scores[kind], scores.interval(kind)
+        columns[kind] = [float(mean[place]) for place in places]
+        columns[f"{kind}_low"] = [float(mean[place] - half[place]) for place in places]
+        columns[f"{kind}_high"] = [float(mean[place] + half[place]) for place in places]
+    columns["copying_score"] = [float(copying.score[place]) for place in places]
+    columns["positive_eigenvalues"] = [float(copying.positive_fraction[place]) for place in places]
+    columns["matching_score"] = [float(matching.score[place]) for place in places]
+    n, length = scores.by_sequence.shape[1], scores.length
+    note = (
+        f"Means over {n} sequences of {length} random tokens repeated twice, with 95 % intervals. Copying: what the "
+        "head adds to the logit of the token it attends to most, above all tokens' mean. Copying and matching scores: "
+        "sum of the eigenvalues of the full OV and QK circuits over the sum of their sizes, from the weights alone. "
+        f"A role is named from a mean attention of {ROLE:g} on."
+    )
+    table = Table(f"Heads of {circuits.lm.name}", columns, provenance)
+    heat = tuple(
+        Figure(f"heads_{kind}", title, "heat", "heads", "head", (kind,), x_label="head", y_label="layer", rows="layer")
+        for kind, title in (
+            ("previous_token", "Attention to the previous token"),
+            ("induction", "Attention to the token after the earlier occurrence"),
+            ("copying_score", "Copying score of the OV circuit"),
+        )
+    )
+    percent = ("previous_token", "duplicate_token", "induction", "resting", "positive_eigenvalues")
+    return Section("Heads", (note,), (Exhibit("heads", table, percent=percent),), heat)
+
+
+def eigenvalue_section(
+    circuits: Circuits, heads: list[tuple[int, int]], basis: str, provenance: Provenance, title: str = "Eigenvalues"
+) -> Section:
+    """Eigenvalues of full OV circuits on the complex plane, radius log10(1 + |lambda|)."""
+    spectra = circuits.copying(basis)
+    exhibits, figures = [], []
+    for layer, head in heads:
+        values = spectra.eigenvalues[layer, head]
+        radius, angle = values.abs().log1p() / math.log(10), values.angle()
+        name = f"eigenvalues_{layer}_{head}"
+        score = float(spectra.score[layer, head])
+        columns = {
+            "real": values.real.tolist(),
+            "imaginary": values.imag.tolist(),
+            "x": (radius * angle.cos()).tolist(),
+            "y": (radius * angle.sin()).tolist(),
+        }
+        exhibits.append(Exhibit(name, Table(f"Eigenvalues of head {layer}.{head}", columns, provenance), folded=True))
+        figures.append(
+            Figure(
+                name, f"Head {layer}.{head}: copying score {score:+.2f}", "scatter", name, "x", ("y",),
+                x_label="real, log radius", y_label="imaginary, log radius",
+            )
+        )  # fmt: skip
+    text = ("Each point is an eigenvalue of `W_E W_OV W_U`; its distance from the middle is log10(1 + |lambda|).",)
+    return Section(title, text, tuple(exhibits), tuple(figures))
+
+
+def composition_section(
+    circuits: Circuits, modes: str, top: int, basis: str, seed: int, provenance: Provenance
+) -> Section:
+    """The pairs of heads that compose most, above random circuits, and all pairs as one table."""
+    chance = circuits.random_composition(seed)
+    exhibits, figures = [], []
+    heads = circuits.lm.n_heads
+    names = {"q": "Q-composition", "k": "K-composition", "v": "V-composition"}
+    for mode in modes:
+        found = circuits.composition(mode, basis=basis)
+        best = found.flatten().topk(min(top, int((found > 0).sum())))
+        places = [_unravel(int(i), found.shape) for i in best.indices]
+        columns = {
+            "writer": [f"{a}.{h}" for a, h, _, _ in places],
+            "reader": [f"{b}.{k}" for _, _, b, k in places],
+            "ratio": best.values.tolist(),
+            "above_random": (best.values - chance).tolist(),
+        }
+        title = f"{names[mode]}: the strongest of {int((found > 0).sum()):,} pairs (random circuits: {chance:.4f})"
+        exhibits.append(Exhibit(f"{mode}_composition", Table(title, columns, provenance)))
+        if circuits.lm.n_layers == 2:
+            pairs = Table(
+                f"{names[mode]} of every pair",
+                {
+                    "writer": [h for h in range(heads) for _ in range(heads)],
+                    "reader": [k for _ in range(heads) for k in range(heads)],
+                    "above_random": (found[0, :, 1] - chance).flatten().tolist(),
+                },
+                provenance,
+            )
+            exhibits.append(Exhibit(f"{mode}_composition_pairs", pairs, folded=True))
+            figures.append(
+                Figure(
+                    f"{mode}_composition", f"{names[mode]} above random", "heat", f"{mode}_composition_pairs",
+                    "reader", ("above_random",), x_label="head of layer 1", y_label="head of layer 0", rows="writer",
+                )
+            )  # fmt: skip
+    text = (
+        "How much of what the writer's OV circuit puts into the stream the reader's queries (Q), keys (K) or values "
+        "(V) take up: the Frobenius norm of the product over the product of the norms, beside the mean for random "
+        "Gaussian circuits of the same shapes, measured.",
+    )
+    return Section("Composition", text, tuple(exhibits), tuple(figures))
+
+
+def _unravel(index: int, shape: torch.Size) -> tuple[int, ...]:
+    place = []
+    for size in reversed(shape):
+        index, at = divmod(index, size)
+        place.append(at)
+    return tuple(reversed(place))
+
+
+def induction_section(
+    circuits: Circuits,
+    found: list[Evidence],
+    provenance: Provenance,
+    top: int | None = None,
+    on_text: TextScores | None = None,
+) -> Section:
+    """Every head above the first layer: signs of induction in its weights beside what it does."""
+    shown = found if top is None else found[:top]
+    columns = {
+        "head": [f"{e.layer}.{e.head}" for e in shown],
+        "copying_score": [e.copying for e in shown],
+        "partner": [f"{e.partner[0]}.{e.partner[1]}" for e in shown],
+        "k_composition": [e.k_composition for e in shown],
+        "matching_through_partner": [e.matching for e in shown],
+        "by_weights": [e.by_weights for e in shown],
+        "induction": [e.induction for e in shown],
+        "partner_previous_token": [e.partner_previous_token for e in shown],
+    }
+    text = (
+        "From the weights alone: does the head copy, which earlier head do its keys read most, and does its QK circuit "
+        "through that head match a token with the one before the source? Beside it what the head and its partner do "
+        "on repeated random tokens.",
+    )
+    if on_text is not None:
+        columns["in_corpus"] = [float(on_text.induction[e.layer, e.head]) for e in shown]
+        text += (
+            f"In the corpus: attention to what followed earlier occurrences of the same token, over "
+            f"{on_text.n_positions:,} positions with one; attention spread evenly would give {on_text.by_chance:.1%}.",
+        )
+    table = Table(f"Induction heads of {circuits.lm.name}", columns, provenance)
+    figures = (
+        Figure(
+            "induction", "Weights against behaviour", "scatter", "induction", "by_weights", ("induction",),
+            x_label="by weights", y_label="attention to what followed",
+        ),
+    )  # fmt: skip
+    exhibit = Exhibit(
+        "induction", table, percent=("induction", "partner_previous_token", *(("in_corpus",) if on_text else ()))
+    )
+    return Section("Induction", text, (exhibit,), figures)
+
+
+def full_circuit_exhibits(
+    circuits: Circuits, layer: int, head: int, top: int, basis: str, provenance: Provenance
+) -> list[Exhibit]:
+    """The largest entries of a head's full OV circuit and, where scores are understood, of its full QK circuit."""
+    lm, exhibits = circuits.lm, []
+
+    def listed(name: str, title: str, first: str, second: str, rows: Tensor, columns: Tensor, values: Tensor) -> None:
+        table = Table(
+            title,
+            {
+                f"{first}_token": lm.token_strings(rows),
+                f"{second}_token": lm.token_strings(columns),
+                "entry": [float(v) for v in values],
+            },
+            provenance,
+        )
+        exhibits.append(Exhibit(name, table))
+
+    ov = circuits.ov_full(layer, head, basis).top(top)
+    listed("ov_entries", "Largest entries of W_E W_OV W_U", "source", "output", *ov)
+    if lm.structure.blocks[lm.layer(layer)].attention.scores_understood:
+        qk = circuits.qk_full(layer, head, 0, basis).top(top)
+        listed("qk_entries", "Largest entries of W_E W_QK W_E'", "destination", "source", *qk)
+    return exhibits

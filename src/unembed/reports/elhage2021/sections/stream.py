@@ -1,0 +1,242 @@
+"""Sections about whole models: the direct path, path expansion, in-context learning, the stream's geometry."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from unembed.attention.circuits import Circuits
+from unembed.attention.direct_path import DirectPath
+from unembed.attention.erasure import MemoryManagement
+from unembed.attention.expansion import Expansion
+from unembed.attention.geometry import Subspaces, VirtualWeights
+from unembed.attention.in_context import InContext
+from unembed.attention.term_importance import TermImportance
+from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.results import Provenance, Table, visible
+
+
+def direct_path_section(circuits: Circuits, found: DirectPath, provenance: Provenance) -> Section:
+    """The zero-layer model beside the corpus' bigrams."""
+    losses = Table(
+        "Predicting the next token from the token alone",
+        {
+            "predictor": ["direct path", "bigrams of the other half of the corpus", "frequencies of tokens"],
+            "cross_entropy": [found.cross_entropy, found.bigram_cross_entropy, found.unigram_cross_entropy],
+        },
+        provenance,
+    )
+    tokens = Table(
+        "Rank correlation of the direct path with bigram counts",
+        {
+            "token": circuits.lm.token_strings(found.tokens),
+            "occurrences": found.occurrences.tolist(),
+            "spearman": found.spearman.tolist(),
+        },
+        provenance,
+    )
+    text = (
+        f"Over the {len(found.tokens)} most frequent tokens, weighted by occurrences, the logits of `W_E W_U` and the "
+        f"counts of what follows correlate by rank with {found.mean_spearman:.2f}. Cross-entropies are in nats a "
+        "token, on the second half of the corpus.",
+    )
+    return Section(
+        "Zero layers: bigrams",
+        text,
+        (Exhibit("direct_path", losses), Exhibit("direct_path_tokens", tokens, folded=True)),
+    )
+
+
+def expansion_section(
+    circuits: Circuits, found: Expansion, token: int, top: int, provenance: Provenance, name: str = "expansion"
+) -> Section:
+    """A token's logit by path: the largest terms, and the sums by order."""
+    said = visible(circuits.lm.token_strings([token])[0])
+    share = found.share(token).double()
+    order = share.abs().argsort(descending=True)[:top].tolist()
+    terms = Table(
+        f"The largest of {len(found):,} terms",
+        {
+            "path": [found.labels[i] for i in order],
+            "order": [found.orders[i] for i in order],
+            "share": [float(share[i]) for i in order],
+        },
+        provenance,
+    )
+    by_order = found.by_order(token).double().tolist()
+    counts = [found.orders.count(k) for k in range(found.order + 1)]
+    sums = Table(
+        "By order",
+        {
+            "order": [*(str(k) for k in range(found.order + 1)), f"above {found.order}"],
+            "terms": [*counts, None],
+            "share": by_order,
+        },
+        provenance,
+    )
+    kind = "exact" if found.exact else "patterns and norm scales frozen, FFN outputs taken as given"
+    text = (
+        f"The logit of `{said}` at position {found.position} is {float(found.logits[token]):+.3f}; as a sum over paths "
+        f"({kind}) all logits are met with a relative error of {found.error:.0e}.",
+    )
+    figures = (Figure(name, "Share of the logit by order of path", "bar", f"{name}_orders", "order", ("share",)),)
+    return Section("Path expansion", text, (Exhibit(f"{name}_orders", sums), Exhibit(f"{name}_terms", terms)), figures)
+
+
+def importance_section(found: TermImportance, provenance: Provenance) -> Section:
+    """How much of the loss each order of path and each layer's heads take away."""
+    orders = len(found.losses)
+    table = Table(
+        "Loss by the highest order of path",
+        {
+            "order": list(range(orders)),
+            "loss": found.losses.tolist(),
+            "reduction": [None, *found.reductions.tolist()],
+            "terms": [int(n) for n in found.n_terms],
+            "reduction_per_term": [None, *found.reductions_per_term.tolist()],
+        },
+        provenance,
+    )
+    layers = Table(
+        "Heads of one layer alone, added to the direct path",
+        {
+            "layer": list(range(len(found.by_layer))),
+            "loss": found.by_layer.tolist(),
+            "reduction": found.layer_reductions.tolist(),
+        },
+        provenance,
+    )
+    proof = "" if found.error is None else f" With all orders the loss is met within {found.error:.0e}."
+    text = (
+        f"Nats a token over {found.n_tokens:,} predictions; the model's own loss is {found.loss:.3f}.{proof} Patterns "
+        "and norm scales are those of the full model.",
+    )
+    figures = (
+        Figure("term_importance", "Loss by the highest order of path", "bar", "term_importance", "order", ("loss",)),
+        Figure(
+            "layer_importance", "What each layer's heads alone take off", "bar", "layer_importance", "layer",
+            ("reduction",),
+        ),
+    )  # fmt: skip
+    return Section(
+        "How much each order of path matters",
+        text,
+        (Exhibit("term_importance", table), Exhibit("layer_importance", layers)),
+        figures,
+    )
+
+
+def in_context_section(
+    whole: InContext, without: InContext | None, control: InContext | None, provenance: Provenance
+) -> Section:
+    """Loss by position, with and without the induction heads, and without as many others of their layers."""
+    steps = range(0, len(whole.losses) - 7, 8)
+
+    def smoothed(found: InContext) -> list[float]:
+        return [float(found.losses[i : i + 8].mean()) for i in steps]
+
+    columns: dict[str, list[Any]] = {"position": list(steps), "loss": smoothed(whole)}
+    said = (
+        f"Mean loss over {whole.n_windows} windows of text, each read from its start, in steps of 8 positions. "
+        f"Compared are positions {whole.early} and {whole.late}, each with the ten before and after it; intervals are "
+        "95 %, over windows."
+    )
+    labels = ["the model"]
+    for name, found in (("without", without), ("without_others", control)):
+        if found is not None:
+            columns[f"loss_{name}"] = smoothed(found)
+            labels.append(f"without {', '.join(f'{a}.{h}' for a, h in found.ablated)}")
+    table = Table("Loss by position", columns, provenance)
+    y = tuple(name for name in columns if name != "position")
+    figure = Figure(
+        "in_context", "Loss by position", "line", "in_context", "position", y, tuple(labels), "position", "nats a token"
+    )
+    return Section("In-context learning", (said,), (Exhibit("in_context", table, folded=True),), (figure,))
+
+
+def stream_section(
+    circuits: Circuits,
+    weights: VirtualWeights,
+    spaces: Subspaces,
+    memory: MemoryManagement,
+    provenance: Provenance,
+    top: int = 20,
+) -> Section:
+    """Who reads whom through the stream, how many directions each uses, and what erases."""
+    ratio = weights.ratio.cpu()
+    pairs = [
+        (weights.writers[i], weights.readers[j], float(ratio[i, j]))
+        for i in range(len(weights.writers))
+        for j in range(len(weights.readers))
+        if not math.isnan(float(ratio[i, j]))
+    ]
+    best = sorted(pairs, key=lambda p: -p[2])[:top]
+    virtual = Table(
+        f"Virtual weights: the strongest of {len(pairs):,} pairs (random directions: {weights.chance:.4f})",
+        {
+            "writer": [p[0] for p in best],
+            "reader": [p[1] for p in best],
+            "ratio": [p[2] for p in best],
+            "times_random": [p[2] / weights.chance for p in best],
+        },
+        provenance,
+    )
+    n = spaces.n_writers
+    ranks = Table(
+        "Directions in use",
+        {
+            "side": list(spaces.labels),
+            "writes": [i < n for i in range(len(spaces.labels))],
+            "effective_rank": spaces.effective_rank.tolist(),
+            "share_of_stream": (spaces.effective_rank / circuits.lm.d_model).tolist(),
+        },
+        provenance,
+    )
+    width = range(len(spaces.labels) - n)
+    overlap = Table(
+        "Overlap of what is written and what is read (squared cosines of principal angles)",
+        {
+            "writer": [spaces.labels[i] for i in range(n) for _ in width],
+            "reader": [spaces.labels[n + j] for _ in range(n) for j in width],
+            "overlap": [float(spaces.overlap[i, n + j]) for i in range(n) for j in width],
+            "chance": [float(spaces.chance[i, n + j]) for i in range(n) for j in width],
+        },
+        provenance,
+    )
+    exhibits = [
+        Exhibit("virtual_weights", virtual),
+        Exhibit("directions", ranks, percent=("share_of_stream",), folded=True),
+        Exhibit("overlap", overlap, folded=True),
+    ]
+    heads = memory.heads.flatten().topk(min(10, memory.heads.numel()))
+    erasing = Table(
+        "Heads whose OV circuit has the most negative eigenvalues on the stream",
+        {
+            "head": [f"{int(i) // circuits.lm.n_heads}.{int(i) % circuits.lm.n_heads}" for i in heads.indices],
+            "negative_share": heads.values.tolist(),
+        },
+        provenance,
+    )
+    exhibits.append(Exhibit("erasing_heads", erasing, percent=("negative_share",)))
+    said = [f"The stream is {circuits.lm.d_model} wide; what writes to it and reads from it shares these directions."]
+    if memory.memories:
+        columns: dict[str, list[Any]] = {
+            "memory": [f"{e.layer}.{e.index}" for e in memory.memories],
+            "cosine": [e.cosine for e in memory.memories],
+        }
+        if memory.memories[0].before is not None:
+            columns["before"] = [e.before for e in memory.memories]
+            columns["after"] = [e.after for e in memory.memories]
+            columns["opposes"] = [e.opposes for e in memory.memories]
+        percent = ("opposes",) if "opposes" in columns else ()
+        exhibits.append(Exhibit("erasing_memories", Table("Memories that erase", columns, provenance), percent=percent))
+        said.append(
+            f"{sum(memory.counts):,} of {memory.n_memories:,} memories have a key and a value that point against each "
+            f"other (cosine below {memory.threshold:.2f}, five standard deviations of random directions). Before and "
+            "after: the stream along the value's direction, where the memory is most active on text; opposes: how "
+            "often what it writes there has the other sign than what it finds."
+        )
+    figure = Figure(
+        "overlap", "Overlap of writers and readers", "heat", "overlap", "reader", ("overlap",), rows="writer"
+    )
+    return Section("The residual stream", tuple(said), tuple(exhibits), (figure,))

@@ -1,0 +1,69 @@
+"""How far the rules for patterns agree with people: the labels of an index, and the rules' own on the same prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from unembed.concepts.annotation.majority import agreement
+from unembed.concepts.annotation.queue import NONE, RULES
+from unembed.reports.geva2021.patterns import Finder, Pattern
+from unembed.reports.geva2021.token_stream import Text
+from unembed.reports.geva2021.triggers import KeyTriggers
+
+RULE = "rules"
+"""The name under which the rules take part."""
+
+
+def labels_of(author: str, layer: int, index: int, found: Sequence[Pattern]) -> list[dict[str, Any]]:
+    """Patterns in a key's prefixes as labels of the annotation store; one that says so where there are none."""
+    notes: list[tuple[str, dict[str, Any]]] = [
+        (p.what, {"pattern": p.kind, "members": sorted(p.members)}) for p in found
+    ] or [(NONE, {"pattern": None, "members": []})]
+    shared = {"kind": "key", "layer": layer, "index": index, "author": author}
+    return [{**shared, "label": label, "notes": note} for label, note in notes]
+
+
+def rule_labels(
+    finder: Finder, text: Text, triggers: KeyTriggers, keys: Iterable[tuple[int, int]]
+) -> list[dict[str, Any]]:
+    """What the rules find in the prefixes that people were shown, as labels of the annotation store."""
+    found: list[dict[str, Any]] = []
+    for layer, index in keys:
+        places = triggers.positions[triggers.row(layer, index)][: RULES["key"].shown].tolist()
+        prefixes = [text.prefix(p)[text.lead(p) :] for p in places if p >= 0]
+        found += labels_of(RULE, layer, index, finder.patterns(prefixes))
+    return found
+
+
+def compared(
+    labels: Iterable[Mapping[str, Any]], finder: Finder, text: Text, triggers: KeyTriggers
+) -> dict[str, np.ndarray]:
+    """Cohen's kappa of each two annotators, the rules among them, on each question; empty arrays without labels.
+
+    Args:
+        labels: rows of `Index.labels()`; only those that the annotation screen stored for keys count.
+        finder: the rules.
+        text: of the index.
+        triggers: of the index.
+    """
+    people = [row for row in labels if row["kind"] == "key" and "pattern" in (row["notes"] or {})]
+    keys = sorted({(int(row["layer"]), int(row["index"])) for row in people})
+    return kappas([*people, *rule_labels(finder, text, triggers, keys)]) if keys else kappas([])
+
+
+def kappas(labels: Iterable[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Cohen's kappa of each two annotators on each question, as columns."""
+    rows = [
+        (found.question, pair, found.items, np.nan if kappa is None else kappa)
+        for found in agreement(labels)
+        for pair, kappa in found.pairs.items()
+    ]
+    names = ("question", "pair", "items", "kappa")
+    kinds: tuple[Any, ...] = (np.str_, np.str_, np.int64, np.float64)
+    return {
+        name: np.array([row[i] for row in rows], dtype=kind)
+        for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    }

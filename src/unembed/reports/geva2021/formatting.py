@@ -1,0 +1,128 @@
+"""What the sections share: which layers count as lower and upper, the table of published numbers, the provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from unembed.concepts.token_cleaning import clean
+from unembed.concepts.word_lists import STOP_WORDS
+from unembed.models.decoder import Decoder
+from unembed.reports.document.intervals import Measured, mean_of
+from unembed.reports.document.model import Exhibit
+from unembed.reports.document.svg import written
+from unembed.reports.geva2021.measurements import Measurements
+from unembed.results import Provenance, Table
+
+PAPER_LAYERS = 16
+FIRST_UPPER = 10
+"""Of the paper's 16 layers, the first (from 0) in which values agree with their keys' triggers."""
+
+
+def first_upper(n_layers: int) -> int:
+    """The layer that lies as deep as the paper's eleventh of sixteen: the first of the "upper layers"."""
+    return min(max(1, round(FIRST_UPPER * n_layers / PAPER_LAYERS)), n_layers - 1) if n_layers > 1 else 0
+
+
+def provenance_of(m: Measurements) -> Provenance:
+    """Model, corpus, basis, seed, and the options that change numbers."""
+    o = m.options
+    notes = {n: getattr(o, n) for n in ("draw", "triggers", "target", "values_basis", "fraction", "semantic")}
+    dtype = str(m.lm.dtype).removeprefix("torch.")
+    corpus = f"{m.corpus_name} {m.corpus_fingerprint}"
+    return Provenance(m.lm.name, m.lm.revision, dtype, corpus, o.basis, m.seed, notes=notes)
+
+
+@dataclass
+class Beside:
+    """Rows of a table with measured numbers and the paper's beside them."""
+
+    name: str
+    title: str
+    rows: list[tuple[str, str, Measured, float | None, str]] = field(default_factory=list)
+
+    def add(
+        self,
+        quantity: str,
+        measured: Measured,
+        published: int | float | None = None,
+        source: str = "",
+        *,
+        unit: str = "%",
+    ) -> None:
+        """One number; shares are shown in percent."""
+        if unit == "%":
+            times = 100.0
+            measured = Measured(measured.value * times, measured.low * times, measured.high * times, measured.n)
+        self.rows.append((quantity, unit, measured, None if published is None else float(published), source))
+
+    def exhibit(self, provenance: Provenance, note: str = "") -> Exhibit:
+        """The table."""
+        quantities, units, measured, published, sources = zip(*self.rows, strict=True)
+        table = {
+            "quantity_text": list(quantities),
+            "unit": list(units),
+            "here": [float(m.value) for m in measured],
+            "here_low": [float(m.low) for m in measured],
+            "here_high": [float(m.high) for m in measured],
+            "here_n": [int(m.n) for m in measured],
+            "here_published": list(published),
+            "source_text": list(sources),
+        }
+        return Exhibit(self.name, Table(self.title, table, provenance), note)
+
+
+def percent(share: float) -> str:
+    """A share as text."""
+    return written(float(share), percent=True)
+
+
+def ranged(m: Measured) -> str:
+    """A share with its interval, as text."""
+    low, high = (written(float(end), percent=True).removesuffix(" %") for end in (m.low, m.high))
+    return f"{percent(m.value)} [{low}, {high}]"
+
+
+def contrast(upper: np.ndarray, lower: np.ndarray, seed: int) -> Measured:
+    """Difference of two means of independent units, upper minus lower, with its bootstrap interval."""
+    random = np.random.default_rng([seed, 7])
+    upper, lower = upper[~np.isnan(upper)], lower[~np.isnan(lower)]
+    if not len(upper) or not len(lower):
+        return Measured(float("nan"), float("nan"), float("nan"), 0)
+    drawn = [random.choice(upper, len(upper)).mean() - random.choice(lower, len(lower)).mean() for _ in range(1000)]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Measured(float(upper.mean() - lower.mean()), float(low), float(high), len(upper) + len(lower))
+
+
+def boxes(stem: str, rows: Sequence[np.ndarray]) -> dict[str, list[float]]:
+    """Columns of quantiles for a box figure, one row for each array; NaN left out."""
+    names = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
+    kept = [row[~np.isnan(row.astype(float))] for row in rows]
+    return {
+        f"{stem}_{name}": [float(np.quantile(row, q)) if len(row) else float("nan") for row in kept]
+        for name, q in names.items()
+    }
+
+
+def means(rows: Sequence[np.ndarray], seed: int) -> list[Measured]:
+    """The mean of each array with its interval."""
+    return [mean_of(np.asarray(row, dtype=np.float64), seed=seed) for row in rows]
+
+
+def snippet(text: str, most: int = 160) -> str:
+    """The end of a long prefix."""
+    return text if len(text) <= most else "… " + text[-most:]
+
+
+def prefix_text(m: Measurements, position: int) -> str:
+    """The text of a prefix, its end where it is long."""
+    body = m.text.prefix(position)[m.text.lead(position) :]
+    return snippet(m.lm.decode(body.tolist()))
+
+
+def stop_words(lm: Decoder) -> np.ndarray:
+    """Which tokens are common stop words: (d_vocab,) booleans."""
+    listed = frozenset(STOP_WORDS.split())
+    return np.array([token.word in listed for token in clean(lm.token_strings(range(lm.d_vocab)))])

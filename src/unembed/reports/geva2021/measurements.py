@@ -1,0 +1,250 @@
+"""Everything the study measures, in stages that a stopped run does not repeat; nothing here is about presentation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from unembed.corpus import Corpus, open_corpus
+from unembed.corpus.batches import bucketed
+from unembed.errors import InvalidInput
+from unembed.index import Index
+from unembed.models.decoder import Decoder
+from unembed.reports.geva2021 import annotator_agreement, pattern_search, perturbation, values
+from unembed.reports.geva2021.examples import Examples
+from unembed.reports.geva2021.options import Options
+from unembed.reports.geva2021.token_stream import Text
+from unembed.reports.geva2021.triggers import KeyTriggers, reducer
+from unembed.reports.stages import STAGES, Work
+from unembed.sweeps import Progress, sweep
+from unembed.sweeps.forward import feeding
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """What the sections of the report are made from.
+
+    Attributes:
+        lm: the model.
+        options: of the study.
+        corpus_name: of the text.
+        corpus_fingerprint: of the text and its cut.
+        text: the corpus in tokens.
+        triggers: of all keys.
+        negative: triggers of the negative pole, where coefficients are signed; else None.
+        positions: places of the examples.
+        examples: (layer, example) arrays of `Examples`.
+        agreement: values against triggers.
+        agreement_negative: negated values against the triggers of the negative pole; None where there are none.
+        changes: (key, trigger, kind) relative changes of the perturbed keys.
+        perturbed: these keys, (key, 2): layer and index.
+        patterns: shares and numbers for the keys looked at, and for sets of random prefixes.
+        patterns_negative: the same for triggers of the negative pole; empty where there are none.
+        judged: what a judge finds in the prefixes of the keys looked at; empty without one.
+        people: how far the rules agree with the labels of the index; empty without an index.
+        seed: of all draws.
+    """
+
+    lm: Decoder
+    options: Options
+    corpus_name: str
+    corpus_fingerprint: str
+    text: Text
+    triggers: KeyTriggers
+    negative: KeyTriggers | None
+    positions: np.ndarray
+    examples: Arrays
+    agreement: values.Agreement
+    agreement_negative: values.Agreement | None
+    changes: np.ndarray
+    perturbed: np.ndarray
+    patterns: Arrays
+    patterns_negative: Arrays
+    judged: Arrays
+    people: Arrays
+    seed: int
+
+
+def check(lm: Decoder) -> None:
+    """Refuse a model that the study cannot be asked of.
+
+    Raises:
+        Unsupported: a layer has no FFN, or a mixture of experts.
+        InvalidInput: the model has no tokenizer.
+    """
+    for layer in range(lm.n_layers):
+        lm.feed_forward(layer)
+    _ = lm.vocabulary
+
+
+def settled(lm: Decoder, options: Options) -> Options:
+    """The options with bases that this model has.
+
+    An adaptive softmax has no single matrix E whose scores compare over the whole vocabulary; there "raw" becomes
+    "final", its own log-probabilities, as in the released code (WikiLM has no last norm that this could bring in).
+    """
+    if hasattr(lm.structure.head, "band_scores"):
+        return replace(options, basis="final", values_basis="final")
+    return options
+
+
+def measured(lm: Decoder, corpus: Any, work: Work, options: Options) -> Measurements:
+    """Run the study.
+
+    Raises:
+        InvalidInput: neither corpus nor index, or too little text for the sample.
+        IndexFault: the index is damaged, or of another model.
+        Unsupported: the model has no memories.
+    """
+    check(lm)
+    options = settled(lm, options)
+    index = None if options.index is None else Index.open(options.index, lm)
+    if index is None and corpus is None:
+        raise InvalidInput(
+            "neither a corpus nor an index",
+            why="triggers are prefixes of some text",
+            instead="Give --corpus FILE (or --corpus shipped for the WikiText sample), or --index DIR",
+        )
+    opened = None if corpus is None else open_corpus(corpus)
+    if index is not None:
+        opened = None
+        name, fingerprint = f"index {index.path}", str(index.provenance.corpus)
+        text = Text.of_index(index, lm)
+    else:
+        assert opened is not None
+        name, fingerprint = opened.name, opened.fingerprint
+        work.progress("reading the corpus", 0, 1)
+        text = Text.of_corpus(opened, lm)
+    positions = text.drawn(options.examples, options.draw, work.seed, name)
+    if index is not None:
+        triggers, negative, found = _from_index(lm, index, text, positions, work, options)
+    else:
+        assert opened is not None
+        triggers, negative, found = _from_corpus(lm, opened, positions, work, options)
+    agreed = _agreement(lm, text, triggers, work, options)
+    other_end = None if negative is None else _agreement(lm, text, negative, work, options, negated=True)
+    keys, changed = _perturbed(lm, text, triggers, work, options)
+    return Measurements(
+        lm,
+        options,
+        name,
+        fingerprint,
+        text,
+        triggers,
+        negative,
+        positions,
+        found,
+        agreed,
+        other_end,
+        changed,
+        keys,
+        pattern_search.by_rule(lm, text, triggers, work, options),
+        {} if negative is None else pattern_search.by_rule(lm, text, negative, work, options, "negative pole"),
+        {} if options.judge is None else pattern_search.by_judge(lm, text, triggers, work, options),
+        {} if index is None else _people(index, lm, text, triggers, work, options),
+        work.seed,
+    )
+
+
+def _from_corpus(
+    lm: Decoder, corpus: Corpus, positions: np.ndarray, work: Work, options: Options
+) -> tuple[KeyTriggers, KeyTriggers | None, Arrays]:
+    """One sweep for triggers and examples together."""
+
+    def compute() -> Arrays:
+        def note(progress: Progress) -> None:
+            work.progress("one sweep for triggers and examples (% of the corpus)", round(100 * progress.share), 100)
+
+        (work.out / STAGES).mkdir(exist_ok=True)
+        kept = reducer(options.triggers, options.top)
+        seen = Examples(positions.tolist(), options.basis, options.fraction)
+        lists, examples = sweep(
+            lm,
+            corpus,
+            [kept, seen],
+            checkpoint=work.path("sweep", "checkpoint"),
+            tokens_per_batch=options.tokens_per_batch,
+            progress=note,
+        )
+        found, other = KeyTriggers.of_sweep(lists)
+        kept = {"coefficients": found.coefficients, "places": found.positions, "bounds": found.bounds, **examples}
+        if other is not None:
+            kept |= {"negative_coefficients": other.coefficients, "negative_places": other.positions}
+        return kept
+
+    stored = work.stage("sweep", compute)
+    triggers = KeyTriggers(stored.pop("coefficients"), stored.pop("places"), stored.pop("bounds"))
+    negative = None
+    if "negative_places" in stored:
+        poles = stored.pop("negative_coefficients"), stored.pop("negative_places")
+        negative = KeyTriggers(*poles, triggers.bounds)
+    return triggers, negative, stored
+
+
+def _from_index(
+    lm: Decoder, index: Index, text: Text, positions: np.ndarray, work: Work, options: Options
+) -> tuple[KeyTriggers, KeyTriggers | None, Arrays]:
+    """Triggers as the index holds them; one pass over the sentences that hold examples."""
+
+    def compute() -> Arrays:
+        seen = Examples(positions.tolist(), options.basis, options.fraction)
+        seen.start(lm)
+        done = 0
+        with feeding(lm, [seen]) as feed:
+            for batch in bucketed(text.segments_of(positions), options.tokens_per_batch, 64):
+                feed(batch)
+                done = int(seen.result()["done"].sum())
+                work.progress("one pass for the examples", done, len(positions))
+        return seen.result()
+
+    both = [KeyTriggers.of_index(index, options.top, pole) for pole in index.poles]
+    return both[0], both[1] if len(both) > 1 else None, work.stage("examples", compute)
+
+
+def _agreement(
+    lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options, negated: bool = False
+) -> values.Agreement:
+    names = ("bounds", "top", "probability", "target", "rank", "hits", "followed")
+
+    def compute() -> Arrays:
+        work.progress("reading all values, negated" if negated else "reading all values", 0, 1)
+        how: dict[str, Any] = {"basis": options.values_basis, "target": options.target, "negated": negated}
+        found = values.agreement(lm, text, triggers, **how)
+        return {name: getattr(found, name) for name in names}
+
+    stored = work.stage("negated values" if negated else "values", compute)
+    return values.Agreement(*(stored[name] for name in names))
+
+
+def _perturbed(
+    lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options
+) -> tuple[np.ndarray, np.ndarray]:
+    keys = triggers.sampled(options.perturbed_keys, 1, work.seed, "perturbation")
+
+    def compute() -> Arrays:
+        found = perturbation.changes(
+            lm,
+            text,
+            triggers,
+            keys,
+            seed=work.seed,
+            tokens_per_batch=options.tokens_per_batch,
+            progress=lambda done, total: work.progress("shortening triggers (passes)", done, total),
+        )
+        return {"changes": found}
+
+    return np.array(keys, dtype=np.int64).reshape(-1, 2), work.stage("perturbation", compute)["changes"]
+
+
+def _people(index: Index, lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
+    """Agreement of the rules with the labels that people left in the index."""
+    rows = [row for row in index.labels().rows() if row["kind"] == "key"]
+    return (
+        annotator_agreement.compared(rows, pattern_search.finder(lm, text, work.seed, options), text, triggers)
+        if rows
+        else {}
+    )

@@ -1,0 +1,106 @@
+"""Patterns in the triggers of sampled keys, as numbers: found by rule, in random prefixes too, and by a judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from unembed.concepts.annotation.judge import asked, checked
+from unembed.concepts.annotation.queue import RULES
+from unembed.concepts.value_concepts import model_classes
+from unembed.models.decoder import Decoder
+from unembed.reports.geva2021 import patterns
+from unembed.reports.geva2021.annotator_agreement import kappas, labels_of, rule_labels
+from unembed.reports.geva2021.options import Options
+from unembed.reports.geva2021.token_stream import Text
+from unembed.reports.geva2021.triggers import KeyTriggers
+from unembed.reports.stages import Work
+
+Arrays = dict[str, np.ndarray]
+
+COLUMNS = (
+    *("layer", "index", "prefixes", "n_shallow", "n_semantic"),
+    *("shallow", "both", "semantic", "none", "described"),
+)
+
+
+def finder(lm: Decoder, text: Text, seed: int, options: Options) -> patterns.Finder:
+    """The rules, with random prefixes of the corpus to say what is common."""
+    kinds = ("semantic", "names", *(("embedding",) if options.semantic == "both" else ()))
+    everything = text.all_prefixes()
+    random = np.random.default_rng([seed, 3])
+    drawn = random.choice(everything, min(patterns.REFERENCE, len(everything)), replace=False)
+    classes = model_classes(lm, options.semantic == "both")
+    return patterns.Finder.of([_body(text, p) for p in drawn.tolist()], classes, kinds)
+
+
+def by_rule(
+    lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options, name: str = "patterns"
+) -> Arrays:
+    """Shares of prefixes by kind of pattern, for sampled keys and for as many sets of random prefixes (layer -1)."""
+
+    def compute() -> Arrays:
+        work.progress(f"looking for patterns ({name})", 0, 1)
+        random = np.random.default_rng([work.seed, 2])
+        everything = text.all_prefixes()
+        rules = finder(lm, text, work.seed, options)
+        keys = _sampled(triggers, work, options)
+        sets = [(key, triggers.positions[triggers.row(*key)][: options.shown]) for key in keys]
+        # As many sets of random prefixes: what the rules find where there is nothing to find.
+        sets += [((-1, i), random.choice(everything, min(options.shown, len(everything)))) for i in range(len(keys))]
+        rows = []
+        for done, (key, places) in enumerate(sets):
+            prefixes = [_body(text, p) for p in places.tolist() if p >= 0]
+            found = rules.patterns(prefixes)
+            said = [f"{patterns.described(p, rules.classes, lm.token_strings)} ({len(p.members)})" for p in found]
+            rows.append(_row(key, len(prefixes), found, said))
+            work.progress(f"looking for patterns ({name})", done + 1, len(sets))
+        return _columns(rows)
+
+    return work.stage(name, compute)
+
+
+def by_judge(lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
+    """What a judge finds in the prefixes of the same keys, and how far the rules agree with it (Cohen's kappa)."""
+    judge = checked(options.judge)
+
+    def compute() -> Arrays:
+        keys = _sampled(triggers, work, options)
+        shown = min(options.shown, RULES["key"].shown)
+        rows, labels = [], []
+        for done, (layer, index) in enumerate(keys):
+            work.progress(f"asking {judge.annotator}", done, len(keys))
+            places = triggers.positions[triggers.row(layer, index)][:shown].tolist()
+            prefixes = [lm.decode(_body(text, p).tolist()) for p in places if p >= 0]
+            answer = asked(judge, "key", prefixes, f"key {layer}.{index}")
+            found = [patterns.Pattern(p.kind, p.description, (), frozenset(p.tokens), float("nan")) for p in answer]
+            rows.append(_row((layer, index), len(prefixes), found, [f"{p.what} ({len(p.members)})" for p in found]))
+            labels += labels_of(judge.annotator, layer, index, found)
+        rules = rule_labels(finder(lm, text, work.seed, options), text, triggers, keys)
+        return {**_columns(rows), **kappas([*labels, *rules])}
+
+    return work.stage("judge", compute)
+
+
+def _sampled(triggers: KeyTriggers, work: Work, options: Options) -> list[tuple[int, int]]:
+    return triggers.sampled(options.pattern_keys, patterns.FEWEST, work.seed, "patterns")
+
+
+def _row(key: tuple[int, int], n: int, found: Sequence[patterns.Pattern], said: Sequence[str]) -> tuple[Any, ...]:
+    numbers = (sum(p.kind == kind for p in found) for kind in ("shallow", "semantic"))
+    return (*key, n, *numbers, *dict(patterns.shares(found, n)).values(), " · ".join(said[:4]))
+
+
+def _columns(rows: Iterable[tuple[Any, ...]]) -> Arrays:
+    columns: list[list[Any]] = [[] for _ in COLUMNS]
+    for row in rows:
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+    return {name: np.array(column) for name, column in zip(COLUMNS, columns, strict=True)}
+
+
+def _body(text: Text, position: int) -> np.ndarray:
+    """A prefix without the special tokens in front."""
+    return text.prefix(position)[text.lead(position) :]

@@ -1,0 +1,262 @@
+"""Section "Keys capture input patterns": Fig. 2, examples in the form of Table 1, Fig. 3."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unembed.reports.document.intervals import columns, mean_of, share_of
+from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.geva2021.formatting import (
+    Beside,
+    contrast,
+    first_upper,
+    means,
+    percent,
+    prefix_text,
+    provenance_of,
+    ranged,
+)
+from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.patterns import CHANCE, FEWEST
+from unembed.reports.geva2021.perturbation import KINDS
+from unembed.results import Table
+
+_KINDS = ("shallow", "both", "semantic", "none")
+
+
+def patterns_section(m: Measurements) -> Section:
+    """Patterns by rule in the triggers of sampled keys, beside those in random prefixes."""
+    found, provenance, n_layers = m.patterns, provenance_of(m), m.triggers.n_layers
+    keys, random = found["layer"] >= 0, found["layer"] < 0
+    covered = 1 - found["none"]
+    by_layer = [found["layer"] == layer for layer in range(n_layers)]
+    table = {
+        "layer": list(range(n_layers)),
+        **columns("covered", means([covered[at] for at in by_layer], m.seed)),
+        **{kind: [float(found[kind][at].mean()) if at.any() else float("nan") for at in by_layer] for kind in _KINDS},
+        **columns("patterns", means([(found["n_shallow"] + found["n_semantic"])[at] for at in by_layer], m.seed)),
+    }
+    upper = first_upper(n_layers)
+    is_upper, is_lower = keys & (found["layer"] >= upper), keys & (found["layer"] < upper)
+    semantic = found["semantic"] + found["both"]
+    shallow = found["shallow"] + found["both"]
+    number = found["n_shallow"] + found["n_semantic"]
+    whole, null = mean_of(covered[keys], seed=m.seed), mean_of(covered[random], seed=m.seed)
+    some = share_of(int((number[keys] > 0).sum()), int(keys.sum()), seed=m.seed)
+    rising = contrast(semantic[is_upper], semantic[is_lower], m.seed)
+    falling = contrast(shallow[is_upper], shallow[is_lower], m.seed)
+    beside = Beside("patterns_published", "Patterns: here and published")
+    beside.add("prefixes in at least one pattern", whole, None, "65 to 80 %, by people (Sec. 3.2)")
+    beside.add("the same in sets of random prefixes", null)
+    beside.add("keys with at least one pattern", some, 100, "Sec. 3.2")
+    beside.add("patterns per key", mean_of(number[keys], seed=m.seed), 3.6, "Sec. 3.2", unit="patterns")
+    beside.add("prefixes in a shallow pattern, lower layers", mean_of(shallow[is_lower], seed=m.seed))
+    beside.add("prefixes in a shallow pattern, upper layers", mean_of(shallow[is_upper], seed=m.seed))
+    beside.add("prefixes in a semantic pattern, lower layers", mean_of(semantic[is_lower], seed=m.seed))
+    beside.add("prefixes in a semantic pattern, upper layers", mean_of(semantic[is_upper], seed=m.seed))
+    findings = (
+        Finding(
+            "Every key has at least one pattern that people recognise, 3.6 on average.",
+            f"{percent(some.value)} of {some.n} keys have a pattern by rule, {number[keys].mean():.1f} on average.",
+            bool(some.value >= 0.95),
+            "Sec. 3.2",
+        ),
+        Finding(
+            "65 to 80 % of trigger prefixes belong to a recognised pattern.",
+            f"{ranged(whole)} of them by rule, against {percent(null.value)} of random prefixes.",
+            bool(whole.value >= 0.55 and whole.low > null.high),
+            "Sec. 3.2, Fig. 2",
+        ),
+        Finding(
+            "Lower layers (1 to 9 of 16) are dominated by shallow patterns, upper ones (10 to 16) by semantic ones.",
+            f"From the lower to the upper layers (from {upper} on) shallow patterns change by "
+            f"{100 * falling.value:+.0f} points and semantic ones by {100 * rising.value:+.0f} points of prefixes.",
+            bool(falling.value < 0 < rising.value and (falling.high < 0 or rising.low > 0)),
+            "Sec. 3.2, Fig. 2",
+        ),
+    )
+    return Section(
+        "Keys capture input patterns",
+        (
+            f"Of each layer {m.options.pattern_keys} random keys, and of each key the {m.options.shown} prefixes "
+            "with the "
+            "highest coefficient. Where the paper asked people, rules look: a pattern is what at least "
+            f"{FEWEST} prefixes share and random prefixes would share as often with a probability of at most "
+            f"{CHANCE:g}. "
+            "Shallow: the last one to three tokens, or two to four tokens in a row. Semantic: a WordNet class of "
+            "meaning, "
+            "or of named things, for which at least two different words stand.",
+        ),
+        (
+            beside.exhibit(
+                provenance, "The same rules on sets of random prefixes say what they find where nothing is."
+            ),
+            Exhibit("patterns", Table("Patterns by layer", table, provenance), percent=("covered", *_KINDS)),
+            _examples(m),
+            *_judged(m),
+            *_kappas(m),
+        ),
+        (
+            Figure(
+                "fig2_patterns",
+                "Fig. 2: trigger prefixes by kind of pattern",
+                "stacked",
+                "patterns",
+                "layer",
+                _KINDS,
+                ("shallow", "both", "semantic", "none found"),
+                "layer",
+                "prefixes",
+                percent=True,
+                y_range=(0, 1),
+            ),
+        ),
+        findings,
+    )
+
+
+def _examples(m: Measurements) -> Exhibit:
+    """Table 1's form: a key, its patterns, three of its triggers."""
+    found = m.patterns
+    chosen = np.flatnonzero(found["layer"] >= 0)
+    triggers = []
+    for layer, index in zip(found["layer"][chosen].tolist(), found["index"][chosen].tolist(), strict=True):
+        places = m.triggers.positions[m.triggers.row(layer, index)][:3]
+        triggers.append(" ‖ ".join(prefix_text(m, p)[-90:] for p in places.tolist() if p >= 0))
+    columns_ = {
+        "key": [f"{a}.{b}" for a, b in zip(found["layer"][chosen], found["index"][chosen], strict=True)],
+        "patterns_text": [d or "none" for d in found["described"][chosen].tolist()],
+        "first_triggers_text": triggers,
+    }
+    table = Table("Sampled keys, their patterns and first triggers", columns_, provenance_of(m))
+    return Exhibit("pattern_examples", table, "Counts of prefixes in parentheses.", folded=True)
+
+
+def _judged(m: Measurements) -> list[Exhibit]:
+    """What a judge finds in the same prefixes, beside the rules, where one was given."""
+    found = m.judged
+    if not len(found.get("layer", ())):
+        return []
+    rows = [found["layer"] == n for n in range(m.triggers.n_layers)]
+    by_rule = 1 - m.patterns["none"]
+    columns_ = {
+        "layer": list(range(len(rows))),
+        **columns("covered", means([1 - found["none"][at] for at in rows], m.seed)),
+        "covered_by_rules": [_mean(by_rule[m.patterns["layer"] == n]) for n in range(len(rows))],
+        **{kind: [_mean(found[kind][at]) for at in rows] for kind in _KINDS},
+        **columns("patterns", means([(found["n_shallow"] + found["n_semantic"])[at] for at in rows], m.seed)),
+    }
+    said = {
+        "key": [f"{a}.{b}" for a, b in zip(found["layer"], found["index"], strict=True)],
+        "patterns_text": [d or "none" for d in found["described"].tolist()],
+    }
+    who = str(getattr(m.options.judge, "annotator", "the judge"))
+    shares = Table(f"Patterns by layer, as {who} finds them", columns_, provenance_of(m))
+    return [
+        Exhibit("patterns_judged", shares, percent=("covered", "covered_by_rules", *_KINDS)),
+        Exhibit("patterns_judged_keys", Table(f"What {who} finds", said, provenance_of(m)), folded=True),
+    ]
+
+
+def _kappas(m: Measurements) -> list[Exhibit]:
+    """Agreement of the rules with people, where an index with labels was given, and with a judge."""
+    kept = [found for found in (m.people, m.judged) if len(found.get("pair", ()))]
+    if not kept:
+        return []
+    columns_ = {
+        "question_text": [q for found in kept for q in found["question"].tolist()],
+        "annotators_text": [p for found in kept for p in found["pair"].tolist()],
+        "items": [int(n) for found in kept for n in found["items"]],
+        "cohens_kappa": [float(k) for found in kept for k in found["kappa"]],
+    }
+    note = (
+        "People: on the keys that they labelled in this index; a judge: on the keys sampled here. “rules” are those of "
+        "this report, on the same prefixes."
+    )
+    return [Exhibit("people", Table("Agreement of rules, people and judge", columns_, provenance_of(m)), note)]
+
+
+def perturbation_section(m: Measurements) -> Section:
+    """What shortening a trigger does to the coefficient."""
+    n_layers, provenance = m.triggers.n_layers, provenance_of(m)
+    layer = m.perturbed[:, 0]
+    with np.errstate(invalid="ignore"):
+        per_key = np.array([[_mean(row) for row in key.T] for key in m.changes]).reshape(-1, len(KINDS))
+    rows = [layer == n for n in range(n_layers)]
+    table: dict[str, list] = {"layer": list(range(n_layers))}
+    for i, kind in enumerate(KINDS):
+        table |= columns(kind, means([per_key[at, i] for at in rows], m.seed))
+        table[f"median_{kind}"] = [_median(m.changes[at][..., i]) for at in rows]
+    first, last, random = (mean_of(per_key[:, i], seed=m.seed) for i in range(3))
+    upper = first_upper(n_layers)
+    easing = contrast(per_key[layer >= upper, 1], per_key[layer < upper, 1], m.seed)
+    worst = [bool(table["last"][n] < table["first"][n]) for n in range(n_layers)]
+    beside = Beside("perturbation_published", "Shortened triggers: here and published")
+    beside.add("first token removed", first, None, "about −10 to −15 %, read off Fig. 3")
+    beside.add("random token removed", random, None, "about −15 to −20 %, read off Fig. 3")
+    beside.add(
+        "last token removed, first layer", mean_of(per_key[layer == 0, 1], seed=m.seed), None, "about −65 to −70 %"
+    )
+    last_layer = mean_of(per_key[layer == n_layers - 1, 1], seed=m.seed)
+    beside.add("last token removed, last layer", last_layer, None, "about −20 %, read off Fig. 3")
+    n_keys, n_triggers = m.changes.shape[:2]
+    return Section(
+        "Shortened triggers",
+        (
+            f"Of each layer {m.options.perturbed_keys} random keys ({n_keys} in all; the paper took 100 of each "
+            "layer), and of "
+            f"each key up to {n_triggers} triggers, without their first, last, or one random token. Shown is the "
+            "relative "
+            "change of the coefficient, averaged over the triggers of a key and then over keys; the paper does not "
+            "say how it "
+            "averaged. Triggers of one token are left out.",
+        ),
+        (
+            beside.exhibit(provenance),
+            Exhibit(
+                "perturbation",
+                Table("Relative change of the coefficient by layer", table, provenance),
+                percent=(*KINDS, *(f"median_{kind}" for kind in KINDS)),
+            ),
+        ),
+        (
+            Figure(
+                "fig3_perturbation",
+                "Fig. 3: relative change of the coefficient",
+                "line",
+                "perturbation",
+                "layer",
+                KINDS,
+                ("first token removed", "last token removed", "random token removed"),
+                "layer",
+                "change",
+                percent=True,
+            ),
+        ),
+        (
+            Finding(
+                "The end of an example matters more to a key than its beginning.",
+                f"Without the last token coefficients change by {percent(last.value)}, without the first by "
+                f"{percent(first.value)}; the last matters more in {sum(worst)} of {n_layers} layers.",
+                bool(last.high < first.low and sum(worst) > n_layers / 2),
+                "Sec. 3.2, Fig. 3",
+            ),
+            Finding(
+                "In upper layers removing the last token hurts less.",
+                f"From the lower to the upper layers (from {upper} on) the change moves by {100 * easing.value:+.0f} "
+                "points.",
+                bool(easing.low > 0),
+                "Sec. 3.2, Fig. 3",
+            ),
+        ),
+    )
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _median(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else float("nan")

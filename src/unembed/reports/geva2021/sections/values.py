@@ -1,0 +1,204 @@
+"""Section "Values represent distributions": Figs. 4 to 6, the form of Table 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from unembed.reports.document.intervals import Measured, columns, share_of
+from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.geva2021.formatting import Beside, boxes, first_upper, percent, prefix_text, provenance_of, ranged
+from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.values import Agreement
+from unembed.results import Table
+
+BINS = 8
+"""Bins of the largest probability; the paper has eight."""
+
+
+def values_section(m: Measurements) -> Section:
+    """Whether values put first what follows their keys' triggers."""
+    a, provenance, n_layers = m.agreement, provenance_of(m), m.triggers.n_layers
+    upper = first_upper(n_layers)
+    rates = [_rate(m, a.layer(n)) for n in range(n_layers)]
+    chance = [a.by_chance(n) for n in range(n_layers)]
+    ranks = [np.where(a.rank[a.layer(n)] >= 0, a.rank[a.layer(n)], np.nan) for n in range(n_layers)]
+    table = {
+        "layer": list(range(n_layers)),
+        **columns("agreement", rates),
+        "by_chance": chance,
+        **boxes("rank", ranks),
+    }
+    known = a.target >= 0
+    low, high = (_rate(m, slice(*ends)) for ends in ((0, int(a.bounds[upper])), (int(a.bounds[upper]), len(a.top))))
+    random = 1 / m.lm.d_vocab
+    order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
+    layer_of = np.searchsorted(a.bounds, order, side="right") - 1
+    in_upper = share_of(int((layer_of >= upper).sum()), len(order), seed=m.seed)
+    some = share_of(int((a.hits[order] > 0).sum()), int((a.followed[order] > 0).sum()), seed=m.seed)
+    usual = share_of(int((a.hits[known] > 0).sum()), int(known.sum()), seed=m.seed)
+    bins, by_bin = _by_probability(m)
+    medians = [float(np.nanmedian(r)) if np.isfinite(r).any() else float("nan") for r in ranks]
+    beside = Beside("values_published", "Values: here and published")
+    beside.add(f"agreement rate, layers below {upper}", low, 0, "“close to zero” in layers 1 to 10 of 16")
+    beside.add(f"agreement rate, layers from {upper} on", high, None, "rising to 3.5 % (Sec. 4.1, Fig. 4)")
+    beside.add("agreement rate, last layer", rates[-1], 3.5, "Sec. 4.1, Fig. 4")
+    beside.add("a random token", Measured(random, random, random, m.lm.d_vocab), 0.0004, "Sec. 4.1")
+    beside.add(f"of the {len(order)} most predictive values, in the upper layers", in_upper, 97, "Sec. 4.2")
+    beside.add(f"of the {len(order)}, with an agreeing trigger in the top {m.triggers.top}", some, 46, "Sec. 4.2")
+    beside.add("of all values, with an agreeing trigger", usual)
+    above_chance = _rate(m, slice(None)).value / float(np.nanmean(chance)) if np.nanmean(chance) > 0 else float("inf")
+    even = (m.lm.n_layers - upper) / m.lm.n_layers
+    return Section(
+        "Values represent distributions",
+        (
+            "Each value is read as a distribution, p = softmax(v E), without a coefficient or norm "
+            f"(basis “{m.options.values_basis}”). It agrees where its first token is the one that follows its key's "
+            "first "
+            "trigger (the best one that is followed by a token). “By chance” pairs each value with the target of a "
+            "random key of "
+            "its layer: the same tokens, no pairing.",
+        ),
+        (
+            beside.exhibit(provenance),
+            Exhibit(
+                "agreement",
+                Table("Agreement of values with their keys' first triggers", table, provenance),
+                percent=("agreement", "by_chance"),
+            ),
+            Exhibit(
+                "max_probability",
+                Table("Agreement by the largest probability", bins, provenance),
+                percent=("agreement",),
+            ),
+            _predictive(m, order, layer_of),
+        ),
+        (
+            Figure(
+                "fig4_agreement",
+                "Fig. 4: agreement rate",
+                "line",
+                "agreement",
+                "layer",
+                ("agreement", "by_chance"),
+                ("agreement", "by chance"),
+                "layer",
+                "values",
+                percent=True,
+            ),
+            Figure(
+                "fig5_rank",
+                "Fig. 5: place of the trigger's next token in the value's distribution",
+                "box",
+                "agreement",
+                "layer",
+                ("rank",),
+                ("rank",),
+                "layer",
+                "rank, from 0",
+            ),
+            Figure(
+                "fig6_max_probability",
+                "Fig. 6: agreement by the value's largest probability",
+                "bar",
+                "max_probability",
+                "from",
+                ("agreement",),
+                ("agreement",),
+                "largest probability, from",
+                "values",
+                percent=True,
+            ),
+        ),
+        (
+            Finding(
+                "Agreement is close to zero in layers 1 to 10 and rises to 3.5 % from layer 11 on.",
+                f"{ranged(low)} below layer {upper}, {ranged(high)} from it on, {percent(rates[-1].value)} in the "
+                "last.",
+                bool(low.high < high.low),
+                "Sec. 4.1, Fig. 4",
+            ),
+            Finding(
+                "That is orders of magnitude above a random token's 0.0004 %.",
+                f"{percent(_rate(m, slice(None)).value)} of all values agree: "
+                f"{_rate(m, slice(None)).value / random:,.0f} times a "
+                f"random token, and {above_chance:.1f} times the same tokens without the pairing.",
+                bool(_rate(m, slice(None)).low > 10 * random),
+                "Sec. 4.1",
+            ),
+            Finding(
+                "The next token of the trigger ranks better in the values of higher layers.",
+                f"Its median rank goes from {medians[0]:,.0f} in the first layer to {medians[-1]:,.0f} in the last, of "
+                f"{m.lm.d_vocab:,} tokens.",
+                bool(np.nanmean(medians[upper:]) < np.nanmean(medians[:upper])),
+                "Sec. 4.1, Fig. 5",
+            ),
+            Finding(
+                "Values with a larger highest probability agree more often.",
+                f"From {percent(by_bin[0].value)} in the lowest eighth to {percent(by_bin[-1].value)} in the highest.",
+                bool(by_bin[-1].low > by_bin[0].high),
+                "Sec. 4.2, Fig. 6",
+            ),
+            Finding(
+                "Of the 100 most predictive values 97 lie in the upper layers (11 to 16).",
+                f"{ranged(in_upper)} lie in layers from {upper} on, where {percent(even)} would by chance.",
+                bool(in_upper.value >= 0.75 and in_upper.low > even),
+                "Sec. 4.2",
+            ),
+            Finding(
+                "Nearly half of them (46 of 100) agree with at least one of the top-50 triggers.",
+                f"{ranged(some)} of them do, against {percent(usual.value)} of all values.",
+                bool(some.low > usual.high and some.value >= 0.35),
+                "Sec. 4.2",
+            ),
+        ),
+    )
+
+
+def _rate(m: Measurements, rows: slice) -> Measured:
+    known = m.agreement.target[rows] >= 0
+    return share_of(int(m.agreement.agrees[rows].sum()), int(known.sum()), seed=m.seed)
+
+
+def _by_probability(m: Measurements) -> tuple[dict[str, list], list[Measured]]:
+    """Agreement in eight bins of equal size by the value's largest probability."""
+    a = m.agreement
+    known = np.flatnonzero(a.target >= 0)
+    order = known[np.argsort(a.probability[known], kind="stable")]
+    parts = [part for part in np.array_split(order, BINS) if len(part)]
+    rates = [share_of(int(a.agrees[part].sum()), len(part), seed=m.seed) for part in parts]
+    found = {
+        "bin": list(range(len(parts))),
+        "from": [float(f"{a.probability[part[0]]:.3g}") for part in parts],
+        "to": [float(f"{a.probability[part[-1]]:.3g}") for part in parts],
+        **columns("agreement", rates),
+    }
+    return found, rates or [share_of(0, 0)] * 2
+
+
+def _predictive(m: Measurements, order: np.ndarray, layer_of: np.ndarray) -> Exhibit:
+    """Table 2's form: the most predictive values, what they predict, and how often their triggers agree."""
+    found = predictive_columns(m, m.agreement, m.triggers.positions, order, layer_of)
+    note = (
+        f"Precision: the share of the key's top {m.triggers.top} triggers that are followed by the value's first token."
+    )
+    table = Table(f"The {len(order)} most predictive values", found, provenance_of(m))
+    return Exhibit("predictive_values", table, note, percent=("precision",), folded=True)
+
+
+def predictive_columns(
+    m: Measurements, a: Agreement, positions: np.ndarray, order: np.ndarray, layer_of: np.ndarray
+) -> dict[str, list[Any]]:
+    """The columns of a table of values, or of negated ones: the rows `order` of `a`, and where their triggers lie."""
+    first = [int(positions[row][0]) for row in order]
+    return {
+        "value": [f"{n}.{row - a.bounds[n]}" for row, n in zip(order, layer_of, strict=True)],
+        "token": m.lm.token_strings(a.top[order].tolist()),
+        "max_probability": [float(p) for p in a.probability[order]],
+        "precision": [
+            float(h / f) if f else float("nan") for h, f in zip(a.hits[order], a.followed[order], strict=True)
+        ],
+        "triggers": [int(f) for f in a.followed[order]],
+        "first_trigger_text": [prefix_text(m, p) if p >= 0 else "" for p in first],
+    }

@@ -1,0 +1,81 @@
+"""How far apart two words are: by WordNet and by the model's own embedding, for compositions of the last layer.
+
+Source of the WordNet measure: Lin 1998, 2 IC(common) / (IC(a) + IC(b)), with information content as in
+`unembed.concepts.wordnet`. The paper judged 100 cases by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from unembed.concepts.token_cleaning import clean
+from unembed.concepts.wordnet import wordnet
+from unembed.models.decoder import Decoder
+
+RELATED = 0.5
+"""Lin similarity from which on two words count as related."""
+QUANTILE = 0.99
+"""Of the cosines of random pairs of tokens: above it two tokens count as related."""
+_PAIRS = 20_000
+
+
+@cache
+def lin(a: str, b: str) -> float | None:
+    """The largest Lin similarity of two lower-case words' senses, 0 to 1; None where WordNet lacks one of them.
+
+    Forms of one word, and words with a common sense, have 1.
+    """
+    net = wordnet()
+    senses = [net.senses(word) for word in (a, b)]
+    if not all(senses):
+        return None
+    if a == b or set(senses[0]) & set(senses[1]):
+        return 1.0
+    information, best = net.information, 0.0
+    above = [{sense: net.ancestors(sense) for sense in found} for found in senses]
+    for s, over_s in above[0].items():
+        for t, over_t in above[1].items():
+            common = over_s & over_t
+            total = float(information[s] + information[t])
+            if common and total > 0:
+                best = max(best, 2 * max(float(information[c]) for c in common) / total)
+    return min(best, 1.0)
+
+
+def by_wordnet(lm: Decoder, first: Sequence[int], second: Sequence[int]) -> Float[np.ndarray, " pair"]:
+    """Lin similarity of pairs of tokens; NaN where one is no whole word that WordNet has."""
+    strings = lm.token_strings(torch.arange(lm.d_vocab)) if lm.d_vocab <= 2**17 else None
+    if strings is None:
+        ids = sorted({*first, *second})
+        words = dict(zip(ids, clean(lm.token_strings(ids)), strict=True))
+    else:
+        words = dict(enumerate(clean(strings)))
+    out = []
+    for a, b in zip(first, second, strict=True):
+        left, right = words[a].word, words[b].word
+        found = None if left is None or right is None else lin(left, right)
+        out.append(np.nan if found is None else found)
+    return np.array(out, dtype=np.float64)
+
+
+@torch.no_grad()
+def cosines(
+    lm: Decoder, first: Int[np.ndarray, " pair"], second: Int[np.ndarray, " pair"]
+) -> Float[np.ndarray, " pair"]:
+    """Cosine of the embeddings of pairs of tokens."""
+    embed = lm.hf.get_input_embeddings()
+    rows = [embed(torch.from_numpy(np.asarray(ids, dtype=np.int64)).to(lm.device)).float() for ids in (first, second)]
+    return torch.nn.functional.cosine_similarity(*rows, dim=-1).cpu().numpy().astype(np.float64)
+
+
+def usual_cosine(lm: Decoder, seed: int) -> float:
+    """The cosine that only one pair of random tokens in a hundred exceeds; tokens never learned are left out."""
+    known = np.flatnonzero(~lm.unlearned.cpu().numpy())
+    pairs = np.random.default_rng([seed, 11]).choice(known, (2, _PAIRS))
+    differ = pairs[0] != pairs[1]
+    return float(np.quantile(cosines(lm, pairs[0][differ], pairs[1][differ]), QUANTILE))

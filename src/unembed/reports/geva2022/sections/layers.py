@@ -1,0 +1,206 @@
+"""Section 5.2: promotion across layers (Fig. 3), extreme sub-updates, their clusters and the two groups they form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from unembed.lens import read
+from unembed.memories.clustering.value_clusters import ValueClusters
+from unembed.memories.event_sample import EventSample
+from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores
+from unembed.memories.values import values_of
+from unembed.models.decoder import Decoder
+from unembed.reports.document.intervals import columns, mean_of
+from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.geva2022 import published
+from unembed.results import Provenance, Table
+
+SHORT = 3
+"""Tokens of a short prefix (the paper: extreme sub-updates are mostly active on inputs of three or fewer)."""
+EASY = 0.5
+"""Final probability from which on a target is called easy here; the paper says "obvious"."""
+FEW = 5
+"""Values of a group below which nothing is said of its depth."""
+_TOP = 10
+_CLUSTERS_SHOWN = 25
+
+
+def section(
+    lm: Decoder,
+    sample: EventSample,
+    extreme: ExtremeSubUpdates,
+    clusters: ValueClusters,
+    token_counts: np.ndarray,
+    provenance: Provenance,
+) -> Section:
+    """Tables, figures and findings."""
+    by_layer = _figure_3(sample, extreme, provenance)
+    cards = _cluster_table(lm, extreme, clusters, token_counts, provenance)
+    groups = _group_table(lm, sample, extreme, clusters, token_counts, provenance)
+    rows = {row["group"]: row for row in groups.rows()}
+    rare, common = rows["rare tokens"], rows["common tokens"]
+    third = max(1, sample.n_layers // 3)
+    lows = [row["min"] for row in by_layer.rows()]
+    everywhere = rows["all examples"]
+    findings = (
+        Finding(
+            "In the last layers some sub-updates score the top candidate strongly down (layers 23-24 of GPT2 medium, "
+            "14-16 of WikiLM, counted from 1).",
+            f"The lowest scores by layer: {', '.join(f'{v:.2f}' for v in lows)}.",
+            bool(int(np.argmin(lows)) >= sample.n_layers - third),
+            "Sec. 5.2, Fig. 3",
+        ),
+        Finding(
+            "Clusters that hold extreme sub-updates cover few of the values (1.7 % in GPT2, 1.1 % in WikiLM).",
+            f"{rows['both']['values_share']:.2%} of the values lie in such a cluster.",
+            bool(rows["both"]["values_share"] < 0.1),
+            "Sec. 5.2",
+        ),
+        Finding(
+            "One group promotes rare tokens from the upper layers, the other common tokens from all layers.",
+            "; ".join(
+                f"{row['memories']} value{'s' * (row['memories'] != 1)} for {name} tokens"
+                + (f" lie at {row['mean_depth']:.0%} of the depth on average" if row["memories"] else "")
+                for name, row in (("rare", rare), ("common", common))
+            )
+            + ".",
+            bool(rare["mean_depth"] > common["mean_depth"])
+            if min(rare["memories"], common["memories"]) >= FEW
+            else None,
+            "Sec. 5.2",
+        ),
+        Finding(
+            "Extreme sub-updates are mostly active on short inputs (three tokens or fewer) or easy targets.",
+            f"{rows['both']['short_prefix']:.1%} of their appearances have a prefix of at most {SHORT} tokens "
+            f"({everywhere['short_prefix']:.1%} of all examples); {rows['both']['easy_target']:.1%} have a prediction "
+            f"of probability {EASY} or more ({everywhere['easy_target']:.1%}); {rows['both']['either']:.1%} one of the "
+            f"two ({everywhere['either']:.1%}).",
+            bool(rows["both"]["either"] > max(0.5, everywhere["either"])),
+            "Sec. 5.2",
+        ),
+    )  # fmt: skip
+    text = (
+        "For every layer, what is first before its FFN is scored by the 10 dominant sub-updates; largest, mean and "
+        "least of the ten, averaged over examples.",
+        f"Extreme are dominant sub-updates that move that score by more than {extreme.threshold:.3g} (the paper's "
+        "thresholds, 10 and 5, are in the units of its models). Each lies in one of "
+        f"{clusters.n_clusters:,} clusters of all values (average linkage, cosine; the paper: 10,000). A group is told "
+        "by how often the 10 top tokens of a value occur in the corpus: rare if at least half of them are in the rarer "
+        "half of the vocabulary, common otherwise.",
+    )
+    figures = (
+        Figure(
+            "fig3",
+            "Scores of the top candidate by the dominant sub-updates",
+            "line",
+            "fig3",
+            "layer",
+            ("max", "mean", "min"),
+            x_label="layer",
+            y_label=f"score ({extreme.basis})",
+        ),
+        Figure("extremes", "Extreme sub-updates by layer", "bar", "fig3", "layer", ("extremes",), x_label="layer",
+               y_label="appearances"),
+    )  # fmt: skip
+    exhibits = (
+        Exhibit("fig3", by_layer),
+        Exhibit("extreme_groups", groups, "", ("values_share", "short_prefix", "easy_target", "either", "upper_third")),
+        Exhibit("extreme_clusters", cards, "The clusters with most extreme sub-updates.", folded=True),
+    )
+    return Section("Promotion across layers (Sec. 5.2)", text, exhibits, figures, findings)
+
+
+def _figure_3(sample: EventSample, extreme: ExtremeSubUpdates, provenance: Provenance) -> Table:
+    scores = candidate_scores(sample, basis=extreme.basis)
+    cells: dict[str, list[Any]] = {"layer": list(range(sample.n_layers))}
+    for name, reduced in (("max", scores.max(-1)), ("mean", scores.mean(-1)), ("min", scores.min(-1))):
+        cells |= columns(name, [mean_of(row) for row in reduced])
+    random = candidate_scores(sample, basis=extreme.basis, random=True)
+    cells["random_max"] = random.max(-1).mean(-1).tolist()
+    cells["random_min"] = random.min(-1).mean(-1).tolist()
+    cells["extremes"] = np.bincount(extreme.layer, minlength=sample.n_layers).tolist()
+    return Table("Scores of the top candidate by layer (Fig. 3)", cells, provenance)
+
+
+def is_rare(token_counts: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """For rows of token ids: whether at least half of a row's tokens are in the rarer half of the vocabulary."""
+    rank = np.empty(len(token_counts), dtype=np.int64)
+    rank[np.argsort(-token_counts, kind="stable")] = np.arange(len(token_counts))
+    return (rank[ids] >= len(token_counts) / 2).mean(axis=1) >= 0.5
+
+
+def _top_ids(lm: Decoder, memories: np.ndarray) -> np.ndarray:
+    if not len(memories):
+        return np.zeros((0, _TOP), dtype=np.int64)
+    return read(lm, values_of(lm, memories), _TOP, basis="raw").ids.cpu().numpy()
+
+
+def _group_table(
+    lm: Decoder,
+    sample: EventSample,
+    extreme: ExtremeSubUpdates,
+    clusters: ValueClusters,
+    token_counts: np.ndarray,
+    provenance: Provenance,
+) -> Table:
+    memories = extreme.memories
+    rare = is_rare(token_counts, _top_ids(lm, memories)) if len(memories) else np.zeros(0, dtype=bool)
+    of_memory = {(int(n), int(i)): bool(r) for (n, i), r in zip(memories, rare, strict=True)}
+    row_rare = np.array([of_memory[int(n), int(i)] for n, i in zip(extreme.layer, extreme.index, strict=True)], bool)
+    sizes = np.bincount(clusters.labels)
+    names = ["both", "rare tokens", "common tokens", "all examples"]
+    cells: dict[str, list[Any]] = {"group": names}
+    for column in ("memories", "clusters", "values_share", "mean_depth", "upper_third", "appearances"):
+        cells[column] = []
+    cells |= {"short_prefix": [], "easy_target": [], "either": [], "mean_prefix": []}
+    for name in names:
+        rows = {"both": np.ones(len(extreme), bool), "rare tokens": row_rare, "common tokens": ~row_rare}.get(name)
+        examples = np.arange(len(sample)) if rows is None else extreme.example[rows]
+        kept = memories[:0] if rows is None else memories if name == "both" else memories[rare == (name[0] == "r")]
+        depth = kept[:, 0] / max(sample.n_layers - 1, 1)
+        numbers = {clusters.of(int(n), int(i)) for n, i in kept}
+        cells["memories"].append(len(kept))
+        cells["clusters"].append(len(numbers))
+        cells["values_share"].append(float(sizes[sorted(numbers)].sum() / len(clusters.labels)) if numbers else 0.0)
+        cells["mean_depth"].append(_mean(depth))
+        cells["upper_third"].append(_mean(depth >= 2 / 3))
+        cells["appearances"].append(len(examples))
+        short, easy = sample.length[examples] <= SHORT, sample.final_probability[examples] >= EASY
+        for column, held in (("short_prefix", short), ("easy_target", easy), ("either", short | easy)):
+            cells[column].append(_mean(held))
+        cells["mean_prefix"].append(_mean(sample.length[examples]))
+    return Table("Two groups of extreme sub-updates", cells, provenance)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.mean(values)) if len(values) else float("nan")
+
+
+def _cluster_table(
+    lm: Decoder, extreme: ExtremeSubUpdates, clusters: ValueClusters, token_counts: np.ndarray, provenance: Provenance
+) -> Table:
+    of_row = np.array(
+        [clusters.of(int(n), int(i)) for n, i in zip(extreme.layer, extreme.index, strict=True)], dtype=np.int64
+    )
+    numbers, counts = np.unique(of_row, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:_CLUSTERS_SHOWN]
+    shown = numbers[order].tolist()
+    cards = clusters.cards(numbers=shown, tokens=_TOP) if shown else clusters.cards(0)
+    given = cards.columns
+    ids = [_top_ids(lm, np.array(clusters.members(n)[:8])).ravel() for n in shown]
+    cells = {
+        "cluster": shown,
+        "appearances": counts[order].tolist(),
+        "by_layer": [np.bincount(extreme.layer[of_row == n], minlength=lm.n_layers).tolist() for n in shown],
+        "size": given["size"],
+        "coherence": given["coherence"],
+        "mean_score": [float(extreme.score[of_row == n].mean()) for n in shown],
+        "tokens_per_million": [
+            float(np.median(token_counts[row]) / max(token_counts.sum(), 1) * 1e6) if len(row) else None for row in ids
+        ],
+        "top_tokens": given["top_tokens"],
+    }
+    about = f"published: {published.EXTREME_SHARE['gpt2']:.1%} and {published.EXTREME_SHARE['wikilm']:.1%} of values"
+    return Table(f"Clusters of extreme sub-updates ({about})", cells, provenance)

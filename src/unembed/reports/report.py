@@ -1,0 +1,125 @@
+"""The studies there are, and the one function that runs them: `unembed.report`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unembed.corpus import open_corpus
+from unembed.errors import InvalidInput, seeded, string
+from unembed.models.decoder import Decoder
+from unembed.models.decoder_guard import opened
+from unembed.models.fingerprint import weights_fingerprint
+from unembed.reports.document.files import prepared, write
+from unembed.reports.document.model import Report
+from unembed.reports.stages import Work
+
+SHIPPED = "shipped"
+"""The corpus that comes with the package, by name."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One paper's experiments.
+
+    Attributes:
+        paper: citation.
+        module: where `run(lm, corpus, work, **options) -> Report` stands.
+        asks: what it needs from a model, in words.
+    """
+
+    paper: str
+    module: str
+    asks: str
+
+
+STUDIES: Mapping[str, Study] = {
+    "geva2021": Study(
+        "Geva, Schuster, Berant, Levy: Transformer Feed-Forward Layers Are Key-Value Memories. EMNLP 2021.",
+        "unembed.reports.geva2021",
+        "feed-forward layers with memories, and a corpus",
+    ),
+    "geva2022": Study(
+        "Geva, Caciularu, Wang, Goldberg: Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in "
+        "the Vocabulary Space. EMNLP 2022.",
+        "unembed.reports.geva2022",
+        "feed-forward layers with memories, and a corpus",
+    ),
+    "elhage2021": Study(
+        "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021.",
+        "unembed.reports.elhage2021",
+        "attention heads, and a corpus",
+    ),
+}
+"""Every report by name; a study is one row here and one module."""
+
+
+def report(
+    name: str,
+    lm: Decoder,
+    corpus: Any = None,
+    out: str | os.PathLike[str] = "report/",
+    *,
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] | None = None,
+    **options: Any,
+) -> Report:
+    """A paper's experiments on a model, written to a folder: each table and figure beside what was published.
+
+    Started again after a stop, it goes on with the stage it was in.
+
+    Args:
+        name: "geva2021", "geva2022" or "elhage2021".
+        lm: the model.
+        corpus: the text to measure on: a path, a corpus, "shipped" for the WikiText sample, or what the study says.
+        out: folder for `report.html`, `report.json`, `tables/` and `figures/`.
+        seed: of every random choice.
+        progress: called with what is being done, how much is done, and how much there is.
+        options: of the study; see its module.
+
+    Returns:
+        The report; `report[table]` gives its tables. `unembed.reports.reopen(out)` reads it again without a model.
+
+    Raises:
+        InvalidInput: no such study or option, the corpus is missing or too small, the folder cannot be written to.
+        Unsupported: the model lacks what the study asks for.
+    """
+    study, seed, lm = find(name), seeded(seed), opened(lm)
+    if corpus is not None:
+        # Opened here, so that what a stopped run left is known by the text's own fingerprint, not by its path.
+        corpus = open_corpus(None if isinstance(corpus, str) and corpus == SHIPPED else corpus)
+    folder = prepared(out)
+    key = {
+        "study": name,
+        "model": lm.name,
+        "weights": weights_fingerprint(lm),
+        "dtype": str(lm.dtype),
+        "corpus": getattr(corpus, "fingerprint", None) or str(corpus),
+        "seed": seed,
+        "options": {k: str(getattr(v, "annotator", v)) for k, v in sorted(options.items())},
+    }
+    work = Work(folder, key, seed, *([progress] if progress is not None else []))
+    made: Report = importlib.import_module(study.module).run(lm, corpus, work, **options)
+    write(made, folder)
+    work.finished()
+    return made
+
+
+def find(name: str) -> Study:
+    """The study of that name.
+
+    Raises:
+        InvalidInput: there is none, or it is not part of this version.
+    """
+    if string("report", name) not in STUDIES:
+        raise InvalidInput(f"report {name!r}", why="there is no such study", instead=f"Use {', '.join(STUDIES)}")
+    if importlib.util.find_spec(STUDIES[name].module) is None:
+        there = [n for n, s in STUDIES.items() if importlib.util.find_spec(s.module) is not None]
+        raise InvalidInput(
+            f"report {name!r}", why="this version does not have it yet", instead=f"Use {', '.join(there) or 'none'}"
+        )
+    return STUDIES[name]

@@ -1,0 +1,42 @@
+"""Sections of a report that a stopped run has made: kept as a stage of its work, whole with their tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from unembed.reports.document.model import Section
+from unembed.reports.stages import Arrays, Work
+from unembed.results import Provenance, Table
+
+
+def kept_sections(work: Work, name: str, make: Callable[[], Sequence[Section]]) -> list[Section]:
+    """The sections that `make` gives: made once, then read from the folder when the report is run again after a stop.
+
+    Args:
+        work: of the study.
+        name: of the stage, unique in the study.
+        make: gives the sections; their tables hold numbers, booleans, text, None and lists of these.
+    """
+
+    def compute() -> Arrays:
+        sections = make()
+        tables = {e.name: _table(e.table) for s in sections for e in s.exhibits}
+        return {"sections": np.array(json.dumps({"sections": [s.to_dict() for s in sections], "tables": tables}))}
+
+    # A run that was not stopped reads its sections back as well, so that both give the same page.
+    stored = json.loads(str(work.stage(name, compute)["sections"]))
+    tables = {
+        k: Table(t["title"], t["columns"], Provenance.from_dict(t["provenance"])) for k, t in stored["tables"].items()
+    }
+    return [Section.from_dict(s, tables) for s in stored["sections"]]
+
+
+def _table(table: Table) -> dict[str, Any]:
+    """A table as JSON; unlike `Table.to_dict` it keeps NaN and infinity."""
+    rows = list(table.rows())
+    columns = {name: [row[name] for row in rows] for name in table.column_names}
+    return {"title": table.title, "provenance": table.provenance.to_dict(), "columns": columns}

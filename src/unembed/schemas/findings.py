@@ -1,0 +1,132 @@
+"""What a trace found at a position, in at most three sentences: when, by whom, what changed most. One source for all.
+
+Everything is weighed in nats of a token's log-probability or logit, which is the order of the sentences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from unembed.errors import PointMissing, Unsupported
+from unembed.results import visible
+from unembed.schemas.trace import EventView, Finding, LayerView, Token
+
+DEFINITIONS = {
+    "saturation": "The first layer from which on the model's prediction stays first. Its weight: how much that "
+    "update changes the prediction's log-probability.",
+    "memory": "The sub-update of all layers that adds most to the token's logit, the final norm held as it was.",
+    "writer": "The attention or FFN that adds most to the token's logit, the final norm held as it was.",
+    "change": "The update, of attention or FFN, across which the token's log-probability changes most; the first, "
+    "which starts from the embedding alone, is left out.",
+    "elimination": "The first candidate that an FFN pushes furthest down. Its weight: the log-probability it loses, or "
+    "at least loses where it is no longer listed after.",
+}
+"""By kind: what is looked for."""
+
+
+def findings(trace: Any, position: int, followed: Token, layers: Sequence[LayerView]) -> list[Finding]:
+    """The findings at a position, the heaviest first.
+
+    Args:
+        trace: the prompt.
+        position: where.
+        followed: the token.
+        layers: all layers at that position, with the places and probabilities of the target.
+    """
+    target, text = followed.id, followed.token
+    events = {event.kind: event for layer in layers for event in layer.events}
+    steps = _steps(layers)
+    # What comes before the first update is the embedding, which as a prediction says nothing.
+    change = max(list(steps)[1:], key=lambda step: abs(steps[step]), default=None)
+    found = []
+    settled = events.get("saturation")
+    if settled is not None:
+        # Of a token that is followed instead, the model's own prediction has no change that is known here.
+        nats = steps.get((settled.layer, _point(settled)), 0.0) if settled.id == target else 0.0
+        found.append(_of_event(settled, nats))
+    found.append(_writer(trace, position, target, text))
+    dropped = events.get("elimination")
+    same = settled is not None and settled.id == target and change == (settled.layer, _point(settled))
+    last = [] if change is None or same else [_change(*change, steps[change], text, layers)]
+    if dropped is not None:
+        last.append(_of_event(dropped, _lost(dropped, layers[dropped.layer])))
+    found += sorted(last, key=_weight, reverse=True)[:1]
+    return sorted((one for one in found if one is not None), key=_weight, reverse=True)
+
+
+def _weight(finding: Finding) -> float:
+    return abs(finding.nats)
+
+
+def _point(event: EventView) -> str:
+    return "resid_post" if event.cause == "ffn" else "resid_mid"
+
+
+def _of_event(event: EventView, nats: float) -> Finding:
+    return Finding(event.kind, event.sentence, DEFINITIONS[event.kind], nats, event.layer, _point(event), None)
+
+
+def _steps(layers: Sequence[LayerView]) -> dict[tuple[int, str], float]:
+    """By layer and point: the change of the target's log-probability across the update that ends there."""
+    steps = {}
+    for one in layers:
+        before = one.probability_before
+        points = [("resid_mid", one.probability_middle), ("resid_post", one.probability_after)]
+        for point, after in points:
+            if after is not None:
+                steps[one.layer, point] = math.log(after / before) if before > 0 and after > 0 else 0.0
+                before = after
+    return steps
+
+
+def _change(layer: int, point: str, nats: float, text: str, layers: Sequence[LayerView]) -> Finding:
+    one = layers[layer]
+    before, after = one.probability_before, one.probability_after
+    if one.probability_middle is not None:
+        before, after = (before, one.probability_middle) if point == "resid_mid" else (one.probability_middle, after)
+    what = "attention" if point == "resid_mid" else "FFN" if one.probability_middle is not None else "as a whole"
+    sentence = (
+        f"Layer {layer} {what} changes the probability of {visible(text)} most: "
+        f"from {100 * before:.2g} % to {100 * after:.2g} %."
+    )
+    return Finding("change", sentence, DEFINITIONS["change"], nats, layer, point, None)
+
+
+def _lost(event: EventView, layer: LayerView) -> float:
+    """How much log-probability the eliminated token lost; at least, where it is not among those listed after."""
+    before = next((c.probability for c in layer.middle or layer.before if c.id == event.id), 0.0)
+    after = next((c.probability for c in layer.after if c.id == event.id), layer.after[-1].probability)
+    return math.log(after / before) if before > 0 and after > 0 else 0.0
+
+
+def _writer(trace: Any, position: int, target: int, text: str) -> Finding | None:
+    """The memory, or where there is none the component, that adds most to the target's logit."""
+    try:
+        attribution, kinds = trace.attribution(target, position, by="memory"), ("memory",)
+    except (PointMissing, Unsupported):
+        attribution, kinds = trace.attribution(target, position), ("attention", "ffn")
+    of = [n for n, kind in enumerate(attribution.kinds) if kind in kinds]
+    counted = torch.isin(attribution.kind, torch.tensor(of))
+    best = int(torch.where(counted, attribution.contribution, -torch.inf).argmax())
+    contribution, layer, index = (
+        float(attribution.contribution[best]),
+        int(attribution.layer[best]),
+        int(attribution.index[best]),
+    )
+    if contribution <= 0:
+        return None
+    if index >= 0:
+        kind, name, others = "memory", f"Memory L{layer}M{index}", "memories"
+    else:
+        name = {"attention": "attention", "ffn": "FFN"}[attribution.kinds[int(attribution.kind[best])]]
+        kind, name, others = "writer", f"Layer {layer} {name}", "updates"
+    sentence = (
+        f"{name} adds most of all {int(counted.sum()):,} {others} to the logit of {visible(text)}: "
+        f"{contribution:+.2f} of {attribution.logit:.2f}."
+    )
+    point = "resid_mid" if "attention" in name else "resid_post"
+    return Finding(kind, sentence, DEFINITIONS[kind], contribution, layer, point, index if index >= 0 else None)

@@ -1,0 +1,226 @@
+"""Attention heads as plain values: scores of all of them, and one as what it looks for and what it writes."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from unembed.attention.head_scores import repeated_tokens
+from unembed.errors import InvalidInput, Unsupported
+from unembed.schemas.memory import Scored
+
+SCHEMA_HEADS = "unembed.heads/1"
+SCHEMA_HEAD = "unembed.head/1"
+SCHEMA_INDUCTION = "unembed.induction/1"
+
+SAID = {
+    "previous_token": "mean attention to the position before, on random tokens repeated twice",
+    "duplicate_token": "in the repetition: mean attention to the earlier occurrence of the same token",
+    "induction": "in the repetition: mean attention to the token after the earlier occurrence (prefix matching)",
+    "copying": "direct effect on the logit of the token attended to most, above the mean of all tokens",
+    "resting": "mean attention to the first position",
+}
+
+
+@dataclass(frozen=True)
+class HeadsView:
+    """Scores of every head."""
+
+    schema: str
+    model: str
+    n_sequences: int
+    length: int
+    seed: int
+    said: dict[str, str]
+    scores: dict[str, list[list[float]]]
+    """By kind: [layer][head]."""
+    intervals: dict[str, list[list[float]]]
+    """Half the width of the 95 % confidence interval."""
+    eigenvalues: list[list[float]] | None
+    """sum(lambda).real / sum(|lambda|) of the full OV circuit, by layer and head; +1 copies."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Partner:
+    """An earlier head that this one reads from, and how strongly."""
+
+    mode: str
+    layer: int
+    head: int
+    composition: float
+
+
+@dataclass(frozen=True)
+class HeadView:
+    """One head: what a source token makes it write, and which sources a destination token looks for."""
+
+    schema: str
+    model: str
+    layer: int
+    head: int
+    source: str
+    destination: str
+    raises: list[Scored]
+    lowers: list[Scored]
+    """Logit effects through the full OV circuit of the source token."""
+    looks_for: list[Scored]
+    ignores: list[Scored]
+    """Attention scores of source tokens by the full QK circuit for the destination token."""
+    partners: list[Partner]
+    """The strongest earlier heads by Q-, K- and V-composition."""
+    notes: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+def heads_view(circuits: Any, n_sequences: int = 16, length: int = 40, seed: int = 0) -> HeadsView:
+    """The scores of all heads."""
+    lm = circuits.lm
+    if lm.n_ctx is not None:
+        length = max(2, min(length, lm.n_ctx // 2 - 2))
+    found = circuits.head_scores(seed, n_sequences=n_sequences, length=length)
+    try:
+        eigenvalues = circuits.copying_scores().tolist()
+    except Unsupported:
+        eigenvalues = None
+    return HeadsView(
+        SCHEMA_HEADS,
+        lm.name,
+        n_sequences,
+        length,
+        seed,
+        SAID,
+        {kind: found[kind].tolist() for kind in SAID},
+        {kind: found.interval(kind).tolist() for kind in SAID},
+        eigenvalues,
+    )
+
+
+@dataclass(frozen=True)
+class InductionView:
+    """One head on a text said twice: its whole pattern, and the stripe that the induction score is the mean of."""
+
+    schema: str
+    layer: int
+    head: int
+    tokens: list[str]
+    length: int
+    """Tokens of the text before it is said again."""
+    weights: list[list[float]]
+    """By destination, over the sources up to it."""
+    stripe: list[tuple[int, int]]
+    """In the repetition: each destination, and the token after the earlier occurrence of its token."""
+    score: float
+    """Mean weight on the stripe."""
+    chance: float
+    """What even attention would give."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+def induction_view(circuits: Any, layer: int, head: int, length: int, seed: int, text: str = "") -> InductionView:
+    """A head on random tokens said twice, or on a text said twice.
+
+    Args:
+        circuits: of the model.
+        layer: the head's layer.
+        head: the head.
+        length: random tokens before they are repeated; fewer where the context holds fewer.
+        seed: of the random tokens.
+        text: said twice instead, cut to what the context holds.
+
+    Raises:
+        OutOfRange: there is no such head.
+        InvalidInput: the text is a single token, which cannot show what followed it.
+    """
+    lm = circuits.lm
+    layer, head = lm.layer(layer), lm.head(head)
+    if lm.n_ctx is not None:
+        length = max(2, min(length, lm.n_ctx // 2 - 2))
+    ids, front = repeated_tokens(lm, 1, length, seed)
+    if text:
+        once = lm.encode(text)[:, front:]
+        once = once if lm.n_ctx is None else once[:, : (lm.n_ctx - front) // 2]
+        length = once.shape[1]
+        if length < 2:
+            raise InvalidInput(f"text {text!r}", why="it is a single token", instead="Write at least two tokens")
+        ids = torch.cat([ids[:, :front], once.to(ids.device), once.to(ids.device)], dim=1)
+    pattern = lm.run(ids, "pattern", layers=[layer], logits=False).at("pattern", layer)[0, head].double().cpu()
+    stripe = [(dst, dst - length + 1) for dst in range(front + length, ids.shape[1])]
+    return InductionView(
+        SCHEMA_INDUCTION,
+        layer,
+        head,
+        lm.token_strings(ids[0]),
+        length,
+        [row[: i + 1].tolist() for i, row in enumerate(pattern)],
+        stripe,
+        sum(float(pattern[dst, src]) for dst, src in stripe) / len(stripe),
+        sum(1 / (dst + 1) for dst, _ in stripe) / len(stripe),
+    )
+
+
+def head_view(circuits: Any, layer: int, head: int, source: str | int, destination: str | int, top: int) -> HeadView:
+    """One head, for a source and a destination token.
+
+    Raises:
+        OutOfRange: there is no such head.
+        NotOneToken: a text is no single token.
+    """
+    lm = circuits.lm
+    layer, head = lm.layer(layer), lm.head(head)
+    src, dst = lm.single_token(source), lm.single_token(destination)
+    notes: list[str] = []
+    ov = circuits.ov_full(layer, head)
+    raises, lowers = (_scored(lm, ov.top_of_row(src, top, largest=largest)) for largest in (True, False))
+    try:
+        qk = circuits.qk_full(layer, head)
+        looks_for, ignores = (_scored(lm, qk.top_of_row(dst, top, largest=largest)) for largest in (True, False))
+        notes += list(qk.notes)
+    except Unsupported as error:
+        looks_for, ignores = [], []
+        notes.append(str(error))
+    notes += [note for note in ov.notes if note not in notes]
+    texts = lm.token_strings([src, dst])
+    return HeadView(
+        SCHEMA_HEAD,
+        lm.name,
+        layer,
+        head,
+        texts[0],
+        texts[1],
+        raises,
+        lowers,
+        looks_for,
+        ignores,
+        _partners(circuits, layer, head),
+        notes,
+    )
+
+
+def _scored(lm: Any, entries: Any) -> list[Scored]:
+    ids = entries.columns
+    return [Scored(*row) for row in zip(ids.tolist(), lm.token_strings(ids), entries.values.tolist(), strict=True)]
+
+
+def _partners(circuits: Any, layer: int, head: int, each: int = 4) -> list[Partner]:
+    found: list[Partner] = []
+    if layer == 0:
+        return found
+    for mode in ("q", "k", "v"):
+        strength = circuits.composition(mode)[:, :, layer, head]
+        best = strength.flatten().topk(min(each, layer * strength.shape[1]))
+        for at, value in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+            found.append(Partner(mode, at // strength.shape[1], at % strength.shape[1], value))
+    return found

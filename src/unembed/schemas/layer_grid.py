@@ -1,0 +1,160 @@
+"""A prompt's predictions over all layers and positions: what the explorer's grid shows. Chooses; computes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from unembed.errors import PointMissing, Unsupported
+from unembed.schemas.trace import EventView, Token
+from unembed.schemas.trace_builder import edit_in_words, events_said, sizes_of
+
+SCHEMA = "unembed.emergence/1"
+"""Name of the JSON form; the number rises when a field changes its meaning or goes."""
+
+STAGES = ("resid_mid", "resid_post")
+"""The stream after attention, and after the FFN."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The stream at one point of every layer and position. Lists are indexed [layer][position][place]."""
+
+    point: str
+    ids: list[list[list[int]]]
+    probabilities: list[list[list[float]]]
+    rank_of_prediction: list[list[int]]
+    """The rank, from 0, of what the model says after the last layer at that position."""
+
+
+@dataclass(frozen=True)
+class Emergence:
+    """How the next-token predictions of a prompt form."""
+
+    schema: str
+    provenance: dict[str, Any]
+    model: str
+    sizes: str
+    prompt: str
+    edits: list[str]
+    tokens: list[Token]
+    prediction: list[int]
+    """The model's most likely next token after every position."""
+    stages: list[Stage]
+    embedding: Stage
+    """The stream that enters the first layer, as the only layer of a stage."""
+    events: list[EventView]
+    texts: dict[int, str]
+    """The text of every token id above."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some layers of an emergence at one stage, from the bottom up, while the others are still being read."""
+
+    tokens: list[Token]
+    prediction: list[int]
+    layers: list[int]
+    stages: list[Stage]
+    """One of these layers only, or none."""
+    texts: dict[int, str]
+    """The text of every token id of this part."""
+
+
+def emerging(lm: Any, trace: Any, prompt: str, top: int = 5) -> Iterator[Part | Emergence]:
+    """The grid of a trace as its layers are read, after all FFNs first, and the whole at the end.
+
+    What is read last comes with the whole. A part may hold no stage: what it read is needed for events only.
+    """
+    prediction = trace.prediction.tolist()
+    for layers, point, reading in trace.by_layers():
+        if point != "resid_post" and layers.stop == lm.n_layers:
+            continue
+        stages = [_stage_of(point, reading, top)] if point in STAGES else []
+        yield Part(_tokens(trace), prediction, list(layers), stages, _texts(lm, stages, prediction))
+    yield emergence(lm, trace, prompt, top)
+
+
+def emergence(lm: Any, trace: Any, prompt: str, top: int = 5) -> Emergence:
+    """The grid of a trace: top tokens at both stages of every layer and position, and all events."""
+    prediction = trace.prediction.tolist()
+    stages = [stage for point in STAGES if (stage := _stage(trace, point, top)) is not None]
+    embedding = _stage(trace, "resid_pre", top, slice(1))
+    assert embedding is not None  # every model has a stream
+    events = _events(trace)
+    texts = _texts(lm, [*stages, embedding], [*prediction, *(e.token for e in events)])
+    return Emergence(
+        schema=SCHEMA,
+        provenance=dataclasses.replace(trace.provenance, basis="final").to_dict(),
+        model=lm.name,
+        sizes=sizes_of(lm),
+        prompt=prompt,
+        edits=[edit_in_words(edit) for edit in trace.edits],
+        tokens=_tokens(trace),
+        prediction=prediction,
+        stages=stages,
+        embedding=embedding,
+        events=events_said(lm, events),
+        texts=texts,
+    )
+
+
+def spread(trace: Any) -> dict[str, dict[str, list[list[float]]]]:
+    """By point: the entropy of every cell's reading and its divergence from the final prediction, [layer][position]."""
+    found = {}
+    for point in STAGES:
+        with suppress(PointMissing):
+            entropy, divergence = trace.spread(point)
+            found[point] = {"entropy": entropy.tolist(), "divergence": divergence.tolist()}
+    return found
+
+
+def trajectories(trace: Any, tokens: Sequence[str | int], position: int | None = None) -> dict[str, Any]:
+    """Rank and probability of tokens by point, [layer][position]; of one position, as a list of one, if it is asked."""
+    ids = [trace.lm.single_token(token) for token in tokens]
+    found = []
+    for i, text in zip(ids, trace.lm.token_strings(ids), strict=True):
+        points = {}
+        for point in STAGES:
+            with suppress(PointMissing):
+                ranks, probabilities = trace.standings(i, point, position=position)
+                points[point] = {"ranks": ranks.tolist(), "probabilities": probabilities.tolist()}
+        found.append({"id": i, "token": text, "points": points})
+    return {"position": None if position is None else position % len(trace), "tokens": found}
+
+
+def _tokens(trace: Any) -> list[Token]:
+    return [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)]
+
+
+def _texts(lm: Any, stages: list[Stage], more: list[int]) -> dict[int, str]:
+    ids = sorted({i for s in stages for layer in s.ids for cell in layer for i in cell} | set(more))
+    return dict(zip(ids, lm.token_strings(ids), strict=True))
+
+
+def _stage(trace: Any, point: str, top: int, layers: slice = slice(None)) -> Stage | None:
+    try:
+        found = trace.readings(point, max(top, 10))
+    except PointMissing:
+        return None  # parallel blocks and attention-only models have no stream between attention and FFN
+    ids, probabilities = (column[layers, :, :top].tolist() for column in (found.ids, found.probabilities))
+    return Stage(point, ids, probabilities, trace.prediction_ranks(point)[layers].tolist())
+
+
+def _stage_of(point: str, reading: Any, top: int) -> Stage:
+    probabilities, ranks = reading.probabilities[..., :top], reading.tracked_ranks[..., 0]
+    return Stage(point, reading.ids[..., :top].tolist(), probabilities.tolist(), ranks.tolist())
+
+
+def _events(trace: Any) -> list[Any]:
+    try:
+        return trace.events()
+    except Unsupported:
+        return []  # events are those of FFN updates, and the model has none

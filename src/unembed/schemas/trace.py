@@ -1,0 +1,203 @@
+"""What a trace or an explanation shows, as plain values: the one source of its terminal, JSON, CSV and HTML forms.
+
+Ranks count from 0, the top, as in the library; what people read calls rank 0 place 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from unembed.attention.head_outputs import HeadUpdate
+from unembed.memories.top_sub_updates import SubUpdate
+
+SCHEMA_TRACE = "unembed.trace/1"
+SCHEMA_EXPLAIN = "unembed.explain/1"
+"""Names of the JSON forms; the number rises when a field changes its meaning or goes."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token of the prompt."""
+
+    position: int
+    id: int
+    token: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One token of a reading, best first."""
+
+    id: int
+    token: str
+    probability: float
+    logit: float
+
+
+@dataclass(frozen=True)
+class EventView:
+    """A saturation (the final token is first for good), an elimination (the first token falls), or a rise or fall."""
+
+    kind: str
+    layer: int
+    position: int
+    id: int
+    token: str
+    rank_before: int
+    rank_after: int
+    cause: str
+    """"ffn" or "attention": what brought it about."""
+    sentence: str = ""
+    """All of it in words."""
+
+    @property
+    def place(self) -> str:
+        """Where it happened."""
+        return f"layer {self.layer} {'FFN' if self.cause == 'ffn' else 'attention'}"
+
+    @property
+    def happened(self) -> str:
+        """What became of the token, to be read after its name."""
+        if self.kind in ("rise", "fall"):
+            return f"{self.kind}s from place {self.rank_before + 1:,} to {self.rank_after + 1:,}"
+        if self.kind == "elimination":
+            return f"falls from place 1 to {self.rank_after + 1:,}"
+        if self.cause == "ffn":
+            return f"rises from place {self.rank_before + 1:,} to 1 and stays there"
+        return "comes first and stays first to the end"
+
+
+@dataclass(frozen=True)
+class TriggerView:
+    """The place in a corpus where a memory's key fires most: the end of the prefix, the token, and what follows it."""
+
+    coefficient: float
+    document: int
+    prefix: str
+    token: str
+    next_token: str | None
+
+
+@dataclass(frozen=True)
+class SubUpdateView(SubUpdate):
+    """One memory's part of a layer's FFN update at the position looked at, and what sets it off."""
+
+    trigger: TriggerView | None = None
+    """Where its key fires most, on the side of zero that the coefficient is; None without an index."""
+
+    @property
+    def signed_share(self) -> float:
+        """The share, negative where the coefficient is."""
+        return -self.share if self.coefficient < 0 else self.share
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """One layer at the position looked at. Ranks are those of the target token."""
+
+    layer: int
+    before: list[Candidate]
+    middle: list[Candidate] | None
+    after: list[Candidate]
+    rank_before: int
+    rank_middle: int | None
+    rank_after: int
+    events: list[EventView]
+    sub_updates: list[SubUpdateView]
+    probability_before: float = 0.0
+    """Of the target token, as the ranks are."""
+    probability_middle: float | None = None
+    probability_after: float = 0.0
+    middle_from: list[int] | None = None
+    """The rank before of every candidate of the middle; None where several layers are shown, or no middle is."""
+    after_from: list[int] | None = None
+    """The rank in the middle, or before where there is none, of every candidate after."""
+    heads: list[HeadUpdate] = field(default_factory=list)
+    """What the layer's heads add, where it was asked for."""
+
+
+@dataclass(frozen=True)
+class ContributionView:
+    """One writer's contribution to a logit; None where a writer has no layer, index or source position."""
+
+    label: str
+    layer: int | None
+    index: int | None
+    source: int | None
+    contribution: float
+
+
+@dataclass(frozen=True)
+class AttributionView:
+    """A logit, or a difference of two, as the sum of what its writers gave, and how far the sum misses.
+
+    `rows` are the writers shown; those left out are counted and summed in `others` and `others_contribution`.
+    """
+
+    by: str
+    id: int
+    token: str
+    against: str | None
+    logit: float
+    total: float
+    error: float
+    rows: list[ContributionView]
+    others: int
+    others_contribution: float
+
+
+@dataclass(frozen=True)
+class GridView:
+    """The first token of every layer and position at one point of the stream."""
+
+    point: str
+    layers: list[int]
+    rows: list[list[list[Candidate]]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence about a position, and where it leads."""
+
+    kind: str
+    sentence: str
+    definition: str
+    """What was looked for."""
+    nats: float
+    """Its weight: nats of a token's log-probability, or of its logit."""
+    layer: int
+    point: str
+    """The stream after the update: resid_mid after attention, resid_post after the FFN."""
+    index: int | None
+    """Of the memory, where it is one."""
+
+
+@dataclass(frozen=True)
+class TraceView:
+    """All that `unembed trace` and `unembed explain` show."""
+
+    schema: str
+    provenance: dict[str, Any]
+    model: str
+    sizes: str
+    prompt: str
+    edits: list[str]
+    tokens: list[Token]
+    position: int
+    basis: str
+    hide_unlearned: bool
+    prediction: list[Candidate]
+    without_edits: list[Candidate] | None
+    target: Token
+    layers: list[LayerView]
+    grid: GridView | None
+    attributions: list[AttributionView]
+    findings: list[Finding] = field(default_factory=list)
+    """At most three, the heaviest first; where all layers are shown."""
+    moves: list[EventView] = field(default_factory=list)
+    """Updates across which the target's place at least halves or doubles; where all layers are shown."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return asdict(self)

@@ -1,0 +1,329 @@
+"""From what the library returns for a prompt to the view that is drawn. Chooses, names and orders; computes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unembed.errors import PointMissing, Unsupported
+from unembed.results import Provenance, visible
+from unembed.schemas.findings import findings
+from unembed.schemas.trace import (
+    SCHEMA_EXPLAIN,
+    SCHEMA_TRACE,
+    AttributionView,
+    Candidate,
+    ContributionView,
+    EventView,
+    GridView,
+    LayerView,
+    SubUpdateView,
+    Token,
+    TraceView,
+    TriggerView,
+)
+
+Tracing = Callable[..., Any]
+"""`(prompt, edits=...) -> Trace`."""
+
+_READ_ANYWAY = 10
+"""Tokens that a trace reads at every point in its one pass; fewer are cut from these, at no cost."""
+_COMPONENTS_SHOWN = 64
+_TRIGGER_TOKENS = 24
+"""Tokens of a trigger's prefix that a view keeps."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What both commands ask of a prompt: where to look, and how to read."""
+
+    prompt: str
+    position: int
+    top: int
+    basis: str
+    hide_unlearned: bool
+    edits: Sequence[Any]
+    seed: int | None
+
+
+def trace_view(
+    lm: Any,
+    asked: Asked,
+    *,
+    layer: int | None,
+    memories: int | None,
+    token: str | int | None,
+    point: str | None,
+    tracing: Tracing | None = None,
+    index: Any = None,
+    heads: bool = False,
+) -> tuple[TraceView, Provenance]:
+    """What `unembed trace` shows, and its provenance.
+
+    Args:
+        lm: the model.
+        asked: where to look, and how to read.
+        layer: only this layer.
+        memories: sub-updates of each layer; 2, or 10 with `layer`, when None.
+        token: the token to follow; the predicted one when None.
+        point: where the grid over all positions is read; no grid when None.
+        tracing: gives the trace of a prompt under edits, where it may be at hand already; `lm.trace` when None.
+        index: an index of the model, for the top trigger of each sub-update; none are shown when None.
+        heads: with `layer`, what its heads add too.
+    """
+    tracer: Tracing = tracing or lm.trace
+    layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
+    target = None if token is None else lm.single_token(token)
+    trace = tracer(asked.prompt, edits=asked.edits)
+    common, provenance = _common(lm, trace, asked, target, tracer)
+    position, target = common["position"], common["target"].id
+    each = memories if memories is not None else 2 if layer is None else 10
+    updates = _sub_updates(trace, layers, position, each, target, asked, index)
+    shown = _layers(trace, layers, position, target, asked, updates)
+    if layer is not None:
+        shown = [_closer(trace, one, position, target, asked, heads) for one in shown]
+    grid = None
+    if point is not None:
+        cells = _read(trace, point, asked)
+        grid = GridView(point, layers, [cells[n] for n in layers])
+    view = TraceView(
+        schema=SCHEMA_TRACE,
+        **common,
+        layers=shown,
+        grid=grid,
+        attributions=[_attribution(trace, target, None, "component", position, _COMPONENTS_SHOWN)],
+        findings=findings(trace, position, common["target"], shown) if layer is None else [],
+        moves=_moves(trace, position, target) if layer is None and asked.basis == "final" else [],
+    )
+    return view, provenance
+
+
+def explain_view(
+    lm: Any,
+    asked: Asked,
+    *,
+    token: str | int,
+    against: str | int | None,
+    by: str | None,
+    writers: int,
+    tracing: Tracing | None = None,
+) -> tuple[TraceView, Provenance]:
+    """What `unembed explain` shows, and its provenance; `tracing` as in `trace_view`."""
+    tracer: Tracing = tracing or lm.trace
+    target, other = lm.single_token(token), None if against is None else lm.single_token(against)
+    trace = tracer(asked.prompt, edits=asked.edits)
+    common, provenance = _common(lm, trace, asked, target, tracer)
+    position = common["position"]
+    kinds = [by] if by is not None else ["component", "head", "memory"] if lm.d_mlp else ["component", "head"]
+    view = TraceView(
+        schema=SCHEMA_EXPLAIN,
+        **common,
+        layers=_layers(trace, list(range(lm.n_layers)), position, target, asked, {}),
+        grid=None,
+        attributions=[
+            _attribution(trace, target, other, kind, position, _COMPONENTS_SHOWN if kind == "component" else writers)
+            for kind in kinds
+        ],
+    )
+    return view, provenance
+
+
+def _common(
+    lm: Any, trace: Any, asked: Asked, target: int | None, tracing: Tracing
+) -> tuple[dict[str, Any], Provenance]:
+    """The fields that both views have; the position is checked here, before anything costs time."""
+    trace.logits(asked.position)
+    position = asked.position % len(trace)
+    texts = trace.token_strings
+    # What the model itself says next, whatever basis the layers are read in.
+    prediction = _column(trace, "resid_post", asked, position, basis="final")[-1]
+    target = prediction[0].id if target is None else target
+    notes = {**trace.provenance.notes, "hide_unlearned": asked.hide_unlearned}
+    provenance = dataclasses.replace(trace.provenance, basis=asked.basis, seed=asked.seed, notes=notes)
+    return {
+        "provenance": provenance.to_dict(),
+        "model": lm.name,
+        "sizes": sizes_of(lm),
+        "prompt": asked.prompt,
+        "edits": [edit_in_words(edit) for edit in asked.edits],
+        "tokens": [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(texts)],
+        "position": position,
+        "basis": asked.basis,
+        "hide_unlearned": asked.hide_unlearned,
+        "prediction": prediction,
+        "without_edits": _without_edits(tracing, asked, position),
+        "target": Token(position, target, lm.token_strings([target])[0]),
+    }, provenance
+
+
+def sizes_of(lm: Any) -> str:
+    """A model's sizes in one line."""
+    parts = [f"{lm.n_layers} layers", f"{lm.n_heads} heads"]
+    parts += [f"{lm.d_mlp:,} memories a layer"] if lm.d_mlp else []
+    return " · ".join([*parts, f"{lm.d_vocab:,} tokens", str(lm.dtype).removeprefix("torch.")])
+
+
+def edit_in_words(edit: Any) -> str:
+    """An edit as a person says it."""
+    what = f"{'head' if edit.target == 'head' else 'memory'} {edit.layer}.{edit.index}"
+    change = {"set": f"set to {edit.value:g}", "scale": f"times {edit.value:g}", "add": f"plus {edit.value:g}"}
+    where = {"all": "", "last": " at the last position"}
+    if isinstance(edit.positions, str):
+        return f"{what} {change[edit.action]}{where[edit.positions]}"
+    return f"{what} {change[edit.action]} at {', '.join(map(str, edit.positions))}"
+
+
+def _without_edits(tracing: Tracing, asked: Asked, position: int) -> list[Candidate] | None:
+    if not asked.edits:
+        return None
+    return _column(tracing(asked.prompt, edits=()), "resid_post", asked, position, basis="final")[-1]
+
+
+def _read(trace: Any, point: str, asked: Asked) -> list[list[list[Candidate]]]:
+    """Candidates by layer, position and place."""
+    columns = [_column(trace, point, asked, position) for position in range(len(trace))]
+    return [list(layer) for layer in zip(*columns, strict=True)]
+
+
+def _column(trace: Any, point: str, asked: Asked, position: int, basis: str | None = None) -> list[list[Candidate]]:
+    """Candidates of one position by layer and place."""
+    found = trace.readings(
+        point, max(asked.top, _READ_ANYWAY), basis or asked.basis, hide_unlearned=asked.hide_unlearned
+    )
+    numbers = (getattr(found, name)[:, position, : asked.top].tolist() for name in ("ids", "probabilities", "logits"))
+    texts = [layer[position] for layer in found.tokens]
+    return [
+        [Candidate(i, text, p, logit) for i, p, logit, text in zip(*cell, strict=False)]
+        for cell in zip(*numbers, texts, strict=True)
+    ]
+
+
+def _layers(
+    trace: Any,
+    layers: Sequence[int],
+    position: int,
+    target: int,
+    asked: Asked,
+    updates: dict[int, list[SubUpdateView]],
+) -> list[LayerView]:
+    def at(point: str) -> tuple[list[list[Candidate]], list[int], list[float]]:
+        ranks, probabilities = trace.standings(target, point, asked.basis, position=position)
+        return _column(trace, point, asked, position), ranks[:, 0].tolist(), probabilities[:, 0].tolist()
+
+    (before, rank_before, p_before), (after, rank_after, p_after) = at("resid_pre"), at("resid_post")
+    try:
+        middle, rank_middle, p_middle = at("resid_mid")
+    except PointMissing:
+        # Parallel and attention-only blocks: no stream between attention and FFN.
+        middle = rank_middle = p_middle = None
+    events = _events(trace, position)
+    return [
+        LayerView(
+            layer=n,
+            before=before[n],
+            middle=None if middle is None else middle[n],
+            after=after[n],
+            rank_before=rank_before[n],
+            rank_middle=None if rank_middle is None else rank_middle[n],
+            rank_after=rank_after[n],
+            events=[event for event in events if event.layer == n],
+            sub_updates=updates.get(n, []),
+            probability_before=p_before[n],
+            probability_middle=None if p_middle is None else p_middle[n],
+            probability_after=p_after[n],
+        )
+        for n in layers
+    ]
+
+
+def _closer(trace: Any, one: LayerView, position: int, target: int, asked: Asked, heads: bool) -> LayerView:
+    """One layer with where its candidates came from, and what its heads add if asked."""
+    lists = {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
+    ids = [[c.id for c in candidates] for candidates in lists.values()]
+    places = trace.ranks_among(ids, list(lists), one.layer, position, asked.basis).tolist()
+    k, hide = max(asked.top, _READ_ANYWAY), asked.hide_unlearned
+    return dataclasses.replace(
+        one,
+        middle_from=None if one.middle is None else places[0],
+        after_from=places[-1],
+        heads=trace.head_updates(one.layer, position, target, k=k, hide_unlearned=hide) if heads else [],
+    )
+
+
+def _events(trace: Any, position: int) -> list[EventView]:
+    try:
+        return events_said(trace.lm, trace.events(position))
+    except Unsupported:
+        return []  # events are those of FFN updates, and the model has none
+
+
+def _moves(trace: Any, position: int, target: int) -> list[EventView]:
+    return events_said(trace.lm, trace.moves(target, position))
+
+
+def events_said(lm: Any, events: Sequence[Any]) -> list[EventView]:
+    """Events with their tokens' texts, and in words."""
+    texts = lm.token_strings([event.token for event in events])
+    return [_said(event, text) for event, text in zip(events, texts, strict=True)]
+
+
+def _said(e: Any, text: str) -> EventView:
+    plain = EventView(e.kind, e.layer, e.position, e.token, text, e.rank_before, e.rank_after, e.cause)
+    kind = "" if e.kind in ("rise", "fall") else f" ({e.kind})"
+    sentence = f"{plain.place[0].upper()}{plain.place[1:]}: {visible(text)} {plain.happened}{kind}."
+    return dataclasses.replace(plain, sentence=sentence)
+
+
+def _sub_updates(
+    trace: Any, layers: Sequence[int], position: int, memories: int, target: int, asked: Asked, index: Any
+) -> dict[int, list[SubUpdateView]]:
+    if memories == 0:
+        return {}
+    k, hide = max(asked.top, _READ_ANYWAY), asked.hide_unlearned
+    try:
+        found = trace.sub_updates_of(layers, position, memories, target, k=k, hide_unlearned=hide)
+    except Unsupported:  # attention-only, or memories that belong to experts; perhaps not in every layer
+        each = (layers[i : i + 1] for i in range(len(layers))) if len(layers) > 1 else ()
+        parts = [_sub_updates(trace, one, position, memories, target, asked, index) for one in each]
+        return {n: rows for part in parts for n, rows in part.items()}
+    return {
+        n: [SubUpdateView(**vars(row), trigger=_trigger(index, row)) for row in rows]
+        for n, rows in zip(layers, found, strict=True)
+    }
+
+
+def _trigger(index: Any, row: Any) -> TriggerView | None:
+    """The top trigger of a sub-update's key, if an index holds one on its side of zero."""
+    pole = "negative" if row.coefficient < 0 else "positive"
+    if index is None or pole not in index.poles:
+        return None
+    found = list(index.triggers(row.layer, row.index, 1, pole=pole, context=_TRIGGER_TOKENS).rows())
+    names = [field.name for field in dataclasses.fields(TriggerView)]
+    return TriggerView(**{name: found[0][name] for name in names}) if found else None
+
+
+def _attribution(trace: Any, target: int, against: int | None, by: str, position: int, writers: int) -> AttributionView:
+    """All writers in the order of the forward pass where they are few, else those with the largest contributions."""
+    attribution = trace.attribution(target, position, against, by)
+    rows = attribution.rows if len(attribution) <= writers else attribution.top(writers)
+    texts = trace.lm.token_strings([target] if against is None else [target, against])
+    return AttributionView(
+        by=by,
+        id=target,
+        token=texts[0],
+        against=None if against is None else texts[1],
+        logit=attribution.logit,
+        total=attribution.total,
+        error=attribution.error,
+        rows=[
+            ContributionView(r.label, _or_none(r.layer), _or_none(r.index), _or_none(r.source), r.contribution)
+            for r in rows
+        ],
+        others=len(attribution) - len(rows),
+        others_contribution=attribution.total - sum(row.contribution for row in rows),
+    )
+
+
+def _or_none(number: int) -> int | None:
+    return None if number < 0 else number

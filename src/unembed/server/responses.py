@@ -1,0 +1,155 @@
+"""Answers: JSON with an ETag, lines of JSON as they come, errors in one shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from unembed import errors
+from unembed.server.model_queue import Busy, Superseded
+
+
+class Problem(BaseModel):
+    """What every failure looks like."""
+
+    code: str = Field(description="a short name that does not change")
+    message: str = Field(description="what failed, with the offending value")
+    why: str = ""
+    fix: str = Field(default="", description="what to do instead")
+    detail: Any = None
+
+
+_STATUS: list[tuple[type[Exception], int, str]] = [
+    (Superseded, 409, "superseded"),
+    (Busy, 503, "busy"),
+    (errors.OutOfRange, 404, "out_of_range"),
+    (errors.NotOneToken, 422, "not_one_token"),
+    (errors.InvalidInput, 422, "invalid"),
+    (errors.PointMissing, 409, "unsupported"),
+    (errors.Unsupported, 409, "unsupported"),
+    (errors.ExtraMissing, 409, "extra_missing"),
+    (errors.IndexFault, 409, "index"),
+    (errors.SumNotProved, 422, "not_proved"),
+    (errors.NotFinite, 422, "not_finite"),
+    (errors.OutOfMemory, 507, "out_of_memory"),
+    (errors.UnembedError, 422, "failed"),
+]
+
+
+def problem(error: errors.UnembedError) -> tuple[int, Problem]:
+    """The status and the body for an error of the library."""
+    status, code = next((status, code) for kind, status, code in _STATUS if isinstance(error, kind))
+    return status, Problem(code=code, message=error.what, why=error.why, fix=error.instead)
+
+
+def install(app: FastAPI) -> None:
+    """Give every failure the same shape."""
+
+    @app.exception_handler(errors.UnembedError)
+    async def _library(_: Request, error: errors.UnembedError) -> JSONResponse:
+        status, body = problem(error)
+        return JSONResponse(body.model_dump(), status)
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        detail = [{"where": ".".join(str(p) for p in e["loc"]), "why": e["msg"]} for e in error.errors()[:20]]
+        body = Problem(code="invalid", message=f"{where} cannot be used", why=first["msg"], detail=detail)
+        # Text that is no Unicode (lone surrogates) must not break the answer that refuses it.
+        return JSONResponse(json.loads(json.dumps(body.model_dump()).encode("ascii", "replace")), 422)
+
+    @app.exception_handler(HTTPException)
+    async def _http(_: Request, error: HTTPException) -> JSONResponse:
+        body = Problem(code="http", message=str(error.detail))
+        return JSONResponse(body.model_dump(), error.status_code, headers=error.headers)
+
+    @app.exception_handler(RuntimeError)
+    @app.exception_handler(MemoryError)
+    async def _memory(_: Request, error: Exception) -> JSONResponse:
+        if "memory" not in str(error).lower() and not isinstance(error, MemoryError):
+            raise error
+        body = Problem(code="out_of_memory", message="not enough memory", fix="Use a shorter prompt")
+        return JSONResponse(body.model_dump(), 507)
+
+
+def encoded(content: Any) -> bytes:
+    """JSON as bytes, dataclasses by their fields; a lone surrogate, which UTF-8 cannot hold, as its escape."""
+    try:
+        return json.dumps(content, ensure_ascii=False, default=_fields, **_STRICT).encode()
+    except UnicodeEncodeError:
+        return json.dumps(content, default=_fields, **_STRICT).encode()
+
+
+_STRICT: dict[str, Any] = {"allow_nan": False, "separators": (",", ":")}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """A view's fields as they are: `dataclasses.asdict` copies every number, which takes longer than encoding."""
+    if not dataclasses.is_dataclass(value):
+        raise TypeError(f"{type(value).__name__} has no JSON form")
+    return vars(value)
+
+
+class Cache:
+    """Bodies that were given before, the least recently used thrown out first."""
+
+    def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
+        """`limit` is the number of bytes kept."""
+        self._limit, self._size = limit, 0
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Bytes kept."""
+        return self._size
+
+    def get(self, key: str) -> bytes | None:
+        """A body, if it is still here."""
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return self._kept.get(key)
+
+    def put(self, key: str, body: bytes) -> None:
+        """Keep a body; one that is larger than a quarter of the cache is not kept."""
+        if len(body) > self._limit // 4:
+            return
+        self._size += len(body) - len(self._kept.pop(key, b""))
+        self._kept[key] = body
+        while self._size > self._limit:
+            _, oldest = self._kept.popitem(last=False)
+            self._size -= len(oldest)
+
+
+def tagged(request: Request, body: bytes) -> Response:
+    """JSON with its ETag; 304 without a body when the page has it already."""
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    headers = {"etag": tag, "cache-control": "private, no-cache"}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="application/json", headers=headers)
+
+
+def lines(items: AsyncIterator[Any]) -> StreamingResponse:
+    """One JSON value a line, each sent when it is there (bytes as they are); a failure on the way is the last line."""
+
+    async def written() -> AsyncIterator[bytes]:
+        try:
+            async for item in items:
+                yield (item if isinstance(item, bytes) else encoded(item)) + b"\n"
+            yield b'{"kind":"done"}\n'
+        except errors.UnembedError as error:
+            yield encoded({"kind": "error", **problem(error)[1].model_dump()}) + b"\n"
+
+    # Named identity, so that no compressor holds lines back.
+    headers = {"cache-control": "no-store", "content-encoding": "identity"}
+    return StreamingResponse(written(), media_type="application/x-ndjson", headers=headers)

@@ -1,0 +1,95 @@
+"""Attention weights of chosen layers, while all other layers stay on the fast path.
+
+Fused kernels never form the weights. Where a family looks its attention function up in its config at every call, only
+the layers asked are sent to the eager function; where it does not (GPT-J, GPT-Neo, Bloom, MPT, Falcon), the whole pass
+runs eager.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.structure.dry_run import eager
+from unembed.models.structure.families import facts_of
+
+
+def _looks_up_its_function(module: nn.Module) -> bool:
+    return "ALL_ATTENTION_FUNCTIONS" in inspect.unwrap(type(module).forward).__code__.co_names
+
+
+@contextmanager
+def returning_patterns(lm: Decoder, layers: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """While inside, the attention modules of these layers return their weights.
+
+    Yields:
+        Extra arguments for the model's forward.
+
+    Raises:
+        Unsupported: the weights that eager attention returns are known not to be those of the model.
+    """
+    if not layers:
+        yield {}
+        return
+    sites = [lm.structure.blocks[layer].attention for layer in layers]
+    if any(s.alibi_slopes is not None for s in sites) and facts_of(lm.structure.family).eager_alibi_is_doubled:
+        raise Unsupported(
+            f"attention patterns of {lm.name}",
+            why="this family's eager attention adds ALiBi twice, so they are wrong",
+            instead="Everything but patterns works for it",
+        )
+    if lm.hf.config._attn_implementation == "eager":
+        yield {} if all(_looks_up_its_function(s.module) for s in sites) else {"output_attentions": True}
+    elif all(_looks_up_its_function(s.module) for s in sites):
+        with ExitStack() as stack:
+            for site in sites:
+                stack.enter_context(_eager_module(site.module))
+            yield {}
+    else:
+        with eager(lm.hf):
+            yield {"output_attentions": True}
+
+
+@contextmanager
+def _eager_module(module: nn.Module) -> Iterator[None]:
+    """One attention module with a config of its own that says eager, and the additive mask that eager needs."""
+    config = module.config
+    own: Any = copy.copy(config)
+    own._attn_implementation_internal = "eager"
+    names = list(inspect.signature(type(module).forward).parameters)[1:]
+    at = names.index("attention_mask") if "attention_mask" in names else None
+
+    def additive(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        if "attention_mask" in kwargs or at is None or at >= len(args):
+            hidden = kwargs.get("hidden_states", args[0] if args else None)
+            return args, {**kwargs, "attention_mask": _additive(kwargs.get("attention_mask"), hidden)}
+        changed = list(args)
+        changed[at] = _additive(args[at], args[0])
+        return tuple(changed), kwargs
+
+    handle = module.register_forward_pre_hook(additive, with_kwargs=True)
+    module.config = own
+    try:
+        yield
+    finally:
+        module.config = config
+        handle.remove()
+
+
+def _additive(mask: Tensor | None, hidden: Any) -> Tensor:
+    """What eager attention adds to the scores, from a mask meant for a fused kernel (None there means causal)."""
+    lowest = torch.finfo(hidden.dtype).min
+    if mask is None:
+        pos = hidden.shape[1]
+        mask = torch.ones(pos, pos, dtype=torch.bool, device=hidden.device).tril()[None, None]
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=hidden.dtype, device=hidden.device).masked_fill(~mask, lowest)

@@ -1,0 +1,122 @@
+"""Which tokens follow where a memory is active, beside how often they follow anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.corpus.segments import Batch
+from unembed.errors import InvalidInput, OutOfRange
+from unembed.models.decoder import Decoder
+from unembed.sweeps.reducers.reducer import Need, Reducer
+
+
+@dataclass(frozen=True, eq=False)
+class NextTokens:
+    """Counts of next tokens: at positions where each memory was active, and at all."""
+
+    memories: tuple[tuple[int, int], ...]
+    counts: Int[Tensor, "memory d_vocab"]
+    weights: Float[Tensor, "memory d_vocab"]
+    """Sums of the coefficients at the same positions."""
+    all_counts: Int[Tensor, " d_vocab"]
+
+    def lift(self, layer: int, index: int) -> Float[Tensor, " d_vocab"]:
+        """How many times likelier each token follows where the memory is active; 0 where it never does."""
+        row = self._row(layer, index)
+        share = self.counts[row].double() / max(int(self.counts[row].sum()), 1)
+        base = self.all_counts.double() / max(int(self.all_counts.sum()), 1)
+        return torch.where(base > 0, share / base.clamp_min(1e-300), 0.0)
+
+    def top(self, layer: int, index: int, k: int = 10) -> list[tuple[int, int]]:
+        """The k tokens that follow most often, with their counts; equal counts by smaller id."""
+        counts = self.counts[self._row(layer, index)]
+        order = counts.argsort(descending=True, stable=True)[:k]
+        return [(int(token), int(counts[token])) for token in order if counts[token] > 0]
+
+    def _row(self, layer: int, index: int) -> int:
+        if (layer, index) not in self.memories:
+            raise OutOfRange(f"memory {layer}, {index}", why="its next tokens were not counted")
+        return self.memories.index((layer, index))
+
+
+class NextTokenCounts(Reducer):
+    """Co-occurrence of active memories with the next token. Positions without a next token are not counted.
+
+    Args:
+        memories: (layer, index) of each memory; a table for all of them would not fit.
+        threshold: active means a coefficient above it; in gated layers a magnitude above.
+
+    Memory: 16 bytes a memory and token of the vocabulary.
+
+    Raises:
+        InvalidInput: no memory is named.
+    """
+
+    def __init__(self, memories: Sequence[tuple[int, int]], threshold: float = 0.0) -> None:
+        """Settings only."""
+        if not memories:
+            raise InvalidInput("memories", why="none is named")
+        self.memories, self.threshold = tuple(dict.fromkeys((int(a), int(b)) for a, b in memories)), threshold
+
+    def start(self, lm: Decoder) -> None:
+        """Nothing seen.
+
+        Raises:
+            OutOfRange: there is no such memory.
+        """
+        checked = [lm.memory(*memory) for memory in self.memories]
+        self._memories = tuple(dict.fromkeys(checked))
+        self._rows: dict[int, list[int]] = {}
+        for row, (layer, _) in enumerate(self._memories):
+            self._rows.setdefault(layer, []).append(row)
+        self._gated = {layer: lm.feed_forward(layer).is_gated for layer in self._rows}
+        self._counts = torch.zeros(len(self._memories), lm.d_vocab, dtype=torch.long)
+        self._weights = torch.zeros(len(self._memories), lm.d_vocab, dtype=torch.float64)
+        self._all = torch.zeros(lm.d_vocab, dtype=torch.long)
+
+    @property
+    def needs(self) -> Collection[Need]:
+        """The coefficients of the layers named."""
+        return [("coefficients", layer) for layer in sorted(self._rows)]
+
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
+        """Count a layer's active memories by next token."""
+        counted = batch.counted & (batch.next_tokens >= 0)
+        following = batch.next_tokens[counted]
+        rows = self._rows[layer]
+        x = tensor[..., [self._memories[row][1] for row in rows]].cpu()[counted].double()
+        active = (x.abs() if self._gated[layer] else x) > self.threshold
+        for column, row in enumerate(rows):
+            at = active[:, column]
+            self._counts[row] += torch.bincount(following[at], minlength=len(self._all))
+            self._weights[row].index_add_(0, following[at], x[at, column])
+
+    def update(self, batch: Batch) -> None:
+        """Count what follows anywhere."""
+        following = batch.next_tokens[batch.counted & (batch.next_tokens >= 0)]
+        self._all += torch.bincount(following, minlength=len(self._all))
+
+    def merge(self, other: Any) -> None:
+        """Join two parts."""
+        self._counts += other._counts
+        self._weights += other._weights
+        self._all += other._all
+
+    def result(self) -> NextTokens:
+        """All counts."""
+        return NextTokens(self._memories, self._counts.clone(), self._weights.clone(), self._all.clone())
+
+    def state(self) -> dict[str, Any]:
+        """All counts."""
+        return {"counts": self._counts, "weights": self._weights, "all": self._all}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take counts back."""
+        self._counts, self._weights = state["counts"].clone(), state["weights"].clone()
+        self._all = state["all"].clone()

@@ -1,0 +1,55 @@
+"""Statistics of one capture point, layer by layer: what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.corpus.segments import Batch
+from unembed.models.decoder import Decoder
+from unembed.stream.hooks import require
+from unembed.sweeps.reducers.reducer import Need, Reducer
+
+
+class Pointwise(Reducer):
+    """A reducer that looks at one point of some layers, position by position.
+
+    Args:
+        point: a capture point with a width, such as "coefficients" or "resid_post".
+        layers: which layers; all when None.
+    """
+
+    def __init__(self, point: str = "coefficients", layers: Sequence[int] | None = None) -> None:
+        """Settings only."""
+        self.point, self.layers = point, None if layers is None else tuple(layers)
+
+    def start(self, lm: Decoder) -> None:
+        """Which layers, and whether they have the point.
+
+        Raises:
+            PointMissing: a layer does not have the point.
+        """
+        self._layers = tuple(range(lm.n_layers)) if self.layers is None else tuple(lm.layer(n) for n in self.layers)
+        for layer in self._layers:
+            require(lm, self.point, layer)
+
+    @property
+    def needs(self) -> Collection[Need]:
+        """The point at every layer asked."""
+        return [(self.point, layer) for layer in self._layers]
+
+
+def counted_columns(tensor: Tensor, batch: Batch) -> Float[Tensor, "n width"]:
+    """The positions that count, one row each; heads are laid side by side."""
+    flat = tensor.reshape(-1, tensor[0, 0].numel())
+    if batch.n_counted == len(flat):
+        return flat
+    return flat[batch.counted.flatten().to(tensor.device)]
+
+
+def key_counts(which: Tensor) -> Int[Tensor, " width"]:
+    """How many rows are True in each column, on the CPU."""
+    return torch.count_nonzero(which, dim=0).cpu()

@@ -1,0 +1,165 @@
+"""The top-t prefixes of every key of every layer at once, exactly, in (keys, t) values and positions.
+
+Geva et al. 2021, section 3: for each key the prefixes of a corpus with the highest memory coefficient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from unembed.corpus.segments import Batch
+from unembed.errors import InvalidInput, whole
+from unembed.models.decoder import Decoder
+from unembed.sweeps.reducers.batch_columns import Columns
+from unembed.sweeps.reducers.reducer import Need, Reducer
+from unembed.sweeps.reducers.tie_order import EMPTY
+from unembed.sweeps.reducers.top_lists import TopLists
+from unembed.sweeps.reducers.triggers import Triggers
+
+
+class TopTriggers(Reducer):
+    """The top-t prefixes of all keys of all layers: what sorting all coefficients would give.
+
+    The positive pole holds coefficients above 0, the negative one those below; a coefficient of exactly 0 adds
+    nothing to the stream and is no trigger, as in the papers' code.
+
+    Args:
+        top: how many per key.
+        layers: which layers; all when None.
+        poles: "positive", "both", or "auto": both in gated layers, where coefficients are signed.
+        by: "product", what multiplies the value; or, in gated layers, "gate": the gate before its activation.
+        min_prefix: least tokens of text in a prefix, special tokens in front left out.
+        skip_first: leave out column 0, where many models put very large activations.
+        per_document: at most so many triggers of a key from one document.
+        distinct: of equal prefixes (all tokens from the start of the segment) keep one: in a batch the earliest,
+            between batches the one with the higher coefficient, which differs by rounding only.
+
+    Memory: 12 bytes per slot (16 to 20 with `per_document` or `distinct`) and less than a tenth more while running.
+
+    Raises:
+        InvalidInput: a setting makes no sense, or `per_document` with `distinct`: no bounded state can do both exactly.
+    """
+
+    def __init__(
+        self,
+        top: int = 25,
+        layers: Sequence[int] | None = None,
+        *,
+        poles: str = "auto",
+        by: str = "product",
+        min_prefix: int = 0,
+        skip_first: bool = False,
+        per_document: int | None = None,
+        distinct: bool = False,
+    ) -> None:
+        """Settings only; sizes come with `start`."""
+        for name, value, allowed in (
+            ("poles", poles, ("auto", "positive", "both")),
+            ("by", by, ("product", "gate")),
+        ):
+            if value not in allowed:
+                raise InvalidInput(f"{name}={value!r}", why=f"it is none of {', '.join(allowed)}")
+        top, min_prefix = whole("top", top, most=100_000), whole("min_prefix", min_prefix, 0)
+        per_document = None if per_document is None else whole("per_document", per_document)
+        if per_document and distinct:
+            raise InvalidInput(
+                "per_document with distinct",
+                why="the two limits cross, and no list of bounded length can keep both exactly",
+                instead="Choose one of them",
+            )
+        self.top, self.layers, self.poles, self.by = top, None if layers is None else tuple(layers), poles, by
+        self.min_prefix, self.skip_first = min_prefix, skip_first
+        self.per_document, self.distinct = per_document, distinct
+
+    def start(self, lm: Decoder) -> None:
+        """Empty lists for every key."""
+        self._layers = tuple(range(lm.n_layers)) if self.layers is None else tuple(lm.layer(n) for n in self.layers)
+        self._lists: dict[tuple[int, int], TopLists] = {}
+        self._seen = 0
+        limit = self.per_document or (1 if self.distinct else None)
+        for layer in self._layers:
+            site = lm.feed_forward(layer)
+            if self.by == "gate" and not site.is_gated:
+                raise InvalidInput("by='gate'", why=f"layer {layer} of {lm.name} has no gate", instead="Use 'product'")
+            both = self.poles == "both" or (self.poles == "auto" and site.is_gated)
+            w_out = lm.weights.W_out[layer]
+            dtype = torch.float64 if w_out.dtype == torch.float64 else torch.float32
+            for sign in (1, -1) if both else (1,):
+                self._lists[layer, sign] = TopLists(w_out.shape[0], self.top, dtype, w_out.device, limit)
+        self._columns: Columns | None = None
+
+    @property
+    def needs(self) -> Collection[Need]:
+        """The coefficients, or gates, of every layer asked."""
+        return [("coefficients" if self.by == "product" else "gate", layer) for layer in self._layers]
+
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
+        """Let a layer's lists take what belongs into them."""
+        columns = self._columns
+        if columns is None or columns.batch is not batch or columns.device != tensor.device:
+            columns = self._columns = Columns(
+                batch,
+                self.counted(batch),
+                tensor.device,
+                per_document=self.per_document is not None,
+                distinct=self.distinct,
+                # Column 0 may hold values so large that it would seem to survive everywhere.
+                copies=self.skip_first or self.min_prefix > 1,
+            )
+        if columns.n:
+            x = columns.of(tensor)
+            for sign in (1, -1):
+                if (layer, sign) in self._lists:
+                    self._lists[layer, sign].offer(x, sign, columns)
+
+    def update(self, batch: Batch) -> None:
+        """Count what was seen."""
+        self._seen += int(self.counted(batch).sum())
+        self._columns = None
+
+    def counted(self, batch: Batch) -> Bool[Tensor, "batch pos"]:
+        """The positions that may become triggers."""
+        counted = batch.counted
+        if self.min_prefix > 0:
+            counted = counted & (batch.prefix_lengths >= self.min_prefix)
+        return counted & (batch.columns > 0) if self.skip_first else counted
+
+    def merge(self, other: Any) -> None:
+        """Join two parts; no place may be in both."""
+        for at, theirs in other._lists.items():
+            self._lists[at].join(theirs)
+        self._seen += other._seen
+
+    def result(self) -> Triggers:
+        """All lists."""
+
+        def lists(sign: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+            values, positions = [], []
+            for layer in self._layers:
+                held = self._lists.get((layer, sign)) or self._lists[layer, 1].emptied()
+                held.settle()
+                values.append(held.values.cpu() * sign)
+                positions.append(torch.where(held.positions == EMPTY, -1, held.positions).cpu())
+            return tuple(values), tuple(positions)
+
+        negative = lists(-1) if any(sign == -1 for _, sign in self._lists) else (None, None)
+        return Triggers(self._layers, *lists(1), *negative, self._seen)
+
+    def state(self) -> dict[str, Any]:
+        """The lists, per layer and sign."""
+        held: dict[str, Any] = {"seen": self._seen}
+        for (layer, sign), lists in self._lists.items():
+            held |= {f"{layer}.{sign}.{name}": tensor for name, tensor in lists.state().items()}
+        return held
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take saved lists back."""
+        self._seen = int(state["seen"])
+        for (layer, sign), lists in self._lists.items():
+            start = f"{layer}.{sign}."
+            lists.load_state({k.removeprefix(start): v for k, v in state.items() if k.startswith(start)})

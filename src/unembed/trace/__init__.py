@@ -1,0 +1,1 @@
+"""One prompt seen whole: readings, sub-updates, events, logit attribution, and the findings worth a sentence."""

@@ -1,0 +1,450 @@
+"""One prompt seen whole: the stream before and after every FFN, the sub-updates behind it, events, attributions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.attention.head_outputs import HeadUpdate, head_updates
+from unembed.errors import InvalidInput, several, string, whole
+from unembed.lens import Reading, final_scale, joined, logits_of, read
+from unembed.logit_attribution import Attribution, attribution, points_needed
+from unembed.memories.events import Event, events_of, moves_of
+from unembed.memories.sub_updates import Dominant, dominant
+from unembed.memories.top_sub_updates import SubUpdate, listed
+from unembed.models.decoder import Decoder
+from unembed.names import POINTS, STREAM_POINTS
+from unembed.results import Provenance
+from unembed.results.jupyter import Shown
+from unembed.stream.interventions import Edit
+from unembed.stream.run import Run, Tokens, position_of, prepare, run
+
+_TOP = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Readings:
+    """What the stream says at one point of every layer and position."""
+
+    point: str
+    basis: str
+    hidden: bool
+    """Whether tokens that the model never learned were left out."""
+    reading: Reading
+    tokens: list[list[list[str]]]
+    """Token texts by layer, position and rank."""
+
+    @property
+    def ids(self) -> Int[Tensor, "layer pos k"]:
+        """Top tokens, best first."""
+        return self.reading.ids
+
+    @property
+    def logits(self) -> Float[Tensor, "layer pos k"]:
+        """Their logits."""
+        return self.reading.logits
+
+    @property
+    def probabilities(self) -> Float[Tensor, "layer pos k"]:
+        """Their probabilities."""
+        return self.reading.probabilities
+
+
+class Trace(Shown):
+    """A prompt under the model, with edits if there are any. Everything is computed once, when first asked."""
+
+    def __init__(self, lm: Decoder, tokens: Tokens, edits: Sequence[Edit] = ()) -> None:
+        """Run the prompt and keep the stream and the coefficients.
+
+        Raises:
+            InvalidInput: the prompt is empty, too long, or more than one.
+        """
+        self.lm, self.edits = lm, several("edits", edits)
+        ids, mask = prepare(lm, tokens)
+        if ids.shape[0] != 1:
+            raise InvalidInput(f"{ids.shape[0]} prompts", why="a trace shows one", instead="Trace them one by one")
+        self.tokens: Int[Tensor, " pos"] = ids[0]
+        self.parallel = any(b.parallel for b in lm.structure.blocks)
+        has_ffn = all(b.feed_forward is not None for b in lm.structure.blocks)
+        self._before = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
+        # With what an attribution by component needs: most traces are asked for one, and a second pass costs more.
+        points = {*points_needed(lm, "component"), self._before}
+        if lm.d_mlp:
+            points.add("coefficients")
+        self.run: Run = run(lm, ids, sorted(points), self.edits, attention_mask=mask)
+        self._readings: dict[tuple[str, int, str, bool], Readings] = {}
+        self._runs: dict[str, Run] = {}
+
+    def __len__(self) -> int:
+        """The number of tokens of the prompt."""
+        return self.tokens.shape[0]
+
+    @property
+    def token_strings(self) -> list[str]:
+        """The prompt's tokens as text."""
+        return self.lm.token_strings(self.tokens)
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """Which model said this, under which edits."""
+        lm = self.lm
+        notes = {"edits": [e.to_dict() for e in self.edits]} if self.edits else {}
+        return Provenance(model=lm.name, revision=lm.revision, dtype=str(lm.dtype)[6:], notes=notes)
+
+    @cached_property
+    def scale(self) -> Float[Tensor, "pos 1"]:
+        """The scale of the final norm at every position of the run."""
+        return final_scale(self.lm, self.run.at("resid_post", self.lm.n_layers - 1)[0])
+
+    @cached_property
+    def prediction(self) -> Int[Tensor, " pos"]:
+        """The model's most likely next token after every position."""
+        return self._final[:, 0]
+
+    @cached_property
+    def _last_logits(self) -> Float[Tensor, "pos d_vocab"]:
+        return self.run.logits[0]
+
+    @cached_property
+    def _final(self) -> Int[Tensor, "pos 1"]:
+        return self._last_logits.argmax(dim=-1, keepdim=True)
+
+    @cached_property
+    def _before_ffn(self) -> Reading:
+        """Readings before each FFN, with the rank of the final prediction."""
+        return self._read_at(self._before, slice(None))
+
+    @cached_property
+    def _after(self) -> Reading:
+        """Readings after each FFN, with the rank of the final prediction."""
+        return self._read_at("resid_post", slice(None))
+
+    @cached_property
+    def _candidate_ranks(self) -> Int[Tensor, "layer pos"]:
+        """The rank after each FFN of what was first before it: from the list of the top tokens, where it is in it."""
+        first, after = self._before_ffn.ids[..., :1], self._after
+        listed = after.ids == first
+        own = torch.where(listed, after.logits, -torch.inf).amax(dim=-1, keepdim=True)
+        ranks = (after.logits > own).sum(dim=-1)
+        others = ~listed.any(dim=-1)
+        if bool(others.any()):
+            x = self.run["resid_post"][:, 0][others]
+            ranks[others] = read(self.lm, x, 1, track=first[others]).tracked_ranks[:, 0]
+        return ranks
+
+    @cached_property
+    def _entering(self) -> Reading:
+        """Readings of the stream entering each layer, with the rank of the final prediction.
+
+        What enters a layer is what left the layer below. Where that is so, bit for bit, only the lowest is read anew.
+        """
+        x, below = self.run["resid_pre"][:, 0], self.run["resid_post"][:-1, 0]
+        track = self._final.expand(x.shape[0], -1, -1)
+        if not torch.equal(x[1:], below):
+            return read(self.lm, x, _TOP, track=track)
+        below_them = Reading(*(getattr(self._after, f.name)[:-1] for f in fields(Reading)))
+        return joined([read(self.lm, x[:1], _TOP, track=track[:1]), below_them])
+
+    def _read_at(self, point: str, layers: slice) -> Reading:
+        x = self.run[point][layers, 0]
+        return read(self.lm, x, _TOP, track=self._final.expand(x.shape[0], -1, -1))
+
+    def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, str, Reading]]:
+        """Read the stream some layers at a time, after all FFNs and then before them: what `readings` has, as it comes.
+
+        Args:
+            vectors: read at most so many at once, but at least one layer.
+
+        Yields:
+            Layers from the bottom up, the point, and its readings of those layers, with the rank of the final
+            prediction as the tracked one. When all have come, `readings` and `events` need no others.
+        """
+        n, step = self.lm.n_layers, max(1, whole("vectors", vectors) // max(1, len(self)))
+        for name, point in (("_after", "resid_post"), ("_before_ffn", self._before)):
+            if name in vars(self):
+                continue
+            found: list[Reading] = []
+            for start in range(0, n, step):
+                layers = range(start, min(n, start + step))
+                found.append(self._read_at(point, slice(layers.start, layers.stop)))
+                yield layers, point, found[-1]
+            setattr(self, name, joined(found))
+
+    @torch.no_grad()
+    def spread(self, point: str = "resid_post") -> tuple[Float[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
+        """How undecided the stream's own prediction is, and how far it lies from the model's, in nats.
+
+        Returns:
+            The entropy of the prediction read at a point of every layer and position, and its Kullback-Leibler
+            divergence sum p log(p / q) from the model's final prediction q at that position.
+
+        Raises:
+            PointMissing: the model has no such point.
+
+        Memory: 3 * pos * d_vocab numbers.
+        """
+        final = self._last_logits.float().log_softmax(dim=-1)
+        x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0]
+        entropy, divergence = [], []
+        for layer in x:
+            log_p = logits_of(self.lm, layer).float().log_softmax(dim=-1)
+            p = log_p.exp()
+            entropy.append(-torch.linalg.vecdot(p, log_p))
+            # Rounding can bring the sum of the same numbers, taken twice, below zero.
+            divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
+        return torch.stack(entropy), torch.stack(divergence)
+
+    def readings(
+        self, point: str = "resid_post", top: int = _TOP, basis: str = "final", *, hide_unlearned: bool = False
+    ) -> Readings:
+        """Top tokens of the stream at a point, for every layer and position.
+
+        Raises:
+            PointMissing: the model has no such point.
+        """
+        key = (string("point", point), whole("top", top), string("basis", basis), hide_unlearned)
+        if key not in self._readings:
+            self._readings[key] = self._read(*key)
+        return self._readings[key]
+
+    def _read(self, point: str, top: int, basis: str, hide_unlearned: bool) -> Readings:
+        if point in POINTS and point not in STREAM_POINTS:
+            raise InvalidInput(f"readings of {point}", why=f"the stream is read at {', '.join(STREAM_POINTS)}")
+        kept = point in self.run
+        if not kept:
+            self.run_with((point,))
+        plain = basis == "final" and not hide_unlearned and top == _TOP
+        if plain and point == "resid_post":
+            reading = self._after
+        elif plain and point == self._before:
+            reading = self._before_ffn
+        elif plain and point == "resid_pre":
+            reading = self._entering
+        else:
+            x = (self.run if kept else self.run_with((point,)))[point][:, 0]
+            reading = read(
+                self.lm,
+                x,
+                top,
+                basis=basis,
+                scale=self.scale.expand(*x.shape[:-1], 1) if basis == "frozen" else None,
+                hidden=self.lm.unlearned if hide_unlearned else None,
+            )
+        flat = self.lm.token_strings(reading.ids)
+        layers, positions, k = reading.ids.shape
+        texts = [
+            [flat[(n * positions + p) * k : (n * positions + p + 1) * k] for p in range(positions)]
+            for n in range(layers)
+        ]
+        return Readings(point, basis, hide_unlearned, reading, texts)
+
+    def run_with(self, points: Sequence[str]) -> Run:
+        """A run of the same prompt and edits with these points: the trace's own, or another, kept for later."""
+        if all(string("point", point) in self.run for point in points):
+            return self.run
+        key = ",".join(sorted(points))
+        if key not in self._runs:
+            self._runs[key] = run(self.lm, self.tokens[None], tuple(points), self.edits)
+        return self._runs[key]
+
+    def ranks_of(
+        self, token: str | int, point: str = "resid_post", basis: str = "final", position: int | None = None
+    ) -> Int[Tensor, "layer pos"]:
+        """The rank of a token at every layer, and at every position or the one that is asked; 0 is the top."""
+        return self.standings(token, point, basis, position)[0]
+
+    def standings(
+        self, token: str | int, point: str = "resid_post", basis: str = "final", position: int | None = None
+    ) -> tuple[Int[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
+        """The rank (0 is the top) and the probability of a token at every layer, at every position or the one asked.
+
+        Raises:
+            PointMissing: the model has no such point.
+        """
+        at = slice(None) if position is None else [position_of(self.run, position)]
+        token = self.lm.single_token(token)
+        if basis == "final" and position is not None and token == int(self.prediction[at]):
+            found, at = self._of_prediction(point), (slice(None), at)  # noted when the stream was read
+        else:
+            x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0, at]
+            track = torch.full((*x.shape[:-1], 1), token)
+            scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
+            found, at = read(self.lm, x, 1, basis=basis, scale=scale, track=track), ...
+        return found.tracked_ranks[..., 0][at], found.tracked_probabilities[..., 0][at]
+
+    def ranks_among(
+        self, tokens: Sequence[Sequence[int]], points: Sequence[str], layer: int, position: int, basis: str = "final"
+    ) -> Int[Tensor, "point token"]:
+        """The ranks of chosen tokens, as many at each point, at points of one layer and position; 0 is the top."""
+        layer, column = self.lm.layer(layer), position_of(self.run, position)
+        x = torch.stack([self.run_with((point,)).at(point, layer)[0, column] for point in points])
+        scale = self.scale[[column]].expand(len(points), 1) if basis == "frozen" else None
+        return read(self.lm, x, 1, basis=basis, scale=scale, track=torch.as_tensor(tokens)).tracked_ranks
+
+    def prediction_ranks(self, point: str = "resid_post") -> Int[Tensor, "layer pos"]:
+        """The rank of every position's own final prediction at a point of every layer; 0 is the top.
+
+        Raises:
+            PointMissing: the model has no such point.
+        """
+        return self._of_prediction(point).tracked_ranks[..., 0]
+
+    def _of_prediction(self, point: str) -> Reading:
+        """A reading of every layer and position whose first tracked token is the position's final prediction."""
+        if point == "resid_post":
+            return self._after
+        if point == self._before:
+            return self._before_ffn
+        if point == "resid_pre":
+            return self._entering
+        x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0]
+        return read(self.lm, x, 1, track=self._final.expand(x.shape[0], -1, -1))
+
+    def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
+        """The model's logits after a position."""
+        return self._last_logits[position_of(self.run, position)]
+
+    def dominant(self, top: int = _TOP) -> list[Dominant]:
+        """For every layer, the dominant sub-updates of every position."""
+        return [
+            dominant(self.run.at("coefficients", n)[0], self.lm.weights.W_out[n], top) for n in range(self.lm.n_layers)
+        ]
+
+    def sub_updates(
+        self,
+        layer: int,
+        position: int = -1,
+        top: int = _TOP,
+        token: str | int | None = None,
+        *,
+        k: int = 10,
+        hide_unlearned: bool = False,
+    ) -> list[SubUpdate]:
+        """The dominant sub-updates of one FFN update, largest contribution first.
+
+        Args:
+            layer: the layer.
+            position: the position; the last by default.
+            top: how many.
+            token: a token to score each for.
+            k: how many tokens of each value to list.
+            hide_unlearned: leave out tokens that the model never learned.
+
+        Raises:
+            Unsupported: the model has no memories.
+            OutOfRange: no such layer or position.
+        """
+        return self.sub_updates_of([layer], position, top, token, k=k, hide_unlearned=hide_unlearned)[0]
+
+    def sub_updates_of(
+        self,
+        layers: Sequence[int],
+        position: int = -1,
+        top: int = _TOP,
+        token: str | int | None = None,
+        *,
+        k: int = 10,
+        hide_unlearned: bool = False,
+    ) -> list[list[SubUpdate]]:
+        """What `sub_updates` returns, for several layers at once: all values are read in one pass.
+
+        Raises:
+            Unsupported: the model has no memories.
+            OutOfRange: no such layer or position.
+        """
+        column = position_of(self.run, position)
+        return listed(self.lm, self.run, layers, column, top, token, k=k, hide_unlearned=hide_unlearned)
+
+    @cached_property
+    def _events(self) -> list[Event]:
+        return events_of(
+            self._final[:, 0].cpu(),
+            self._before_ffn.tracked_ranks[..., 0].cpu(),
+            self._after.tracked_ranks[..., 0].cpu(),
+            self._before_ffn.ids[..., 0].cpu(),
+            self._candidate_ranks.cpu(),
+        )
+
+    def events(self, position: int | None = None) -> list[Event]:
+        """Saturation and elimination events, at one position or at all.
+
+        Raises:
+            Unsupported: the model has no FFN.
+            OutOfRange: no such position.
+        """
+        if self.lm.structure.blocks[0].feed_forward is None:
+            self.lm.feed_forward(0)
+        if position is None:
+            return self._events
+        column = position_of(self.run, position)
+        return [e for e in self._events if e.position == column]
+
+    def moves(self, token: str | int | None = None, position: int | None = None) -> list[Event]:
+        """Updates across which a token's place at least halves or doubles, attention's and the FFN's apart.
+
+        Args:
+            token: the token to follow; each position's own prediction when None.
+            position: only this position.
+
+        Returns:
+            Moves by position and layer; none where attention and FFN of a block are added at once.
+
+        Raises:
+            OutOfRange: no such position.
+        """
+        column = None if position is None else position_of(self.run, position)
+        halves: list[tuple[str, str, Literal["ffn", "attention"]]]
+        if self._before == "resid_mid":
+            halves = [("resid_pre", "resid_mid", "attention"), ("resid_mid", "resid_post", "ffn")]
+        elif any(b.feed_forward is not None for b in self.lm.structure.blocks):
+            return []
+        else:
+            halves = [("resid_pre", "resid_post", "attention")]
+        if token is None:
+            at, tokens = slice(None) if column is None else [column], self.prediction.cpu()
+            ranks = {point: self.prediction_ranks(point)[:, at].cpu() for half in halves for point in half[:2]}
+            tokens = tokens[at]
+        else:
+            ranks = {point: self.ranks_of(token, point, position=column).cpu() for half in halves for point in half[:2]}
+            tokens = torch.full((ranks["resid_post"].shape[1],), self.lm.single_token(token))
+        found = [move for a, b, cause in halves for move in moves_of(tokens, ranks[a], ranks[b], cause)]
+        if column is not None:
+            found = [replace(move, position=column) for move in found]
+        return sorted(found, key=lambda move: (move.position, move.layer))
+
+    def head_updates(
+        self,
+        layer: int,
+        position: int = -1,
+        token: str | int | None = None,
+        *,
+        k: int = 10,
+        hide_unlearned: bool = False,
+    ) -> list[HeadUpdate]:
+        """What each head of a layer writes at a position, the longest first.
+
+        Args:
+            layer: the layer.
+            position: the position; the last by default.
+            token: a token to score each for.
+            k: how many tokens to list.
+            hide_unlearned: leave out tokens that the model never learned.
+
+        Raises:
+            OutOfRange: no such layer or position.
+        """
+        run, column = self.run_with(("z",)), position_of(self.run, position)
+        scale = self.scale[column]
+        return head_updates(self.lm, run, layer, column, token, scale, k=k, hide_unlearned=hide_unlearned)
+
+    def attribution(
+        self, token: str | int, position: int = -1, against: str | int | None = None, by: str = "component"
+    ) -> Attribution:
+        """The logit of a token, or the difference of two, as the sum of its writers' contributions."""
+        return attribution(self.lm, self.run_with(points_needed(self.lm, by)), token, position, against, by)

@@ -1,0 +1,103 @@
+"""`unembed.train`: one name, one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unembed.errors import InvalidInput, seeded, string, whole
+from unembed.results import make_folder, writing
+from unembed.training import shipped_models, wikilm_mini
+from unembed.training.recipes import RECIPES
+
+WIKILM_MINI = "wikilm-mini"
+_GOES_ON = "Make room, and run the same again: it goes on from its last checkpoint"
+
+
+def train(
+    name: str,
+    *,
+    corpus: str | Path | None,
+    out: str | Path,
+    until: int | None = None,
+    layers: int | None = None,
+    width: int | None = None,
+    steps: int | None = None,
+    bfloat16: bool = False,
+    threads: int | None = None,
+    seed: int | None = None,
+    compiled: bool = True,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> Path:
+    """Train a shipped model again, or a small WikiLM, and return the folder that `unembed.load` opens.
+
+    Args:
+        name: wren, attn-1l, attn-2l, or wikilm-mini.
+        corpus: a folder of `*.jsonl.xz`; for wikilm-mini also a text file, or None for the shipped sample.
+        out: where checkpoints, curve and model go.
+        until: stop after this many updates; called again, it goes on from there.
+        layers: of a wikilm-mini, 6 if not given; another size is named after it, wikilm-mini-8x512.
+        width: of its stream, 192 if not given; its layers have four times as many memories.
+        steps: updates in all over which its learning rate rises and falls, 2,000 if not given.
+        bfloat16: multiply in bfloat16 to train a wikilm-mini, which takes half the time where the processor has it.
+        threads: how many threads torch may use.
+        seed: of weights and batches; the recipe's if not given.
+        compiled: whether wren and attn-* go through `torch.compile`.
+        progress: called with rows of the loss curve.
+
+    Raises:
+        InvalidInput: there is no such model or size, or no corpus is named for one that needs it.
+        CorpusUnreadable: the corpus holds no text that can be read.
+        CheckpointFault: a checkpoint in `out` is damaged or of another recipe.
+        UnembedError: the disk is full, or `out` cannot be written to.
+    """
+    if threads is not None:
+        torch.set_num_threads(whole("threads", threads, most=4096))
+    if until is not None:
+        until = whole("until", until)
+    if seed is not None:
+        seed = seeded(seed)
+    if string("model", name) == WIKILM_MINI:
+        mini = wikilm_mini.Mini()
+        mini = replace(
+            mini.sized(
+                mini.n_layers if layers is None else whole("layers", layers, most=1000),
+                mini.d_model if width is None else whole("width", width, most=2**16),
+            ),
+            steps=mini.steps if steps is None else whole("steps", steps),
+            seed=mini.seed if seed is None else seed,
+            bfloat16=bfloat16,
+        )
+        size = "" if layers is None and width is None else f"-{mini.n_layers}x{mini.d_model}"
+        folder = make_folder(Path(out) / f"{name}{size}")
+        words = wikilm_mini.text_of(None if corpus is None else str(corpus))
+        with writing(folder, instead=_GOES_ON):
+            return wikilm_mini.train(words, folder, mini, progress, until)
+    if name not in RECIPES:
+        raise InvalidInput(
+            f"model {name!r}",
+            why="no recipe bears that name",
+            instead=f"Take one of {', '.join([*RECIPES, WIKILM_MINI])}",
+        )
+    if bfloat16 or any(size is not None for size in (layers, width, steps)):
+        raise InvalidInput(
+            f"another size of {name}",
+            why="its recipe is fixed",
+            instead=f"Give sizes and bfloat16 to {WIKILM_MINI} only",
+        )
+    if corpus is None:
+        raise InvalidInput(
+            f"training {name}",
+            why="no corpus is named, and the shipped sample is too small for it",
+            instead="Give a folder of xz-compressed JSON lines with a `text` in each",
+        )
+    make_folder(out)
+    recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)
+    with writing(out, instead=_GOES_ON):
+        return shipped_models.train(
+            name, corpus=corpus, out=out, until=until, compiled=compiled, recipe=recipe, progress=progress
+        )

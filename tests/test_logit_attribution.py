@@ -1,0 +1,122 @@
+"""Attributions add up for every family, mean what they say, and refuse when an unseen writer adds to the stream."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.conftest import tiny
+from tests.families import DENSE, FAMILIES, build
+from unembed.errors import InvalidInput, NotOneToken, OutOfRange, PointMissing, SumNotProved, Unsupported
+from unembed.language_model import load
+from unembed.logit_attribution import BY, attribution, memory_contributions, points_needed
+from unembed.stream.decomposition import writers
+from unembed.stream.interventions import scale_head, set_coefficient
+from unembed.stream.run import run
+
+POSSIBLE = [
+    (name, by)
+    for name in FAMILIES
+    for by in BY
+    if not (by == "memory" and name in ("mixtral", "attention-only")) and not (by == "source" and name == "falcon-rw")
+]
+
+
+@pytest.mark.parametrize(("name", "by"), POSSIBLE)
+def test_shares_sum_to_the_models_logit(name: str, by: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    with torch.no_grad():
+        logits = lm.hf(tokens[:1]).logits[0]
+    found = attribution(lm, tokens[:1], 11, position=4, by=by)
+    assert found.error < 1e-5
+    assert sum(r.contribution for r in found.rows) == pytest.approx(float(logits[4, 11]), rel=1e-4, abs=1e-4)
+    against = attribution(lm, tokens[:1], 11, against=23, by=by)
+    assert against.total == pytest.approx(float(logits[-1, 11] - logits[-1, 23]), rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [n for n in DENSE if n != "gemma2"])
+def test_a_heads_share_is_what_its_removal_takes_from_the_frozen_sum(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    before = attribution(lm, tokens[:1], 11, by="head")
+    last = lm.n_layers - 1
+    parts = {(r.layer, r.index): r.contribution for r in before.rows if r.label.startswith("head ")}
+    # By components, attention of a layer is its heads and its bias.
+    components = attribution(lm, tokens[:1], 11, by="component")
+    attention = next(r.contribution for r in components.rows if r.label == f"attention {last}")
+    bias = sum(r.contribution for r in before.rows if r.label == f"attention bias {last}")
+    assert sum(parts[last, h] for h in range(lm.n_heads)) + bias == pytest.approx(attention, rel=1e-3, abs=1e-4)
+
+
+def test_head_shares_agree_with_a_zeroed_head_where_nothing_is_nonlinear(tokens: torch.Tensor) -> None:
+    lm = tiny("attention-only")  # no norms: taking a last-layer head away lowers the logit by its share
+    share = next(r.contribution for r in attribution(lm, tokens[:1], 11, by="head").rows if r.label == "head 1.2")
+    with_head, without = (run(lm, tokens[:1], edits=e).logits[0, -1, 11] for e in ([], [scale_head(1, 2, 0.0)]))
+    assert float(with_head - without) == pytest.approx(share, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_memory_shares_of_all_positions_equal_the_attribution_of_each(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    seen = run(lm, tokens[:1], points_needed(lm, "memory"))
+    everywhere = memory_contributions(lm, seen, 11)
+    for position in (0, 4, 8):
+        one = attribution(lm, seen, 11, position, by="memory")
+        is_memory = one.kind == one.kinds.index("memory")
+        torch.testing.assert_close(
+            one.contribution[is_memory].view(lm.n_layers, -1), everywhere[:, position].float(), rtol=1e-4, atol=1e-6
+        )
+
+
+def test_edits_are_part_of_the_attribution(tokens: torch.Tensor) -> None:
+    lm = tiny("llama")
+    found = attribution(lm, tokens[:1], 11, by="memory", edits=(set_coefficient(1, 5, 4.0),))
+    row = next(r for r in found.rows if r.label == "memory 1.5")
+    plain = next(r for r in attribution(lm, tokens[:1], 11, by="memory").rows if r.label == "memory 1.5")
+    assert abs(row.contribution) > 10 * abs(plain.contribution)
+
+
+@pytest.mark.parametrize("point", ["resid_pre", "resid_mid", "resid_post"])
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_the_stream_is_the_sum_of_its_writers(name: str, point: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    try:
+        seen = run(lm, tokens, {*points_needed(lm, "component"), point})
+    except PointMissing:
+        assert point == "resid_mid"
+        return
+    found = writers(lm, seen, point, 1)
+    assert found.error < 1e-5 and found.labels[0] == "embedding"
+    assert found.vectors.shape[0] == len(found.labels)
+
+
+def test_an_unseen_writer_makes_the_attribution_refuse(tokens: torch.Tensor) -> None:
+    lm = load(build("llama"))
+    block = lm.hf.model.layers[1]
+    handle = block.register_forward_hook(lambda _m, _a, out: out + 0.3)
+    with pytest.raises(SumNotProved, match="the contributions give"):
+        attribution(lm, tokens[:1], 11)
+    with pytest.raises(SumNotProved, match="its parts miss it"):
+        writers(lm, run(lm, tokens, points_needed(lm, "component")), "resid_post", 1)
+    handle.remove()
+    assert attribution(lm, tokens[:1], 11).error < 1e-5
+
+
+def test_leaving_out_the_branch_norm_would_not_add_up(tokens: torch.Tensor) -> None:
+    lm = tiny("gemma2")
+    seen = run(lm, tokens, ["z", "attn_out"])
+    naive = torch.einsum("bphd,hdm->bpm", seen["z"][0], lm.weights.W_O[0])
+    assert float((naive - seen["attn_out"][0]).norm() / seen["attn_out"][0].norm()) > 0.1
+
+
+def test_bad_questions_are_refused(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    with pytest.raises(InvalidInput, match="none of component, head"):
+        attribution(lm, tokens[:1], 11, by="neuron")
+    with pytest.raises(OutOfRange, match="position 9"):
+        attribution(lm, tokens[:1], 11, position=9)
+    with pytest.raises(OutOfRange, match="token 97"):
+        attribution(lm, tokens[:1], 97)
+    with pytest.raises(Unsupported, match="belong to experts"):
+        attribution(tiny("mixtral"), tokens[:1], 11, by="memory")
+    with pytest.raises((NotOneToken, InvalidInput)):
+        attribution(lm, tokens[:1], " word")
