@@ -169,3 +169,55 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 def test_results_need_neither_torch_nor_pyarrow_to_be_imported() -> None:
     code = "import sys, unembed.results; print([m for m in ('torch', 'pyarrow', 'rich', 'numpy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def numbered(n: int = 30) -> Table:
+    return Table("Numbers", {"n": list(range(n)), "x": [float(i % 7) for i in range(n)]}, PROVENANCE)
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+def test_a_table_is_iterated_indexed_sliced_and_sorted(arrow: bool) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    plain = numbered()
+    t = Table(plain.title, pyarrow.table(plain.columns), PROVENANCE) if arrow else plain
+    assert [row["n"] for row in t] == list(range(30)) and len(t) == 30
+    assert t["x"][:8] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0]
+    assert t[-1] == {"n": 29, "x": 1.0} and "x" in t and "y" not in t
+    assert [row["n"] for row in t[4:10:2]] == [4, 6, 8] and t[4:10].provenance == PROVENANCE
+    assert [row["n"] for row in t.head(2)] == [0, 1]
+    assert t.sort_by("x", descending=True)["n"][:4] == [6, 13, 20, 27]
+    for wrong in ("y", 30, -31):
+        with pytest.raises(InvalidInput, match="Numbers"):
+            t[wrong]
+
+
+def test_sorting_leaves_missing_values_last_and_refuses_what_has_no_order() -> None:
+    t = Table("T", {"x": [2.0, float("nan"), None, 1.0], "mixed": ["a", 1, None, 2]}, PROVENANCE)
+    assert t.sort_by("x")["x"][:2] == [1.0, 2.0] and t.sort_by("x", descending=True)["x"][:2] == [2.0, 1.0]
+    with pytest.raises(InvalidInput, match="mixed"):
+        t.sort_by("mixed")
+
+
+def test_repr_shows_the_size_and_the_first_rows_only() -> None:
+    text = repr(numbered(5000))
+    assert text.startswith("Table: 5,000 rows x 2 columns") and text.endswith("... 4,992 more rows")
+    assert len(text) < 1000
+
+
+def test_other_libraries_read_a_table_through_arrow() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    t = numbered()
+    assert pyarrow.table(t).column("n").to_pylist() == list(range(30))
+    assert t.__dataframe__().num_rows() == 30
+    pandas = pytest.importorskip("pandas")
+    frame = t.to_pandas()
+    assert frame["x"].sum() == sum(t["x"]) and frame.attrs["provenance"] == PROVENANCE.to_dict()
+    assert isinstance(frame, pandas.DataFrame)
+    polars = pytest.importorskip("polars")
+    assert t.to_polars()["n"].to_list() == list(range(30)) and polars.DataFrame(t).height == 30
+
+
+def test_a_missing_data_frame_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(UnembedError, match="pip install polars"):
+        numbered().to_polars()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import html
+import importlib
 import io
 import json
 import math
@@ -11,9 +12,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
-from unembed.errors import InvalidInput, file_path, whole
+from unembed.errors import ExtraMissing, InvalidInput, file_path, whole
 from unembed.results.column_widths import column_widths
 from unembed.results.files import write_whole
 from unembed.results.provenance import Provenance
@@ -23,6 +24,7 @@ SCHEMA = "unembed.table/1"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
 
 _SHOWN_ROWS = 40
+_REPR_ROWS = 8
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -85,6 +87,68 @@ class Table:
         """Each row as a mapping from column name to a plain Python value."""
         return self._rows(len(self))
 
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Iterate over the rows, as `rows()` does."""
+        return self.rows()
+
+    @overload
+    def __getitem__(self, key: str) -> list[Any]: ...
+    @overload
+    def __getitem__(self, key: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, key: slice) -> "Table": ...
+    def __getitem__(self, key: str | int | slice) -> Any:
+        """A column by name (a list), a row by number (a mapping), or a slice of rows (a table).
+
+        Raises:
+            InvalidInput: the table has no such column or row.
+        """
+        if isinstance(key, str):
+            if key not in self.column_names:
+                raise InvalidInput(
+                    f"column {key!r}",
+                    why=f"table {self.title!r} does not have it",
+                    instead=f"Use one of {', '.join(self.column_names)}",
+                )
+            return _plain(self.columns[key]) if isinstance(self.columns, dict) else self.columns[key].to_pylist()
+        n = len(self)
+        if isinstance(key, slice):
+            return self._take(range(n)[key])
+        if not -n <= key < n:
+            raise InvalidInput(f"row {key}", why=f"table {self.title!r} has {n:,} rows, counted from 0")
+        return next(self._take(range(key % n, key % n + 1)).rows())
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the table has a column of this name."""
+        return name in self.column_names
+
+    def head(self, n: int = 5) -> "Table":
+        """The first `n` rows."""
+        return self[: whole("n", n)]
+
+    def sort_by(self, column: str, *, descending: bool = False) -> "Table":
+        """The rows in the order of a column; equal values keep their order, empty cells and NaN come last.
+
+        Raises:
+            InvalidInput: the table has no such column, or its values cannot be ordered.
+        """
+        values = self[column]
+        missing = [i for i, value in enumerate(values) if value is None or value != value]
+        present = [i for i in range(len(values)) if i not in set(missing)]
+        try:
+            present.sort(key=lambda i: values[i], reverse=descending)
+        except TypeError as error:
+            raise InvalidInput(f"sorting by {column!r}", why=f"its values cannot be ordered: {error}") from error
+        return self._take([*present, *missing])
+
+    def _take(self, rows: Sequence[int]) -> "Table":
+        """These rows, in this order."""
+        if isinstance(self.columns, dict):
+            columns: Any = {name: [values[i] for i in rows] for name, values in self.columns.items()}
+        else:
+            columns = self.columns.take(list(rows))
+        return Table(self.title, columns, self.provenance)
+
     def _rows(self, stop: int) -> Iterator[dict[str, Any]]:
         """The first `stop` rows; only these are turned into Python values."""
         names = self.column_names
@@ -127,6 +191,33 @@ class Table:
             table = self.columns
         about = {"schema": SCHEMA, "title": self.title, "provenance": self.provenance.to_dict()}
         return table.replace_schema_metadata({**(table.schema.metadata or {}), b"unembed": json.dumps(about).encode()})
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The Arrow C stream of `to_arrow()`, through which polars, DuckDB, pandas and others read the table."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
+        """The dataframe interchange object of `to_arrow()`. Columns of lists have no form in that protocol."""
+        return self.to_arrow().__dataframe__(nan_as_null, allow_copy)
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` whose `attrs` hold the title and the provenance.
+
+        Raises:
+            ExtraMissing: pandas is not installed.
+        """
+        _require("pandas")
+        frame = self.to_arrow().to_pandas()
+        frame.attrs = {"title": self.title, "provenance": self.provenance.to_dict()}
+        return frame
+
+    def to_polars(self) -> Any:
+        """A `polars.DataFrame`.
+
+        Raises:
+            ExtraMissing: polars is not installed.
+        """
+        return _require("polars").from_arrow(self.to_arrow())
 
     def to_parquet(self, path: str | os.PathLike[str]) -> Path:
         """The path of a Parquet file (zstd) with title and provenance in its metadata."""
@@ -244,8 +335,15 @@ class Table:
         return out.getvalue()
 
     def __str__(self) -> str:
-        """The same as `to_text()`."""
+        """The first rows as text, then the number of rows left out; `to_text()` sets the width."""
         return self.to_text()
+
+    def __repr__(self) -> str:
+        """Title, size and the first rows, at most 100 columns wide."""
+        size = f"Table: {len(self):,} rows x {len(self.column_names)} columns"
+        first = self if len(self) <= _REPR_ROWS else self[:_REPR_ROWS]
+        more = f"\n... {len(self) - _REPR_ROWS:,} more rows" if len(self) > _REPR_ROWS else ""
+        return f"{size}\n{first.to_text(width=100).rstrip()}{more}"
 
     def _numeric(self, stop: int) -> set[str]:
         """Columns to align right: numbers in every row looked at."""
@@ -253,6 +351,15 @@ class Table:
         for row in self._rows(stop):
             numeric -= {name for name, value in row.items() if not isinstance(value, int | float | None)}
         return numeric
+
+
+def _require(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise ExtraMissing(
+            f"a {package} data frame", why=f"{package} is not installed", instead=f"pip install {package}"
+        ) from error
 
 
 def _holds_tokens(column: str) -> bool:
