@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import unembed
-from tests.attention.made import induction_model
+from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
 from unembed.errors import InvalidInput, OutOfMemory, OutOfRange
 

@@ -8,7 +8,7 @@ import unembed
 from tests.conftest import tiny
 from tests.families import build
 from unembed.attention.erasure import memory_management
-from unembed.attention.geometry import sides, subspaces, virtual_weights
+from unembed.attention.geometry import subspaces, virtual_weights, writers_and_readers
 from unembed.attention.rotation import random_rotation, rotate_stream
 from unembed.errors import InvalidInput
 
@@ -70,7 +70,7 @@ def test_virtual_weights_equal_dense_products(name: str) -> None:
 def test_subspaces_against_scipy() -> None:
     lm = tiny("gpt2", torch.float64)
     found = subspaces(lm)
-    writers, readers = sides(lm)
+    writers, readers = writers_and_readers(lm)
     out = lm.weights.W_O[0].flatten(0, 1)
     s = torch.linalg.svdvals(out).square()
     expected = (s.sum() ** 2 / s.square().sum()).item()

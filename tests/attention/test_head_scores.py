@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import unembed
-from tests.attention.made import induction_model
+from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
 from unembed.attention import head_scores as room
 from unembed.attention.head_scores import KINDS, repeated_tokens

@@ -6,11 +6,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import unembed
-from tests.attention.made import induction_model
+from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
 from unembed.attention.direct_path import Bigrams, average_ranks, direct_path
 from unembed.attention.in_context import in_context, scores_on_text
-from unembed.attention.induction import look, matching_through
+from unembed.attention.induction import matching_through, source_effects
 from unembed.errors import InvalidInput
 from unembed.stream.interventions import scale_head
 
@@ -99,7 +99,7 @@ def test_the_two_pictures_of_a_position(name: str) -> None:
     lm = tiny(name)
     tokens = torch.tensor([[5, 9, 31, 5, 77]])
     circuits = unembed.circuits(lm)
-    one, other = (look(circuits, tokens, 1, 2, 4, token) for token in (7, 40))
+    one, other = (source_effects(circuits, tokens, 1, 2, 4, token) for token in (7, 40))
     torch.testing.assert_close(one.attention, lm.run(tokens, "pattern").at("pattern", 1)[0, 2, 4])
     rows = lm.trace(tokens).attribution(7, against=40, by="source").rows
     shares = torch.tensor([r.contribution for r in rows if (r.layer, r.index) == (1, 2) and r.source >= 0])

@@ -8,7 +8,7 @@ import torch
 
 import unembed
 from tests.conftest import tiny
-from unembed.attention.skip_trigrams import check_in_corpus, frequent_tokens
+from unembed.attention.skip_trigrams import count_in_corpus, frequent_tokens
 from unembed.errors import InvalidInput
 
 
@@ -44,13 +44,13 @@ def test_the_corpus_says_how_often_a_triple_holds() -> None:
     lm = unembed.load("attn-2l")
     keep, near, mind, bay = (lm.single_token(t) for t in (" keep", " in", " mind", " water"))
     texts = ["I keep it in mind", "I keep them in water", "he was in water", "they keep that in mind and in water"]
-    (seen,) = check_in_corpus(lm, [(keep, near, mind)], texts)
+    (seen,) = count_in_corpus(lm, [(keep, near, mind)], texts)
     assert (seen.with_source, seen.output_with_source) == (4, 2)
     assert (seen.without_source, seen.output_without_source) == (1, 0)
     assert seen.rate_with == 0.5 and seen.rate_without == 0.0
-    (never,) = check_in_corpus(lm, [(bay, keep, mind)], texts)
+    (never,) = count_in_corpus(lm, [(bay, keep, mind)], texts)
     assert math.isnan(never.rate_with)
-    assert check_in_corpus(lm, [], texts) == []
+    assert count_in_corpus(lm, [], texts) == []
 
 
 def test_only_among_some_tokens() -> None:

@@ -9,12 +9,12 @@ import unembed
 from tests.reports.sample import sample
 from tests.sweeps.recorder import lettered, texts
 from unembed.attention.in_context import InContext
-from unembed.attention.skip_trigrams import check_in_corpus
+from unembed.attention.skip_trigrams import count_in_corpus
 from unembed.errors import InvalidInput
 from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 from unembed.reports import elhage2021, reopen
 from unembed.reports.elhage2021.findings import in_context_findings
-from unembed.reports.elhage2021.sections.skip_trigrams import raised_by_heads
+from unembed.reports.elhage2021.sections.skip_trigrams import skip_trigrams_by_head
 from unembed.reports.section_cache import kept_sections
 from unembed.reports.stages import STAGES, Work
 
@@ -60,7 +60,14 @@ def test_a_stopped_study_goes_on_with_the_part_it_was_in(tmp_path: Path, monkeyp
 
     whole = study("whole")
     # Before, between and after the parts that share head scores and evidence, each run goes one part further.
-    for late in ("heads_section", "expansion_section", "composition_section", "look", "in_context", "stream_section"):
+    for late in (
+        "heads_section",
+        "expansion_section",
+        "composition_section",
+        "source_effects",
+        "in_context",
+        "stream_section",
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(elhage2021, late, stop)
             with pytest.raises(Stopped):
@@ -131,11 +138,11 @@ def test_the_skip_trigrams_of_every_head_stand_in_the_corpus_as_counted() -> Non
     lm = unembed.load("attn-1l")
     circuits = unembed.circuits(lm)
     among = torch.tensor(sorted(set(lm.encode(TEXTS[0])[0].tolist())))
-    found = raised_by_heads(circuits, 0, 6, "raw", TEXTS, among)
+    found = skip_trigrams_by_head(circuits, 0, 6, "raw", TEXTS, among)
     assert [r.head for r in found] == list(range(lm.n_heads))
     for r in found:
         assert list(r.triples) == circuits.skip_trigrams(0, r.head, 6, among=among)
-        seen = check_in_corpus(lm, [(t.source, t.destination, t.output) for t in r.triples], TEXTS)
+        seen = count_in_corpus(lm, [(t.source, t.destination, t.output) for t in r.triples], TEXTS)
         assert list(r.seen) == seen
         assert r.likelier <= r.occurring == sum(s.output_with_source > 0 for s in seen)
     assert sum(r.occurring for r in found) > 0

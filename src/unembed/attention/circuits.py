@@ -10,10 +10,10 @@ from torch import Tensor
 from unembed.attention.expansion import Expansion, expand
 from unembed.attention.head import Head, VirtualHead
 from unembed.attention.head_scores import HeadScores, head_scores
-from unembed.attention.induction import Evidence, evidence
+from unembed.attention.induction import InductionEvidence, induction_evidence
 from unembed.attention.qk_ov import HeadMatrices
-from unembed.attention.scores import ScoreTerms, score_terms
-from unembed.attention.skip_trigrams import Bugs, SkipTrigram, bugs, skip_trigrams
+from unembed.attention.score_terms import ScoreTerms, score_terms
+from unembed.attention.skip_trigrams import SkipTrigram, SkipTrigramBugs, skip_trigram_bugs, skip_trigrams
 from unembed.attention.term_importance import TermImportance, term_importance
 from unembed.errors import InvalidInput, pair
 from unembed.models.decoder import Decoder
@@ -43,7 +43,7 @@ class Circuits(HeadMatrices):
 
     def head(self, layer: int, head: int) -> Head:
         """One head, with everything that can be asked of it."""
-        return Head(self, (self.checked(layer, head, "raw"),))
+        return Head(self, (self.resolve_head(layer, head, "raw"),))
 
     def virtual_head(self, first: tuple[int, int], second: tuple[int, int]) -> VirtualHead:
         """The pair of an earlier and a later head (layer, head) as one head; it answers what a head answers.
@@ -51,7 +51,7 @@ class Circuits(HeadMatrices):
         Raises:
             InvalidInput: the second head's layer is not after the first's.
         """
-        a, b = (self.checked(*pair("head", head), "raw") for head in (first, second))
+        a, b = (self.resolve_head(*pair("head", head), "raw") for head in (first, second))
         if a[0] >= b[0]:
             raise InvalidInput(
                 f"virtual head of {a[0]}.{a[1]} and {b[0]}.{b[1]}",
@@ -79,9 +79,9 @@ class Circuits(HeadMatrices):
 
     def skip_trigram_bugs(
         self, layer: int, head: int, source: str | int, corpus: Any = None, k: int = 20, **options: Any
-    ) -> Bugs:
-        """The pairs that a head raises by mistake after a source; see `skip_trigrams.bugs`."""
-        return bugs(self, layer, head, self.lm.single_token(source), corpus, k=k, **options)
+    ) -> SkipTrigramBugs:
+        """The pairs that a head raises by mistake after a source; see `skip_trigrams.skip_trigram_bugs`."""
+        return skip_trigram_bugs(self, layer, head, self.lm.single_token(source), corpus, k=k, **options)
 
     def expand(self, tokens: Tokens, order: int = 2, position: int = -1) -> Expansion:
         """The logits of a prompt at one position as a sum over paths through heads; see `expansion.expand`."""
@@ -91,9 +91,9 @@ class Circuits(HeadMatrices):
         """How much each order of path takes off the loss on text; see `importance.term_importance`."""
         return term_importance(self.lm, corpus, order, **options)
 
-    def induction(self, basis: str = "raw", seed: int = 0, **options: Any) -> list[Evidence]:
-        """Every head as a candidate for induction: its weights beside what it does; see `induction.evidence`."""
-        return evidence(self, basis, seed, **options)
+    def induction(self, basis: str = "raw", seed: int = 0, **options: Any) -> list[InductionEvidence]:
+        """Every head as a candidate for induction: weights beside behaviour; see `induction.induction_evidence`."""
+        return induction_evidence(self, basis, seed, **options)
 
 
 def circuits(lm: Decoder) -> Circuits:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.folded_weights import reading, writing
+from unembed.attention.folded_weights import reading_weights, writing_weights
 from unembed.errors import InvalidInput, seeded
 from unembed.models.decoder import Decoder
 
@@ -84,19 +84,19 @@ def inner_products(
 
 def writers(lm: Decoder, layers: Sequence[int], basis: str) -> Gram:
     """W_OV' W_OV of the heads of some layers: what they write."""
-    return Gram.of(_stacked([writing(lm, n, basis).mT for n in layers]), _reads(lm, layers, "v", basis))
+    return Gram.of(_stacked([writing_weights(lm, n, basis).mT for n in layers]), _reads(lm, layers, "v", basis))
 
 
 def readers(lm: Decoder, layers: Sequence[int], mode: str, basis: str) -> Gram:
     """What a head reads with its queries (W_QK W_QK'), its keys (W_QK' W_QK) or its values (W_OV W_OV')."""
     outer = _reads(lm, layers, mode, basis)
     if mode == "v":
-        return Gram.of(outer, _stacked([writing(lm, n, basis).mT for n in layers]))
+        return Gram.of(outer, _stacked([writing_weights(lm, n, basis).mT for n in layers]))
     return Gram.of(outer, _reads(lm, layers, "k" if mode == "q" else "q", basis))
 
 
 def _reads(lm: Decoder, layers: Sequence[int], which: str, basis: str) -> Tensor:
-    return _stacked([reading(lm, n, which, basis) for n in layers])
+    return _stacked([reading_weights(lm, n, which, basis) for n in layers])
 
 
 def _stacked(matrices: list[Tensor]) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from unembed.attention.folded_weights import embedding, reading, unembedding, writing
+from unembed.attention.folded_weights import embedding, reading_weights, unembedding, writing_weights
 from unembed.attention.low_rank import LowRank, by_modulus
 from unembed.errors import seeded, whole
 from unembed.models.decoder import Decoder
@@ -69,7 +69,7 @@ def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basi
     """
     cores = []
     for layer in range(lm.n_layers):
-        W_V, W_O = reading(lm, layer, "v", basis, grouped=True), writing(lm, layer, basis)
+        W_V, W_O = reading_weights(lm, layer, "v", basis, grouped=True), writing_weights(lm, layer, basis)
         kv, d_model, d_head = W_V.shape
         # One product for all heads of the layer; those of a group share their values.
         seen = product @ W_V.to(product.dtype).transpose(0, 1).reshape(d_model, kv * d_head)
@@ -89,7 +89,7 @@ def matching_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], bas
     """
     cores = []
     for layer in range(lm.n_layers):
-        W_Q, W_K = (reading(lm, layer, which, basis).to(product.dtype) for which in "qk")
+        W_Q, W_K = (reading_weights(lm, layer, which, basis).to(product.dtype) for which in "qk")
         cores.append(W_K.mT @ product @ W_Q)
     return Spectra(by_modulus(torch.linalg.eigvals(torch.stack(cores).double())))
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.folded_weights import check_basis, reading, writing
+from unembed.attention.folded_weights import check_basis, reading_weights, writing_weights
 from unembed.attention.geometry import keys_of, values_of
 from unembed.attention.windows import windows_of
 from unembed.models.decoder import Decoder
@@ -88,7 +88,7 @@ def memory_management(
     counts = tuple(int((cosines[n] < threshold).sum()) if n in cosines else 0 for n in range(lm.n_layers))
     heads = []
     for n in range(lm.n_layers):
-        core = writing(lm, n, basis).double() @ reading(lm, n, "v", basis).double()
+        core = writing_weights(lm, n, basis).double() @ reading_weights(lm, n, "v", basis).double()
         values = torch.linalg.eigvals(core)
         heads.append(-values.real.clamp_max(0).sum(dim=-1) / values.abs().sum(dim=-1))
     n_memories = sum(len(c) for c in cosines.values())

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.attention.linearized import FrozenRun, frozen_run, orders
+from unembed.attention.linearized import FrozenRun, frozen_run, stream_by_order
 from unembed.errors import InvalidInput, OutOfMemory, whole
 from unembed.models.decoder import Decoder
 from unembed.stream.run import Tokens, position_of
@@ -126,7 +126,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
     # Streams of the paths so far, by the layer after which they are there.
     streams: list[tuple[Path, Tensor]] = []
     for n, layer in enumerate(frozen.layers if order > 0 else ()):
-        entering: list[tuple[Path, Tensor]] = [((), frozen.entering(n)), *streams]
+        entering: list[tuple[Path, Tensor]] = [((), frozen.constants_before(n)), *streams]
         for path, x in entering:
             at = layer.heads_at(x, position)[0]
             for head in range(lm.n_heads):
@@ -146,7 +146,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
 
 def _above(frozen: FrozenRun, order: int) -> Float[Tensor, "batch pos d_model"]:
     """What paths through more heads than `order` add to the last stream, all together; found without listing them."""
-    return orders(frozen, max(order, frozen.lm.n_layers))[order + 1 :].sum(dim=0)
+    return stream_by_order(frozen, max(order, frozen.lm.n_layers))[order + 1 :].sum(dim=0)
 
 
 def _check_room(lm: Decoder, order: int, pos: int) -> None:

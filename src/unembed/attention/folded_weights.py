@@ -34,7 +34,7 @@ def check_basis(basis: str) -> None:
         raise InvalidInput(f"basis {basis!r:.60}", why=f"circuits are read in {' or '.join(HEAD_BASES)}")
 
 
-def reading(
+def reading_weights(
     lm: Decoder, layer: int, which: str, basis: str = "raw", *, grouped: bool = False
 ) -> Float[Tensor, "head d_model d_head"]:
     """W_Q, W_K or W_V of a layer, for each query head (for each key-value head when `grouped`).
@@ -58,7 +58,7 @@ def reading(
     return matrix
 
 
-def writing(lm: Decoder, layer: int, basis: str = "raw") -> Float[Tensor, "n_heads d_head d_model"]:
+def writing_weights(lm: Decoder, layer: int, basis: str = "raw") -> Float[Tensor, "n_heads d_head d_model"]:
     """W_O of a layer; folded, also through the branch's norm and multiplier."""
     site = lm.structure.blocks[layer].attention
     matrix = lm.weights.W_O[layer]
@@ -119,7 +119,7 @@ def unembedding(lm: Decoder, basis: str = "raw", ids: Tensor | None = None) -> F
     return table if lm.structure.logit_scale == 1.0 else table * lm.structure.logit_scale
 
 
-def facts(lm: Decoder, layer: int, basis: str, circuit: str) -> tuple[str, ...]:
+def circuit_notes(lm: Decoder, layer: int, basis: str, circuit: str) -> tuple[str, ...]:
     """What must be said of a circuit of this layer so that its numbers are not misread."""
     site = lm.structure.blocks[layer].attention
     said = []

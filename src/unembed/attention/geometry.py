@@ -11,43 +11,45 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.folded_weights import check_basis, embedding, reading, unembedding, writing
+from unembed.attention.folded_weights import check_basis, embedding, reading_weights, unembedding, writing_weights
 from unembed.models.decoder import Decoder
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class StreamPort:
     """Something that reads the stream or writes to it, as its Gram matrix over the stream's directions.
 
-    `place` counts halves of layers: the embedding stands at -1, attention of layer l at 2 l, its FFN at 2 l + 1 (2 l
-    where both run in parallel), the unembedding last. A reader hears every writer of an earlier place.
+    `location` counts halves of layers: the embedding stands at -1, attention of layer l at 2 l, its FFN at 2 l + 1 (2 l
+    where both run in parallel), the unembedding last. A reader hears every writer of an earlier location.
     """
 
     label: str
-    place: int
+    location: int
     gram: Float[Tensor, "d_model d_model"]
 
 
 @torch.no_grad()
-def sides(lm: Decoder, basis: str = "raw") -> tuple[list[Side], list[Side]]:
+def writers_and_readers(lm: Decoder, basis: str = "raw") -> tuple[list[StreamPort], list[StreamPort]]:
     """All writers and all readers: attention as OV outputs and as Q, K and V, FFNs as values and as keys.
 
     Memory: one (d_model, d_model) matrix each.
     """
     check_basis(basis)
-    writers, readers = [Side("embedding", -1, _columns_gram(embedding(lm, basis)))], []
+    writers, readers = [StreamPort("embedding", -1, _columns_gram(embedding(lm, basis)))], []
     for n, block in enumerate(lm.structure.blocks):
-        writers.append(Side(f"attention {n}", 2 * n, _columns_gram(writing(lm, n, basis).flatten(0, 1))))
+        writers.append(StreamPort(f"attention {n}", 2 * n, _columns_gram(writing_weights(lm, n, basis).flatten(0, 1))))
         for which in "qkv":
-            matrix = reading(lm, n, which, basis, grouped=True)
-            readers.append(Side(f"{which.upper()} {n}", 2 * n, _columns_gram(matrix.transpose(1, 2).flatten(0, 1))))
+            matrix = reading_weights(lm, n, which, basis, grouped=True)
+            readers.append(
+                StreamPort(f"{which.upper()} {n}", 2 * n, _columns_gram(matrix.transpose(1, 2).flatten(0, 1)))
+            )
         site = block.feed_forward
         if site is None or not site.has_memories:
             continue
-        place = 2 * n if block.parallel else 2 * n + 1
-        writers.append(Side(f"values {n}", place, _columns_gram(values_of(lm, n, basis))))
-        readers.append(Side(f"keys {n}", place, _columns_gram(keys_of(lm, n, basis).T)))
-    readers.append(Side("unembedding", 2 * lm.n_layers, _columns_gram(unembedding(lm, basis).T)))
+        location = 2 * n if block.parallel else 2 * n + 1
+        writers.append(StreamPort(f"values {n}", location, _columns_gram(values_of(lm, n, basis))))
+        readers.append(StreamPort(f"keys {n}", location, _columns_gram(keys_of(lm, n, basis).T)))
+    readers.append(StreamPort("unembedding", 2 * lm.n_layers, _columns_gram(unembedding(lm, basis).T)))
     return writers, readers
 
 
@@ -93,12 +95,14 @@ def virtual_weights(lm: Decoder, basis: str = "raw") -> VirtualWeights:
 
     Memory: one (d_model, d_model) matrix for each writer and reader.
     """
-    writers, readers = sides(lm, basis)
+    writers, readers = writers_and_readers(lm, basis)
     w = torch.stack([side.gram.flatten() for side in writers])
     r = torch.stack([side.gram.flatten() for side in readers])
     traces = [torch.stack([side.gram.trace() for side in some]) for some in (writers, readers)]
     ratio = ((w @ r.T).clamp_min(0) / (traces[0][:, None] * traces[1])).sqrt()
-    before = torch.tensor([side.place for side in writers])[:, None] < torch.tensor([side.place for side in readers])
+    before = torch.tensor([side.location for side in writers])[:, None] < torch.tensor(
+        [side.location for side in readers]
+    )
     ratio = torch.where(before.to(ratio.device), ratio, torch.nan)
     return VirtualWeights(
         tuple(s.label for s in writers), tuple(s.label for s in readers), ratio, float(lm.d_model) ** -0.5
@@ -128,7 +132,7 @@ class Subspaces:
 @torch.no_grad()
 def subspaces(lm: Decoder, basis: str = "raw") -> Subspaces:
     """Effective ranks and principal angles of everything that writes to the stream or reads from it."""
-    writers, readers = sides(lm, basis)
+    writers, readers = writers_and_readers(lm, basis)
     both = writers + readers
     ranks, bases = [], []
     for side in both:

@@ -67,7 +67,7 @@ class HeadCircuit(ABC):
         if frozen.run.tokens.shape[0] != 1:
             raise InvalidInput(f"{frozen.run.tokens.shape[0]} prompts", why="an effect is asked of one")
         position = position_of(frozen.run, position)
-        x = frozen.entering(self.path[0][0])
+        x = frozen.constants_before(self.path[0][0])
         for layer, head in self.path:
             x = frozen.layers[layer].heads(x)[:, head]
         read = frozen.read(x)[0, position]

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.copying import Spectra
-from unembed.attention.folded_weights import check_basis, reading, writing
+from unembed.attention.folded_weights import check_basis, reading_weights, writing_weights
 from unembed.attention.head_scores import HeadScores, head_scores
 from unembed.attention.low_rank import by_modulus
 from unembed.attention.qk_ov import HeadMatrices
@@ -40,15 +40,15 @@ def matching_through(
     """
     check_basis(basis)
     dtype = product.dtype
-    W_Q, W_K = (reading(lm, reader, which, basis).to(dtype) for which in "qk")
-    W_V, W_O = reading(lm, writer, "v", basis).to(dtype), writing(lm, writer, basis).to(dtype)
+    W_Q, W_K = (reading_weights(lm, reader, which, basis).to(dtype) for which in "qk")
+    W_V, W_O = reading_weights(lm, writer, "v", basis).to(dtype), writing_weights(lm, writer, basis).to(dtype)
     read = torch.einsum("bmk,aom->abko", W_K, W_O)  # what b's keys see of a's output channels
     meet = torch.einsum("amo,bmk->abok", W_V, product @ W_Q)  # a's values of tokens against b's queries of tokens
     return Spectra(by_modulus(torch.linalg.eigvals((read @ meet).double())))
 
 
 @dataclass(frozen=True)
-class Evidence:
+class InductionEvidence:
     """One head, as a candidate for induction: its weights on one side, what it does on the other."""
 
     layer: int
@@ -74,7 +74,7 @@ class Evidence:
 
 
 @torch.no_grad()
-def evidence(
+def induction_evidence(
     circuits: HeadMatrices,
     basis: str = "raw",
     seed: int = 0,
@@ -82,7 +82,7 @@ def evidence(
     n_sequences: int = 50,
     length: int | None = None,
     scores: HeadScores | None = None,
-) -> list[Evidence]:
+) -> list[InductionEvidence]:
     """Every head above the first layer, the likeliest by its weights first.
 
     Args:
@@ -112,7 +112,7 @@ def evidence(
             best = int(reads[:layer, :, layer, head].argmax())
             a, h = divmod(best, lm.n_heads)
             found.append(
-                Evidence(
+                InductionEvidence(
                     layer, head, float(copying[layer, head]), (a, h), float(reads[a, h, layer, head]),
                     float(matching[a, h, head]), float(scores.induction[layer, head]),
                     float(scores.previous_token[a, h]),
@@ -122,7 +122,7 @@ def evidence(
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class SourceEffects:
     """One position of a prompt seen by one head: where it attends, and what attending there does to a logit.
 
     Attributes:
@@ -137,7 +137,9 @@ class Look:
 
 
 @torch.no_grad()
-def look(circuits: HeadMatrices, tokens: Tensor | str, layer: int, head: int, position: int, token: str | int) -> Look:
+def source_effects(
+    circuits: HeadMatrices, tokens: Tensor | str, layer: int, head: int, position: int, token: str | int
+) -> SourceEffects:
     """The two pictures of one head at one position: attention by source, and its effect on a token's logit by source.
 
     Patterns and norm scales are those of the run; biases are left out.
@@ -162,4 +164,4 @@ def look(circuits: HeadMatrices, tokens: Tensor | str, layer: int, head: int, po
     read = written if norm is None else norm.frozen(written, frozen.final[0, position][None]).to(values.dtype)
     W_U = lm.weights.W_U.to(values.dtype)
     effect = read @ (W_U[:, target] - W_U.mean(dim=1)) * lm.structure.logit_scale
-    return Look(weights[: position + 1], effect[: position + 1], target)
+    return SourceEffects(weights[: position + 1], effect[: position + 1], target)

@@ -106,7 +106,7 @@ class FrozenRun:
     error: float
     final: Float[Tensor, "batch pos 1"] = field(repr=False)
 
-    def entering(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
+    def constants_before(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
         """The constants that are in the stream when a layer's attention reads it."""
         return torch.stack([vectors for _, before, vectors in self.constants if before <= layer]).sum(dim=0)
 
@@ -130,7 +130,7 @@ class FrozenRun:
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-def points(lm: Decoder) -> tuple[str, ...]:
+def required_points(lm: Decoder) -> tuple[str, ...]:
     """What a run must capture to be frozen."""
     named = ["resid_pre", "resid_post", "attn_out", "pattern", "z"]
     if any(b.feed_forward is not None for b in lm.structure.blocks):
@@ -150,7 +150,7 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
 
     Memory: patterns (layer, batch, head, pos, pos) and five stream tensors for each layer.
     """
-    seen = run(lm, tokens, points(lm))
+    seen = run(lm, tokens, required_points(lm))
     layers, error = [], 0.0
     # Many families compute norms and softmax in float32, whatever the weights are.
     limit = max(tolerance(lm), SUM_TOLERANCE["float32"])
@@ -186,13 +186,13 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
     return FrozenRun(lm, seen, tuple(layers), tuple(constants), error, final)
 
 
-def orders(frozen: FrozenRun, highest: int) -> Float[Tensor, "order batch pos d_model"]:
+def stream_by_order(frozen: FrozenRun, highest: int) -> Float[Tensor, "order batch pos d_model"]:
     """The last stream split by how many heads a path went through.
 
     Order 0 holds the constants, order k what passed exactly k heads, up to `highest`. They add up to the stream when
     `highest` is at least the number of layers.
     """
-    first = frozen.entering(0)
+    first = frozen.constants_before(0)
     state = torch.zeros(highest + 1, *first.shape, dtype=first.dtype, device=first.device)
     state[0] = first
     for n, layer in enumerate(frozen.layers):

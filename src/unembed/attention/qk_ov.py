@@ -11,7 +11,14 @@ from torch import Tensor
 
 from unembed.attention import composition as _composition
 from unembed.attention import copying as _copying
-from unembed.attention.folded_weights import check_basis, embedding, facts, reading, unembedding, writing
+from unembed.attention.folded_weights import (
+    check_basis,
+    circuit_notes,
+    embedding,
+    reading_weights,
+    unembedding,
+    writing_weights,
+)
 from unembed.attention.low_rank import LowRank
 from unembed.errors import Unsupported, seeded
 from unembed.models.decoder import Decoder
@@ -35,10 +42,13 @@ class HeadMatrices:
         Raises:
             OutOfRange: there is no such head.
         """
-        layer, head = self.checked(layer, head, basis)
+        layer, head = self.resolve_head(layer, head, basis)
         kv = head // self.lm.structure.blocks[layer].attention.queries_per_kv
-        W_V, W_O = reading(self.lm, layer, "v", basis, grouped=True)[kv], writing(self.lm, layer, basis)[head]
-        return LowRank(W_V, W_O, facts(self.lm, layer, basis, "ov"))
+        W_V, W_O = (
+            reading_weights(self.lm, layer, "v", basis, grouped=True)[kv],
+            writing_weights(self.lm, layer, basis)[head],
+        )
+        return LowRank(W_V, W_O, circuit_notes(self.lm, layer, basis, "ov"))
 
     def qk(self, layer: int, head: int, offset: int | Sequence[int] = 0, basis: str = "raw") -> LowRank:
         """W_QK = W_Q W_K' (d_model, d_model): score(dst, src) = scale * x_dst W_QK x_src'.
@@ -54,7 +64,7 @@ class HeadMatrices:
             OutOfRange: there is no such head.
             Unsupported: the model's scores are not understood.
         """
-        layer, head = self.checked(layer, head, basis)
+        layer, head = self.resolve_head(layer, head, basis)
         site = self.lm.structure.blocks[layer].attention
         if not site.scores_understood:
             raise Unsupported(
@@ -62,9 +72,9 @@ class HeadMatrices:
                 why="its attention scores could not be rebuilt from queries and keys when the model was opened",
                 instead="Ask for OV circuits or captured patterns",
             )
-        W_Q = reading(self.lm, layer, "q", basis)[head]
-        W_K = reading(self.lm, layer, "k", basis, grouped=True)[head // site.queries_per_kv]
-        said = facts(self.lm, layer, basis, "qk")
+        W_Q = reading_weights(self.lm, layer, "q", basis)[head]
+        W_K = reading_weights(self.lm, layer, "k", basis, grouped=True)[head // site.queries_per_kv]
+        said = circuit_notes(self.lm, layer, basis, "qk")
         if site.rotary is not None:
             several = [offset] if isinstance(offset, int) else list(offset)
             named = str(offset) if isinstance(offset, int) else f"mean of {several[0]} to {several[-1]}"
@@ -111,7 +121,7 @@ class HeadMatrices:
         left = embedding(self.lm, basis, destinations) @ qk.left
         return LowRank(left, qk.right @ embedding(self.lm, basis, sources).mT, qk.notes)
 
-    def checked(self, layer: int, head: int, basis: str) -> tuple[int, int]:
+    def resolve_head(self, layer: int, head: int, basis: str) -> tuple[int, int]:
         """The head, counted from 0, if there is one, and if there is such a basis.
 
         Raises:

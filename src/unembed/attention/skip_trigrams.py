@@ -39,7 +39,7 @@ class SkipTrigram:
 
 
 @dataclass(frozen=True, eq=False)
-class Centred:
+class CentredCircuits:
     """A head's two full circuits above their means, over the tokens kept."""
 
     ids: Int[Tensor, " token"]
@@ -57,7 +57,7 @@ def centred(
     offset: int,
     hide_unlearned: bool,
     among: Int[Tensor, " token"] | None = None,
-) -> Centred:
+) -> CentredCircuits:
     """Both circuits of a head, each above the mean that softmax does not see. Memory: d_vocab * d_head, four times."""
     lm = circuits.lm
     learned = (~lm.unlearned).nonzero()[:, 0] if hide_unlearned else torch.arange(lm.d_vocab)
@@ -69,7 +69,7 @@ def centred(
     ov = circuits.ov_full(layer, head, basis, sources=ids, outputs=ids)
     scale = circuits.scales[lm.layer(layer)]
     qk = LowRank(qk.left * scale, qk.right - qk.right.mean(dim=1, keepdim=True), qk.notes)
-    return Centred(ids, qk, LowRank(ov.left, ov.right - ov.right.mean(dim=1, keepdim=True), ov.notes))
+    return CentredCircuits(ids, qk, LowRank(ov.left, ov.right - ov.right.mean(dim=1, keepdim=True), ov.notes))
 
 
 @torch.no_grad()
@@ -131,7 +131,7 @@ def skip_trigrams(
     return found
 
 
-def _at(both: Centred, circuits: HeadMatrices, source: int) -> Int[Tensor, " one"]:
+def _at(both: CentredCircuits, circuits: HeadMatrices, source: int) -> Int[Tensor, " one"]:
     """Where a source stands among the tokens kept."""
     found = (both.ids == circuits.lm.single_token(source)).nonzero()[:, 0]
     if not len(found):
@@ -152,7 +152,7 @@ def frequent_tokens(lm: Decoder, corpus: Any = None, min_count: int = 30) -> Int
 
 
 @dataclass(frozen=True)
-class Seen:
+class CorpusCounts:
     """How a triple stands in a corpus: counts, and the rates of the output after the destination."""
 
     with_source: int
@@ -173,9 +173,9 @@ class Seen:
         return self.output_without_source / self.without_source if self.without_source else float("nan")
 
 
-def check_in_corpus(
+def count_in_corpus(
     lm: Decoder, triples: Sequence[tuple[int, int, int]], corpus: Any = None, window: int | None = None
-) -> list[Seen]:
+) -> list[CorpusCounts]:
     """How much more often each output follows its destination when the source stands earlier in the window.
 
     Args:
@@ -211,11 +211,11 @@ def check_in_corpus(
                 column = 0 if first.get(s, len(row)) < at else 2
                 counts[i, column] += 1
                 counts[i, column + 1] += int(following == o)
-    return [Seen(*row) for row in counts.tolist()]
+    return [CorpusCounts(*row) for row in counts.tolist()]
 
 
 @dataclass(frozen=True, eq=False)
-class Bugs:
+class SkipTrigramBugs:
     """Pairs that a head must raise together because its two circuits are separate.
 
     With the source earlier, the head raises every listed output after every listed destination. Where the corpus has
@@ -249,7 +249,7 @@ class Bugs:
 
 
 @torch.no_grad()
-def bugs(
+def skip_trigram_bugs(
     circuits: HeadMatrices,
     layer: int,
     head: int,
@@ -260,7 +260,7 @@ def bugs(
     basis: str = "raw",
     offset: int = 1,
     among: Int[Tensor, " token"] | None = None,
-) -> Bugs:
+) -> SkipTrigramBugs:
     """The crossed pairs of one source: raised by the head, absent from the corpus, though both halves occur."""
     both = centred(circuits, layer, head, basis, offset, hide_unlearned=True, among=among)
     at = int(_at(both, circuits, source)[0])
@@ -282,4 +282,4 @@ def bugs(
     others_of_row = occurs.any(dim=1, keepdim=True)
     others_of_column = occurs.any(dim=0, keepdim=True)
     crossed = ~occurs & others_of_row & others_of_column & (score.cpu() > 0)
-    return Bugs(circuits.lm.single_token(source), destinations, outputs, score.cpu(), seen, crossed)
+    return SkipTrigramBugs(circuits.lm.single_token(source), destinations, outputs, score.cpu(), seen, crossed)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.linearized import FrozenRun, frozen_run, orders
+from unembed.attention.linearized import FrozenRun, frozen_run, stream_by_order
 from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput, whole
 from unembed.models.decoder import Decoder
@@ -93,7 +93,7 @@ def term_importance(
     for tokens, target, keep in rows:
         frozen = frozen_run(lm, tokens)
         target, keep = target.to(lm.device).long(), keep.to(lm.device)
-        alone, state = _order_one_by_layer(frozen), orders(frozen, highest)
+        alone, state = _order_one_by_layer(frozen), stream_by_order(frozen, highest)
         for k in range(highest + 1):
             losses[k] += _loss(frozen, state[: k + 1].sum(dim=0), target, keep)
         for n in range(lm.n_layers):
@@ -135,7 +135,7 @@ def _rows(
 
 
 def _order_one_by_layer(frozen: FrozenRun) -> list[Float[Tensor, "batch pos d_model"]]:
-    return [layer.layer_sum(frozen.entering(n)) for n, layer in enumerate(frozen.layers)]
+    return [layer.layer_sum(frozen.constants_before(n)) for n, layer in enumerate(frozen.layers)]
 
 
 def _loss(frozen: FrozenRun, last: Tensor, target: Tensor, keep: Tensor) -> float:

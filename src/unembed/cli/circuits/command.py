@@ -159,7 +159,7 @@ def skip_trigrams(
     """List the "source ... destination, then output" triples that a head raises most."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = _opened(model, revision, offline, dtype, device, 0)
-    from unembed.attention.skip_trigrams import check_in_corpus, frequent_tokens
+    from unembed.attention.skip_trigrams import count_in_corpus, frequent_tokens
     from unembed.reports.elhage2021.sections.heads import provenance_of
     from unembed.reports.elhage2021.sections.skip_trigrams import skip_trigram_section
 
@@ -167,7 +167,7 @@ def skip_trigrams(
     among = frequent_tokens(circuits.lm, corpus, min_count) if min_count > 0 else None
     found = circuits.skip_trigrams(layer, head, top, basis=basis, source=source, among=among)
     triples = [(t.source, t.destination, t.output) for t in found]
-    seen = check_in_corpus(circuits.lm, triples, corpus) if check else None
+    seen = count_in_corpus(circuits.lm, triples, corpus) if check else None
     made = [skip_trigram_section(circuits, layer, head, found, provenance, seen)]
     title = f"Skip-trigrams of head {layer}.{head} of {circuits.lm.name}"
     _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)

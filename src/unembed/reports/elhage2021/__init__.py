@@ -21,7 +21,7 @@ from unembed.attention.erasure import memory_management
 from unembed.attention.geometry import subspaces, virtual_weights
 from unembed.attention.head_scores import HeadScores
 from unembed.attention.in_context import in_context, scores_on_text
-from unembed.attention.induction import Evidence, look
+from unembed.attention.induction import InductionEvidence, source_effects
 from unembed.attention.skip_trigrams import frequent_tokens
 from unembed.attention.windows import windows_of
 from unembed.corpus import open_corpus
@@ -40,8 +40,8 @@ from unembed.reports.elhage2021.sections.heads import (
 from unembed.reports.elhage2021.sections.skip_trigrams import (
     bug_section,
     overview_section,
-    raised_by_heads,
     skip_trigram_section,
+    skip_trigrams_by_head,
 )
 from unembed.reports.elhage2021.sections.stream import (
     direct_path_section,
@@ -142,11 +142,11 @@ class _Study:
         return HeadScores.of(torch.from_numpy(stored["by_sequence"]), int(stored["length"]), self.work.seed)
 
     @cached_property
-    def evidence(self) -> list[Evidence]:
+    def evidence(self) -> list[InductionEvidence]:
         """Of induction, for every head above the first layer; none in a model of one layer."""
         if self.lm.n_layers < 2:
             return []
-        names = [f.name for f in fields(Evidence)]
+        names = [f.name for f in fields(InductionEvidence)]
 
         def compute() -> Arrays:
             found = self.circuits.induction(self.basis, self.work.seed, scores=self.scores)
@@ -154,7 +154,10 @@ class _Study:
 
         stored = {name: array.tolist() for name, array in self.work.stage("evidence of induction", compute).items()}
         stored["partner"] = [tuple(p) for p in stored["partner"]]
-        return [Evidence(**dict(zip(names, row, strict=True))) for row in zip(*(stored[n] for n in names), strict=True)]
+        return [
+            InductionEvidence(**dict(zip(names, row, strict=True)))
+            for row in zip(*(stored[n] for n in names), strict=True)
+        ]
 
     def zero_layers(self) -> list[Section]:
         """The direct path beside bigrams."""
@@ -180,7 +183,7 @@ class _Study:
         among = frequent_tokens(self.lm, self.corpus)
         if len(among) < 50:
             among = frequent_tokens(self.lm, self.corpus, 1)
-        found = raised_by_heads(self.circuits, 0, 25, self.basis, self.corpus, among)
+        found = skip_trigrams_by_head(self.circuits, 0, 25, self.basis, self.corpus, among)
         shown = [r for r in sorted(found, key=lambda r: -r.likelier) if r.triples][:2]
         made = [_with(overview_section(0, found, self.provenance), findings.skip_trigram_findings(found))]
         made += [skip_trigram_section(self.circuits, 0, r.head, r.triples, self.provenance, r.seen) for r in shown]
@@ -220,7 +223,7 @@ class _Study:
         tokens = self._example()
         position = tokens.shape[1] - 1
         target = int(tokens[0, position - _HALF + 1])
-        found = look(self.circuits, tokens, best.layer, best.head, position, target)
+        found = source_effects(self.circuits, tokens, best.layer, best.head, position, target)
         names = self.lm.token_strings(tokens[0])
         table = Table(
             f"Head {best.layer}.{best.head} at position {position}",
@@ -238,7 +241,7 @@ class _Study:
             "source adds to that token's logit, above the mean of all tokens.",
         )
         figures = tuple(
-            Figure(f"look_{y}", title, "bar", "look", "position", (y,), x_label="source position")
+            Figure(f"source_{y}", title, "bar", "source_effects", "position", (y,), x_label="source position")
             for y, title in (("attention", "Where it attends"), ("effect", "How that changes the logit"))
         )
         at = int(found.attention.argmax())
@@ -250,7 +253,7 @@ class _Study:
             agrees,
             "Two-layer models: induction heads",
         )
-        return [Section("One position", text, (Exhibit("look", table, folded=True),), figures, (finding,))]
+        return [Section("One position", text, (Exhibit("source_effects", table, folded=True),), figures, (finding,))]
 
     def in_context(self) -> list[Section]:
         """Loss by position, with and without the induction heads, and without as many others."""

@@ -12,11 +12,11 @@ from unembed.attention.erasure import MemoryManagement
 from unembed.attention.expansion import Expansion
 from unembed.attention.head_scores import HeadScores
 from unembed.attention.in_context import InContext
-from unembed.attention.induction import Evidence
+from unembed.attention.induction import InductionEvidence
 from unembed.attention.term_importance import TermImportance
 from unembed.reports.document.model import Finding, Section
 from unembed.reports.elhage2021.sections.heads import ROLE
-from unembed.reports.elhage2021.sections.skip_trigrams import Raised
+from unembed.reports.elhage2021.sections.skip_trigrams import HeadSkipTrigrams
 
 COPIES = 0.5
 """From this copying score on a head counts as significantly copying; the paper does not state its line."""
@@ -51,7 +51,7 @@ def copying_findings(scores: Tensor) -> tuple[Finding, ...]:
     )
 
 
-def skip_trigram_findings(found: Sequence[Raised]) -> tuple[Finding, ...]:
+def skip_trigram_findings(found: Sequence[HeadSkipTrigrams]) -> tuple[Finding, ...]:
     """What the weights say happens in text."""
     n = sum(len(r.triples) for r in found)
     occurring, likelier = sum(r.occurring for r in found), sum(r.likelier for r in found)
@@ -163,7 +163,7 @@ def _small(mode: str, above: Tensor, peak: tuple[float, tuple[int, int], tuple[i
     )
 
 
-def induction_findings(evidence: list[Evidence]) -> tuple[Finding, ...]:
+def induction_findings(evidence: list[InductionEvidence]) -> tuple[Finding, ...]:
     """Induction heads, both ways."""
     found = [e for e in evidence if e.induction >= ROLE]
     signs = [e for e in found if e.copying > 0 and e.matching > 0 and e.k_composition > 0]

@@ -11,7 +11,7 @@ from torch import Tensor
 from unembed.attention.circuits import Circuits
 from unembed.attention.head_scores import KINDS, HeadScores
 from unembed.attention.in_context import TextScores
-from unembed.attention.induction import Evidence
+from unembed.attention.induction import InductionEvidence
 from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.results import Provenance, Table
 
@@ -155,7 +155,7 @@ def _unravel(index: int, shape: torch.Size) -> tuple[int, ...]:
 
 def induction_section(
     circuits: Circuits,
-    found: list[Evidence],
+    found: list[InductionEvidence],
     provenance: Provenance,
     top: int | None = None,
     on_text: TextScores | None = None,

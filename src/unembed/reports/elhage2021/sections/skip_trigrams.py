@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from unembed.attention.circuits import Circuits
-from unembed.attention.skip_trigrams import Seen, SkipTrigram, check_in_corpus
+from unembed.attention.skip_trigrams import CorpusCounts, SkipTrigram, count_in_corpus
 from unembed.reports.document.model import Exhibit, Section
 from unembed.results import Provenance, Table
 
 
 @dataclass(frozen=True)
-class Raised:
+class HeadSkipTrigrams:
     """The triples that one head raises most, and how each stands in a corpus."""
 
     head: int
     triples: tuple[SkipTrigram, ...]
-    seen: tuple[Seen, ...]
+    seen: tuple[CorpusCounts, ...]
 
     @property
     def occurring(self) -> int:
@@ -35,17 +35,17 @@ class Raised:
         return sum(s.output_with_source > 0 and not s.rate_with <= s.rate_without for s in self.seen)
 
 
-def raised_by_heads(
+def skip_trigrams_by_head(
     circuits: Circuits, layer: int, top: int, basis: str, corpus: Any, among: Tensor | None
-) -> list[Raised]:
+) -> list[HeadSkipTrigrams]:
     """The top triples of every head of a layer, checked in one pass over the corpus; heads in their order."""
     found = [circuits.skip_trigrams(layer, h, top, basis=basis, among=among) for h in range(circuits.lm.n_heads)]
     flat = [(t.source, t.destination, t.output) for triples in found for t in triples]
-    seen = iter(check_in_corpus(circuits.lm, flat, corpus))
-    return [Raised(h, tuple(triples), tuple(next(seen) for _ in triples)) for h, triples in enumerate(found)]
+    seen = iter(count_in_corpus(circuits.lm, flat, corpus))
+    return [HeadSkipTrigrams(h, tuple(triples), tuple(next(seen) for _ in triples)) for h, triples in enumerate(found)]
 
 
-def overview_section(layer: int, found: Sequence[Raised], provenance: Provenance) -> Section:
+def overview_section(layer: int, found: Sequence[HeadSkipTrigrams], provenance: Provenance) -> Section:
     """Every head of the layer: how many of its top triples the corpus holds, and how much the source matters there."""
     times = [sum(s.output_with_source for s in r.seen) for r in found]
     expected = [sum(s.with_source * s.rate_without for s in r.seen if s.without_source) for r in found]
@@ -74,7 +74,7 @@ def skip_trigram_section(
     head: int,
     found: Sequence[SkipTrigram],
     provenance: Provenance,
-    seen: Sequence[Seen] | None = None,
+    seen: Sequence[CorpusCounts] | None = None,
 ) -> Section:
     """The triples that a head raises most; with `seen`, how they stand in a corpus."""
     lm = circuits.lm
