@@ -118,7 +118,7 @@ def leave(model: str) -> None:
     rules = [early_exit.fit(lm, found, method, **SWEEP.get(method, {})) for method in ("sub_updates", "update")]
     for rule in rules[:]:
         cost = early_exit.decision_cost(rule, prompts[0], clock=time.process_time)
-        rules.append(rule.where_it_pays(asking, cost))
+        rules.append(rule.at_profitable_layers(asking, cost))
     rules.append(at_accuracy(early_exit.fit(lm, found, "margin"), held, 94.0))
     claims = [claim for rule in rules for claim in left(rule, held, lines[-18:-6], prompts)]
     record(
@@ -146,7 +146,7 @@ def left(rule: Any, held: Any, texts: list[str], prompts: list[str]) -> Iterator
         )
         for part, said in (("body", "blocks, decisions and cache"), ("time", all_of_it)):
             yield Claim(
-                f"{way}, {rule.method}, {rule.calibrated}, {said}: 0.6 to the share of the layers' time that was saved",
+                f"{way}, {rule.method}, {rule.calibration}, {said}: 0.6 to the share of the layers' time that was saved",
                 _inverse(row[f"{part}_per_layers_saved"]),
                 1.0,
                 f"{row[f'{part}_saved']:.1f} % of time, {note}",
@@ -158,7 +158,7 @@ SWEEP = {"update": {"sweep": (1e-2,)}}
 
 def at_accuracy(rule: Any, held: Any, accuracy: float) -> Any:
     """The rule at the threshold that saves most among those with this share of right tokens, in per cent."""
-    rows = [row for row in rule.dial(held, 60).rows() if row["disagreement"] <= 100 - accuracy]
+    rows = [row for row in rule.tradeoff(held, 60).rows() if row["disagreement"] <= 100 - accuracy]
     best = max(rows, key=lambda row: row["saved_layers"])
     return rule.at(best["threshold"])
 
@@ -194,7 +194,7 @@ def promise(model: str) -> None:
             wrong, saved = [], []
             for seed in range(100):
                 own, other = early_exit.split(rest, seed, (0.5, 0.5))
-                row = next(iter(rule.promising(own, level).evaluate(other).rows()))
+                row = next(iter(rule.with_risk_control(own, level).evaluate(other).rows()))
                 wrong.append(100 - row["accuracy"])
                 saved.append(row["saved_layers"])
             values = (method, 100 * level, float(np.mean(wrong)), max(wrong), float(np.mean(saved)))
@@ -240,7 +240,7 @@ def mechanics() -> None:
         lm.hf.generate(ids, **options)
 
     def early() -> None:
-        with early_exit.leaving(rule) as exits:
+        with early_exit.skip_layers(rule) as exits:
             whole()
         saved.extend(11 - layer for layer in exits)
 

@@ -17,7 +17,7 @@ from tests.cli.conftest import save_model
 from unembed.concepts import annotation
 from unembed.concepts.annotation.agreement import cohen_kappa, fleiss_kappa
 from unembed.concepts.annotation.files import Pattern
-from unembed.concepts.annotation.judge import judged
+from unembed.concepts.annotation.judge import judge_annotation
 from unembed.errors import InvalidInput
 from unembed.results import Provenance, Table
 
@@ -111,14 +111,14 @@ def test_a_judge_is_anything_that_names_patterns(found):
         def patterns(self, items, instruction):
             return [Pattern(items[0], "semantic", (0, 1, 2, 3))]
 
-    assert judged(found, First()).coverage() == [0.2, 0.2]
+    assert judge_annotation(found, First()).coverage() == [0.2, 0.2]
 
     class Wrong(First):
         def patterns(self, items, instruction):
             return [Pattern("x", "semantic", (0, 1, 2, 99))]
 
     with pytest.raises(InvalidInput, match="places from 0 to 19"):
-        judged(found, Wrong())
+        judge_annotation(found, Wrong())
 
 
 @pytest.mark.parametrize(
@@ -168,13 +168,13 @@ def test_patterns_become_labels_once_and_an_empty_vector_says_so(found, tmp_path
     pattern = {"description": "letters", "kind": "semantic", "tokens": [0, 1, 2, 3]}
     read = [annotation.load(filled(found, tmp_path / "ann.json", [pattern], "Ann"))]
     store = Store()
-    assert annotation.keep(read, store) == 2
-    assert annotation.keep(read, store) == 0
+    assert annotation.add_to_index(read, store) == 2
+    assert annotation.add_to_index(read, store) == 0
     first, second = store.kept
     assert (first["layer"], first["index"], first["label"], first["author"]) == (0, 1, "letters", "Ann")
     assert first["notes"] == {"pattern": "semantic", "members": [0, 1, 2, 3]}
     assert second["notes"] == {"pattern": None, "members": []}
     odd = replace(read[0], vectors=("L0.1", "random 3"))
     with pytest.raises(InvalidInput, match="random 3"):
-        annotation.keep([odd], store)
+        annotation.add_to_index([odd], store)
     assert len(store.kept) == 2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
 from unembed.concepts.detection import Concept, coverage, find_concepts, log10_tail
-from unembed.concepts.token_classes import FEWEST, Classes
+from unembed.concepts.token_classes import MIN_TOKENS, Classes
 
 
 def words(text: str) -> list[str]:
@@ -79,16 +79,16 @@ def test_each_score_is_the_tail_times_the_number_of_classes():
     for concept in found_in(MONTHS + ANIMALS[:5]).values():
         tail = hypergeom(len(VOCABULARY), concept.class_size, 30).sf(len(concept.members) - 1)
         assert concept.score == pytest.approx(-np.log10(tail * len(CLASSES.names)), abs=1e-9)
-        assert len(concept.members) >= FEWEST
+        assert len(concept.members) >= MIN_TOKENS
 
 
 def test_random_lists_hold_fewer_concepts_than_the_bound():
     generator = torch.Generator().manual_seed(0)
     rows = torch.stack([torch.randperm(len(VOCABULARY), generator=generator)[:30] for _ in range(400)])
-    found = find_concepts(CLASSES, rows, most_expected=0.5)
+    found = find_concepts(CLASSES, rows, max_expected=0.5)
     assert sum(map(len, found)) / 400 < 0.5
     # and a stricter bound finds a part of what a looser one finds
-    strict = find_concepts(CLASSES, rows, most_expected=0.01)
+    strict = find_concepts(CLASSES, rows, max_expected=0.01)
     assert all({c.name for c in a} <= {c.name for c in b} for a, b in zip(strict, found, strict=True))
 
 

@@ -40,7 +40,7 @@ def test_a_direction_of_one_class_names_it(lm):
     direction = torch.linalg.lstsq(
         lm.weights.W_U.T.float(), torch.zeros(lm.d_vocab).index_fill_(0, torch.tensor(letters[:15]), 1.0)
     ).solution
-    found = vector_concepts(lm, direction[None], ["planted"], embedding=False, most_expected=10.0)
+    found = vector_concepts(lm, direction[None], ["planted"], embedding=False, max_expected=10.0)
     assert found.labels == ("planted",)
     table = list(found.table().rows())
     assert all(row["vector"] == "planted" and row["layer"] == -1 for row in table)

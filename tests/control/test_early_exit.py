@@ -16,11 +16,11 @@ import unembed
 from tests.conftest import tiny
 from tests.families import FAMILIES
 from unembed import early_exit
-from unembed.control.early_exit import thresholds as calibration
+from unembed.control.early_exit import thresholds as threshold_choice
 from unembed.control.early_exit.baselines import Classifier, Confidence
-from unembed.control.early_exit.conformal import promised_in_generation
-from unembed.control.early_exit.decision_cost import where_it_pays
-from unembed.control.early_exit.examples import Examples, confidence, joined, readout, seen
+from unembed.control.early_exit.conformal import generation_threshold
+from unembed.control.early_exit.decision_cost import profitable_thresholds
+from unembed.control.early_exit.examples import Examples, concatenate, confidence, examples_of_prefixes, readout
 from unembed.control.early_exit.rule import ExitRule, fingerprint
 from unembed.control.early_exit.sub_updates_rule import SubUpdates, value_clusters
 from unembed.errors import InvalidInput, Unsupported
@@ -49,7 +49,7 @@ def found(deep):
     rows = [
         torch.randint(3, 97, (int(n),), generator=generator) for n in torch.randint(2, 9, (240,), generator=generator)
     ]
-    return joined([seen(deep, rows[i : i + 40]) for i in range(0, 240, 40)])
+    return concatenate([examples_of_prefixes(deep, rows[i : i + 40]) for i in range(0, 240, 40)])
 
 
 def test_examples_are_what_a_run_of_each_prefix_shows(deep, found):
@@ -122,7 +122,7 @@ def test_the_rule_is_the_definition(similarity, seed):
     rule = SubUpdates(labels, train, saturation, similarity)
     blank = torch.zeros(60, 4, 1)
     wrapped = Examples(torch.from_numpy(test), blank[..., 0].long(), blank[..., 0], blank[..., 0], blank, blank)
-    left = calibration.exits(rule.scores(wrapped), np.zeros(3))
+    left = threshold_choice.exit_layers(rule.scores(wrapped), np.zeros(3))
     expected = leaves(train, saturation, test, labels, similarity)
     assert left.tolist() == expected
     assert len(set(expected)) > 1
@@ -152,7 +152,10 @@ def test_thresholds_by_precision_and_by_f1_are_brute_force():
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(80, 3)).round(1)
     saturation = generator.integers(0, 4, size=80)
-    by_precision, by_f1 = calibration.by_precision(scores, saturation, 0.4), calibration.by_f1(scores, saturation)
+    by_precision, by_f1 = (
+        threshold_choice.by_precision(scores, saturation, 0.4),
+        threshold_choice.by_f1(scores, saturation),
+    )
     for layer in range(3):
         y = saturation == layer
         values = np.unique(scores[:, layer])
@@ -183,18 +186,20 @@ def test_only_layers_where_asking_pays_are_asked():
         return total / len(scores)
 
     for decision, asked in ((0.0, {0, 1, 4}), (0.1, {1, 4}), (0.9, {1})):
-        found = where_it_pays(scores, thresholds, decision)
+        found = profitable_thresholds(scores, thresholds, decision)
         assert set(np.flatnonzero(found < np.inf).tolist()) == asked
         kept = np.array(list(itertools.product((False, True), repeat=5)))
         best = max(worth(np.where(k, thresholds, np.inf), decision) for k in kept)
         assert worth(found, decision) == pytest.approx(best)
-    assert (where_it_pays(scores, np.full(5, 9.0), 0.1) == np.inf).all()
+    assert (profitable_thresholds(scores, np.full(5, 9.0), 0.1) == np.inf).all()
 
 
 def test_a_layer_that_is_not_asked_costs_nothing(deep, found):
-    rule = early_exit.fit(deep, found[:160], "sub_updates", clusters=8, decision=0.0).where_it_pays(found[160:], 0.15)
+    rule = early_exit.fit(deep, found[:160], "sub_updates", clusters=8, decision=0.0).at_profitable_layers(
+        found[160:], 0.15
+    )
     asked = set(np.flatnonzero(rule.thresholds < np.inf).tolist())
-    assert 0 < len(asked) < 4 and rule.calibrated.endswith("asked after layers " + ", ".join(map(str, sorted(asked))))
+    assert 0 < len(asked) < 4 and rule.calibration.endswith("asked after layers " + ", ".join(map(str, sorted(asked))))
 
     class Listening(SubUpdates):
         def is_above(self, threshold, lm, layer, seen):
@@ -205,13 +210,13 @@ def test_a_layer_that_is_not_asked_costs_nothing(deep, found):
     score = Listening(rule.score.labels, rule.score.train, rule.score.saturation)
     for thresholds in (rule.thresholds, np.array([np.inf, np.inf, 99.0, np.inf])):
         layers.clear()
-        with torch.no_grad(), early_exit.leaving(ExitRule(deep, score, thresholds, "")):
+        with torch.no_grad(), early_exit.skip_layers(ExitRule(deep, score, thresholds, "")):
             cache = deep.hf(torch.arange(3, 7)[None], use_cache=True).past_key_values
             deep.hf(torch.tensor([[9]]), past_key_values=cache, use_cache=True)
         assert layers <= set(np.flatnonzero(thresholds < np.inf).tolist())
     assert layers == {2}
     with pytest.raises(InvalidInput, match="must not be negative"):
-        rule.where_it_pays(found, -2.0)
+        rule.at_profitable_layers(found, -2.0)
 
 
 def test_the_cost_of_a_decision_is_in_blocks(wren):
@@ -242,11 +247,11 @@ def test_the_promise_is_conformal_risk_control():
     scores = generator.normal(size=(60, 3))
     top = generator.integers(0, 2, size=(60, 4))
     level = 0.3
-    chosen = calibration.promised(scores, top, level)
+    chosen = threshold_choice.risk_controlled_threshold(scores, top, level)
     every = np.r_[np.inf, np.unique(scores)[::-1], scores.min() - 1]
 
     def loss(threshold):
-        return top[np.arange(60), calibration.exits(scores, np.full(3, threshold))] != top[:, -1]
+        return top[np.arange(60), threshold_choice.exit_layers(scores, np.full(3, threshold))] != top[:, -1]
 
     good = []
     for k in range(len(every)):
@@ -256,7 +261,7 @@ def test_the_promise_is_conformal_risk_control():
         good.append(every[k])
     assert chosen == pytest.approx(good[-1])
     with pytest.raises(InvalidInput):
-        calibration.promised(scores, top, 1.0)
+        threshold_choice.risk_controlled_threshold(scores, top, 1.0)
 
 
 def test_the_promise_holds_on_text_not_seen():
@@ -267,9 +272,9 @@ def test_the_promise_holds_on_text_not_seen():
         score = generator.uniform(size=(300, 2))
         wrong = generator.uniform(size=(300, 2)) > score
         top = np.c_[np.where(wrong, 1, 0), np.zeros(300, dtype=int)]
-        threshold = calibration.promised(score[:150], top[:150], 0.1)
-        left = calibration.exits(score[150:], np.full(2, threshold))
-        rates.append((~calibration.agrees(top[150:], left)).mean())
+        threshold = threshold_choice.risk_controlled_threshold(score[:150], top[:150], 0.1)
+        left = threshold_choice.exit_layers(score[150:], np.full(2, threshold))
+        rates.append((~threshold_choice.agrees(top[150:], left)).mean())
     assert np.mean(rates) <= 0.1 + 4 * np.std(rates) / len(rates) ** 0.5
     assert np.mean(rates) > 0.05  # and the bound is not bought by never leaving
 
@@ -302,15 +307,15 @@ def test_a_rule_asked_token_by_token_decides_as_over_examples(deep, found, metho
     scores = rule.score.scores(found)
     rule = rule.at(float(np.median(scores[np.isfinite(scores)])))
     again = early_exit.load(rule.save(tmp_path / "rule.npz"), deep)
-    assert again.exits(found).tolist() == rule.exits(found).tolist()
+    assert again.exit_layers(found).tolist() == rule.exit_layers(found).tolist()
     layers = set()
     for start in range(3, 13):
         ids = torch.tensor([[start, 40, 41 + start]])
-        with early_exit.leaving(again) as exits:
+        with early_exit.skip_layers(again) as exits:
             new = deep.hf.generate(ids, max_new_tokens=2, min_new_tokens=2, do_sample=False, pad_token_id=0)
         # Two new tokens: the first comes from the full prompt, so only the second can leave.
         assert len(exits) == 1
-        assert exits[0] == int(rule.exits(seen(deep, [new[0, :4]]))[0])
+        assert exits[0] == int(rule.exit_layers(examples_of_prefixes(deep, [new[0, :4]]))[0])
         layers.add(exits[0])
     assert len(layers) > 1 or method in ("representation", "update", "both", "sub_updates")
 
@@ -381,7 +386,7 @@ def test_keys_and_values_wait_until_a_token_needs_them(deep):
     for n, module in enumerate(counted):
         counts_rows(module, read[n])
     rule = ExitRule(deep, Planned(plan), np.zeros(4), "")
-    with early_exit.leaving(rule) as exits:
+    with early_exit.skip_layers(rule) as exits:
         out = deep.hf.generate(
             torch.tensor([[5, 17, 60]]),
             max_new_tokens=9,
@@ -407,7 +412,7 @@ def test_keys_and_values_wait_until_a_token_needs_them(deep):
     # A block that has shown that it stores is not made to show it again.
     rows: list[int] = []
     counts_rows(counted[4], rows)
-    with early_exit.leaving(ExitRule(deep, Planned(plan[:2]), np.zeros(4), "")):
+    with early_exit.skip_layers(ExitRule(deep, Planned(plan[:2]), np.zeros(4), "")):
         out = deep.hf.generate(
             torch.tensor([[5, 17, 60]]), max_new_tokens=3, pad_token_id=0, return_dict_in_generate=True
         )
@@ -417,7 +422,7 @@ def test_keys_and_values_wait_until_a_token_needs_them(deep):
 def test_a_second_generation_does_not_touch_the_first_ones_cache(deep):
     rule = ExitRule(deep, Planned([0, 0] * 2), np.zeros(4), "")
     options = dict(max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0, return_dict_in_generate=True)
-    with early_exit.leaving(rule) as exits:
+    with early_exit.skip_layers(rule) as exits:
         kept = [deep.hf.generate(torch.tensor([ids]), **options) for ids in ([5, 17, 60], [7, 7])]
         assert exits == [0] * 4
     for found in kept:
@@ -428,7 +433,7 @@ def test_a_second_generation_does_not_touch_the_first_ones_cache(deep):
 
 def test_a_cache_cut_between_tokens_is_refused(deep):
     rule = ExitRule(deep, Planned([0] * 4), np.zeros(4), "")
-    with pytest.raises(Unsupported, match="cut"), torch.no_grad(), early_exit.leaving(rule):
+    with pytest.raises(Unsupported, match="cut"), torch.no_grad(), early_exit.skip_layers(rule):
         cache = deep.hf(torch.tensor([[5, 17, 60]]), use_cache=True).past_key_values
         for _ in range(2):
             deep.hf(torch.tensor([[9]]), past_key_values=cache, use_cache=True)
@@ -446,7 +451,7 @@ def test_skipping_equals_a_full_pass_with_copied_states(name):
     entropies = -confidence(lm.run(plain, ()).logits)[2]
     rule = rule.at(float(entropies.median()))
     taken = []
-    with early_exit.leaving(rule) as exits:
+    with early_exit.skip_layers(rule) as exits:
         out = lm.hf.generate(
             ids,
             max_new_tokens=12,
@@ -484,14 +489,14 @@ def test_generation_skips_blocks_and_a_high_threshold_changes_nothing(wren):
     assert careful.saved_layers == 0
     with pytest.raises(InvalidInput, match="beams"):
         rule.generate("The old king", num_beams=2)
-    with pytest.raises(Unsupported, match="batch"), early_exit.leaving(rule):
+    with pytest.raises(Unsupported, match="batch"), early_exit.skip_layers(rule):
         wren.hf.generate(torch.full((2, 3), 50), max_new_tokens=3)
 
 
 def test_a_model_that_keeps_no_cache_is_refused():
     lm = tiny("mpt")
     rule = ExitRule(lm, Confidence("entropy"), np.full(1, -10.0), "")
-    with pytest.raises(Unsupported, match="cache"), early_exit.leaving(rule):
+    with pytest.raises(Unsupported, match="cache"), early_exit.skip_layers(rule):
         lm.hf.generate(torch.tensor([[5, 17]]), max_new_tokens=3, min_new_tokens=3, pad_token_id=0)
 
 
@@ -511,7 +516,7 @@ def test_evaluation_and_table_6_count_by_hand(deep, found):
     rule = early_exit.fit(deep, found, "margin", disagreement=0.2)
     held = found[:50]
     row = next(iter(rule.evaluate(held).rows()))
-    left = rule.exits(held)
+    left = rule.exit_layers(held)
     right = [int(held.top[i, n]) == int(held.top[i, -1]) for i, n in enumerate(left)]
     assert row["accuracy"] == pytest.approx(100 * np.mean(right))
     assert row["saved_layers"] == pytest.approx(np.mean(4 - left))
@@ -526,11 +531,11 @@ def test_evaluation_and_table_6_count_by_hand(deep, found):
 
 def test_the_dial_runs_from_never_to_always(deep, found):
     rule = early_exit.fit(deep, found, "margin")
-    rows = list(rule.dial(found[:80], 10).rows())
+    rows = list(rule.tradeoff(found[:80], 10).rows())
     assert len(rows) <= 10 and rows[0]["saved_layers"] == 0 and rows[0]["disagreement"] == 0
     assert rows[-1]["saved_layers"] == 4
     for row in rows:
-        left = rule.at(row["threshold"]).exits(found[:80])
+        left = rule.at(row["threshold"]).exit_layers(found[:80])
         assert row["saved_layers"] == pytest.approx(float((4 - left).mean()))
     saved = [row["saved_layers"] for row in rows]
     assert saved == sorted(saved)
@@ -553,9 +558,9 @@ def test_a_promise_in_generation_is_risk_control_over_prompts(wren):
         if (sum(worst) + 1) / 4 > level:
             break
         good = threshold
-    assert promised_in_generation(rule, prompts, level, thresholds, max_new_tokens=6) == good
+    assert generation_threshold(rule, prompts, level, thresholds, max_new_tokens=6) == good
     with pytest.raises(InvalidInput, match="more prompts"):
-        rule.promising_in_generation(prompts, early_exit.examples(wren, TEXTS, 3), 0.1)
+        rule.with_generation_risk_control(prompts, early_exit.examples(wren, TEXTS, 3), 0.1)
 
 
 def test_compare_times_both_and_judges_the_text(wren):

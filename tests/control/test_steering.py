@@ -14,7 +14,7 @@ from unembed.control.edit_files import load_edits, save_edits
 from unembed.control.perplexity import default_text, perplexity, windows
 from unembed.control.steering import chosen_edits, next_token_table, steer
 from unembed.errors import InvalidInput, NotFinite
-from unembed.memories.token_ranking import LISTED, firing, forms, promoting, words_of
+from unembed.memories.token_ranking import LISTED, firing, promoting, word_forms, words_of
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_a_broken_edit_names_its_row(tmp_path):
 
 
 def test_promoting_is_the_brute_force_search(wren):
-    ids = torch.tensor(forms(wren, "war"))
+    ids = torch.tensor(word_forms(wren, "war"))
     scores = torch.stack([wren.weights.W_out[n] @ wren.weights.W_U for n in range(wren.n_layers)])
     # How many tokens score higher than the best form, for every value.
     best, _ = scores[..., ids].max(-1)
@@ -82,9 +82,9 @@ def test_firing_shows_the_highest_prefix(wren):
 
 
 def test_a_value_wanted_and_unwanted_is_turned_on():
-    from unembed.memories.token_ranking import Promoter
+    from unembed.memories.token_ranking import RankedValue
 
-    a, b = Promoter(0, 1, "a", "a", 0, 1.0, ()), Promoter(0, 2, "b", "b", 0, 1.0, ())
+    a, b = RankedValue(0, 1, "a", "a", 0, 1.0, ()), RankedValue(0, 2, "b", "b", 0, 1.0, ())
     edits = chosen_edits([a], [a, b], to=3.0, by=0.0)
     assert edits == [unembed.set_coefficient(0, 1, 3.0), unembed.scale_coefficient(0, 2, 0.0)]
 

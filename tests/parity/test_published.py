@@ -14,7 +14,7 @@ import torch
 import unembed
 from tests.conftest import tiny
 from unembed.control.early_exit.examples import Examples, saturation_table
-from unembed.control.early_exit.rule import measured
+from unembed.control.early_exit.rule import accuracy_and_savings
 from unembed.control.toxicity.evaluation import PUBLISHED as TABLE_5
 from unembed.control.toxicity.selection import PAPER_VALUES
 from unembed.language_model import load
@@ -58,11 +58,11 @@ def test_tables_9_and_10_come_out_of_examples_that_settle_so(model: str, example
     table = saturation_table(tiny("gpt2"), found)
     assert len(found) == examples == sum(table.columns["examples"])
     assert [round(n / 100, 2) for n in table.columns["examples"]] == list(SATURATION[model])
-    best = measured(found, found.saturation.numpy())
+    best = accuracy_and_savings(found, found.saturation.numpy())
     assert best["accuracy"] == 100.0 and best["left_early"] == pytest.approx(100 * (1 - _last(found)))
     by_hand = np.dot(SATURATION[model], np.arange(found.n_layers)[::-1]) / sum(SATURATION[model])
     assert best["saved_layers"] == pytest.approx(by_hand)
-    early = measured(found, np.zeros(len(found), dtype=np.int64))
+    early = accuracy_and_savings(found, np.zeros(len(found), dtype=np.int64))
     assert early["accuracy"] == pytest.approx(100 * SATURATION[model][0] / sum(SATURATION[model]))
 
 

@@ -12,7 +12,7 @@ import torch
 import unembed
 from tests.cli.conftest import save_model
 from unembed.concepts.annotation.files import KINDS, Pattern, automatic
-from unembed.concepts.annotation.judge import judged
+from unembed.concepts.annotation.judge import judge_annotation
 from unembed.concepts.detection import coverage, find_concepts
 from unembed.concepts.value_concepts import model_classes, sample_memories, value_concepts
 from unembed.errors import InvalidInput
@@ -138,7 +138,7 @@ def test_a_judge_stands_beside_the_program(made, tmp_path: Path):
     assert {row["annotators"] for row in report["judge_agreement"].rows()} == {"unembed and sees one"}
     kept, asked = Work(tmp_path, {"judge": "sees one"}), SeesOne.times
     first = concepts_section.judged_values(found, SeesOne(), kept)
-    assert first == judged(found, SeesOne()) and SeesOne.times == asked + 2 * len(found.labels)
+    assert first == judge_annotation(found, SeesOne()) and SeesOne.times == asked + 2 * len(found.labels)
     assert concepts_section.judged_values(found, SeesOne(), kept) == first
     assert SeesOne.times == asked + 2 * len(found.labels)
     with pytest.raises(InvalidInput, match="a judge of type str"):

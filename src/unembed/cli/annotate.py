@@ -73,7 +73,7 @@ def import_files(
     if out is not None:
         unembed.annotation.patterns_table(read).to_parquet(out)
     if index is not None:
-        new = unembed.annotation.keep(read, unembed.Index.open(index))
+        new = unembed.annotation.add_to_index(read, unembed.Index.open(index))
         print(f"appended {new} labels", file=sys.stderr)
     deliver_table(unembed.annotation.summary(read), as_json=as_json, csv=csv, plain=plain, html=None)
 

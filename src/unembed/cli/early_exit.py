@@ -83,7 +83,7 @@ def fit(
     )
     rule.save(out)
     if sys.stderr.isatty():
-        print(f"saved {out}: {rule.method}, {rule.calibrated}", file=sys.stderr)
+        print(f"saved {out}: {rule.method}, {rule.calibration}", file=sys.stderr)
     deliver_table(early_exit.saturation_table(lm, found), as_json=as_json, csv=False, plain=plain, html=None)
 
 
@@ -106,7 +106,7 @@ def evaluate(
     rule: _Rule,
     corpus: _Corpus = None,
     examples: _Examples = 1000,
-    dial: Annotated[bool, typer.Option("--dial", help="All thresholds, from careful to fast.")] = False,
+    tradeoff: Annotated[bool, typer.Option("--tradeoff", help="All thresholds, from careful to fast.")] = False,
     model: options.Model = "wren",
     revision: options.Revision = None,
     offline: options.Offline = False,
@@ -127,7 +127,7 @@ def evaluate(
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     found = early_exit.examples(lm, corpus, examples, seed=1 if seed is None else seed, progress=_progress)
     fitted = early_exit.load(rule, lm)
-    table = fitted.dial(found) if dial else fitted.evaluate(found)
+    table = fitted.tradeoff(found) if tradeoff else fitted.evaluate(found)
     deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
 
 

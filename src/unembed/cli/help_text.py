@@ -43,7 +43,7 @@ EXAMPLES = {
     "toxicity select": "unembed toxicity select --values 10 --seed 0 --save values.json",
     "toxicity evaluate": "unembed toxicity evaluate --prompts prompts.jsonl --edits values.json --cache runs",
     "early-exit fit": "unembed early-exit fit --out rule.npz --examples 5000",
-    "early-exit evaluate": "unembed early-exit evaluate rule.npz --dial",
+    "early-exit evaluate": "unembed early-exit evaluate rule.npz --tradeoff",
     "early-exit generate": 'unembed early-exit generate rule.npz "Once upon a time" --new-tokens 40',
 }
 """A line to try, by command. A test reads each as the command line would."""

@@ -93,7 +93,7 @@ def steer(
     )
     if save is not None:
         steering.save_edits(edits, save, model=lm.name)
-    found_table = steering.promoters_table(lm, up + down) if up or down else None
+    found_table = steering.ranked_values_table(lm, up + down) if up or down else None
     if as_json:
         sys.stdout.write(json.dumps(_data(steered, found_table), ensure_ascii=False) + "\n")
     else:

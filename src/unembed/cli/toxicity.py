@@ -78,7 +78,7 @@ def select(
     if judge is not None:
         chosen = toxicity.by_scorer(lm, judge, values, below=below, lowest=lowest, seed=seed or 0, to=coefficient)
     elif labelled is None:
-        chosen = toxicity.papers_own(lm, coefficient)
+        chosen = toxicity.paper_values(lm, coefficient)
     else:
         texts, labels = labelled
         order = random.Random(seed or 0).sample(range(len(texts)), len(texts))

@@ -2,7 +2,7 @@
 
 A list of n tokens out of a vocabulary of V holds k tokens of a class of size K with the hypergeometric probability; a
 concept is a class with at least four of the list's tokens (Geva et al. 2022, appendix A.2) whose tail probability,
-times the number of classes that could have been named, is below `MOST_EXPECTED`: that bounds how many concepts a list
+times the number of classes that could have been named, is below `MAX_EXPECTED`: that bounds how many concepts a list
 of tokens drawn at random holds on average. Classes lie inside each other, so the bound is loose. Of classes that name
 nearly the same tokens, the least probable one is kept.
 """
@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.concepts.token_classes import COUNTED, FEWEST, Classes
+from unembed.concepts.token_classes import COUNTED, MIN_TOKENS, Classes
 
-MOST_EXPECTED = 1.0
+MAX_EXPECTED = 1.0
 """Bound on the concepts that one list of random tokens holds; for 1.0, lists from wren's vocabulary hold 0.02."""
-SAME = 0.6
+DUPLICATE_OVERLAP = 0.6
 """Share of tokens (of the two sets' union) from which on two classes name the same concept."""
 
 
@@ -47,25 +47,25 @@ class Concept:
 
 
 def find_concepts(
-    classes: Classes, ids: Int[Tensor, "list n"] | Int[np.ndarray, "list n"], *, most_expected: float = MOST_EXPECTED
+    classes: Classes, ids: Int[Tensor, "list n"] | Int[np.ndarray, "list n"], *, max_expected: float = MAX_EXPECTED
 ) -> list[list[Concept]]:
     """The concepts of each list of tokens, most certain first.
 
     Args:
         classes: the classes of the model's vocabulary.
         ids: token ids, one list a row; the papers use the top 30 of a value vector.
-        most_expected: how many concepts chance may give in each list.
+        max_expected: how many concepts chance may give in each list.
     """
     rows = torch.as_tensor(ids).cpu().numpy()
-    return [_in_list(classes, row, most_expected) for row in rows]
+    return [_in_list(classes, row, max_expected) for row in rows]
 
 
-def _in_list(classes: Classes, ids: Int[np.ndarray, " n"], most_expected: float) -> list[Concept]:
+def _in_list(classes: Classes, ids: Int[np.ndarray, " n"], max_expected: float) -> list[Concept]:
     pieces = [classes.of(int(token)) for token in ids]
     found = np.concatenate(pieces)
     where = np.repeat(np.arange(len(ids)), [len(piece) for piece in pieces])
     numbers, counts = np.unique(found, return_counts=True)
-    enough = counts >= FEWEST
+    enough = counts >= MIN_TOKENS
     numbers, counts = numbers[enough], counts[enough]
     if not len(numbers):
         return []
@@ -79,7 +79,7 @@ def _in_list(classes: Classes, ids: Int[np.ndarray, " n"], most_expected: float)
     scores = -(tails + np.log10(n_named))
     chosen: list[tuple[set[int], Concept]] = []
     for at in np.argsort(-scores, kind="stable"):
-        if scores[at] < -np.log10(most_expected):
+        if scores[at] < -np.log10(max_expected):
             break
         number = int(numbers[at])
         places = where[found == number]
@@ -101,7 +101,7 @@ def _in_list(classes: Classes, ids: Int[np.ndarray, " n"], most_expected: float)
 
 
 def _same(a: set[int], b: set[int]) -> bool:
-    return len(a & b) > SAME * len(a | b)
+    return len(a & b) > DUPLICATE_OVERLAP * len(a | b)
 
 
 @cache

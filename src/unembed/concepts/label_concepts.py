@@ -94,7 +94,7 @@ def concept(lm: Any, rows: Iterable[dict[str, Any]], name: str) -> Concept:
     )
 
 
-def bearing(rows: Iterable[dict[str, Any]], name: str, author: str) -> set[tuple[int, int]]:
+def memories_named(rows: Iterable[dict[str, Any]], name: str, author: str) -> set[tuple[int, int]]:
     """The memories, layer and index, that one person has given a name, letter case aside.
 
     Raises:

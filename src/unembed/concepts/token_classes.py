@@ -27,9 +27,9 @@ from unembed.concepts.wordnet import LEXICOGRAPHERS, wordnet
 KINDS = ("semantic", "syntactic", "names", "stopwords", "form", "embedding")
 COUNTED = ("semantic", "syntactic", "names")
 """Kinds that make a token part of a concept, as the papers count."""
-FEWEST = 4
+MIN_TOKENS = 4
 """Tokens that make a pattern (Geva et al. 2022, appendix A.2)."""
-LEAST_INFORMATION = 3.5
+MIN_INFORMATION = 3.5
 """Bits of information below which a WordNet class says too little: a tenth of all words lie under it."""
 _RARE_SENSE = 0.1
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
@@ -37,7 +37,7 @@ _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """All classes with at least `FEWEST` tokens of a vocabulary, and which token is in which."""
+    """All classes with at least `MIN_TOKENS` tokens of a vocabulary, and which token is in which."""
 
     tokens: tuple[CleanToken, ...]
     names: tuple[str, ...]
@@ -80,7 +80,7 @@ class _Found:
         self.members.setdefault(key, []).append(token)
 
     def done(self, tokens: tuple[CleanToken, ...]) -> Classes:
-        kept: Mapping[tuple[str, str, str], list[int]] = {k: m for k, m in self.members.items() if len(m) >= FEWEST}
+        kept: Mapping[tuple[str, str, str], list[int]] = {k: m for k, m in self.members.items() if len(m) >= MIN_TOKENS}
         sizes = np.array([len(m) for m in kept.values()], dtype=np.int64)
         pairs = np.array([(t, c) for c, m in enumerate(kept.values()) for t in m], dtype=np.int64).reshape(-1, 2)
         pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
@@ -145,7 +145,7 @@ def _meanings(word: str, capitalised: bool) -> Iterator[tuple[str, str, str]]:
         for synset in above:
             if synset != sense and net.instance[synset]:
                 continue
-            if information[synset] >= LEAST_INFORMATION and not (net.instance[sense] and synset == sense):
+            if information[synset] >= MIN_INFORMATION and not (net.instance[sense] and synset == sense):
                 name = net.names[synset]
                 yield name.rsplit(".", 2)[0].replace("_", " "), kind, f"WordNet {name}"
         if not net.instance[sense] and net.files[sense] not in (0, 1, 2, 3):

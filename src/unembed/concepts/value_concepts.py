@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.concepts.detection import MOST_EXPECTED, Concept, coverage, find_concepts
+from unembed.concepts.detection import MAX_EXPECTED, Concept, coverage, find_concepts
 from unembed.concepts.token_classes import COUNTED, KINDS, Classes
 from unembed.errors import InvalidInput, pair, seeded, several, whole
 from unembed.lens import read
@@ -122,7 +122,7 @@ def vector_concepts(
     basis: str = "raw",
     seed: int | None = None,
     embedding: bool | None = None,
-    most_expected: float = MOST_EXPECTED,
+    max_expected: float = MAX_EXPECTED,
 ) -> VectorConcepts:
     """The concepts of any stream vectors.
 
@@ -135,12 +135,12 @@ def vector_concepts(
         basis: "raw", or "final" through the final norm.
         seed: noted in the provenance if the vectors were drawn.
         embedding: see `model_classes`.
-        most_expected: see `find_concepts`.
+        max_expected: see `find_concepts`.
     """
     if top < 1:
         raise InvalidInput(f"the top {top} tokens", why="at least one must be looked at")
     ids = read(lm, vectors.to(lm.dtype), top, basis=basis).ids.cpu()
-    found = find_concepts(model_classes(lm, embedding), ids, most_expected=most_expected)
+    found = find_concepts(model_classes(lm, embedding), ids, max_expected=max_expected)
     named = tuple(labels) if labels is not None else tuple(str(i) for i in range(len(ids)))
     placed = tuple(layers) if layers is not None else (-1,) * len(ids)
     return VectorConcepts(lm, named, placed, ids.numpy(), tuple(tuple(row) for row in found), seed, basis)

@@ -14,7 +14,7 @@ import torch
 from unembed.control.edit_files import load_edits, save_edits
 from unembed.control.perplexity import default_text, perplexity, windows
 from unembed.errors import InvalidInput, several, whole
-from unembed.memories.token_ranking import Promoter, firing, promoting, words_of
+from unembed.memories.token_ranking import RankedValue, firing, promoting, words_of
 from unembed.models.decoder import Decoder
 from unembed.models.decoder_guard import opened
 from unembed.results import Provenance, Table
@@ -27,7 +27,7 @@ ON = 3.0
 
 
 @dataclass(frozen=True, eq=False)
-class Steered:
+class SteeringResult:
     """A prompt with and without edits."""
 
     prompt: str
@@ -46,7 +46,7 @@ class Steered:
 
 
 def chosen_edits(
-    promote: Sequence[Promoter] = (), suppress: Sequence[Promoter] = (), *, to: float = ON, by: float = 0.0
+    promote: Sequence[RankedValue] = (), suppress: Sequence[RankedValue] = (), *, to: float = ON, by: float = 0.0
 ) -> list[Edit]:
     """Edits that turn the first values on and scale the others; a value in both lists is turned on.
 
@@ -73,7 +73,7 @@ def steer(
     cost_text: str | None = None,
     cost_tokens: int = 4096,
     **options: Any,
-) -> Steered:
+) -> SteeringResult:
     """A prompt continued with and without edits.
 
     Args:
@@ -108,7 +108,7 @@ def steer(
     if cost_text is not None:
         rows = windows(lm, cost_text, max_tokens=cost_tokens)
         before, after = perplexity(lm, rows), perplexity(lm, rows, edits)
-    return Steered(
+    return SteeringResult(
         prompt,
         edits,
         tuple(text[len(prompt) :] for text in plain),
@@ -158,7 +158,7 @@ def values_table(lm: Decoder, edits: Sequence[Edit], top: int = 8) -> Table:
     return Table("Edited memories", columns, provenance(lm, basis="raw"))
 
 
-def promoters_table(lm: Decoder, found: Sequence[Promoter]) -> Table:
+def ranked_values_table(lm: Decoder, found: Sequence[RankedValue]) -> Table:
     """What `promoting` found, one row for each value and word."""
     columns = {name: [getattr(p, name) for p in found] for name in ("word", "layer", "index", "token", "rank", "score")}
     columns["top_tokens"] = [list(p.top_tokens) for p in found]
@@ -176,17 +176,17 @@ def provenance(
 
 __all__ = [
     "ON",
-    "Promoter",
-    "Steered",
+    "RankedValue",
+    "SteeringResult",
     "chosen_edits",
     "default_text",
     "firing",
     "load_edits",
     "next_token_table",
     "perplexity",
-    "promoters_table",
     "promoting",
     "provenance",
+    "ranked_values_table",
     "save_edits",
     "steer",
     "values_table",

@@ -20,7 +20,7 @@ from typing import Literal
 from jaxtyping import Int
 from torch import Tensor
 
-STEP = 2
+MIN_RANK_RATIO = 2
 """A move is told from this factor between a token's places before and after an update."""
 
 
@@ -94,13 +94,13 @@ def events_of(
     return events
 
 
-def moves_of(
+def rank_changes_of(
     tokens: Int[Tensor, " pos"],
     before: Int[Tensor, "layer pos"],
     after: Int[Tensor, "layer pos"],
     cause: Literal["ffn", "attention"],
 ) -> list[Event]:
-    """Every update across which a position's token rises or falls at least `STEP`-fold, by position and layer.
+    """Every update across which a token's rank, counted from 1, at least halves or doubles, by position and layer.
 
     Args:
         tokens: the token followed at each position.
@@ -108,7 +108,7 @@ def moves_of(
         after: its rank after it.
         cause: whose updates these are.
     """
-    up, down = before + 1 >= STEP * (after + 1), after + 1 >= STEP * (before + 1)
+    up, down = before + 1 >= MIN_RANK_RATIO * (after + 1), after + 1 >= MIN_RANK_RATIO * (before + 1)
     return [
         Event("rise" if up[n, p] else "fall", n, p, int(tokens[p]), int(before[n, p]), int(after[n, p]), cause)
         for p, n in (up | down).T.nonzero().tolist()

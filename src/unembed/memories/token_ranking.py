@@ -21,7 +21,7 @@ LISTED = 30
 
 
 @dataclass(frozen=True)
-class Promoter:
+class RankedValue:
     """A value that promotes a word."""
 
     layer: int
@@ -38,7 +38,7 @@ class Promoter:
     """Prefixes on which it fires most, the last token in brackets; empty when no text was searched."""
 
 
-def forms(lm: Decoder, word: str) -> list[int]:
+def word_forms(lm: Decoder, word: str) -> list[int]:
     """The single tokens that write a word: with and without a space before it, lower case, capitalised, upper case.
 
     Raises:
@@ -76,7 +76,7 @@ def words_of(text: str) -> list[str]:
 
 
 @torch.no_grad()
-def promoting(lm: Decoder, words: Sequence[str], top: int = 5, *, preview: int = 8) -> list[Promoter]:
+def promoting(lm: Decoder, words: Sequence[str], top: int = 5, *, preview: int = 8) -> list[RankedValue]:
     """The values that promote each word most: highest score e_w . v among those that list the word in their top 30.
 
     Args:
@@ -95,14 +95,14 @@ def promoting(lm: Decoder, words: Sequence[str], top: int = 5, *, preview: int =
     return [found for word in several("words", words) for found in _promoting_one(lm, word, top, preview)]
 
 
-def _promoting_one(lm: Decoder, word: str, top: int, preview: int) -> list[Promoter]:
-    ids = torch.tensor(forms(lm, string("word", word)), device=lm.device)
+def _promoting_one(lm: Decoder, word: str, top: int, preview: int) -> list[RankedValue]:
+    ids = torch.tensor(word_forms(lm, string("word", word)), device=lm.device)
     columns = lm.weights.W_U[:, ids]
     scores = torch.stack([written_values(lm, n).to(columns) @ columns for n in range(lm.n_layers)]).float()
     best, form = scores.max(dim=-1)
     d_mlp = best.shape[1]
     candidates = best.flatten().topk(min(40 * top + 200, best.numel())).indices
-    found: list[Promoter] = []
+    found: list[RankedValue] = []
     for chunk in candidates.split(64):
         found += _confirmed(lm, word, chunk, ids, form, best, d_mlp, preview)
         if len(found) >= top:
@@ -125,7 +125,7 @@ def _confirmed(
     best: Tensor,
     d_mlp: int,
     preview: int,
-) -> list[Promoter]:
+) -> list[RankedValue]:
     """Those candidates, in order, that list the word among their top tokens."""
     found = []
     for at in chunk.tolist():
@@ -136,7 +136,7 @@ def _confirmed(
             shown = tuple(lm.token_strings(listed[:preview]))
             score = float(best[layer, index])
             text = lm.token_strings([token])[0]
-            found.append(Promoter(layer, index, word, text, listed.index(token), score, shown))
+            found.append(RankedValue(layer, index, word, text, listed.index(token), score, shown))
     return found
 
 

@@ -40,7 +40,7 @@ class SubUpdate:
         return self.top_tokens if self.coefficient >= 0 else self.bottom_tokens
 
 
-def listed(
+def top_sub_updates(
     lm: Decoder,
     run: Run,
     layers: Sequence[int],
@@ -76,7 +76,7 @@ def listed(
     top = whole("top", top)
     target = None if token is None else lm.single_token(token)
     found = [dominant(run.at("coefficients", n)[0, position], lm.weights.W_out[n], top) for n in layers]
-    ends = Values(lm).ends(
+    ends = Values(lm).top_and_bottom(
         [(n, one.index.tolist()) for n, one in zip(layers, found, strict=True)], k, hide_unlearned=hide_unlearned
     )
     rows = []

@@ -176,7 +176,7 @@ class Values:
         return (ids[0], scores[0]) if single else (ids, scores)
 
     @torch.no_grad()
-    def ends(
+    def top_and_bottom(
         self, memories: Sequence[tuple[int, Sequence[int]]], k: int = 30, *, hide_unlearned: bool = False
     ) -> list[tuple[Int[Tensor, "value k"], Int[Tensor, "value k"]]]:
         """For layers and indices of each: ids of the tokens promoted most and suppressed most (basis raw).

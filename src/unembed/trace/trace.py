@@ -15,9 +15,9 @@ from unembed.attention.head_outputs import HeadUpdate, head_updates
 from unembed.errors import InvalidInput, several, string, whole
 from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.logit_attribution import Attribution, attribution, points_needed
-from unembed.memories.events import Event, events_of, moves_of
+from unembed.memories.events import Event, events_of, rank_changes_of
 from unembed.memories.sub_updates import Dominant, dominant
-from unembed.memories.top_sub_updates import SubUpdate, listed
+from unembed.memories.top_sub_updates import SubUpdate, top_sub_updates
 from unembed.models.decoder import Decoder
 from unembed.names import POINTS, STREAM_POINTS
 from unembed.results import Provenance
@@ -359,7 +359,7 @@ class Trace(Shown):
             OutOfRange: no such layer or position.
         """
         column = position_of(self.run, position)
-        return listed(self.lm, self.run, layers, column, top, token, k=k, hide_unlearned=hide_unlearned)
+        return top_sub_updates(self.lm, self.run, layers, column, top, token, k=k, hide_unlearned=hide_unlearned)
 
     @cached_property
     def _events(self) -> list[Event]:
@@ -413,7 +413,7 @@ class Trace(Shown):
         else:
             ranks = {point: self.ranks_of(token, point, position=column).cpu() for half in halves for point in half[:2]}
             tokens = torch.full((ranks["resid_post"].shape[1],), self.lm.single_token(token))
-        found = [move for a, b, cause in halves for move in moves_of(tokens, ranks[a], ranks[b], cause)]
+        found = [move for a, b, cause in halves for move in rank_changes_of(tokens, ranks[a], ranks[b], cause)]
         if column is not None:
             found = [replace(move, position=column) for move in found]
         return sorted(found, key=lambda move: (move.position, move.layer))

@@ -24,7 +24,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from unembed.concepts.annotation.agreement import cohen_kappa, fleiss_kappa
 from unembed.concepts.annotation.queue import NONE
-from unembed.concepts.token_classes import FEWEST
+from unembed.concepts.token_classes import MIN_TOKENS
 from unembed.concepts.value_concepts import VectorConcepts, model_classes
 from unembed.concepts.wordnet import wordnet
 from unembed.errors import InvalidInput
@@ -36,7 +36,7 @@ KINDS = ("semantic", "syntactic", "names", "stopwords")
 INSTRUCTIONS = (
     "Each vector is shown by the tokens it promotes most, most promoted first. A token may be a word, a part of a "
     "word, a number or a sign; a space before it is part of it.",
-    f"Look for patterns: anything that at least {FEWEST} of the tokens share and that you can put into words.",
+    f"Look for patterns: anything that at least {MIN_TOKENS} of the tokens share and that you can put into words.",
     "For each pattern write a short description, its kind, and the numbers of its tokens.",
     "Kinds: semantic (what the tokens mean), syntactic (their part of speech or form), names (of people, places, "
     "organisations), stopwords (function words and punctuation).",
@@ -147,8 +147,8 @@ def _pattern(stored: Any, where: str, n: int) -> Pattern:
         raise InvalidInput(what, why=f"its kind {kind!r} is none of {', '.join(KINDS)}")
     if tokens and not 0 <= tokens[0] <= tokens[-1] < n:
         raise InvalidInput(what, why=f"its tokens must be numbers from 0 to {n - 1}")
-    if len(tokens) < FEWEST:
-        raise InvalidInput(what, why=f"it has {len(tokens)} tokens, and a pattern needs {FEWEST}")
+    if len(tokens) < MIN_TOKENS:
+        raise InvalidInput(what, why=f"it has {len(tokens)} tokens, and a pattern needs {MIN_TOKENS}")
     return Pattern(description, kind, tokens)
 
 
@@ -245,7 +245,7 @@ class LabelStore(Protocol):
         ...
 
 
-def keep(annotations: Sequence[Annotation], store: LabelStore) -> int:
+def add_to_index(annotations: Sequence[Annotation], store: LabelStore) -> int:
     """Append every pattern to an index as a label of its value; how many were new.
 
     A vector in which an annotator found nothing gets the label that says so. What the same person has said of the same

@@ -1,7 +1,7 @@
 """A judge that finds patterns where the papers asked people, such as a language model the user has; never required.
 
 Give any object with a name for tables and a method that answers `patterns(items, instruction)`: the items are a value's
-top tokens or a key's trigger prefixes, the instruction is what people are told (`annotating.RULES`). What it says is
+top tokens or a key's trigger prefixes, the instruction is what people are told (`queue.RULES`). What it says is
 checked as a person's answer is, and stands beside what the program finds.
 """
 
@@ -30,7 +30,7 @@ class Judge(Protocol):
         ...
 
 
-def checked(judge: object) -> Judge:
+def require_judge(judge: object) -> Judge:
     """The judge, if it is one.
 
     Raises:
@@ -45,7 +45,9 @@ def checked(judge: object) -> Judge:
     return judge
 
 
-def asked(judge: Judge, what: Literal["key", "value"], items: Sequence[str], where: str) -> tuple[Pattern, ...]:
+def judge_patterns(
+    judge: Judge, what: Literal["key", "value"], items: Sequence[str], where: str
+) -> tuple[Pattern, ...]:
     """The judge's patterns in a key's prefixes or a value's tokens.
 
     Args:
@@ -71,7 +73,7 @@ def asked(judge: Judge, what: Literal["key", "value"], items: Sequence[str], whe
     return found
 
 
-def judged(found: VectorConcepts, judge: Judge) -> Annotation:
+def judge_annotation(found: VectorConcepts, judge: Judge) -> Annotation:
     """The judge's patterns for every vector, to compare with people's and the program's by `annotation.agreement`.
 
     Raises:
@@ -79,7 +81,7 @@ def judged(found: VectorConcepts, judge: Judge) -> Annotation:
     """
     ids = tuple(tuple(row) for row in found.ids.tolist())
     every = tuple(
-        asked(judge, "value", found.lm.token_strings(list(row)), label)
+        judge_patterns(judge, "value", found.lm.token_strings(list(row)), label)
         for label, row in zip(found.labels, ids, strict=True)
     )
     return Annotation(judge.annotator, found.labels, tuple(len(row) for row in ids), ids, every)

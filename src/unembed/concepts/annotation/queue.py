@@ -109,7 +109,7 @@ def random_value(lm: Decoder, layer: int, number: int, seed: int = 0) -> Float[T
 
 
 @torch.no_grad()
-def tokens_of(lm: Decoder, item: Item, seed: int = 0, top: int | None = None) -> Int[Tensor, " k"]:
+def item_tokens(lm: Decoder, item: Item, seed: int = 0, top: int | None = None) -> Int[Tensor, " k"]:
     """The top tokens of an item that is a value, real or random, in the raw basis."""
     k = RULES["value"].shown if top is None else top
     if item.what == "random value":
@@ -118,13 +118,13 @@ def tokens_of(lm: Decoder, item: Item, seed: int = 0, top: int | None = None) ->
     return read(lm, written_values(lm, layer, torch.tensor([index])), k, basis="raw").ids[0]
 
 
-def described(tokens: Sequence[str]) -> list[str | None]:
+def definitions(tokens: Sequence[str]) -> list[str | None]:
     """What WordNet says of each token that is a word."""
     net = wordnet()
     return [net.definition(word) if (word := token.strip()).isalpha() and len(word) > 1 else None for token in tokens]
 
 
-def checked_pattern(what: str, label: str, kind: str, members: Sequence[int]) -> dict[str, Any]:
+def pattern_notes(what: str, label: str, kind: str, members: Sequence[int]) -> dict[str, Any]:
     """The notes that a pattern's label carries.
 
     Args:

@@ -9,10 +9,10 @@ Owns the examples, the rules, their thresholds, the generation that skips layers
 from unembed.control.early_exit.baselines import PAPER_SWEEP
 from unembed.control.early_exit.benchmark import compare, compare_reading
 from unembed.control.early_exit.decision_cost import decision_cost
-from unembed.control.early_exit.examples import Examples, examples, saturation_table, seen
+from unembed.control.early_exit.examples import Examples, examples, examples_of_prefixes, saturation_table
 from unembed.control.early_exit.fit import METHODS, fit, split, untrained
 from unembed.control.early_exit.generation import Generated, generate
-from unembed.control.early_exit.layer_skipping import leaving
+from unembed.control.early_exit.layer_skipping import skip_layers
 from unembed.control.early_exit.rule import ExitRule, load
 from unembed.control.early_exit.table_6 import table_6
 
@@ -26,12 +26,12 @@ __all__ = [
     "compare_reading",
     "decision_cost",
     "examples",
+    "examples_of_prefixes",
     "fit",
     "generate",
-    "leaving",
     "load",
     "saturation_table",
-    "seen",
+    "skip_layers",
     "split",
     "table_6",
     "untrained",

@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from unembed.control.early_exit.conformal import judged
-from unembed.control.early_exit.layer_skipping import leaving
-from unembed.control.early_exit.protocols import an_exit
+from unembed.control.early_exit.conformal import score_continuation
+from unembed.control.early_exit.layer_skipping import skip_layers
+from unembed.control.early_exit.protocols import require_exit
 from unembed.control.early_exit.rule import ExitRule
 from unembed.control.steering import provenance
 from unembed.errors import InvalidInput, several, whole
@@ -44,17 +44,17 @@ def compare(
         `time_per_layers_saved` and `body_per_layers_saved`. Agreement: share of new tokens that the full model would
         have chosen after the same text. Perplexity of either continuation under the full model.
     """
-    lm = an_exit(rule).lm
+    lm = require_exit(rule).lm
     tally = _Tally(rule)
     for number, prompt in enumerate([*prompts[:1], *prompts]):
         full = _timed(lm, prompt, max_new_tokens, clock)
-        with leaving(rule) as exits:
+        with skip_layers(rule) as exits:
             early = _timed(lm, prompt, max_new_tokens, clock)
         if number == 0:  # the first time only warms up
             continue
         tally.exits += exits
         for name, found in (("full", full), ("early", early)):
-            right, loss = judged(lm, found.ids, found.start)
+            right, loss = score_continuation(lm, found.ids, found.start)
             tally.add(name, found, loss, len(right))
             tally.agreed += right if name == "early" else []
     name = f"Generation with early exit of {lm.name}"
@@ -82,7 +82,7 @@ def compare_reading(
     Raises:
         InvalidInput: no text has two tokens.
     """
-    lm = an_exit(rule).lm
+    lm = require_exit(rule).lm
     most = min(whole("tokens", tokens, 2), lm.n_ctx or tokens)
     rows = [ids for text in several("texts", texts) if (ids := lm.encode(text)[:, :most]).shape[1] > 1]
     if not rows:
@@ -90,7 +90,7 @@ def compare_reading(
     tally = _Tally(rule)
     for number, ids in enumerate([rows[0], *rows]):
         full = _read(lm, ids, clock)
-        with leaving(rule) as exits:
+        with skip_layers(rule) as exits:
             early = _read(lm, ids, clock)
         if number == 0:  # the first time only warms up
             continue
@@ -154,7 +154,7 @@ class _Tally:
         }
         return {
             "method": [self.rule.method],
-            "calibrated": [self.rule.calibrated],
+            "calibration": [self.rule.calibration],
             "tokens": [len(self.agreed)],
             **{f"{way}_seconds": [seconds] for way, seconds in times.items()},
             **{f"{way}_body_seconds": [seconds] for way, seconds in body.items()},

@@ -13,7 +13,7 @@ from unembed.models.decoder import Decoder
 
 
 @torch.no_grad()
-def promised_in_generation(
+def generation_threshold(
     rule: Exit,
     prompts: Sequence[str],
     disagreement: float,
@@ -46,7 +46,7 @@ def promised_in_generation(
         careful = rule.at(threshold)
         for i, prompt in enumerate(prompts):
             made = generate(careful, prompt, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens)
-            right, _ = judged(lm, made.ids, made.start)
+            right, _ = score_continuation(lm, made.ids, made.start)
             worst[i] = max(worst[i], 1 - sum(right) / max(len(right), 1))
         if (sum(worst) + 1) / (len(prompts) + 1) > disagreement:
             break
@@ -54,7 +54,7 @@ def promised_in_generation(
     return chosen
 
 
-def judged(lm: Decoder, ids: Tensor, start: int) -> tuple[list[bool], float]:
+def score_continuation(lm: Decoder, ids: Tensor, start: int) -> tuple[list[bool], float]:
     """From column `start` on: whether the full model would have chosen each token, and their surprise in nats."""
     logits = lm.hf(ids, use_cache=False).logits[0, start - 1 : -1].float()
     loss = torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum")

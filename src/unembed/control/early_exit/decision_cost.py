@@ -13,9 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.control.early_exit.examples import Examples
-from unembed.control.early_exit.layer_skipping import leaving
-from unembed.control.early_exit.protocols import Exit, Score, an_exit
-from unembed.control.early_exit.thresholds import exits
+from unembed.control.early_exit.layer_skipping import skip_layers
+from unembed.control.early_exit.protocols import Exit, Score, require_exit
+from unembed.control.early_exit.thresholds import exit_layers
 from unembed.models.decoder import Decoder
 
 
@@ -75,13 +75,13 @@ def decision_cost(
             processor still has in its caches what asking reads, as between blocks it will not.
         clock: what tells the time.
     """
-    lm = an_exit(rule).lm
+    lm = require_exit(rule).lm
     ids = prompt.to(lm.device) if isinstance(prompt, Tensor) else lm.encode(prompt)
     asked = _Asked(lm, _Unheeded(rule.score), np.where(rule.thresholds == np.inf, np.finfo(float).max, rule.thresholds))
     decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
 
     def spent(exit_: _Asked) -> float:
-        with leaving(exit_):
+        with skip_layers(exit_):
             cache = decoder(ids, use_cache=True).past_key_values
             began = clock()
             for n in range(tokens):
@@ -93,7 +93,7 @@ def decision_cost(
     return max(0.0, (with_asking - without) / (lm.n_layers - 1) / (without / lm.n_layers))
 
 
-def where_it_pays(
+def profitable_thresholds(
     scores: Float[np.ndarray, "example layer"], thresholds: Float[np.ndarray, " layer"], decision: float
 ) -> Float[np.ndarray, " layer"]:
     """The thresholds, infinite at layers where asking costs more than leaving there saves.
@@ -107,7 +107,7 @@ def where_it_pays(
     """
 
     def worth(chosen: np.ndarray) -> float:
-        layer = exits(scores, chosen)
+        layer = exit_layers(scores, chosen)
         asked = np.cumsum(chosen < np.inf)[np.minimum(layer, len(chosen) - 1)]
         return float((scores.shape[1] - layer).mean() - decision * asked.mean())
 

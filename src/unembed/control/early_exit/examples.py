@@ -130,19 +130,19 @@ def examples(
     parts, places, batch = [], [], []
     for i in order:
         if batch and len(rows[i]) * (len(batch) + 1) > tokens_per_batch:
-            parts.append(seen(lm, [rows[j] for j in batch]))
+            parts.append(examples_of_prefixes(lm, [rows[j] for j in batch]))
             places += batch
             batch = []
             if progress is not None:
                 progress(len(places), len(rows))
         batch.append(i)
-    parts.append(seen(lm, [rows[j] for j in batch]))
+    parts.append(examples_of_prefixes(lm, [rows[j] for j in batch]))
     places += batch
-    ordered = joined(parts)[torch.tensor(places).argsort()]
+    ordered = concatenate(parts)[torch.tensor(places).argsort()]
     return replace(ordered, corpus=texts.fingerprint)
 
 
-def joined(parts: Sequence[Examples]) -> Examples:
+def concatenate(parts: Sequence[Examples]) -> Examples:
     """The examples of several parts, one after the other."""
     names = [f.name for f in fields(Examples) if f.name != "corpus"]
     columns: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in names}
@@ -150,7 +150,7 @@ def joined(parts: Sequence[Examples]) -> Examples:
 
 
 @torch.no_grad()
-def seen(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
+def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
     """The last position of each prefix, after every layer, in one pass."""
     lengths = torch.tensor([len(p) for p in prefixes])
     ids = torch.zeros(len(prefixes), int(lengths.max()), dtype=torch.long)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from unembed.control.early_exit import thresholds as calibration
+from unembed.control.early_exit import thresholds as threshold_choice
 from unembed.control.early_exit.baselines import CONFIDENCES, FEATURES, Classifier, Confidence
 from unembed.control.early_exit.decision_cost import decision_cost
 from unembed.control.early_exit.examples import Examples, examples
@@ -49,7 +49,7 @@ def fit(
     *,
     n: int = 10_000,
     seed: int = SEED,
-    held_out: float = 0.1,
+    calibration_share: float = 0.1,
     threshold: str | float | None = None,
     disagreement: float | None = None,
     decision: float | Literal["measured"] | None = None,
@@ -64,12 +64,12 @@ def fit(
         method: "sub_updates"; "representation", "update" or "both" (classifiers); "margin", "entropy" or "agreement".
         n: how many examples to draw from a corpus.
         seed: of the draw and of the split.
-        held_out: share of the examples kept for setting thresholds.
+        calibration_share: share of the examples kept for setting thresholds.
         threshold: a number; "precision" (0.75, as released) or "f1" (as the paper says), by layer. By default zero for
             sub_updates (the rule as it is), "precision" for classifiers, and for the others a promise of 5 per cent.
         disagreement: set one threshold so that at most this share of tokens is expected to differ instead.
         decision: what asking once costs, in blocks; then only the layers where it pays are asked
-            (`ExitRule.where_it_pays`). "measured": as measured now, on a line of text.
+            (`ExitRule.at_profitable_layers`). "measured": as measured now, on a line of text.
         progress: called with examples done and examples in all.
         options: for the score: `clusters`, `similarity`; `sweep`, `penalties`, `folds`.
 
@@ -83,35 +83,35 @@ def fit(
     if lm.n_layers < 2:
         raise InvalidInput(f"early exit of {lm.name}", why="it has one layer", instead="Use a deeper model")
     found = corpus if isinstance(corpus, Examples) else examples(lm, corpus, n, seed=seed, progress=progress)
-    train, held = split(found, seed, (1 - held_out, held_out))
+    train, held = split(found, seed, (1 - calibration_share, calibration_share))
     if len(held) < 2:
         raise InvalidInput(
             f"{len(found)} examples", why="too few to fit and to set a threshold", instead="Give more text"
         )
-    score = fitted(lm, train, method, options)
+    score = fit_score(lm, train, method, options)
     facts = {"examples": len(found), "seed": seed, "corpus": found.corpus}
     rule = ExitRule(lm, score, np.zeros(lm.n_layers - 1), "threshold 0, the rule as it is", facts)
     rule = _calibrated(rule, held, threshold, disagreement)
     if decision == "measured":
         decision = decision_cost(rule, " ".join(default_text().split()[:32]))
-    return rule if decision is None else rule.where_it_pays(held, decision)
+    return rule if decision is None else rule.at_profitable_layers(held, decision)
 
 
 def _calibrated(rule: ExitRule, held: Examples, threshold: str | float | None, disagreement: float | None) -> ExitRule:
     """The rule with its thresholds, as `fit` describes them."""
     if disagreement is not None:
-        return rule.promising(held, disagreement)
+        return rule.with_risk_control(held, disagreement)
     if threshold is None:
         threshold = {"sub_updates": 0.0, **dict.fromkeys(FEATURES, "precision")}.get(rule.method)
     if threshold is None:
-        return rule.promising(held, 0.05)
+        return rule.with_risk_control(held, 0.05)
     if isinstance(threshold, str):
         if threshold not in ("precision", "f1"):
             raise InvalidInput(f"threshold {threshold!r}", why="it is neither a number nor 'precision' nor 'f1'")
-        choose = calibration.by_precision if threshold == "precision" else calibration.by_f1
+        choose = threshold_choice.by_precision if threshold == "precision" else threshold_choice.by_f1
         found_thresholds = choose(rule.score.scores(held), held.saturation.numpy())
         said = "precision 0.75 by layer" if threshold == "precision" else "largest F1 by layer"
-        return replace(rule, thresholds=found_thresholds, calibrated=said)
+        return replace(rule, thresholds=found_thresholds, calibration=said)
     return rule if threshold == 0 and rule.method == "sub_updates" else rule.at(threshold)
 
 
@@ -122,7 +122,7 @@ def split(found: Examples, seed: int, shares: Sequence[float]) -> list[Examples]
     return [found[order[a:b]] for a, b in pairwise(bounds)]
 
 
-def fitted(lm: Decoder, train: Examples, method: str, options: dict[str, Any]) -> Score:
+def fit_score(lm: Decoder, train: Examples, method: str, options: dict[str, Any]) -> Score:
     """The score of a method, fitted to these examples; confidences need none."""
     if method == "sub_updates":
         return SubUpdates.fit(lm, train, **options)

@@ -9,7 +9,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from unembed.control.early_exit.layer_skipping import leaving
+from unembed.control.early_exit.layer_skipping import skip_layers
 from unembed.control.early_exit.protocols import Exit
 from unembed.errors import InvalidInput
 from unembed.stream.generation import generate_ids
@@ -57,7 +57,7 @@ def generate(
         raise InvalidInput("beams and early exit", why="the tokens of a batch would leave at different layers")
     if not isinstance(prompt, str):
         raise InvalidInput("several prompts", why="tokens of a batch would leave at different layers", instead="Loop")
-    with leaving(rule) as exits:
+    with skip_layers(rule) as exits:
         began = time.perf_counter()
         ids, start = generate_ids(
             rule.lm, [prompt], max_new_tokens=max_new_tokens, seed=seed, use_cache=True, **options

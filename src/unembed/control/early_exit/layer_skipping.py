@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from unembed.control.early_exit.examples import before_point
-from unembed.control.early_exit.protocols import Exit, an_exit
+from unembed.control.early_exit.protocols import Exit, require_exit
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import Block
@@ -32,13 +32,13 @@ from unembed.stream.hooks import Callback, watch
 
 
 @contextmanager
-def leaving(rule: Exit) -> Iterator[list[int]]:
+def skip_layers(rule: Exit) -> Iterator[list[int]]:
     """While inside, every forward pass of one new token by `lm.hf` leaves where the rule lets it.
 
     Batches of one row only, with a KV cache, which is complete again at the end. Yields the list that receives each
     token's last block computed.
     """
-    lm = an_exit(rule).lm
+    lm = require_exit(rule).lm
     state = _Pass(rule)
     taps: dict[tuple[str, int], Callback] = {}
 

@@ -64,7 +64,7 @@ class Exit(Protocol):
         ...
 
 
-def an_exit(rule: Any) -> Exit:
+def require_exit(rule: Any) -> Exit:
     """The rule, if it is one, and not the path of one that was saved.
 
     Raises:

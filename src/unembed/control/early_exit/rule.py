@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import Int
 
 from unembed import __version__
-from unembed.control.early_exit import thresholds as calibration
+from unembed.control.early_exit import thresholds as threshold_choice
 from unembed.control.early_exit.baselines import FEATURES, Classifier, Confidence
-from unembed.control.early_exit.conformal import promised_in_generation
-from unembed.control.early_exit.decision_cost import where_it_pays
+from unembed.control.early_exit.conformal import generation_threshold
+from unembed.control.early_exit.decision_cost import profitable_thresholds
 from unembed.control.early_exit.examples import Examples, examples
 from unembed.control.early_exit.generation import Generated, generate
 from unembed.control.early_exit.protocols import Score
@@ -29,18 +29,18 @@ from unembed.errors import InvalidInput, whole
 from unembed.models.decoder import Decoder
 from unembed.results import Table, write_whole
 
-SCHEMA = "unembed.exit_rule/1"
+SCHEMA = "unembed.exit_rule/2"
 
 
 @dataclass(frozen=True, eq=False)
 class ExitRule:
-    """When a token may leave the model; made by `fitting.fit` or `load`."""
+    """When a token may leave the model; made by `fit.fit` or `load`."""
 
     lm: Decoder
     score: Score
     thresholds: np.ndarray
     """One for each layer but the last."""
-    calibrated: str
+    calibration: str
     """How the thresholds were set, in words."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Corpus, number of examples, seed, and for a promise its level."""
@@ -53,9 +53,9 @@ class ExitRule:
     def at(self, threshold: float) -> ExitRule:
         """The same score with one threshold for all layers: higher is more careful."""
         flat = np.full(self.lm.n_layers - 1, float(threshold))
-        return replace(self, thresholds=flat, calibrated=f"one threshold, {threshold:g}")
+        return replace(self, thresholds=flat, calibration=f"one threshold, {threshold:g}")
 
-    def promising(self, found: Examples, disagreement: float) -> ExitRule:
+    def with_risk_control(self, found: Examples, disagreement: float) -> ExitRule:
         """The same score with the lowest threshold that promises at most this share of changed tokens.
 
         Args:
@@ -65,11 +65,13 @@ class ExitRule:
         Raises:
             InvalidInput: the share is not between 0 and 1.
         """
-        threshold = calibration.promised(self.score.scores(found), found.top.numpy(), disagreement)
+        threshold = threshold_choice.risk_controlled_threshold(
+            self.score.scores(found), found.top.numpy(), disagreement
+        )
         said = f"at most {disagreement:g} disagreement, promised on {len(found)} examples"
-        return replace(self.at(threshold), calibrated=said, facts={**self.facts, "disagreement": disagreement})
+        return replace(self.at(threshold), calibration=said, facts={**self.facts, "disagreement": disagreement})
 
-    def promising_in_generation(
+    def with_generation_risk_control(
         self, prompts: Sequence[str], found: Examples, disagreement: float, *, steps: int = 10, max_new_tokens: int = 40
     ) -> ExitRule:
         """The same score with a threshold that holds for text which the exits themselves have written.
@@ -90,14 +92,14 @@ class ExitRule:
                 why="a promise needs at least 1 / disagreement of them",
                 instead="Give more prompts, or allow more",
             )
-        thresholds = calibration.candidates(self.score.scores(found), steps)[1:]
-        threshold = promised_in_generation(
+        thresholds = threshold_choice.candidate_thresholds(self.score.scores(found), steps)[1:]
+        threshold = generation_threshold(
             self, prompts, disagreement, thresholds.tolist(), max_new_tokens=max_new_tokens
         )
         said = f"at most {disagreement:g} disagreement, promised on {len(prompts)} generations"
-        return replace(self.at(threshold), calibrated=said, facts={**self.facts, "disagreement": disagreement})
+        return replace(self.at(threshold), calibration=said, facts={**self.facts, "disagreement": disagreement})
 
-    def where_it_pays(self, found: Examples, decision: float) -> ExitRule:
+    def at_profitable_layers(self, found: Examples, decision: float) -> ExitRule:
         """The same, asked only after the layers at which leaving is expected to save more than asking costs.
 
         Args:
@@ -109,13 +111,13 @@ class ExitRule:
         """
         if not decision >= 0:
             raise InvalidInput(f"a decision that costs {decision:g} blocks", why="it must not be negative")
-        thresholds = where_it_pays(self.score.scores(found), self.thresholds, decision)
+        thresholds = profitable_thresholds(self.score.scores(found), self.thresholds, decision)
         asked = ", ".join(str(n) for n in np.flatnonzero(thresholds < np.inf)) or "none"
-        return replace(self, thresholds=thresholds, calibrated=f"{self.calibrated}; asked after layers {asked}")
+        return replace(self, thresholds=thresholds, calibration=f"{self.calibration}; asked after layers {asked}")
 
-    def exits(self, found: Examples) -> Int[np.ndarray, " example"]:
+    def exit_layers(self, found: Examples) -> Int[np.ndarray, " example"]:
         """The layer each example leaves after."""
-        return calibration.exits(self.score.scores(found), self.thresholds)
+        return threshold_choice.exit_layers(self.score.scores(found), self.thresholds)
 
     def evaluate(self, corpus: Any = None, n: int = 1000, *, seed: int = 1) -> Table:
         """Accuracy and saved layers on held-out examples, and where they leave.
@@ -130,10 +132,10 @@ class ExitRule:
             all examples (as released) and over the right ones (as the paper says), the share that leaves at each layer.
         """
         found = corpus if isinstance(corpus, Examples) else examples(self.lm, corpus, n, seed=seed)
-        row = measured(found, self.exits(found))
+        row = accuracy_and_savings(found, self.exit_layers(found))
         columns: dict[str, list[Any]] = {
             "method": [self.method],
-            "calibrated": [self.calibrated],
+            "calibration": [self.calibration],
             "examples": [len(found)],
         }
         columns |= {name: [value] for name, value in row.items()}
@@ -141,7 +143,7 @@ class ExitRule:
         title = f"Early exit of {self.lm.name}"
         return Table(title, columns, provenance(self.lm, corpus=found.corpus, seed=seed, fitted=notes))
 
-    def dial(self, found: Examples, steps: int = 20) -> Table:
+    def tradeoff(self, found: Examples, steps: int = 20) -> Table:
         """From careful to fast: for thresholds from never to always, the disagreement and the layers saved.
 
         Args:
@@ -149,8 +151,11 @@ class ExitRule:
             steps: rows, at most.
         """
         scores = self.score.scores(found)
-        thresholds = calibration.candidates(scores, whole("steps", steps, 3) - 2)
-        rows = [measured(found, calibration.exits(scores, np.full(scores.shape[1], t))) for t in thresholds]
+        thresholds = threshold_choice.candidate_thresholds(scores, whole("steps", steps, 3) - 2)
+        rows = [
+            accuracy_and_savings(found, threshold_choice.exit_layers(scores, np.full(scores.shape[1], t)))
+            for t in thresholds
+        ]
         columns = {
             "threshold": [float(t) for t in thresholds],
             "disagreement": [100 - row["accuracy"] for row in rows],
@@ -174,7 +179,7 @@ class ExitRule:
             "model": self.lm.name,
             "fingerprint": fingerprint(self.lm),
             "kind": _kind(self.method),
-            "calibrated": self.calibrated,
+            "calibration": self.calibration,
             "facts": dict(self.facts),
         }
         buffer = io.BytesIO()
@@ -217,7 +222,7 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
             why=f"it was fitted on {about['model']}, whose weights are not those of {lm.name}",
             instead="Fit it on this model",
         )
-    return ExitRule(lm, _KINDS[about["kind"]](state), thresholds, about["calibrated"], about["facts"])
+    return ExitRule(lm, _KINDS[about["kind"]](state), thresholds, about["calibration"], about["facts"])
 
 
 def fingerprint(lm: Decoder) -> str:
@@ -228,10 +233,10 @@ def fingerprint(lm: Decoder) -> str:
     return digest.hexdigest()[:16]
 
 
-def measured(found: Examples, layer: np.ndarray) -> dict[str, Any]:
+def accuracy_and_savings(found: Examples, layer: np.ndarray) -> dict[str, Any]:
     """Accuracy and saved layers of examples that leave after these layers."""
     last = found.n_layers - 1
-    right = calibration.agrees(found.top.numpy(), layer)
+    right = threshold_choice.agrees(found.top.numpy(), layer)
     saved = last - layer
     return {
         "accuracy": 100 * float(right.mean()),

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from unembed.control.early_exit import thresholds as calibration
+from unembed.control.early_exit import thresholds as threshold_choice
 from unembed.control.early_exit.baselines import CONFIDENCES, FEATURES
 from unembed.control.early_exit.examples import Examples
-from unembed.control.early_exit.fit import fitted, split
-from unembed.control.early_exit.rule import measured
+from unembed.control.early_exit.fit import fit_score, split
+from unembed.control.early_exit.rule import accuracy_and_savings
 from unembed.control.early_exit.sub_updates_rule import SubUpdates, value_clusters
 from unembed.control.steering import provenance
 from unembed.errors import InvalidInput
@@ -70,7 +70,7 @@ def table_6(
     for seed in seeds:
         train, held, test = split(found, seed, (0.8, 0.1, 0.1))
         for method in methods:
-            rows[method].append(measured(test, _exits(lm, method, labels, train, held, test, level, sweep)))
+            rows[method].append(accuracy_and_savings(test, _exits(lm, method, labels, train, held, test, level, sweep)))
             done += 1
             if progress is not None:
                 progress(done, len(seeds) * len(methods))
@@ -110,10 +110,10 @@ def _exits(
         assert labels is not None
         similarity = "set" if method.endswith("set") else "ordered"
         rule = SubUpdates(labels, train.dominant.numpy(), train.saturation.numpy(), similarity)
-        return calibration.exits(rule.scores(test), np.zeros(n))
-    score = fitted(lm, train, method, sweep if method in FEATURES else {})
+        return threshold_choice.exit_layers(rule.scores(test), np.zeros(n))
+    score = fit_score(lm, train, method, sweep if method in FEATURES else {})
     if method in FEATURES:
-        thresholds = calibration.by_precision(score.scores(held), held.saturation.numpy())
+        thresholds = threshold_choice.by_precision(score.scores(held), held.saturation.numpy())
     else:
-        thresholds = np.full(n, calibration.promised(score.scores(held), held.top.numpy(), level))
-    return calibration.exits(score.scores(test), thresholds)
+        thresholds = np.full(n, threshold_choice.risk_controlled_threshold(score.scores(held), held.top.numpy(), level))
+    return threshold_choice.exit_layers(score.scores(test), thresholds)

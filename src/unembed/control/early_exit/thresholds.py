@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from unembed.errors import InvalidInput
 
 
-def exits(
+def exit_layers(
     scores: Float[np.ndarray, "example layer"], thresholds: Float[np.ndarray, " layer"]
 ) -> Int[np.ndarray, " example"]:
     """The layer each example leaves after: the first whose score is above its threshold, else the last of all."""
@@ -28,7 +28,9 @@ def agrees(top: Int[np.ndarray, "example layers"], layer: Int[np.ndarray, " exam
     return top[np.arange(len(top)), layer] == top[:, -1]
 
 
-def candidates(scores: Float[np.ndarray, "example layer"], most: int = 200) -> Float[np.ndarray, " threshold"]:
+def candidate_thresholds(
+    scores: Float[np.ndarray, "example layer"], most: int = 200
+) -> Float[np.ndarray, " threshold"]:
     """Thresholds worth trying, highest first: infinity (never leave) and quantiles of the finite scores."""
     finite = np.unique(scores[np.isfinite(scores)])
     if len(finite) > most:
@@ -37,7 +39,9 @@ def candidates(scores: Float[np.ndarray, "example layer"], most: int = 200) -> F
     return np.concatenate([[np.inf], finite[::-1], low])
 
 
-def promised(scores: Float[np.ndarray, "example layer"], top: Int[np.ndarray, "example layers"], level: float) -> float:
+def risk_controlled_threshold(
+    scores: Float[np.ndarray, "example layer"], top: Int[np.ndarray, "example layers"], level: float
+) -> float:
     """The lowest threshold whose expected disagreement is promised to be at most `level`.
 
     Raises:
@@ -48,8 +52,8 @@ def promised(scores: Float[np.ndarray, "example layer"], top: Int[np.ndarray, "e
     n = len(scores)
     worst = np.zeros(n, dtype=bool)
     chosen = math.inf
-    for threshold in candidates(scores):
-        layer = exits(scores, np.full(scores.shape[1], threshold))
+    for threshold in candidate_thresholds(scores):
+        layer = exit_layers(scores, np.full(scores.shape[1], threshold))
         worst |= ~agrees(top, layer)
         if (worst.sum() + 1) / (n + 1) > level:
             break

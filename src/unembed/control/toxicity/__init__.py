@@ -23,7 +23,7 @@ from unembed.control.toxicity.selection import (
     by_scorer,
     greedy,
     manual,
-    papers_own,
+    paper_values,
     value_scores,
 )
 
@@ -46,7 +46,7 @@ __all__ = [
     "greedy",
     "manual",
     "open_scorer",
-    "papers_own",
+    "paper_values",
     "plain",
     "published_table",
     "read_prompts",

@@ -22,7 +22,7 @@ from unembed.errors import ExtraMissing, InvalidInput, ModelUnavailable
 ATTRIBUTES = ("toxicity", "severe_toxicity", "sexually_explicit", "threat", "profanity", "identity_attack")
 """The paper's six, in the order of its Table 5."""
 
-TRANSLATED = {
+LABEL_NAMES = {
     "toxic": "toxicity",
     "severe_toxic": "severe_toxicity",
     "obscene": "profanity",
@@ -147,7 +147,7 @@ class Classifier:
             self._model.to(device)
         labels = [str(self._model.config.id2label[i]).lower() for i in range(self._model.config.num_labels)]
         self._columns = {
-            TRANSLATED.get(label, label): i for i, label in enumerate(labels) if not label.startswith(("non", "not"))
+            LABEL_NAMES.get(label, label): i for i, label in enumerate(labels) if not label.startswith(("non", "not"))
         }
         if "toxicity" not in self._columns:
             raise InvalidInput(

@@ -50,7 +50,7 @@ def manual(lm: Decoder, memories: Sequence[tuple[int, int]], to: float = ON) -> 
     return Selection(tuple(set_coefficient(*m, to) for m in chosen), _table(lm, chosen, {}, "Values picked by hand"))
 
 
-def papers_own(lm: Decoder, to: float = ON) -> Selection:
+def paper_values(lm: Decoder, to: float = ON) -> Selection:
     """The ten values of Table 8, for gpt2-medium.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from unembed.concepts.annotation.judge import Judge, checked
+from unembed.concepts.annotation.judge import Judge, require_judge
 from unembed.errors import InvalidInput
 
 _CHOICES = {
@@ -90,7 +90,7 @@ class Options:
             if name not in known:
                 raise InvalidInput(f"option {name!r}", why=f"geva2021 has {', '.join(known)}")
             if name == "judge":
-                checked(value)
+                require_judge(value)
                 continue
             kind = {"int": int, "float": (int, float)}.get(str(known[name]), str)
             if not isinstance(value, kind) and not (name == "index" and value is None):

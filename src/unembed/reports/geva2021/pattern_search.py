@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unembed.concepts.annotation.judge import asked, checked
+from unembed.concepts.annotation.judge import judge_patterns, require_judge
 from unembed.concepts.annotation.queue import RULES
 from unembed.concepts.value_concepts import model_classes
 from unembed.models.decoder import Decoder
@@ -64,7 +64,7 @@ def by_rule(
 
 def by_judge(lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
     """What a judge finds in the prefixes of the same keys, and how far the rules agree with it (Cohen's kappa)."""
-    judge = checked(options.judge)
+    judge = require_judge(options.judge)
 
     def compute() -> Arrays:
         keys = _sampled(triggers, work, options)
@@ -74,7 +74,7 @@ def by_judge(lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options
             work.progress(f"asking {judge.annotator}", done, len(keys))
             places = triggers.positions[triggers.row(layer, index)][:shown].tolist()
             prefixes = [lm.decode(_body(text, p).tolist()) for p in places if p >= 0]
-            answer = asked(judge, "key", prefixes, f"key {layer}.{index}")
+            answer = judge_patterns(judge, "key", prefixes, f"key {layer}.{index}")
             found = [patterns.Pattern(p.kind, p.description, (), frozenset(p.tokens), float("nan")) for p in answer]
             rows.append(_row((layer, index), len(prefixes), found, [f"{p.what} ({len(p.members)})" for p in found]))
             labels += labels_of(judge.annotator, layer, index, found)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from unembed.concepts.annotation.judge import checked
+from unembed.concepts.annotation.judge import require_judge
 from unembed.corpus import Corpus, open_corpus
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.clustering.dendrogram import Dendrogram
@@ -76,7 +76,7 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
         raise Unsupported(f"geva2022 on {lm.name}", why="it has no feed-forward memories")
     lm.vocabulary  # noqa: B018  says at once that a tokenizer is missing
     if chosen["judge"] is not None:
-        checked(chosen["judge"])
+        require_judge(chosen["judge"])
     text = open_corpus(corpus)
     provenance = Provenance(
         lm.name, lm.revision, str(lm.dtype)[6:], text.fingerprint, basis, work.seed, notes={"top": 30}

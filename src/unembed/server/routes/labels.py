@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from unembed.concepts.label_concepts import Concept, bearing, concept, concepts
+from unembed.concepts.label_concepts import Concept, concept, concepts, memories_named
 from unembed.errors import InvalidInput
 from unembed.index.labels import Label
 from unembed.server import requests as a
@@ -152,7 +152,7 @@ def router(session: Session) -> APIRouter:
             members = dict.fromkeys((member.layer, member.index) for member in asked.members)
             for layer, index in members:
                 held.memory(layer, index)
-            known = bearing(held.labels().rows(), asked.name, asked.author)
+            known = memories_named(held.labels().rows(), asked.name, asked.author)
             new = [member for member in members if member not in known]
             name, author = asked.name.strip(), asked.author
             ids = held.add_labels(Label(layer, index, name, author) for layer, index in new)
@@ -207,8 +207,8 @@ def router(session: Session) -> APIRouter:
                 table = held.triggers(item.layer, item.index, queue.RULES["key"].shown, context=40)
                 columns = ("prefix", "token", "next_token")
                 return {"number": number, "prefixes": [{name: row[name] for name in columns} for row in table.rows()]}
-            texts = session.lm.token_strings(queue.tokens_of(session.lm, item, seed))
-            said = queue.described(texts)
+            texts = session.lm.token_strings(queue.item_tokens(session.lm, item, seed))
+            said = queue.definitions(texts)
             return {
                 "number": number,
                 "tokens": [{"token": t, "description": d} for t, d in zip(texts, said, strict=True)],
@@ -222,11 +222,11 @@ def router(session: Session) -> APIRouter:
         held = session.need_index()
 
         def work() -> dict[str, Any]:
-            from unembed.concepts.annotation.queue import NONE, checked_pattern
+            from unembed.concepts.annotation.queue import NONE, pattern_notes
 
             item = _item(items(asked.what, asked.seed, asked.per_layer, asked.random_per_layer), asked.number)
             said = asked.patterns or [PatternAsked(label=NONE, kind="")]
-            notes = [checked_pattern(asked.what, p.label, p.kind, p.members) for p in said]
+            notes = [pattern_notes(asked.what, p.label, p.kind, p.members) for p in said]
             common = {"seed": asked.seed, "item": asked.number}
             ids = held.add_labels(
                 Label(item.layer, item.index, p.label, asked.author, item.what, {**note, **common})

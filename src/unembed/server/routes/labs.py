@@ -123,17 +123,17 @@ def router(session: Session) -> APIRouter:
             lm = session.lm
             lm.feed_forward(0)
             ids = lm.encode(asked.prompt)[0][:_LONGEST]
-            found = early_exit.seen(lm, [ids[: i + 1] for i in range(len(ids))])
+            found = early_exit.examples_of_prefixes(lm, [ids[: i + 1] for i in range(len(ids))])
             rule = early_exit.untrained(lm, asked.method)
             if asked.threshold is not None:
                 rule = rule.at(asked.threshold)
-            exits = rule.exits(found)
+            exits = rule.exit_layers(found)
             said = found.top[np.arange(len(found)), exits]
             final = found.top[:, -1]
-            dial = rule.dial(found, 24).to_dict()
+            dial = rule.tradeoff(found, 24).to_dict()
             for row in dial["rows"]:
                 row["exits"] = (
-                    rule.at(float("inf") if row["threshold"] is None else row["threshold"]).exits(found).tolist()
+                    rule.at(float("inf") if row["threshold"] is None else row["threshold"]).exit_layers(found).tolist()
                 )
             return {
                 "method": asked.method,
@@ -166,7 +166,7 @@ def router(session: Session) -> APIRouter:
                 for text in (asked.promote, asked.suppress)
             ]
             edits = steering.chosen_edits(*found, to=asked.to, by=asked.by)
-            table = steering.promoters_table(session.lm, [*found[0], *found[1]]).to_dict()
+            table = steering.ranked_values_table(session.lm, [*found[0], *found[1]]).to_dict()
             return {**table, "edits": [dataclasses.asdict(edit) for edit in edits]}
 
         key = f"promoters {asked.model_dump_json()}"

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from unembed.concepts.annotation.files import KINDS, Annotation, Pattern, agreement, automatic, summary
-from unembed.concepts.annotation.judge import checked, judged
+from unembed.concepts.annotation.judge import judge_annotation, require_judge
 from unembed.concepts.token_classes import COUNTED
 from unembed.concepts.value_concepts import TOP, VectorConcepts, sample_memories, value_concepts, vector_concepts
 from unembed.corpus import Segment
@@ -66,11 +66,11 @@ def three_kinds(lm: Decoder, examples: list[Segment], per_layer: int, seed: int)
 
 def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotation:
     """What a judge sees in the values' top tokens; asked once, then kept."""
-    who = checked(judge)
+    who = require_judge(judge)
 
     def compute() -> dict[str, np.ndarray]:
         work.progress(f"asking {who.annotator}", 0, 1)
-        said = [[[p.description, p.kind, list(p.tokens)] for p in row] for row in judged(found, who).patterns]
+        said = [[[p.description, p.kind, list(p.tokens)] for p in row] for row in judge_annotation(found, who).patterns]
         return {"patterns": np.array(json.dumps(said))}
 
     said = json.loads(str(work.stage("judge", compute)["patterns"]))
