@@ -40,7 +40,7 @@ def test_the_report_on_the_two_layer_model(tmp_path) -> None:
     assert [r["terms"] for r in losses] == [1, 16, 64]
     published = [f.published for f in report.findings]
     assert len(published) >= 11 and all(f.here for f in report.findings)
-    assert any("path" in f.published and f.agrees for f in report.findings), "the expansion is exact"
+    assert any("path" in f.claim and f.verdict == "agrees" for f in report.findings), "the expansion is exact"
     again = reopen(tmp_path)
     assert again.findings == report.findings
 
@@ -119,19 +119,19 @@ def _in_context(late: list[float]) -> InContext:
 
 
 def test_context_is_said_to_help_only_beyond_the_interval() -> None:
-    def verdicts(*late: list[float]) -> list[bool | None]:
+    def verdicts(*late: list[float]) -> list[str]:
         whole, *others = (_in_context(values) for values in late)
         without, control = (*others, None, None)[:2]
-        return [f.agrees for f in in_context_findings(whole, without, control)]
+        return [f.verdict for f in in_context_findings(whole, without, control)]
 
-    assert verdicts([4.0, 4.1, 3.9, 4.0]) == [True]
-    assert verdicts([6.0, 6.1, 5.9, 6.0]) == [False]
-    assert verdicts([4.0, 6.1, 3.9, 6.0]) == [None]
-    assert verdicts([4.0]) == [None], "one window tells nothing"
+    assert verdicts([4.0, 4.1, 3.9, 4.0]) == ["agrees"]
+    assert verdicts([6.0, 6.1, 5.9, 6.0]) == ["differs"]
+    assert verdicts([4.0, 6.1, 3.9, 6.0]) == ["cannot be told"]
+    assert verdicts([4.0]) == ["cannot be told"], "one window tells nothing"
     helped, lost = [4.0, 4.1, 3.9, 4.0], [4.9, 5.0, 5.1, 4.9]
-    assert verdicts(helped, lost, helped) == [True, True]
-    assert verdicts(helped, lost, lost) == [True, None], "other heads matter as much"
-    assert verdicts(helped, [3.0, 3.1, 2.9, 3.0], helped) == [True, False]
+    assert verdicts(helped, lost, helped) == ["agrees", "agrees"]
+    assert verdicts(helped, lost, lost) == ["agrees", "cannot be told"], "other heads matter as much"
+    assert verdicts(helped, [3.0, 3.1, 2.9, 3.0], helped) == ["agrees", "differs"]
 
 
 def test_the_skip_trigrams_of_every_head_stand_in_the_corpus_as_counted() -> None:

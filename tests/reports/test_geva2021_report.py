@@ -187,10 +187,10 @@ def test_the_command_draws_again_without_a_model_and_refuses_what_is_wrong(
     monkeypatch.setenv("COLUMNS", "100")
     ran = CliRunner().invoke(app, ["report", "geva2021", "--out", str(tmp_path / "r"), "--render"])
     assert ran.exit_code == 0, ran.output
-    assert "of 22 published findings hold here" in ran.stdout and "wrote" in ran.stderr
+    assert "of 22 published findings agree here" in ran.stdout and "wrote" in ran.stderr
     assert (tmp_path / "r" / "report.html").read_text(encoding="utf-8") == page(made)
     as_json = CliRunner().invoke(app, ["report", "geva2021", "-o", str(tmp_path / "r"), "--render", "--json"])
-    assert json.loads(as_json.stdout)["schema"] == "unembed.report/1"
+    assert json.loads(as_json.stdout)["schema"] == "unembed.report/2"
     for arguments, status, message in (
         (["report", "geva2021", "-o", str(tmp_path / "none"), "--render"], 1, "no report in"),
         (["report", "nobody1999", "-o", str(tmp_path / "r")], 1, "there is no such study"),

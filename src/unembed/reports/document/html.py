@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from unembed.reports.document.charts import draw
-from unembed.reports.document.model import Exhibit, Figure, Finding, Report, Section
+from unembed.reports.document.model import Exhibit, Figure, Finding, Report, Section, summary_line
 from unembed.reports.document.svg import STYLE as FIGURE_STYLE
 from unembed.reports.document.svg import written
 from unembed.results import visible_html
@@ -44,11 +44,17 @@ figure { max-width: 40rem; margin: 0; padding: 1rem 1rem .7rem; background: var(
   border-radius: 12px; }
 figcaption { font-size: .85rem; margin-top: .4rem; line-height: 1.45; }
 .findings { display: grid; gap: .8rem; margin: 1.1rem 0; }
-.finding { display: grid; grid-template-columns: 1fr 1fr 8.5rem; gap: .3rem 1.6rem; padding: .9rem 1.1rem;
+.finding { display: grid; grid-template-columns: 1fr 9.5rem; gap: .5rem 1.6rem; padding: .9rem 1.1rem;
   background: var(--card); border: 1px solid var(--line); border-left: 4px solid var(--soft); border-radius: 10px; }
 .finding p { margin: 0; } .finding small { color: var(--soft); display: block; font-size: .78rem; }
 .finding.yes { border-left-color: var(--accent); } .finding.no { border-left-color: var(--against); }
 .verdict { font-weight: 620; font-size: .85rem; white-space: nowrap; align-self: start; color: var(--soft); }
+.claim p { font-weight: 560; max-width: none; } .outcome, .test { grid-column: 1 / -1; }
+.outcome { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 14rem), 1fr)); gap: .5rem 1.6rem; }
+.finding .test { color: var(--soft); font-size: .85rem; max-width: none; } .finding .test small { display: inline; }
+.verdicts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 0 2rem; }
+.verdicts ul { margin: .2rem 0 1rem; padding-left: 1.1rem; font-size: .92rem; } .verdicts small { color: var(--soft); }
+.summary { margin-top: 1rem; }
 .yes .verdict { color: var(--accent); } .no .verdict { color: var(--against); }
 .tally { display: flex; height: .55rem; gap: 2px; border-radius: 99px; overflow: hidden; max-width: 30rem;
   margin: .6rem 0 .3rem; }
@@ -65,11 +71,15 @@ td.published, th.published { color: var(--soft); } td.prose { min-width: 17rem; 
 summary { cursor: pointer; font-weight: 620; padding: .2rem 0; } summary span { color: var(--soft); font-weight: 400; }
 footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--line); color: var(--soft);
   font-size: .85rem; overflow-wrap: anywhere; }
-@media (max-width: 44rem) { .finding { grid-template-columns: 1fr; } .verdict { order: -1; } section {
+@media (max-width: 44rem) { .finding { grid-template-columns: minmax(0, 1fr); } .verdict { order: -1; } section {
   margin-top: 2.4rem; } figure { padding: .7rem .5rem .5rem; } h3 { padding: 0 .3rem; } }
 @media print { body { max-width: none; } figure, .finding { break-inside: avoid; } }
 """
-_VERDICTS = {True: ("yes", "✓ agrees"), False: ("no", "✕ differs"), None: ("open", "· cannot be told")}
+_VERDICTS = {
+    "agrees": ("yes", "✓ agrees"),
+    "differs": ("no", "✕ differs"),
+    "cannot be told": ("open", "· cannot be told"),
+}
 _SUFFIXES = ("_low", "_high", "_n", "_published")
 
 
@@ -110,13 +120,25 @@ def _header(report: Report) -> str:
 
 
 def _tally(findings: list[Finding]) -> str:
+    """The summary: how many findings have each verdict, and what a model with random weights passes."""
     if not findings:
         return ""
-    counts = {verdict: sum(f.agrees is verdict for f in findings) for verdict in (True, False, None)}
+    counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in _VERDICTS}
     bar = "".join(f'<i class="{_VERDICTS[v][0]}" style="flex:{n}"></i>' for v, n in counts.items() if n)
-    said = f"{counts[True]} of {len(findings)} published findings hold here, {counts[False]} do not"
-    said += f", {counts[None]} cannot be told from this model." if counts[None] else "."
-    return f'<div class="tally" aria-hidden="true">{bar}</div><p class="soft">{said}</p>'
+    groups = []
+    for verdict, (kind, label) in _VERDICTS.items():
+        claims = [f for f in findings if f.verdict == verdict]
+        items = "".join(
+            f"<li>{_prose(f.claim)}{'' if f.informative else ' <small>random weights pass this too</small>'}</li>"
+            for f in claims
+        )
+        if claims:
+            groups.append(f'<div class="{kind}"><h3 class="verdict">{label} ({len(claims)})</h3><ul>{items}</ul></div>')
+    return (
+        f'<section class="summary"><h2>Summary</h2><div class="tally" aria-hidden="true">{bar}</div>'
+        f'<p class="soft">{html.escape(summary_line(findings))}</p>'
+        f'<div class="verdicts">{"".join(groups)}</div></section>'
+    )
 
 
 def _section(number: int, section: Section, report: Report) -> str:
@@ -146,11 +168,18 @@ def _figure(figure: Figure, report: Report) -> str:
 
 
 def _finding(finding: Finding) -> str:
-    kind, words = _VERDICTS[finding.agrees]
-    source = f" · {html.escape(finding.source)}" if finding.source else ""
+    kind, words = _VERDICTS[finding.verdict]
+    cells = [f"<div><small>Here</small>{_paragraph(finding.here)}</div>"]
+    if finding.published and finding.published != finding.claim:
+        cells.append(f"<div><small>Published</small>{_paragraph(finding.published)}</div>")
+    if finding.control:
+        cells.append(f"<div><small>Random weights</small>{_paragraph(finding.control)}</div>")
+    note = "" if finding.informative else "<small>not informative: random weights pass too</small>"
+    source = f"<small>{html.escape(finding.source)}</small>" if finding.source else ""
+    test = f'<p class="test"><small>Test</small> {_prose(finding.test)}</p>' if finding.test else ""
     return (
-        f'<div class="finding {kind}"><div><small>Published{source}</small>{_paragraph(finding.published)}</div>'
-        f'<div><small>Here</small>{_paragraph(finding.here)}</div><div class="verdict">{words}</div></div>'
+        f'<div class="finding {kind}"><div class="claim">{_paragraph(finding.claim)}{source}</div>'
+        f'<div class="verdict">{words}{note}</div><div class="outcome">{"".join(cells)}</div>{test}</div>'
     )
 
 

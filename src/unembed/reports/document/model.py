@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from unembed.errors import InvalidInput
 from unembed.results import Provenance, Table
@@ -15,21 +15,39 @@ from unembed.results import Provenance, Table
 KINDS = ("line", "bar", "stacked", "box", "heat", "scatter")
 
 
+Verdict = Literal["agrees", "differs", "cannot be told"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+
 @dataclass(frozen=True)
 class Finding:
-    """A published statement beside what was measured here.
+    """One row of a report's findings: a published claim, its test, and the outcome here and on random weights.
 
     Attributes:
-        published: the paper's statement, in its words or ours.
-        here: the same statement with the numbers measured.
-        agrees: whether it holds here; None where it cannot be told.
-        source: where it stands, such as "Sec. 4.1, Fig. 4".
+        claim: the statement in the paper's words.
+        source: where the paper makes it, such as "Sec. 4.1, Fig. 4".
+        quantity: what is measured for it.
+        published: the paper's value of that quantity, in words.
+        here: the value measured on this model, a sentence that stands without a table.
+        test: the threshold in words, and why it is this one.
+        verdict: the outcome of the test.
+        control: the same measurement on the same architecture with random weights; empty where none was made.
+        informative: False where the random weights pass the test too.
     """
 
+    claim: str
+    source: str
+    quantity: str
     published: str
     here: str
-    agrees: bool | None
-    source: str = ""
+    test: str
+    verdict: Verdict
+    control: str = ""
+    informative: bool = True
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise InvalidInput(f"verdict {self.verdict!r}", why=f"a verdict is one of {', '.join(VERDICTS)}")
 
 
 @dataclass(frozen=True)
@@ -96,7 +114,7 @@ class Figure:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InvalidInput(f"figure kind {self.kind!r}", why=f"it is none of {', '.join(KINDS)}")
+            raise InvalidInput(f"figure kind {self.kind!r}", why=f"a figure is one of {', '.join(KINDS)}")
 
 
 @dataclass(frozen=True)
@@ -222,10 +240,23 @@ class Report:
         return cls(name, title, subtitle, source, provenance, sections, stored["facts"])
 
 
-SCHEMA = "unembed.report/1"
+SCHEMA = "unembed.report/2"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
 
 QUANTILES = ("q05", "q25", "q50", "q75", "q95")
+
+
+def summary_line(findings: Sequence[Finding]) -> str:
+    """How many findings have each verdict, and how many of those that agree random weights pass too."""
+    counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in VERDICTS}
+    line = (
+        f"{counts['agrees']} of {len(findings)} published findings agree here, {counts['differs']} differ, "
+        f"{counts['cannot be told']} cannot be told."
+    )
+    if not any(f.control for f in findings):
+        return line
+    empty = sum(not f.informative for f in findings)
+    return f"{line} The same architecture with random weights passes {empty}; these are marked as not informative."
 
 
 def _drawn(figure: Figure) -> Sequence[str]:

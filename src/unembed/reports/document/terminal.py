@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from unembed.reports.document.model import Report
+from unembed.reports.document.model import Report, summary_line
 from unembed.results import visible_rich
 
-_SIGNS = {True: ("✓", "green"), False: ("✕", "yellow"), None: ("·", "dim")}
+_SIGNS = {"agrees": ("✓", "green"), "differs": ("✕", "yellow"), "cannot be told": ("·", "dim")}
 
 
 def summary(report: Report) -> Any:
@@ -24,16 +24,17 @@ def summary(report: Report) -> Any:
         grid.add_column(width=1)
         grid.add_column(ratio=1)
         for finding in section.findings:
-            sign, style = _SIGNS[finding.agrees]
-            said = Text.assemble(
-                visible_rich(finding.here, prose=True),
-                "\n",
-                (f"published: {finding.published}", "dim"),
-                (f" ({finding.source})" if finding.source else "", "dim"),
-            )
-            grid.add_row(Text(sign, style=style), said)
+            sign, style = _SIGNS[finding.verdict]
+            lines: list[Any] = [visible_rich(finding.here, prose=True)]
+            lines.append((f"\nclaim: {finding.claim}" + (f" ({finding.source})" if finding.source else ""), "dim"))
+            if finding.published and finding.published != finding.claim:
+                lines.append((f"\npublished: {finding.published}", "dim"))
+            if finding.control:
+                lines.append((f"\nrandom weights: {finding.control}", "dim"))
+            if not finding.informative:
+                lines.append(("\nnot informative: random weights pass this test too", "dim"))
+            grid.add_row(Text(sign, style=style), Text.assemble(*lines))
         parts += [Text(""), visible_rich(section.title, prose=True, style="bold"), grid]
-    agree = sum(f.agrees is True for f in report.findings)
-    parts += [Text(""), Text(f"{agree} of {len(report.findings)} published findings hold here.")]
+    parts += [Text(""), Text(summary_line(report.findings))]
     parts.append(visible_rich(report.provenance.line(), prose=True, style="dim"))
     return Group(*parts)

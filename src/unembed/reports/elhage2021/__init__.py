@@ -27,6 +27,7 @@ from unembed.attention.windows import windows_of
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.reports.claims import row
 from unembed.reports.document.model import Exhibit, Figure, Finding, Report, Section
 from unembed.reports.elhage2021 import findings as findings
 from unembed.reports.elhage2021.sections.heads import (
@@ -246,7 +247,7 @@ class _Study:
         )
         at = int(found.attention.argmax())
         agrees = at == position - _HALF + 1 and float(found.effect[at]) > 0
-        finding = Finding(
+        finding = row(
             "An induction head attends to the token after an earlier occurrence and raises it.",
             f"Most attention ({float(found.attention[at]):.0%}) goes to position {at}, `{names[at]}`, which adds "
             f"{float(found.effect[at]):+.2f} to the logit of `{names[position - _HALF + 1]}`.",

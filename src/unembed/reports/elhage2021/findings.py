@@ -14,6 +14,7 @@ from unembed.attention.head_scores import HeadScores
 from unembed.attention.in_context import InContext
 from unembed.attention.induction import InductionEvidence
 from unembed.attention.term_importance import TermImportance
+from unembed.reports.claims import row
 from unembed.reports.document.model import Finding, Section
 from unembed.reports.elhage2021.sections.heads import ROLE
 from unembed.reports.elhage2021.sections.skip_trigrams import HeadSkipTrigrams
@@ -25,7 +26,7 @@ COPIES = 0.5
 def direct_path_findings(found: DirectPath) -> tuple[Finding, ...]:
     """The direct path stands for bigrams."""
     return (
-        Finding(
+        row(
             "A zero-layer model, and the direct path of larger ones, approximates bigram log-likelihoods.",
             f"Rank correlation with bigram counts {found.mean_spearman:.2f} (weighted by occurrences); cross-entropy "
             f"{found.cross_entropy:.2f} nats, bigram model {found.bigram_cross_entropy:.2f}, frequencies alone "
@@ -40,7 +41,7 @@ def copying_findings(scores: Tensor) -> tuple[Finding, ...]:
     """Most heads copy."""
     n, copies = scores.numel(), int((scores >= COPIES).sum())
     return (
-        Finding(
+        row(
             "10 of the 12 heads of the one-layer model copy significantly: the eigenvalues of their OV circuits are "
             "mostly positive.",
             f"{copies} of {n} heads have a copying score of at least {COPIES:g}; the median is "
@@ -56,7 +57,7 @@ def skip_trigram_findings(found: Sequence[HeadSkipTrigrams]) -> tuple[Finding, .
     n = sum(len(r.triples) for r in found)
     occurring, likelier = sum(r.occurring for r in found), sum(r.likelier for r in found)
     return (
-        Finding(
+        row(
             "One-layer models are bigrams and skip-trigrams, which can be read off the weights.",
             f"Of the {n} largest triples of the heads of layer 0, {occurring} occur in the corpus; in {likelier} of "
             "these the output follows the destination more often when the source stands earlier.",
@@ -71,7 +72,7 @@ def bug_findings(section: Section) -> tuple[Finding, ...]:
     crossed = [row["crossed"] for row in section.exhibits[0].table.rows()]
     n = sum(c > 0 for c in crossed)
     return (
-        Finding(
+        row(
             "Heads raise crossed pairs by mistake, as (keep ... in, bay) beside (keep ... in, mind).",
             f"For {n} of {len(crossed)} sources tried the head raises crossed pairs that never occur, "
             f"{sum(crossed)} in all.",
@@ -85,7 +86,7 @@ def expansion_findings(found: Expansion) -> tuple[Finding, ...]:
     """Logits are sums over paths."""
     kind = "exactly" if found.exact else "with patterns and norm scales frozen"
     return (
-        Finding(
+        row(
             "The logits of an attention-only model are a sum over paths through heads.",
             f"{len(found)} terms and the remainder give all logits {kind}, relative error {found.error:.0e}.",
             found.error < 1e-4 if found.exact else None,
@@ -98,7 +99,7 @@ def importance_findings(found: TermImportance) -> tuple[Finding, ...]:
     """Single heads matter most, virtual heads little."""
     reductions = found.reductions.tolist()
     layers = found.layer_reductions.tolist()
-    first = Finding(
+    first = row(
         "Virtual attention heads (paths through two heads) take off much less of the loss than single heads.",
         f"Single heads take off {reductions[0]:+.2f} nats, pairs {reductions[1]:+.2f}; per term "
         f"{float(found.reductions_per_term[0]):.1e} and {float(found.reductions_per_term[1]):.1e}.",
@@ -106,7 +107,7 @@ def importance_findings(found: TermImportance) -> tuple[Finding, ...]:
         "How much does each term matter",
     )
     best = max(range(len(layers)), key=lambda n: layers[n])
-    second = Finding(
+    second = row(
         "Of the single heads, those of the second layer matter most.",
         "Alone on the direct path, the heads of each layer take off "
         + ", ".join(f"{v:.2f} (layer {n})" for n, v in enumerate(layers))
@@ -125,7 +126,7 @@ def composition_findings(circuits: Circuits, scores: HeadScores, basis: str, see
     previous = float(scores.previous_token[writer])
     most = scores.top("previous_token", 1)[0]
     return (
-        Finding(
+        row(
             "The K-composition that stands out is with a previous-token head.",
             f"The strongest K-composition ({above:+.3f} above random) is of {writer[0]}.{writer[1]} (attends to "
             f"the previous token with {previous:.0%}) with {reader[0]}.{reader[1]}; the head that attends there most "
@@ -154,7 +155,7 @@ def _small(mode: str, above: Tensor, peak: tuple[float, tuple[int, int], tuple[i
         beside = "as strong as the strongest K-composition or stronger"
     else:
         beside = f"{value / most:.0%} of the strongest K-composition"
-    return Finding(
+    return row(
         f"{mode.upper()}-composition is small in the two-layer model.",
         f"Its strongest pair, {writer[0]}.{writer[1]} with {reader[0]}.{reader[1]}, is {value:+.3f} above random, "
         f"{beside}; {said} reaches half of that. Small here means that none does.",
@@ -176,14 +177,14 @@ def induction_findings(evidence: list[InductionEvidence]) -> tuple[Finding, ...]
     none = f"No head reaches {ROLE:.0%}; the most is {best.layer}.{best.head} with {best.induction:.1%}."
     first = evidence[0]
     return (
-        Finding(
+        row(
             "Two-layer models have induction heads: on repeated random tokens they attend to the token after the "
             "earlier occurrence.",
             said + "." if found else none,
             bool(found),
             "Two-layer models: induction heads",
         ),
-        Finding(
+        row(
             "They show in the weights: copying OV circuits, K-composition with a previous-token head, and matching QK "
             "circuits through it.",
             f"{len(signs)} of {len(found)} found by what they do have all three signs. The likeliest by weights alone, "
@@ -198,7 +199,7 @@ def in_context_findings(whole: InContext, without: InContext | None, control: In
     """Context lowers the loss; without induction heads it does so less."""
     gain, half = whole.score, half_width(whole.differences)
     made = [
-        Finding(
+        row(
             "Models learn in context: later tokens are predicted better than earlier ones.",
             f"The loss around position {whole.late} is {gain:+.2f} ± {half:.2f} nats from that around {whole.early} "
             f"({whole.n_windows} windows).",
@@ -220,7 +221,7 @@ def in_context_findings(whole: InContext, without: InContext | None, control: In
         low = all(change - width > 0 for change, width in most)
         high = any(change + width < 0 for change, width in most)
         made.append(
-            Finding("Induction heads attribution for much of it.", said, True if low else False if high else None,
+            row("Induction heads attribution for much of it.", said, True if low else False if high else None,
                     "Induction heads")
         )  # fmt: skip
     return tuple(made)
@@ -243,7 +244,7 @@ def stream_findings(memory: MemoryManagement) -> tuple[Finding, ...]:
     n = sum(memory.counts)
     on_text = "" if first.opposes is None else f" On text it writes against what it finds in {first.opposes:.0%}."
     return (
-        Finding(
+        row(
             "Some MLP neurons and heads perform memory management: they read a direction and write its negative.",
             f"{n:,} of {memory.n_memories:,} memories have key and value five standard deviations more opposed than "
             f"random ones; the most is {first.layer}.{first.index} (cosine {first.cosine:.2f}).{on_text}",

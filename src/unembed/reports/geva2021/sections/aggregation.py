@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from unembed.reports.claims import row
 from unembed.reports.document.intervals import columns, mean_of, share_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.geva2021.examples import CARRIED
 from unembed.reports.geva2021.formatting import Beside, boxes, means, percent, provenance_of, ranged, stop_words
 from unembed.reports.geva2021.measurements import Measurements
@@ -89,13 +90,13 @@ def active_section(m: Measurements) -> Section:
             ),
         ),
         (
-            Finding(
+            row(
                 "Between 10 and 50 % of the memories are active in a typical example.",
                 f"Between {percent(low)} and {percent(high)}, by layer.",
                 bool(low >= 0.05 and high <= 0.6),
                 "Sec. 5.1, Fig. 7",
             ),
-            Finding(
+            row(
                 "Their number drops towards layer 10 of 16, where semantic patterns begin to prevail.",
                 f"It is highest in layer {int(np.argmax(average))} ({percent(high)}) and lowest in layer {least} "
                 f"({percent(low)}).",
@@ -197,20 +198,20 @@ def composition_section(m: Measurements) -> Section:
             ),
         ),
         (
-            Finding(
+            row(
                 "In at least 68 % of the examples the layer's prediction differs from every memory's.",
                 f"With active memories in at least {ranged(active[least])} (layer {least}), with all in at least "
                 f"{percent(min(d.value for d in differs))}.",
                 bool(active[least].high >= 0.68),
                 "Sec. 5.1, Fig. 8",
             ),
-            Finding(
+            row(
                 "Where a memory agrees, the token is a common stop word in 60 % of the cases.",
                 f"In {ranged(stops)}, against {percent(all_stops.value)} of all layers' predictions.",
                 bool(0.45 <= stops.value <= 0.75) if len(predicted) else None,
                 "Sec. 5.1",
             ),
-            Finding(
+            row(
                 "and the prefix has fewer than five tokens in 43 %.",
                 f"In {ranged(shorts)}, against {percent(all_short.value)} of all examples.",
                 bool(shorts.low > all_short.high) if len(which) else None,

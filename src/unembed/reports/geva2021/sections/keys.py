@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from unembed.reports.claims import row
 from unembed.reports.document.intervals import columns, mean_of, share_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.geva2021.formatting import (
     Beside,
     contrast,
@@ -55,19 +56,19 @@ def patterns_section(m: Measurements) -> Section:
     beside.add("prefixes in a semantic pattern, lower layers", mean_of(semantic[is_lower], seed=m.seed))
     beside.add("prefixes in a semantic pattern, upper layers", mean_of(semantic[is_upper], seed=m.seed))
     findings = (
-        Finding(
+        row(
             "Every key has at least one pattern that people recognise, 3.6 on average.",
             f"{percent(some.value)} of {some.n} keys have a pattern by rule, {number[keys].mean():.1f} on average.",
             bool(some.value >= 0.95),
             "Sec. 3.2",
         ),
-        Finding(
+        row(
             "65 to 80 % of trigger prefixes belong to a recognised pattern.",
             f"{ranged(whole)} of them by rule, against {percent(null.value)} of random prefixes.",
             bool(whole.value >= 0.55 and whole.low > null.high),
             "Sec. 3.2, Fig. 2",
         ),
-        Finding(
+        row(
             "Lower layers (1 to 9 of 16) are dominated by shallow patterns, upper ones (10 to 16) by semantic ones.",
             f"From the lower to the upper layers (from {upper} on) shallow patterns change by "
             f"{100 * falling.value:+.0f} points and semantic ones by {100 * rising.value:+.0f} points of prefixes.",
@@ -234,14 +235,14 @@ def perturbation_section(m: Measurements) -> Section:
             ),
         ),
         (
-            Finding(
+            row(
                 "The end of an example matters more to a key than its beginning.",
                 f"Without the last token coefficients change by {percent(last.value)}, without the first by "
                 f"{percent(first.value)}; the last matters more in {sum(worst)} of {n_layers} layers.",
                 bool(last.high < first.low and sum(worst) > n_layers / 2),
                 "Sec. 3.2, Fig. 3",
             ),
-            Finding(
+            row(
                 "In upper layers removing the last token hurts less.",
                 f"From the lower to the upper layers (from {upper} on) the change moves by {100 * easing.value:+.0f} "
                 "points.",

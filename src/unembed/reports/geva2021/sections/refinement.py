@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from unembed.reports.claims import row
 from unembed.reports.document.intervals import columns, share_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.geva2021.formatting import (
     Beside,
     boxes,
@@ -154,7 +155,7 @@ def refinement_section(m: Measurements) -> Section:
             ),
         ),
         (
-            Finding(
+            row(
                 "Roughly a third of the predictions are decided in the bottom few layers.",
                 f"In {ranged(decided)} the residual entering FFN {bottom} (a quarter of the way up) has the final "
                 "prediction "
@@ -162,20 +163,20 @@ def refinement_section(m: Measurements) -> Section:
                 bool(0.25 <= decided.value <= 0.42),
                 "Sec. 5.2, Fig. 9",
             ),
-            Finding(
+            row(
                 "From layer 10 of 16 on this share grows fast.",
                 f"By {100 * growth_above:.1f} points a layer from layer {upper} on, by {100 * growth_below:.1f} "
                 "below it.",
                 bool(growth_above > growth_below) if n_layers - 1 > upper else None,
                 "Sec. 5.2, Fig. 9",
             ),
-            Finding(
+            row(
                 "The residual's probability of the prediction grows through the layers.",
                 f"Its median goes from {percent(middle[0])} in the first layer to {percent(middle[-1])} in the last.",
                 bool(middle[-1] > middle[0]),
                 "Sec. 5.2, Fig. 10",
             ),
-            Finding(
+            row(
                 "In most examples a layer's output follows the residual (60 to 85 %).",
                 f"Alone in {percent(low)} to {percent(high)}, by layer; with an agreeing update in "
                 f"{percent(min(1 - c.value for c in _changes(changed, n, m.seed)))} to "
@@ -183,7 +184,7 @@ def refinement_section(m: Measurements) -> Section:
                 bool(np.median(residual_share) > 0.5),
                 "Sec. 5.2, Fig. 11",
             ),
-            Finding(
+            row(
                 "Where the output is another token, it is rarely the FFN's own but a compromise of both.",
                 f"{ranged(composed)} of the changed outputs are compositions.",
                 bool(composed.low > 0.5),
@@ -252,7 +253,7 @@ def last_layer_section(m: Measurements) -> Section:
         ),
         (),
         (
-            Finding(
+            row(
                 "Of 100 last-layer compositions 66 go to a semantically distant token and 34 to a related one.",
                 f"{percent(1 - close.value)} distant, {percent(close.value)} related, of {len(chosen)}, by rule.",
                 bool(close.low <= 0.34 <= close.high or (close.value < 0.5 and close.value > 0.15))

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from unembed.reports.claims import row
 from unembed.reports.document.intervals import Measured, columns, share_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.geva2021.formatting import Beside, boxes, first_upper, percent, prefix_text, provenance_of, ranged
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.values import Agreement
@@ -112,14 +113,14 @@ def values_section(m: Measurements) -> Section:
             ),
         ),
         (
-            Finding(
+            row(
                 "Agreement is close to zero in layers 1 to 10 and rises to 3.5 % from layer 11 on.",
                 f"{ranged(low)} below layer {upper}, {ranged(high)} from it on, {percent(rates[-1].value)} in the "
                 "last.",
                 bool(low.high < high.low),
                 "Sec. 4.1, Fig. 4",
             ),
-            Finding(
+            row(
                 "That is orders of magnitude above a random token's 0.0004 %.",
                 f"{percent(_rate(m, slice(None)).value)} of all values agree: "
                 f"{_rate(m, slice(None)).value / random:,.0f} times a "
@@ -127,26 +128,26 @@ def values_section(m: Measurements) -> Section:
                 bool(_rate(m, slice(None)).low > 10 * random),
                 "Sec. 4.1",
             ),
-            Finding(
+            row(
                 "The next token of the trigger ranks better in the values of higher layers.",
                 f"Its median rank goes from {medians[0]:,.0f} in the first layer to {medians[-1]:,.0f} in the last, of "
                 f"{m.lm.d_vocab:,} tokens.",
                 bool(np.nanmean(medians[upper:]) < np.nanmean(medians[:upper])),
                 "Sec. 4.1, Fig. 5",
             ),
-            Finding(
+            row(
                 "Values with a larger highest probability agree more often.",
                 f"From {percent(by_bin[0].value)} in the lowest eighth to {percent(by_bin[-1].value)} in the highest.",
                 bool(by_bin[-1].low > by_bin[0].high),
                 "Sec. 4.2, Fig. 6",
             ),
-            Finding(
+            row(
                 "Of the 100 most predictive values 97 lie in the upper layers (11 to 16).",
                 f"{ranged(in_upper)} lie in layers from {upper} on, where {percent(even)} would by chance.",
                 bool(in_upper.value >= 0.75 and in_upper.low > even),
                 "Sec. 4.2",
             ),
-            Finding(
+            row(
                 "Nearly half of them (46 of 100) agree with at least one of the top-50 triggers.",
                 f"{ranged(some)} of them do, against {percent(usual.value)} of all values.",
                 bool(some.low > usual.high and some.value >= 0.35),

@@ -6,8 +6,9 @@ import numpy as np
 
 from unembed.memories.event_sample import DOMINANT, EventSample
 from unembed.models.decoder import Decoder
+from unembed.reports.claims import row
 from unembed.reports.document.intervals import columns, mean_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.geva2022 import published
 from unembed.results import Provenance, Table
 
@@ -20,7 +21,7 @@ def norm_section(overlaps: dict[str, np.ndarray], provenance: Provenance) -> Sec
     cells |= columns("random_vectors", [mean_of(row) for row in random])
     table = Table("Overlap of the top 30 tokens with and without the final norm (Fig. 4)", cells, provenance)
     mine, chance = float(real.mean()), float(random.mean())
-    finding = Finding(
+    finding = row(
         "The final norm does not change a value's projection to the vocabulary substantially.",
         f"Mean overlap {mine:.1%} for values, {chance:.1%} for random vectors.",
         bool(mine > 0.5),
@@ -49,7 +50,7 @@ def contribution_section(lm: Decoder, sample: EventSample, provenance: Provenanc
     cells |= columns("random", [mean_of(row) for row in sample.random_contribution])
     table = Table("Share of the 10 dominant sub-updates in the sum of |m| |v| (Fig. 6)", cells, provenance)
     share, even = float(sample.contribution.mean()), DOMINANT / lm.d_mlp
-    finding = Finding(
+    finding = row(
         f"Ten sub-updates of 4,096 (0.24 %) make up about {published.CONTRIBUTION:.0%} of an update's contributions.",
         f"Ten of {lm.d_mlp:,} ({even:.2%}) make up {share:.1%} on average, {share / even:.0f} times an even share.",
         bool(share > 5 * even),

@@ -16,8 +16,9 @@ from unembed.corpus import Segment
 from unembed.memories.norm_overlap import vectors_like
 from unembed.memories.values import values_of, written_values
 from unembed.models.decoder import Decoder
+from unembed.reports.claims import row
 from unembed.reports.document.intervals import columns, mean_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.geva2022 import published
 from unembed.reports.stages import Work
 from unembed.results import Provenance, Table
@@ -84,27 +85,27 @@ def section(found: dict[str, VectorConcepts], provenance: Provenance, judge: Ann
     rows = {row["vectors"]: row for row in table.rows()}
     real, random, updates = (rows[name] for name in ("sub-updates", "random vectors", "updates"))
     findings = (
-        Finding(
+        row(
             "Sub-updates promote concepts far more than random vectors do (36.7 % of top tokens against 16 % in GPT2, "
             "55.1 % against 22.7 % in WikiLM).",
             f"{real['in_a_concept']:.1%} against {random['in_a_concept']:.1%}.",
             bool(real["in_a_concept_low"] > random["in_a_concept_high"]),
             "Sec. 4, Tab. 2",
         ),
-        Finding(
+        row(
             "Whole updates hold fewer concepts than sub-updates once stop words are left out (11.8 % in GPT2).",
             f"{updates['in_a_concept']:.1%} against {real['in_a_concept']:.1%} of sub-updates.",
             bool(updates["in_a_concept_high"] < real["in_a_concept_low"]),
             "Sec. 4, Tab. 2",
         ),
-        Finding(
+        row(
             "In updates much of what looks like a concept is stop words and punctuation (34 points in GPT2).",
             f"Stop words add {updates['with_stopwords'] - updates['in_a_concept']:.1%} to updates, "
             f"{real['with_stopwords'] - real['in_a_concept']:.1%} to sub-updates.",
             bool(updates["with_stopwords"] - updates["in_a_concept"] > real["with_stopwords"] - real["in_a_concept"]),
             "Sec. 4, Tab. 2",
         ),
-        Finding(
+        row(
             "Sub-updates hold more than one concept on average, random vectors about half a one.",
             f"{real['concepts']:.2f} and {random['concepts']:.2f}.",
             bool(real["concepts"] > 1 and real["concepts"] > random["concepts"]),

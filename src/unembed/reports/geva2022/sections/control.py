@@ -6,7 +6,8 @@ from typing import Any
 
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.reports.document.model import Exhibit, Finding, Section
+from unembed.reports.claims import row
+from unembed.reports.document.model import Exhibit, Section
 from unembed.reports.geva2022.section_6 import Section6, section_6
 from unembed.reports.stages import Work
 
@@ -43,13 +44,13 @@ def _early_exit(found: Section6) -> Section:
     )
     agrees = bool(rule["accuracy"] >= both["accuracy"] - 1 and rule["saved_layers"] >= both["saved_layers"])
     findings = (
-        Finding(
+        row(
             "The sub-updates rule saves 3.2 of 16 layers at an accuracy of 94.1 %, as good as trained classifiers.",
             here,
             agrees,
             "Sec. 6.2, Tab. 6",
         ),
-        Finding(
+        row(
             "84.8 % (WikiLM) and 65.9 % (GPT2) of predictions settle before the last layer.",
             f"{100 - last['share']:.1f} % do.",
             bool(last["share"] < 50),
@@ -72,7 +73,7 @@ def _toxicity(found: Section6) -> Section:
     assert found.toxicity is not None
     rows = {row["arm"]: row for row in found.toxicity.rows()}
     plain, picked = rows["plain"]["toxicity"], rows["values picked by a scorer"]["toxicity"]
-    finding = Finding(
+    finding = row(
         "Ten values whose tokens score low cut toxic continuations from 58.5 to 52.7 %; ten picked by hand, to 30.8 %.",
         f"Ten values whose tokens score low change them from {plain:.1f} to {picked:.1f} %.",
         bool(picked < plain),

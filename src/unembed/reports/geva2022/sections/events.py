@@ -8,8 +8,9 @@ from unembed.corpus import Segment
 from unembed.memories.event_sample import EventSample
 from unembed.memories.event_scores import Kind, counted_events, event_scores, saturation_shares
 from unembed.models.decoder import Decoder
+from unembed.reports.claims import row
 from unembed.reports.document.intervals import columns, mean_of, share_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.geva2022 import published
 from unembed.results import Provenance, Table
 
@@ -26,26 +27,26 @@ def section(lm: Decoder, sample: EventSample, examples: list[Segment], basis: st
     shares = _saturation_table(sample, provenance)
     last = list(shares.rows())[-1]["share"]
     findings = (
-        Finding(
+        row(
             "The strongest sub-update of a saturation scores its token far higher than that of an elimination scores "
             "the falling one (8.5 for saturations in GPT2).",
             f"{saturation['max']:.2f} and {elimination['max']:.2f}.",
             bool(saturation["max_low"] > elimination["max_high"]),
             "Sec. 5.1, Tab. 4",
         ),
-        Finding(
+        row(
             "In eliminations the mean score is near zero: the candidate falls because others rise.",
             f"Mean {elimination['mean']:.3f}, largest {elimination['max']:.2f}, least {elimination['min']:.2f}.",
             bool(abs(elimination["mean"]) < 0.2 * max(elimination["max"], -elimination["min"])),
             "Sec. 5.1",
         ),
-        Finding(
+        row(
             "Random sub-updates of the same layer hardly score the token at all.",
             f"Largest of ten random ones {by_chance['max']:.2f}, of ten dominant ones {saturation['max']:.2f}.",
             bool(by_chance["max_high"] < 0.5 * saturation["max_low"]),
             "Sec. 5.1, Tab. 4",
         ),
-        Finding(
+        row(
             "The last layer is where most predictions settle (34 % in GPT2 medium, 15 % in WikiLM).",
             f"{last:.1%} settle in the last layer.",
             bool(last >= max(row["share"] for row in shares.rows())),

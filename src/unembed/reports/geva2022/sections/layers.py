@@ -12,8 +12,9 @@ from unembed.memories.event_sample import EventSample
 from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores
 from unembed.memories.values import values_of
 from unembed.models.decoder import Decoder
+from unembed.reports.claims import row
 from unembed.reports.document.intervals import columns, mean_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.geva2022 import published
 from unembed.results import Provenance, Table
 
@@ -45,20 +46,20 @@ def section(
     lows = [row["min"] for row in by_layer.rows()]
     everywhere = rows["all examples"]
     findings = (
-        Finding(
+        row(
             "In the last layers some sub-updates score the top candidate strongly down (layers 23-24 of GPT2 medium, "
             "14-16 of WikiLM, counted from 1).",
             f"The lowest scores by layer: {', '.join(f'{v:.2f}' for v in lows)}.",
             bool(int(np.argmin(lows)) >= sample.n_layers - third),
             "Sec. 5.2, Fig. 3",
         ),
-        Finding(
+        row(
             "Clusters that hold extreme sub-updates cover few of the values (1.7 % in GPT2, 1.1 % in WikiLM).",
             f"{rows['both']['values_share']:.2%} of the values lie in such a cluster.",
             bool(rows["both"]["values_share"] < 0.1),
             "Sec. 5.2",
         ),
-        Finding(
+        row(
             "One group promotes rare tokens from the upper layers, the other common tokens from all layers.",
             "; ".join(
                 f"{row['memories']} value{'s' * (row['memories'] != 1)} for {name} tokens"
@@ -71,7 +72,7 @@ def section(
             else None,
             "Sec. 5.2",
         ),
-        Finding(
+        row(
             "Extreme sub-updates are mostly active on short inputs (three tokens or fewer) or easy targets.",
             f"{rows['both']['short_prefix']:.1%} of their appearances have a prefix of at most {SHORT} tokens "
             f"({everywhere['short_prefix']:.1%} of all examples); {rows['both']['easy_target']:.1%} have a prediction "

@@ -1,0 +1,131 @@
+"""Claims of a paper as rows of one table: what it says, what is measured for it, and the test that judges it.
+
+A study lists its claims once; its code, its page and its tests read that list. A claim's `measure` takes the study's
+measurements to a few numbers, its `judge` takes these numbers to a verdict, so that a test can hand it made-up ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from unembed.reports.document.intervals import Measured
+from unembed.reports.document.model import Finding, Verdict
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was measured for a claim, as a sentence, and the verdict on it."""
+
+    here: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Claim(Generic[M]):
+    """A published statement with its measurement and its test.
+
+    Attributes:
+        name: unique in the study.
+        section: of the report in which the finding stands.
+        claim: the statement in the paper's words.
+        source: where the paper makes it.
+        quantity: what is measured.
+        published: the paper's value of that quantity, in words.
+        test: the threshold in words, and why it is this one.
+        measure: the numbers that `judge` takes, by name; None where the model or the options give none.
+        judge: takes the numbers to a judgement.
+    """
+
+    name: str
+    section: str
+    claim: str
+    source: str
+    quantity: str
+    published: str
+    test: str
+    measure: Callable[[M], Mapping[str, Any] | None]
+    judge: Callable[..., Judgement]
+
+    def judgement(self, m: M) -> Judgement | None:
+        """The judgement on a study's measurements; None where there is nothing to judge."""
+        numbers = self.measure(m)
+        return None if numbers is None else self.judge(**numbers)
+
+    def finding(self, m: M, control: Judgement | None = None) -> Finding | None:
+        """The row of the report; None where there is nothing to judge.
+
+        Args:
+            m: the study's measurements.
+            control: the judgement on the model with random weights.
+        """
+        found = self.judgement(m)
+        if found is None:
+            return None
+        return Finding(
+            self.claim,
+            self.source,
+            self.quantity,
+            self.published,
+            found.here,
+            self.test,
+            found.verdict,
+            "" if control is None else f"{control.here} ({control.verdict})",
+            control is None or control.verdict != "agrees",
+        )
+
+
+def findings_by_section(
+    claims: Sequence[Claim[M]], m: M, control: Mapping[str, Judgement] | None = None
+) -> dict[str, tuple[Finding, ...]]:
+    """The findings of a study by section, in the order of its claims.
+
+    Args:
+        claims: of the study.
+        m: its measurements.
+        control: judgements on the model with random weights, by name of the claim.
+    """
+    rows: dict[str, tuple[Finding, ...]] = {}
+    for claim in claims:
+        found = claim.finding(m, (control or {}).get(claim.name))
+        if found is not None:
+            rows[claim.section] = (*rows.get(claim.section, ()), found)
+    return rows
+
+
+def verdict_of(*conditions: bool | None) -> Verdict:
+    """The verdict of a test of several conditions: all must hold; one that is None cannot be told.
+
+    A condition that fails decides, whatever the others are.
+    """
+    if any(c is not None and not c for c in conditions):
+        return "differs"
+    return "cannot be told" if any(c is None for c in conditions) else "agrees"
+
+
+def above(measured: Measured, line: int | float) -> bool | None:
+    """Whether the whole interval lies above a line; None where the line lies in it, or nothing was measured."""
+    if measured.low > line:
+        return True
+    return False if measured.high < line else None
+
+
+def below(measured: Measured, line: int | float) -> bool | None:
+    """Whether the whole interval lies below a line; None where the line lies in it, or nothing was measured."""
+    if measured.high < line:
+        return True
+    return False if measured.low > line else None
+
+
+def within(measured: Measured, low: int | float, high: int | float) -> bool | None:
+    """Whether the whole interval lies in a band; None where it crosses an end, or nothing was measured."""
+    inside = above(measured, low), below(measured, high)
+    return False if False in inside else None if None in inside else True
+
+
+def row(claim: str, here: str, holds: bool | None, source: str, test: str = "") -> Finding:
+    """A finding whose test was applied where it was measured."""
+    return Finding(claim, source, claim, claim, here, test, verdict_of(holds))
