@@ -19,9 +19,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import BASES
+from unembed.validation import positive_int
 
 ROWS, COLUMNS = 1024, 4096
 """Vectors and tokens read at once. Going through the vocabulary in columns reads W_U once for all vectors and keeps
@@ -152,7 +153,7 @@ def read(
 
     Memory: ROWS * COLUMNS scores at a time beside the result.
     """
-    top = whole("top", top)
+    top = positive_int("top", top)
     positions = x.shape[:-1]
     flat = x.reshape(-1, x.shape[-1])
     scales = None if scale is None else scale.expand(*positions, 1).reshape(-1, 1)
@@ -184,7 +185,7 @@ def read_ends(
 
     Memory: ROWS * COLUMNS scores at a time beside the result.
     """
-    top = min(whole("top", top), lm.d_vocab)
+    top = min(positive_int("top", top), lm.d_vocab)
     readout = _Readout.of(lm, "raw")
     ends = []
     for rows in x.split(ROWS):

@@ -14,13 +14,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, SumNotProved, whole
+from unembed.errors import InvalidInput, SumNotProved
 from unembed.lens import final_scale, logit_direction
 from unembed.models.decoder import Decoder
 from unembed.results.jupyter import Shown
 from unembed.stream.decomposition import Branch, attention_branch, memory_branch, source_values, tolerance
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, position_of, run
+from unembed.validation import positive_int
 
 BY: tuple[str, ...] = ("component", "head", "source", "memory")
 
@@ -79,7 +80,7 @@ class Attribution(Shown):
 
     def top(self, k: int = 10) -> list[Row]:
         """The writers with the largest contributions, of either sign."""
-        return [self._row(int(i)) for i in self.contribution.abs().topk(min(whole("k", k), len(self))).indices]
+        return [self._row(int(i)) for i in self.contribution.abs().topk(min(positive_int("k", k), len(self))).indices]
 
 
 class _Columns:

@@ -15,10 +15,10 @@ from unembed.attention.qk_ov import HeadMatrices
 from unembed.attention.score_terms import ScoreTerms, score_terms
 from unembed.attention.skip_trigrams import SkipTrigram, SkipTrigramBugs, skip_trigram_bugs, skip_trigrams
 from unembed.attention.term_importance import TermImportance, term_importance
-from unembed.errors import InvalidInput, pair
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.stream.run import Tokens
+from unembed.validation import as_pair
 
 
 class Circuits(HeadMatrices):
@@ -51,7 +51,7 @@ class Circuits(HeadMatrices):
         Raises:
             InvalidInput: the second head's layer is not after the first's.
         """
-        a, b = (self.resolve_head(*pair("head", head), "raw") for head in (first, second))
+        a, b = (self.resolve_head(*as_pair("head", head), "raw") for head in (first, second))
         if a[0] >= b[0]:
             raise InvalidInput(
                 f"virtual head of {a[0]}.{a[1]} and {b[0]}.{b[1]}",
@@ -98,4 +98,4 @@ class Circuits(HeadMatrices):
 
 def circuits(lm: Decoder) -> Circuits:
     """The attention circuits of a model."""
-    return Circuits(opened(lm))
+    return Circuits(require_decoder(lm))

@@ -16,8 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.folded_weights import reading_weights, writing_weights
-from unembed.errors import InvalidInput, seeded
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.validation import valid_seed
 
 MODES = ("q", "k", "v")
 _BYTES = 32 << 20
@@ -167,7 +168,7 @@ def random_baseline(lm: Decoder, n_heads: int = 64, seed: int = 0) -> float:
 
     The same for Q, K and V: each is a product of two factors (d_model, d_head) on either side.
     """
-    generator = torch.Generator().manual_seed(seeded(seed))
+    generator = torch.Generator().manual_seed(valid_seed(seed))
     n = max(2, min(n_heads, _HEADS))
     a_out, a_in, b_out, b_in = (torch.randn(n, lm.d_model, lm.d_head, generator=generator) for _ in range(4))
     a, b = Gram.of(a_out, a_in), Gram.of(b_out, b_in)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from unembed.attention.folded_weights import embedding, reading_weights, unembedding, writing_weights
 from unembed.attention.low_rank import LowRank, by_modulus
-from unembed.errors import seeded, whole
 from unembed.models.decoder import Decoder
+from unembed.validation import positive_int, valid_seed
 
 _BLOCK = 8192
 
@@ -118,7 +118,7 @@ def own_token(full: LowRank, k: int = 10, n_tokens: int = 512, seed: int = 0) ->
 
     Memory: a block of rows.
     """
-    k, n_tokens, seed = whole("k", k), whole("n_tokens", n_tokens), seeded(seed)
+    k, n_tokens, seed = positive_int("k", k), positive_int("n_tokens", n_tokens), valid_seed(seed)
     left, right = full.left.double(), full.right.double()
     n = right.shape[1]
     mean = left @ right.mean(dim=1)

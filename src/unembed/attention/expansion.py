@@ -19,9 +19,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.attention.linearized import FrozenRun, frozen_run, stream_by_order
-from unembed.errors import InvalidInput, OutOfMemory, whole
+from unembed.errors import InvalidInput, OutOfMemory
 from unembed.models.decoder import Decoder
 from unembed.stream.run import Tokens, position_of
+from unembed.validation import positive_int
 
 Path = tuple[tuple[int, int], ...]
 _MOST = 2 << 30
@@ -110,7 +111,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
 
     Memory: one stream (pos, d_model) for every path below the highest order, and one vector for every path.
     """
-    order = whole("order", order, 0, 10_000)
+    order = positive_int("order", order, 0, 10_000)
     frozen = frozen_run(lm, tokens)
     n_batch, pos = frozen.run.tokens.shape
     if n_batch != 1:

@@ -15,10 +15,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unembed.errors import InvalidInput, OutOfRange, integer, several
+from unembed.errors import InvalidInput, OutOfRange
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
 from unembed.stream.run import run
+from unembed.validation import as_int, as_tuple
 
 HEAD_BASES = ("raw", "folded")
 _PROBE, _SHIFT = 128.0, 32.0
@@ -88,7 +89,7 @@ def embedding(lm: Decoder, basis: str = "raw", ids: Tensor | None = None) -> Flo
 def _tokens(lm: Decoder, ids: Any) -> Int[Tensor, " token"]:
     """Ids of the vocabulary, checked: one out of range would be another token, or end the process on a GPU."""
     if not isinstance(ids, Tensor):
-        ids = torch.tensor([integer("token", i) for i in several("tokens", ids)], dtype=torch.long, device=lm.device)
+        ids = torch.tensor([as_int("token", i) for i in as_tuple("tokens", ids)], dtype=torch.long, device=lm.device)
     if ids.dim() != 1 or ids.is_floating_point() or ids.dtype is torch.bool:
         raise InvalidInput(f"tokens of shape {tuple(ids.shape)}", why="they are no row of ids")
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < lm.d_vocab:

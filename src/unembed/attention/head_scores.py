@@ -15,12 +15,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, integer, seeded, whole
+from unembed.errors import InvalidInput
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.stream.decomposition import attention_branch
 from unembed.stream.hooks import Callback, Stop, memory_guard, watch
 from unembed.stream.run import forward_arguments, prepare
+from unembed.validation import as_int, positive_int, valid_seed
 
 KINDS = ("previous_token", "duplicate_token", "induction", "copying", "resting")
 _TOKENS = 2048
@@ -69,7 +70,7 @@ class HeadScores:
 
     def top(self, kind: str, k: int = 5) -> list[tuple[int, int, float]]:
         """The heads with the largest scores of a kind: (layer, head, score)."""
-        scores, k = self[kind], whole("k", k)
+        scores, k = self[kind], positive_int("k", k)
         best = scores.flatten().topk(min(k, scores.numel()))
         heads = scores.shape[1]
         return [(int(i) // heads, int(i) % heads, float(v)) for i, v in zip(best.indices, best.values, strict=True)]
@@ -85,11 +86,11 @@ def repeated_tokens(
     Raises:
         InvalidInput: too short to repeat, or longer than the context.
     """
-    n_sequences, seed = whole("n_sequences", n_sequences), seeded(seed)
+    n_sequences, seed = positive_int("n_sequences", n_sequences), valid_seed(seed)
     front = _front(lm)
     if length is None:
         length = 64 if lm.n_ctx is None else min(64, (lm.n_ctx - len(front)) // 2)
-    length = integer("length", length)
+    length = as_int("length", length)
     if length < 2:
         raise InvalidInput(f"{n_sequences} sequences of 2 x {length} tokens", why="there is nothing to repeat")
     if lm.n_ctx is not None and len(front) + 2 * length > lm.n_ctx:

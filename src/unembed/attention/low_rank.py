@@ -11,7 +11,8 @@ from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from unembed.attention import low_rank_topk
-from unembed.errors import InvalidInput, OutOfRange, finite, integer, whole
+from unembed.errors import InvalidInput, OutOfRange
+from unembed.validation import as_int, finite_float, positive_int
 
 
 class Svd(NamedTuple):
@@ -166,20 +167,20 @@ class LowRank:
     def top_of_row(self, row: int, k: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
         """The k largest (or smallest) entries of a row."""
         self._single("top of a row")
-        row, k = integer("row", row), whole("k", k)
+        row, k = as_int("row", row), positive_int("k", k)
         found = self.rows(row)[0].topk(min(k, self.shape[-1]), largest=largest)
         return low_rank_topk.Entries(torch.full_like(found.indices, row), found.indices, found.values)
 
     def top_of_column(self, column: int, k: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
         """The k largest (or smallest) entries of a column."""
         self._single("top of a column")
-        column, k = integer("column", column), whole("k", k)
+        column, k = as_int("column", column), positive_int("k", k)
         found = self.columns(column)[:, 0].topk(min(k, self.shape[-2]), largest=largest)
         return low_rank_topk.Entries(found.indices, torch.full_like(found.indices, column), found.values)
 
     def quantile_of(self, value: float) -> float:
         """The share of entries below a value, counted over all of them by blocks. One matrix, no batch."""
-        return low_rank_topk.share_below(*self._single("quantile"), finite("value", value))
+        return low_rank_topk.share_below(*self._single("quantile"), finite_float("value", value))
 
     def _single(self, question: str) -> tuple[Tensor, Tensor]:
         if len(self.shape) != 2:
@@ -197,7 +198,7 @@ class LowRank:
             return ids
         n, what = self.shape[axis], "row" if axis == -2 else "column"
         if not isinstance(ids, Tensor):
-            ids = [integer(what, i) for i in (ids if isinstance(ids, Iterable) else [ids])]
+            ids = [as_int(what, i) for i in (ids if isinstance(ids, Iterable) else [ids])]
         ends = [ids.min(), ids.max()] if isinstance(ids, Tensor) and ids.numel() else ids
         for i in map(int, ends):
             if not -n <= i < n:

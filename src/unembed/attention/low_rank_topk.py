@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import whole
+from unembed.validation import positive_int
 
 ROWS, COLUMNS = 256, 2048
 """A block of 2 MiB in float32 stays in the processor's cache while it is compared."""
@@ -44,7 +44,7 @@ def top(left: Float[Tensor, "m r"], right: Float[Tensor, "r n"], k: int, *, larg
 
     Time: at most one multiplication by blocks and one comparison of each entry. Memory: the two factors and one block.
     """
-    k = min(whole("k", k), left.shape[0] * right.shape[1])
+    k = min(positive_int("k", k), left.shape[0] * right.shape[1])
     left, right = balanced(left, right)
     if not largest:
         left = -left

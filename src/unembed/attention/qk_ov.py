@@ -20,8 +20,9 @@ from unembed.attention.folded_weights import (
     writing_weights,
 )
 from unembed.attention.low_rank import LowRank
-from unembed.errors import Unsupported, seeded
+from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
+from unembed.validation import valid_seed
 
 
 class HeadMatrices:
@@ -178,7 +179,7 @@ class HeadMatrices:
 
     def random_composition(self, seed: int = 0) -> float:
         """The composition that independent Gaussian circuits of these shapes have on average, measured."""
-        seed = seeded(seed)
+        seed = valid_seed(seed)
         if seed not in self._baselines:
             self._baselines[seed] = _composition.random_baseline(self.lm, seed=seed)
         return self._baselines[seed]

@@ -20,8 +20,9 @@ from torch import Tensor
 from unembed.attention.low_rank import LowRank
 from unembed.attention.qk_ov import HeadMatrices
 from unembed.attention.windows import windows_of
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.validation import positive_int
 
 _BLOCK = 256
 
@@ -102,7 +103,7 @@ def skip_trigrams(
     largest, and there from the `top` best destinations and outputs, so nothing else is looked at.
     """
     # The best of a list lie among its `top` best sources, so a longer list than this could not be held anyway.
-    top = whole("top", top, most=10_000)
+    top = positive_int("top", top, most=10_000)
     both = centred(circuits, layer, head, basis, offset, hide_unlearned, among)
     n = len(both.ids)
     if source is None:
@@ -264,7 +265,7 @@ def skip_trigram_bugs(
     """The crossed pairs of one source: raised by the head, absent from the corpus, though both halves occur."""
     both = centred(circuits, layer, head, basis, offset, hide_unlearned=True, among=among)
     at = int(_at(both, circuits, source)[0])
-    k = min(whole("k", k), len(both.ids))
+    k = min(positive_int("k", k), len(both.ids))
     attention, d = both.qk.columns(at)[:, 0].topk(k)
     effect, o = both.ov.rows(at)[0].topk(k)
     destinations, outputs = both.ids[d].cpu(), both.ids[o].cpu()

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from unembed.attention.linearized import FrozenRun, frozen_run, stream_by_order
 from unembed.attention.windows import windows_of
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.stream.run import prepare
+from unembed.validation import positive_int
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,7 @@ def term_importance(
     highest = (
         min(lm.n_layers, 3 if lm.n_layers > 4 else lm.n_layers)
         if order is None
-        else min(whole("order", order, 0), lm.n_layers)
+        else min(positive_int("order", order, 0), lm.n_layers)
     )
     losses = torch.zeros(highest + 1, dtype=torch.float64)
     by_layer = torch.zeros(lm.n_layers, dtype=torch.float64)

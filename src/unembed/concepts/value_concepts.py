@@ -16,13 +16,13 @@ from torch import Tensor
 
 from unembed.concepts.detection import MAX_EXPECTED, Concept, coverage, find_concepts
 from unembed.concepts.token_classes import COUNTED, KINDS, Classes
-from unembed.errors import InvalidInput, pair, seeded, several, whole
+from unembed.errors import InvalidInput
 from unembed.lens import read
 from unembed.memories.clustering.value_clusters import cluster
 from unembed.memories.values import values_of
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Provenance, Table
+from unembed.validation import as_pair, as_tuple, positive_int, valid_seed
 
 TOP = 30
 """Tokens of a vector that are looked at (the papers' number)."""
@@ -155,8 +155,8 @@ def sample_memories(
         InvalidInput: none are asked for.
         OutOfRange: there is no such layer.
     """
-    per_layer = whole("per_layer", per_layer)
-    generator = torch.Generator().manual_seed(seeded(seed))
+    per_layer = positive_int("per_layer", per_layer)
+    generator = torch.Generator().manual_seed(valid_seed(seed))
     chosen = []
     for n in range(lm.n_layers) if layers is None else layers:
         layer, _ = lm.memory(n, 0)
@@ -193,11 +193,11 @@ def value_concepts(
         Unsupported: the model has no memories.
         InvalidInput: the model has no tokenizer.
     """
-    lm = opened(lm)
+    lm = require_decoder(lm)
     if memories is None:
         chosen = sample_memories(lm, per_layer, seed, layers)
     else:
-        chosen = [lm.memory(*pair("memory", m)) for m in several("memories", memories)]
+        chosen = [lm.memory(*as_pair("memory", m)) for m in as_tuple("memories", memories)]
     if not chosen:
         raise InvalidInput("concepts of no memories", instead="Name at least one, or none to have them drawn")
     return vector_concepts(

@@ -7,10 +7,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from unembed import __version__
 from unembed.errors import InvalidInput
 from unembed.results import write_whole
 from unembed.stream.interventions import Edit
+from unembed.version import __version__
 
 SCHEMA = "unembed.edits/1"
 

@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, NotFinite, whole
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.errors import InvalidInput, NotFinite
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.stream.hooks import memory_guard, watch
 from unembed.stream.interventions import Edit
+from unembed.validation import positive_int
 
 Scores = Callable[[Int[Tensor, "batch pos"]], Float[Tensor, "batch pos d_vocab"]]
 """Logits (or log-probabilities up to a constant) of the next token at every position."""
@@ -40,8 +40,8 @@ def windows(
     Raises:
         InvalidInput: fewer than two tokens.
     """
-    lm = opened(lm)
-    size = min(whole("window", window or 512, 2), lm.n_ctx or 10**9)
+    lm = require_decoder(lm)
+    size = min(positive_int("window", window or 512, 2), lm.n_ctx or 10**9)
     # Characters are never fewer than a quarter of a token here, so a long file is not tokenised for nothing.
     ids = lm.vocabulary.encode(text if max_tokens is None else text[: 16 * max_tokens + 64])[0][:max_tokens]
     if len(ids) < 2:
@@ -78,7 +78,7 @@ def perplexity(
 
     Memory: logits of 4,096 tokens at a time.
     """
-    lm = opened(lm)
+    lm = require_decoder(lm)
     if isinstance(rows, str):
         raise InvalidInput(
             "perplexity of a text", why="it is asked of windows of tokens", instead="Give windows(lm, text)"

@@ -13,14 +13,14 @@ import torch
 
 from unembed.control.edit_files import load_edits, save_edits
 from unembed.control.perplexity import default_text, perplexity, windows
-from unembed.errors import InvalidInput, several, whole
+from unembed.errors import InvalidInput
 from unembed.memories.token_ranking import RankedValue, firing, promoting, words_of
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Provenance, Table
 from unembed.stream.generation import generate
 from unembed.stream.interventions import Edit, scale_coefficient, set_coefficient
 from unembed.stream.run import run
+from unembed.validation import as_tuple, positive_int
 
 ON = 3.0
 """The coefficient that turns a value on in the paper."""
@@ -92,10 +92,10 @@ def steer(
         InvalidInput: no edits, or several samples without a seed.
         NotFinite: the edits make the logits overflow.
     """
-    lm, edits = opened(lm), several("edits", edits)
+    lm, edits = require_decoder(lm), as_tuple("edits", edits)
     if not edits:
         raise InvalidInput("nothing to steer with", instead="Give at least one edit, or words to promote or suppress")
-    samples = whole("samples", samples, most=10_000)
+    samples = positive_int("samples", samples, most=10_000)
     if samples > 1 and seed is None:
         raise InvalidInput(
             f"{samples} samples without a seed", why="greedy continuations are equal", instead="Give a seed"
@@ -127,7 +127,7 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
     token
     if text went on as the model expects without them.
     """
-    top = whole("top", top)
+    top = positive_int("top", top)
     plain = run(lm, prompt).logits[0, -1].float().log_softmax(-1)
     edited = run(lm, prompt, (), edits).logits[0, -1].float().log_softmax(-1)
     divergence = float(torch.nn.functional.kl_div(edited, plain, reduction="sum", log_target=True))

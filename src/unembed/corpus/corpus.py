@@ -15,7 +15,8 @@ from unembed.corpus.markup import detokenized
 from unembed.corpus.readers import SHIPPED, Reading, documents_of, paths_of
 from unembed.corpus.segmentation import sentence_segments, window_segments
 from unembed.corpus.segments import Batch, Document, Encoder, Segment
-from unembed.errors import CorpusUnreadable, InvalidInput, several, string, whole
+from unembed.errors import CorpusUnreadable, InvalidInput
+from unembed.validation import as_str, as_tuple, positive_int
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Corpus:
             tokens: columns times rows of a batch, at most (one long segment may be more).
             ahead: segments of how many batches are sorted by length together; more means less padding.
         """
-        return bucketed(self.segments(encoder), whole("tokens", tokens), whole("ahead", ahead))
+        return bucketed(self.segments(encoder), positive_int("tokens", tokens), positive_int("ahead", ahead))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -159,12 +160,12 @@ def open_corpus(
         if value not in allowed:
             raise InvalidInput(f"{name}={value!r}", why=f"it is none of {', '.join(allowed)}")
     if window is not None:
-        window = whole("window", window, 2)
-    if overlap is not None and (whole("overlap", overlap, 0) < 0 or (window is not None and overlap >= window)):
+        window = positive_int("window", window, 2)
+    if overlap is not None and (positive_int("overlap", overlap, 0) < 0 or (window is not None and overlap >= window)):
         raise InvalidInput(f"overlap={overlap}", why="it must be at least 0 and smaller than the window")
     if max_documents is not None:
-        max_documents = whole("max_documents", max_documents)
-    reading = Reading(string("column", column), errors, markup)
+        max_documents = positive_int("max_documents", max_documents)
+    reading = Reading(as_str("column", column), errors, markup)
     rest = (reading, segmentation, window, overlap, detokenize, max_documents)
     if source is None:
         return Corpus("wikitext-103 validation", (Path(str(SHIPPED)),), (), *rest)
@@ -172,7 +173,7 @@ def open_corpus(
         return Corpus(source, (), (), *rest, HubData.parse(source, column))
     if isinstance(source, str | Path):
         return Corpus(str(source), tuple(paths_of(source)), (), *rest)
-    texts = several("texts", source)
+    texts = as_tuple("texts", source)
     if not all(isinstance(text, str) for text in texts):
         raise InvalidInput("corpus", why="a list must hold texts only")
     if not any(text.strip() for text in texts):

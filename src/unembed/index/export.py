@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from unembed.errors import InvalidInput, UnembedError, whole
+from unembed.errors import InvalidInput, UnembedError
 from unembed.index.index_files import Contents
 from unembed.results import check_writable
+from unembed.validation import positive_int
 
 FORMATS = ("parquet", "jsonl", "csv")
 _ROWS_OF_KEYS = 512
@@ -30,7 +31,7 @@ def export(held: Contents, path: Path, kind: str, *, layer: int | None, context:
         raise InvalidInput(f"export as {kind!r}", why=f"the formats are {', '.join(FORMATS)}")
     target = check_writable(path)
     if context is not None:
-        context = whole("context", context, 0)
+        context = positive_int("context", context, 0)
     temporary = target.with_name(f".{target.name}.writing")
     try:
         count = _WRITERS[kind](temporary, _tables(held, layer, context))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unembed.corpus import Corpus, open_corpus
-from unembed.errors import IndexFault, file_path, finite, string, whole
+from unembed.errors import IndexFault
 from unembed.index import active_keys, queries, status, tables
 from unembed.index import build as building
 from unembed.index.estimate import Estimate, estimate
@@ -23,12 +23,12 @@ from unembed.index.manifest import Manifest, read_manifest
 from unembed.index.plan import By, Poles, Settings
 from unembed.index.sql import Sql
 from unembed.index.vectors import Vectors
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import weights_fingerprint
 from unembed.models.loading import open_model
 from unembed.results import Table
 from unembed.sweeps import Fast, Ray
+from unembed.validation import as_path, as_str, finite_float, positive_int
 
 
 class Index(Contents):
@@ -99,8 +99,10 @@ class Index(Contents):
         settings = Settings(
             top, top_tokens, poles, by, min_prefix, skip_first, per_document, distinct, fast, tokens_per_batch, engine
         )
-        folder = file_path(path)
-        manifest = building.build(opened(lm), open_corpus(corpus), folder, settings, resume=resume, progress=progress)
+        folder = as_path(path)
+        manifest = building.build(
+            require_decoder(lm), open_corpus(corpus), folder, settings, resume=resume, progress=progress
+        )
         return cls(folder, manifest, lm)
 
     @staticmethod
@@ -122,7 +124,7 @@ class Index(Contents):
             Unsupported: the model has no memories.
         """
         settings = Settings(top, top_tokens, poles, by, fast=fast, tokens_per_batch=tokens_per_batch)
-        return estimate(opened(lm), open_corpus(corpus), settings)
+        return estimate(require_decoder(lm), open_corpus(corpus), settings)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], lm: Decoder | None = None, *, partial: bool = False) -> Index:
@@ -136,7 +138,7 @@ class Index(Contents):
         Raises:
             IndexFault: there is no index, it is not complete, or it is not of this model.
         """
-        folder = file_path(path)
+        folder = as_path(path)
         manifest = read_manifest(folder)
         if manifest.state != "complete" and not partial:
             done = ", ".join(dict.fromkeys(entry.part for entry in manifest.files)) or "nothing"
@@ -156,7 +158,7 @@ class Index(Contents):
         Raises:
             IndexFault: the index is of another.
         """
-        if why := self.misfit(opened(lm)):
+        if why := self.misfit(require_decoder(lm)):
             raise IndexFault(
                 f"index {self.path} is not of {lm.name}", why=why, instead="Open the model it is of, or build another"
             )
@@ -244,7 +246,7 @@ class Index(Contents):
             Columns layer, index, pole, coefficient, strength, place (how many of the stored triggers are stronger),
             position and token (where in the text), top_tokens (what the value promotes).
         """
-        return active_keys.firing_on(self, self.model, string("text", text), whole("top", top), by)
+        return active_keys.firing_on(self, self.model, as_str("text", text), positive_int("top", top), by)
 
     def search(self, text: str, top: int = 20, *, pole: str = "positive", context: int | None = None) -> Table:
         """Triggers whose text holds words: full-text search, the strongest triggers first.
@@ -274,12 +276,12 @@ class Index(Contents):
         """
         layer, index = self.memory(layer, index)
         with self._opening:
-            if string("among", among) not in self._vectors:
+            if as_str("among", among) not in self._vectors:
                 self._vectors[among] = Vectors(self.model, among)
         vectors = self._vectors[among]
         cosines = vectors.cosines(vectors.row(layer, index))
         cosines[self.row(layer, index)] = -2.0
-        best, rows = cosines.topk(min(whole("top", top), len(cosines) - 1))
+        best, rows = cosines.topk(min(positive_int("top", top), len(cosines) - 1))
         columns = self.memories(rows.numpy()) | {"cosine": best.tolist(), "top_tokens": self.top_tokens(rows.numpy())}
         return self.table(f"{among.capitalize()} most similar to {layer}.{index}", columns)
 
@@ -291,7 +293,7 @@ class Index(Contents):
         Raises:
             InvalidInput: it is no SELECT, DuckDB rejects it, or it ran longer than `timeout` seconds.
         """
-        query, timeout = string("query", query), finite("timeout", timeout)
+        query, timeout = as_str("query", query), finite_float("timeout", timeout)
         with self._opening:
             sql = self._sql
         return self.table(query.strip(), sql.select(query, Labels(self.path).arrow(), timeout=timeout))
@@ -333,7 +335,7 @@ class Index(Contents):
             InvalidInput: the format is unknown, or no file can stand there.
             UnembedError: the disk is full; what was there before is left.
         """
-        return export(self, file_path(path), kind, layer=layer, context=context)
+        return export(self, as_path(path), kind, layer=layer, context=context)
 
     def add_label(
         self,
@@ -357,7 +359,7 @@ class Index(Contents):
         """
         placed = []
         for one in labels:
-            layer, index = self._labelled(one.layer, one.index, string("kind", one.kind) == HEAD)
+            layer, index = self._labelled(one.layer, one.index, as_str("kind", one.kind) == HEAD)
             placed.append(replace(one, layer=layer, index=index))
         return Labels(self.path).add(placed)
 

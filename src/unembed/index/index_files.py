@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unembed.errors import IndexFault, InvalidInput, NotOneToken, OutOfRange, integer, string
+from unembed.errors import IndexFault, InvalidInput, NotOneToken, OutOfRange
 from unembed.index import tables
 from unembed.index.arrays import map_array
 from unembed.index.build import open_poles
@@ -16,6 +16,7 @@ from unembed.index.manifest import Manifest, check
 from unembed.index.passages import Passages
 from unembed.index.stream_files import open_stream
 from unembed.results import Provenance, Table
+from unembed.validation import as_int, as_str
 
 _SHOWN_TOKENS = 8
 
@@ -84,7 +85,7 @@ class Contents:
         Raises:
             InvalidInput: the index does not hold it.
         """
-        if string("pole", pole) not in self.trigger_lists:
+        if as_str("pole", pole) not in self.trigger_lists:
             held = " and ".join(self.trigger_lists)
             raise InvalidInput(f"pole {pole!r}", why=f"this index holds {held} coefficients")
         return self.trigger_lists[pole]
@@ -128,7 +129,7 @@ class Contents:
             OutOfRange: there is no such layer or memory.
         """
         layers = self.manifest.layers
-        layer, index = integer("layer", layer), integer("memory", index)
+        layer, index = as_int("layer", layer), as_int("memory", index)
         for what, number, n in (("layer", layer, len(layers)), (f"memory in layer {layer}:", index, None)):
             n = layers[layer] if n is None else n
             if not -n <= number < n:
@@ -157,7 +158,7 @@ class Contents:
             OutOfRange: the id is not in the vocabulary.
         """
         if not isinstance(token, str):
-            token = integer("token", token)
+            token = as_int("token", token)
             if not 0 <= token < len(self.strings):
                 raise OutOfRange(f"token {token}", why=f"the vocabulary is 0 to {len(self.strings) - 1}")
             return token

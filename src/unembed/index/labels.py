@@ -16,7 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from unembed.errors import IndexFault, InvalidInput, integer, string
+from unembed.errors import IndexFault, InvalidInput
+from unembed.validation import as_int, as_str
 
 NAME = "labels.sqlite"
 HEAD = "head"
@@ -81,7 +82,7 @@ class Labels:
         Raises:
             InvalidInput: there is no such label, or it was withdrawn before.
         """
-        number, author = integer("label", number), string("author", author)
+        number, author = as_int("label", number), as_str("author", author)
         kept = [row for row in self.rows(of="all") if row["id"] == number]
         if not kept:
             raise InvalidInput(f"label {number}", why="there is none, or it was withdrawn before")
@@ -94,7 +95,7 @@ class Labels:
         Raises:
             InvalidInput: `of` is neither "memory" nor "head" nor "all".
         """
-        if string("of", of) not in _OF:
+        if as_str("of", of) not in _OF:
             raise InvalidInput(f"labels of {of!r}", why="labels are of 'memory', 'head' or 'all'")
         if not self.path.exists():
             return []
@@ -162,7 +163,7 @@ class Labels:
 
 
 def _columns(given: Label) -> tuple[int, int, str, str, str, str]:
-    label, author, kind = string("label", given.label), string("author", given.author), string("kind", given.kind)
+    label, author, kind = as_str("label", given.label), as_str("author", given.author), as_str("kind", given.kind)
     if not label.strip() or len(label) > _LONGEST:
         raise InvalidInput(f"a label of {len(label)} characters", why=f"1 to {_LONGEST:,} are kept")
     try:

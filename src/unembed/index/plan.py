@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unembed.corpus import Corpus
-from unembed.errors import IndexFault, InvalidInput, Unsupported, whole
+from unembed.errors import IndexFault, InvalidInput, Unsupported
 from unembed.index.lock import NAME as LOCK_NAME
 from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import Manifest, fault, read_manifest, write_manifest
@@ -16,6 +16,7 @@ from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import weights_fingerprint
 from unembed.results import Provenance
 from unembed.sweeps import Fast, Ray
+from unembed.validation import positive_int
 
 Poles = Literal["auto", "positive", "both"]
 By = Literal["product", "gate"]
@@ -56,7 +57,7 @@ class Settings:
         least = {"top": 1, "top_tokens": 1, "min_prefix": 0, "per_document": 1, "tokens_per_batch": 1}
         for name, bound in least.items():
             if (number := getattr(self, name)) is not None:
-                object.__setattr__(self, name, whole(name, number, bound))
+                object.__setattr__(self, name, positive_int(name, number, bound))
 
     def identity(self) -> dict[str, Any]:
         """What changes the content; a build with another identity is another index."""

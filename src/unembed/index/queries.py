@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput
 from unembed.index import text_search
 from unembed.index.index_files import Contents, shortened
 from unembed.results import Table
+from unembed.validation import positive_int
 
 _PLACE_COLUMNS = ("document", "sentence", "position", "prefix", "token", "next_token")
 
@@ -19,7 +20,7 @@ def triggers(held: Contents, layer: int, index: int, top: int, pole: str, contex
     coefficient, position = held.pole(pole)
     layer, index = held.memory(layer, index)
     row = held.row(layer, index)
-    n = min(whole("top", top), int((position[row] >= 0).sum()))
+    n = min(positive_int("top", top), int((position[row] >= 0).sum()))
     columns = {"rank": list(range(n)), "coefficient": coefficient[row][:n].tolist()}
     columns |= _places(held, position[row][:n], context)
     return held.table(f"Triggers of key {layer}.{index}, {pole} coefficients", columns)
@@ -28,7 +29,7 @@ def triggers(held: Contents, layer: int, index: int, top: int, pole: str, contex
 def value_tokens(held: Contents, layer: int, index: int, top: int) -> Table:
     """See `Index.value_tokens`."""
     layer, index = held.memory(layer, index)
-    token, score = (part[held.row(layer, index)][: whole("top", top)] for part in held.readings)
+    token, score = (part[held.row(layer, index)][: positive_int("top", top)] for part in held.readings)
     columns = {"rank": list(range(len(token))), "token_id": token.tolist()}
     columns |= {"token": [held.strings[i] for i in token], "score": score.tolist()}
     return held.table(f"Top tokens of value {layer}.{index}", columns)
@@ -45,7 +46,7 @@ def promoting(held: Contents, token: str | int, top: int, by: str) -> Table:
     if by == "rank":
         order = np.argsort(ranks, kind="stable")
         rows, ranks = rows[order], ranks[order]
-    rows, ranks = rows[: whole("top", top)], ranks[:top]
+    rows, ranks = rows[: positive_int("top", top)], ranks[:top]
     columns: dict[str, Any] = held.memories(rows) | {"rank": ranks.tolist(), "score": scores[rows, ranks].tolist()}
     columns["top_tokens"] = held.top_tokens(rows)
     return held.table(f"Values that promote {held.strings[number]!r}, {len(found):,} in all", columns)
@@ -55,7 +56,7 @@ def search(held: Contents, text: str, top: int, pole: str, context: int | None) 
     """See `Index.search`."""
     held.need("search")
     match = text_search.match_of(text)
-    whole("top", top)
+    positive_int("top", top)
     coefficient, position = held.pole(pole)
     passages = held.passages
     segments = text_search.segments_matching(held.path / "search.sqlite", match)
@@ -86,6 +87,6 @@ def search(held: Contents, text: str, top: int, pole: str, context: int | None) 
 
 def _places(held: Contents, positions: np.ndarray, context: int | None) -> dict[str, list[Any]]:
     if context is not None:
-        context = whole("context", context, 0)
+        context = positive_int("context", context, 0)
     places = [held.passages.place(int(at), context) for at in positions]
     return {name: [getattr(place, name) for place in places] for name in _PLACE_COLUMNS}

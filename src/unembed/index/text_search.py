@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from unembed.errors import IndexFault, InvalidInput, string
+from unembed.errors import IndexFault, InvalidInput
+from unembed.validation import as_str
 
 _TERM = re.compile(r'"([^"]*)"(\*?)|(\S+)')
 _AT_ONCE = 2048
@@ -51,7 +52,7 @@ def match_of(query: str) -> str:
         InvalidInput: the query holds no letter or digit.
     """
     terms = []
-    for phrase, phrase_star, word in _TERM.findall(string("search for", query)):
+    for phrase, phrase_star, word in _TERM.findall(as_str("search for", query)):
         star = phrase_star or ("*" if word.endswith("*") else "")
         words = phrase or word.rstrip("*")
         if any(c.isalnum() for c in words):

@@ -21,15 +21,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, several, whole
+from unembed.errors import InvalidInput
 from unembed.lens import final_scale, logits_of
 from unembed.memories.sub_updates import contributions
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import BASES
 from unembed.results import Provenance, Table
 from unembed.stream.decomposition import memory_branch
 from unembed.stream.run import Run, Tokens, prepare, run
+from unembed.validation import as_tuple, positive_int
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ def sub_update_effects(
     """
     if basis not in BASES:
         raise InvalidInput(f"basis {basis!r}", why=f"it is none of {', '.join(BASES)}")
-    lm, top = opened(lm), whole("top", top)
+    lm, top = require_decoder(lm), positive_int("top", top)
     layer = lm.layer(layer)
     lm.feed_forward(layer)
     ids, mask = prepare(lm, tokens)
@@ -139,7 +139,7 @@ def _effects(
         index = sizes.topk(min(top, len(sizes))).indices
     else:
         index = torch.tensor(
-            [lm.memory(layer, i)[1] for i in several("indices", indices)], dtype=torch.long, device=m.device
+            [lm.memory(layer, i)[1] for i in as_tuple("indices", indices)], dtype=torch.long, device=m.device
         )
     branch = memory_branch(lm, layer, m)
     values = branch.written(W_out[index])

@@ -19,15 +19,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.corpus import Batch, Segment
-from unembed.errors import Unsupported, seeded
+from unembed.errors import Unsupported
 from unembed.lens import final_scale, read
 from unembed.memories.events import Event, elimination_layer, saturation_layer
 from unembed.memories.prefix_sampling import draw_examples, example_batches
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.stream.decomposition import memory_branch
 from unembed.sweeps.forward import feeding
 from unembed.sweeps.reducers.reducer import Need, Reducer
+from unembed.validation import valid_seed
 
 DOMINANT = 10
 """Sub-updates looked at in each update, by |m| times the length of v; and as many random ones beside them."""
@@ -119,7 +119,7 @@ class EventRecorder(Reducer):
 
     def __init__(self, seed: int = 0) -> None:
         """`seed` is that of the random sub-updates."""
-        self.seed = seeded(seed)
+        self.seed = valid_seed(seed)
 
     def start(self, lm: Decoder) -> None:
         """Begin empty.
@@ -259,7 +259,7 @@ def event_sample(
     Memory: about 350 bytes a layer and example, one batch's activations, and 1,024 * 4,096 scores.
     """
     recorder = EventRecorder(seed)
-    recorder.start(opened(lm))
+    recorder.start(require_decoder(lm))
     return record_events(lm, draw_examples(lm, corpus, n, seed), recorder, tokens_per_batch)
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from unembed.corpus import Batch, Corpus, Segment, open_corpus
 from unembed.corpus.batches import bucketed
-from unembed.errors import InvalidInput, seeded, whole
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.validation import positive_int, valid_seed
 
 _AHEAD = 32
 
@@ -33,8 +34,8 @@ def draw_examples(lm: Decoder, corpus: Corpus | str | Path | Any, n: int, seed: 
         InvalidInput: fewer than one is asked for, or no segment has two tokens.
         CorpusUnreadable: the corpus cannot be read.
     """
-    n = whole("examples", n)
-    seed = seeded(seed)
+    n = positive_int("examples", n)
+    seed = valid_seed(seed)
     draw = random.Random(seed)
     kept: list[Segment] = []
     seen = 0

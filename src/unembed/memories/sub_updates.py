@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import whole
 from unembed.lens import final_scale, logit_direction
 from unembed.models.decoder import Decoder
 from unembed.stream.decomposition import memory_branch
 from unembed.stream.run import Run
+from unembed.validation import positive_int
 
 
 def contributions(
@@ -45,7 +45,7 @@ def dominant(
     coefficients: Float[Tensor, "*pos d_mlp"], W_out: Float[Tensor, "d_mlp d_model"], top: int = 10
 ) -> Dominant:
     """The `top` sub-updates by |m| * |v| at each position."""
-    top = whole("top", top)
+    top = positive_int("top", top)
     sizes = contributions(coefficients, W_out)
     largest, index = sizes.topk(min(top, sizes.shape[-1]), dim=-1)
     share = largest / sizes.sum(dim=-1, keepdim=True).clamp_min(1e-30)

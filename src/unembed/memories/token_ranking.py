@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, several, string, whole
+from unembed.errors import InvalidInput
 from unembed.memories.values import written_values
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.vocabulary import check_unicode
 from unembed.stream.run import run
+from unembed.validation import as_str, as_tuple, positive_int
 
 LISTED = 30
 """A value promotes a word if the word is among its 30 top tokens, the length of list the papers show to people."""
@@ -90,13 +90,13 @@ def promoting(lm: Decoder, words: Sequence[str], top: int = 5, *, preview: int =
 
     Memory: one score for each value and form.
     """
-    lm = opened(lm)
-    top = whole("top", top)
-    return [found for word in several("words", words) for found in _promoting_one(lm, word, top, preview)]
+    lm = require_decoder(lm)
+    top = positive_int("top", top)
+    return [found for word in as_tuple("words", words) for found in _promoting_one(lm, word, top, preview)]
 
 
 def _promoting_one(lm: Decoder, word: str, top: int, preview: int) -> list[RankedValue]:
-    ids = torch.tensor(word_forms(lm, string("word", word)), device=lm.device)
+    ids = torch.tensor(word_forms(lm, as_str("word", word)), device=lm.device)
     columns = lm.weights.W_U[:, ids]
     scores = torch.stack([written_values(lm, n).to(columns) @ columns for n in range(lm.n_layers)]).float()
     best, form = scores.max(dim=-1)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unembed.errors import several, whole
 from unembed.memories.sub_updates import dominant, token_scores
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.stream.run import Run
+from unembed.validation import as_tuple, positive_int
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def top_sub_updates(
         Unsupported: the model has no memories.
         OutOfRange: no such layer.
     """
-    if not (layers := [lm.layer(n) for n in several("layers", layers)]):
+    if not (layers := [lm.layer(n) for n in as_tuple("layers", layers)]):
         return []
     for n in layers:
         lm.feed_forward(n)
-    top = whole("top", top)
+    top = positive_int("top", top)
     target = None if token is None else lm.single_token(token)
     found = [dominant(run.at("coefficients", n)[0, position], lm.weights.W_out[n], top) for n in layers]
     ends = Values(lm).top_and_bottom(

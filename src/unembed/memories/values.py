@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput
 from unembed.lens import COLUMNS, ROWS, read, read_ends, top_k
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.models.decoder import Decoder, require_decoder
+from unembed.validation import positive_int
 
 _AT_ONCE = 8 * ROWS
 """Values between two reports of progress. Offloaded, W_U is fetched for each such lot."""
@@ -77,13 +77,13 @@ def value_readings(
 
     Memory: the result (layers * d_mlp * k ids and scores), plus 1,024 * 4,096 scores at a time.
     """
-    lm = opened(lm)
+    lm = require_decoder(lm)
     if basis == "frozen":
         raise InvalidInput("basis 'frozen' for values", why="a value has no run", instead="Use 'raw' or 'final'")
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))
     hidden = lm.unlearned if hide_unlearned else None
     sizes = [lm.feed_forward(n).down_proj is not None and lm.weights.n_memories[n] for n in chosen]
-    k = min(whole("k", k), lm.d_vocab)
+    k = min(positive_int("k", k), lm.d_vocab)
     ids = torch.empty(len(chosen), sizes[0], k, dtype=torch.int32)
     scores = torch.empty(len(chosen), sizes[0], k, dtype=torch.float32)
     done, total = 0, sum(sizes)

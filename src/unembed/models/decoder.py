@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from unembed.errors import InvalidInput, OutOfRange, Unsupported, integer
+from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.models.loading import Opened
 from unembed.models.offload import device_of
 from unembed.models.structure.dry_run import vocabulary_size
@@ -19,6 +19,7 @@ from unembed.models.structure.resolver import resolve
 from unembed.models.structure.structure import FeedForwardSite
 from unembed.models.vocabulary import Vocabulary, unlearned_by_counts, unlearned_by_embedding
 from unembed.models.weights import Weights
+from unembed.validation import as_int
 
 _CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
 
@@ -121,7 +122,7 @@ class Decoder:
             OutOfRange: the id is not in the vocabulary.
         """
         if not isinstance(target, str):
-            target = integer("token", target)
+            target = as_int("token", target)
             if not 0 <= target < self.d_vocab:
                 raise OutOfRange(f"token {target}", why=f"the vocabulary of {self.name} is 0 to {self.d_vocab - 1}")
             return target
@@ -160,7 +161,7 @@ class Decoder:
         return layer, self._within(f"memory in layer {layer}", index, self.weights.n_memories[layer])
 
     def _within(self, what: str, index: int, n: int) -> int:
-        index = integer(what, index)
+        index = as_int(what, index)
         if not -n <= index < n:
             raise OutOfRange(
                 f"{what} {index}" if what in ("layer", "head") else f"{what}: {index}",
@@ -179,3 +180,15 @@ class Decoder:
             self.weights.n_memories[layer]  # says why
             raise Unsupported(f"memories of layer {layer}", why="the layer has none")
         return site
+
+
+def require_decoder(lm: object) -> Decoder:
+    """The model, if `unembed.load` opened it. Catches the common mistake of passing a model's name.
+
+    Raises:
+        InvalidInput: the value is something else.
+    """
+    if not isinstance(lm, Decoder):
+        value = " ".join(f"{lm!r:.60}".split())
+        raise InvalidInput(f"model {value}", why="it is not an open model", instead="Pass what unembed.load returns")
+    return lm

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from unembed.errors import InvalidInput, NotOneToken, string
+from unembed.errors import InvalidInput, NotOneToken
+from unembed.validation import as_str
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _WORD_MARK = "\u2581"
@@ -41,7 +42,7 @@ class Vocabulary:
         Raises:
             InvalidInput: it is empty, holds no token, or is no Unicode text.
         """
-        if text is None or not string("prompt", text):
+        if text is None or not as_str("prompt", text):
             raise InvalidInput("the prompt is empty", instead="Give at least one word")
         check_unicode(text)
         ids = self._tokenizer(text, verbose=False)["input_ids"]

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from unembed.corpus import open_corpus
-from unembed.errors import InvalidInput, seeded, string
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import weights_fingerprint
 from unembed.reports.document.files import prepared, write
 from unembed.reports.document.model import Report
 from unembed.reports.stages import Work
+from unembed.validation import as_str, valid_seed
 
 SHIPPED = "shipped"
 """The corpus that comes with the package, by name."""
@@ -88,7 +88,7 @@ def report(
         InvalidInput: no such study or option, the corpus is missing or too small, the folder cannot be written to.
         Unsupported: the model lacks what the study asks for.
     """
-    study, seed, lm = find(name), seeded(seed), opened(lm)
+    study, seed, lm = find(name), valid_seed(seed), require_decoder(lm)
     if corpus is not None:
         # Opened here, so that what a stopped run left is known by the text's own fingerprint, not by its path.
         corpus = open_corpus(None if isinstance(corpus, str) and corpus == SHIPPED else corpus)
@@ -115,7 +115,7 @@ def find(name: str) -> Study:
     Raises:
         InvalidInput: there is none, or it is not part of this version.
     """
-    if string("report", name) not in STUDIES:
+    if as_str("report", name) not in STUDIES:
         raise InvalidInput(f"report {name!r}", why="there is no such study", instead=f"Use {', '.join(STUDIES)}")
     if importlib.util.find_spec(STUDIES[name].module) is None:
         there = [n for n, s in STUDIES.items() if importlib.util.find_spec(s.module) is not None]

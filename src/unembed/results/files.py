@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from unembed.errors import InvalidInput, UnembedError, file_path
+from unembed.errors import InvalidInput, UnembedError
+from unembed.validation import as_path
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -18,7 +19,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     Raises:
         InvalidInput: the folder does not exist, the path is a folder or a device, or no file can have such a name.
     """
-    target = file_path(path)
+    target = as_path(path)
     try:
         is_folder = target.is_dir()
         # Files are renamed into place, which would put one where a device or a pipe is.
@@ -47,7 +48,7 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
     Raises:
         InvalidInput: none can: a file is in its place or its way, or the folder above cannot be written to.
     """
-    folder = file_path(path)
+    folder = as_path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:

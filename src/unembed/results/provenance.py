@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from unembed import __version__
 from unembed.errors import InvalidInput
+from unembed.version import __version__
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from unembed.errors import ExtraMissing, InvalidInput, file_path, whole
+from unembed.errors import ExtraMissing, InvalidInput
 from unembed.results.column_widths import column_widths
 from unembed.results.files import write_whole
 from unembed.results.provenance import Provenance
 from unembed.results.token_text import visible_html, visible_rich
+from unembed.validation import as_path, positive_int
 
 SCHEMA = "unembed.table/1"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
@@ -124,7 +125,7 @@ class Table:
 
     def head(self, n: int = 5) -> "Table":
         """The first `n` rows."""
-        return self[: whole("n", n)]
+        return self[: positive_int("n", n)]
 
     def sort_by(self, column: str, *, descending: bool = False) -> "Table":
         """The rows in the order of a column; equal values keep their order, empty cells and NaN come last.
@@ -239,7 +240,7 @@ class Table:
         import pyarrow.parquet
 
         try:
-            table = pyarrow.parquet.read_table(file_path(path))
+            table = pyarrow.parquet.read_table(as_path(path))
         except (OSError, pyarrow.ArrowException) as error:
             raise InvalidInput(
                 f"cannot read {path}", why=str(error), instead="Give a file that to_parquet wrote"
@@ -331,7 +332,7 @@ class Table:
         from rich.console import Console
 
         out = io.StringIO()
-        Console(file=out, width=whole("width", width), color_system=None, legacy_windows=False).print(self)
+        Console(file=out, width=positive_int("width", width), color_system=None, legacy_windows=False).print(self)
         return out.getvalue()
 
     def __str__(self) -> str:

@@ -10,11 +10,12 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from unembed.errors import InvalidInput, NotFinite, UnembedError, seeded, several, string, whole
+from unembed.errors import InvalidInput, NotFinite, UnembedError
 from unembed.models.decoder import Decoder
 from unembed.stream.hooks import memory_guard, watch
 from unembed.stream.interventions import Edit
 from unembed.stream.run import prepare
+from unembed.validation import as_str, as_tuple, positive_int, valid_seed
 
 
 class _Finite(LogitsProcessor):
@@ -51,7 +52,7 @@ def generate(
         InvalidInput: empty prompt, or more tokens than the context holds.
         NotFinite: the edits make the logits overflow.
     """
-    texts = [prompt] if isinstance(prompt, str) else [string("prompt", p) for p in several("prompts", prompt)]
+    texts = [prompt] if isinstance(prompt, str) else [as_str("prompt", p) for p in as_tuple("prompts", prompt)]
     ids, start = generate_ids(lm, texts, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
     copies = ids.shape[0] // len(texts)
     return [texts[i // copies] + new for i, new in enumerate(lm.vocabulary.continuations(ids, start))]
@@ -71,7 +72,7 @@ def generate_ids(
 
     Not every tokenizer makes the same tokens of its own text again, so what counts tokens counts these.
     """
-    max_new_tokens = whole("max_new_tokens", max_new_tokens)
+    max_new_tokens = positive_int("max_new_tokens", max_new_tokens)
     ids, mask = prepare(lm, list(prompts))
     if lm.n_ctx is not None and ids.shape[1] + max_new_tokens > lm.n_ctx:
         raise InvalidInput(
@@ -88,7 +89,7 @@ def generate_ids(
         watch(lm, {}, edits),
     ):
         if seed is not None:
-            torch.manual_seed(seeded(seed))
+            torch.manual_seed(valid_seed(seed))
         model: Any = lm.hf  # its generate() is a mixin that the type checker cannot see through
         try:
             out = model.generate(

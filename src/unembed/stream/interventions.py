@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from unembed.errors import LARGEST, InvalidInput, Unsupported, finite, several, whole
+from unembed.errors import InvalidInput, Unsupported
+from unembed.validation import MAX_COUNT, as_tuple, finite_float, positive_int
 
 if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
@@ -35,7 +36,7 @@ class Edit:
 
     def __post_init__(self) -> None:
         """Refuse a value that would silently poison the run."""
-        object.__setattr__(self, "value", finite("edit value", self.value))
+        object.__setattr__(self, "value", finite_float("edit value", self.value))
         if isinstance(self.positions, str) and self.positions not in ("all", "last"):
             raise InvalidInput(f"positions {self.positions!r}", why='they are "all", "last" or a sequence of numbers')
 
@@ -63,7 +64,7 @@ def _where(positions: str | int | Sequence[int]) -> Where:
     if isinstance(positions, str):
         return positions  # type: ignore[return-value]  (checked by Edit)
     many = positions if isinstance(positions, Iterable) and getattr(positions, "ndim", 1) else [positions]
-    return tuple(whole("position", p, -LARGEST) for p in many)
+    return tuple(positive_int("position", p, -MAX_COUNT) for p in many)
 
 
 def set_coefficient(layer: int, index: int, to: float, positions: str | int | Sequence[int] = "all") -> Edit:
@@ -96,7 +97,7 @@ def checked(lm: Decoder, edits: Iterable[Edit]) -> tuple[Edit, ...]:
     """
     found = []
     most = torch.finfo(lm.dtype).max
-    for edit in several("edits", edits):
+    for edit in as_tuple("edits", edits):
         if not isinstance(edit, Edit):
             raise InvalidInput(f"edit {edit!r:.60}", why="it is none", instead="Make one with set_coefficient or such")
         if abs(edit.value) > most:

@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing, integer, several, string
+from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
 from unembed.models.decoder import Decoder
 from unembed.stream.hooks import Callback, Stop, memory_guard, require, takes, watch
 from unembed.stream.interventions import Edit
+from unembed.validation import as_int, as_str, as_tuple
 
 Tokens = str | Sequence[str] | Sequence[int] | Tensor
 
@@ -47,7 +48,7 @@ class Run:
         Raises:
             PointMissing: the run did not capture it.
         """
-        if string("point", point) not in self._kept:
+        if as_str("point", point) not in self._kept:
             kept = ", ".join(sorted(self._kept)) or "nothing"
             raise PointMissing(
                 f"this run has no {point}", why=f"it captured {kept}", instead=f"Run with capture=({point!r},)"
@@ -60,7 +61,7 @@ class Run:
 
     def at(self, point: str, layer: int) -> Float[Tensor, "batch ..."]:
         """One layer's tensor of a point, by the layer's own number."""
-        layer = integer("layer", layer)
+        layer = as_int("layer", layer)
         if layer not in self.layers:
             raise OutOfRange(f"layer {layer}", why=f"this run kept layers {list(self.layers)}")
         return self[point][self.layers.index(layer)]
@@ -159,10 +160,10 @@ def run(
 
     Memory: what is kept, plus one layer's activations.
     """
-    capture = (capture,) if isinstance(capture, str) else several("points", capture)
-    capture = tuple(dict.fromkeys(string("point", point) for point in capture))
+    capture = (capture,) if isinstance(capture, str) else as_tuple("points", capture)
+    capture = tuple(dict.fromkeys(as_str("point", point) for point in capture))
     ids, mask = prepare(lm, tokens, attention_mask)
-    chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else several("layers", layers)))
+    chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else as_tuple("layers", layers)))
     for point in capture:
         for layer in chosen:
             require(lm, point, layer)
@@ -211,7 +212,7 @@ def position_of(run: Run, position: int, row: int = 0) -> int:
     Raises:
         OutOfRange: the row has no such position.
     """
-    real, position = run.attention_mask[row].nonzero()[:, 0], integer("position", position)
+    real, position = run.attention_mask[row].nonzero()[:, 0], as_int("position", position)
     if not -len(real) <= position < len(real):
         raise OutOfRange(f"position {position}", why=f"the prompt has {len(real)} tokens, 0 to {len(real) - 1}")
     return int(real[position])

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from unembed import __version__
 from unembed.corpus.corpus import Corpus
 from unembed.errors import CheckpointFault
 from unembed.models.decoder import Decoder
 from unembed.models.offload import parameter_at, parameter_names
 from unembed.sweeps.reducers.reducer import Reducer
+from unembed.version import __version__
 
 SCHEMA = 1
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from unembed.corpus.corpus import Corpus, open_corpus
-from unembed.errors import InvalidInput, file_path, several, whole
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.sweeps import local
 from unembed.sweeps.fast_kernels import Fast, checked
 from unembed.sweeps.local import Every
@@ -17,6 +16,7 @@ from unembed.sweeps.progress import Report
 from unembed.sweeps.ray import engine as ray_engine
 from unembed.sweeps.ray.workers import Ray
 from unembed.sweeps.reducers.reducer import Reducer
+from unembed.validation import as_path, as_tuple, positive_int
 
 ENGINES = ("local", "ray")
 
@@ -62,15 +62,15 @@ def sweep(
     """
     if not isinstance(engine, Ray) and engine not in ENGINES:
         raise InvalidInput(f"engine={engine!r}", why=f"it is none of {', '.join(ENGINES)}")
-    tokens_per_batch = whole("tokens_per_batch", tokens_per_batch)
-    todo = [reducers] if isinstance(reducers, Reducer) else list(several("reducers", reducers))
+    tokens_per_batch = positive_int("tokens_per_batch", tokens_per_batch)
+    todo = [reducers] if isinstance(reducers, Reducer) else list(as_tuple("reducers", reducers))
     if not todo:
         raise InvalidInput("reducers", why="there is none", instead="Give at least one, such as TopTriggers()")
     for reducer in todo:
         if not isinstance(reducer, Reducer):
             raise InvalidInput(f"reducer {reducer!r:.60}", why="it is none", instead="Give one such as TopTriggers()")
-    checked(opened(lm), fast)
-    file = None if checkpoint is None else file_path(checkpoint).expanduser()
+    checked(require_decoder(lm), fast)
+    file = None if checkpoint is None else as_path(checkpoint).expanduser()
     read, every = open_corpus(corpus), every or Every()
     if engine == "local":
         return local.run(lm, read, todo, file, every, tokens_per_batch, progress, fast)

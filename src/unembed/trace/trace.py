@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.attention.head_outputs import HeadUpdate, head_updates
-from unembed.errors import InvalidInput, several, string, whole
+from unembed.errors import InvalidInput
 from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.logit_attribution import Attribution, attribution, points_needed
 from unembed.memories.events import Event, events_of, rank_changes_of
@@ -24,6 +24,7 @@ from unembed.results import Provenance
 from unembed.results.jupyter import Shown
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
+from unembed.validation import as_str, as_tuple, positive_int
 
 _TOP = 10
 
@@ -65,7 +66,7 @@ class Trace(Shown):
         Raises:
             InvalidInput: the prompt is empty, too long, or more than one.
         """
-        self.lm, self.edits = lm, several("edits", edits)
+        self.lm, self.edits = lm, as_tuple("edits", edits)
         ids, mask = prepare(lm, tokens)
         if ids.shape[0] != 1:
             raise InvalidInput(f"{ids.shape[0]} prompts", why="a trace shows one", instead="Trace them one by one")
@@ -165,7 +166,7 @@ class Trace(Shown):
             Layers from the bottom up, the point, and its readings of those layers, with the rank of the final
             prediction as the tracked one. When all have come, `readings` and `events` need no others.
         """
-        n, step = self.lm.n_layers, max(1, whole("vectors", vectors) // max(1, len(self)))
+        n, step = self.lm.n_layers, max(1, positive_int("vectors", vectors) // max(1, len(self)))
         for name, point in (("_after", "resid_post"), ("_before_ffn", self._before)):
             if name in vars(self):
                 continue
@@ -208,7 +209,7 @@ class Trace(Shown):
         Raises:
             PointMissing: the model has no such point.
         """
-        key = (string("point", point), whole("top", top), string("basis", basis), hide_unlearned)
+        key = (as_str("point", point), positive_int("top", top), as_str("basis", basis), hide_unlearned)
         if key not in self._readings:
             self._readings[key] = self._read(*key)
         return self._readings[key]
@@ -246,7 +247,7 @@ class Trace(Shown):
 
     def run_with(self, points: Sequence[str]) -> Run:
         """A run of the same prompt and edits with these points: the trace's own, or another, kept for later."""
-        if all(string("point", point) in self.run for point in points):
+        if all(as_str("point", point) in self.run for point in points):
             return self.run
         key = ",".join(sorted(points))
         if key not in self._runs:

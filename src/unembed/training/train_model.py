@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from unembed.errors import InvalidInput, seeded, string, whole
+from unembed.errors import InvalidInput
 from unembed.results import make_folder, writing
 from unembed.training import shipped_models, wikilm_mini
 from unembed.training.recipes import RECIPES
+from unembed.validation import as_str, positive_int, valid_seed
 
 WIKILM_MINI = "wikilm-mini"
 _GOES_ON = "Make room, and run the same again: it goes on from its last checkpoint"
@@ -56,19 +57,19 @@ def train(
         UnembedError: the disk is full, or `out` cannot be written to.
     """
     if threads is not None:
-        torch.set_num_threads(whole("threads", threads, most=4096))
+        torch.set_num_threads(positive_int("threads", threads, most=4096))
     if until is not None:
-        until = whole("until", until)
+        until = positive_int("until", until)
     if seed is not None:
-        seed = seeded(seed)
-    if string("model", name) == WIKILM_MINI:
+        seed = valid_seed(seed)
+    if as_str("model", name) == WIKILM_MINI:
         mini = wikilm_mini.Mini()
         mini = replace(
             mini.sized(
-                mini.n_layers if layers is None else whole("layers", layers, most=1000),
-                mini.d_model if width is None else whole("width", width, most=2**16),
+                mini.n_layers if layers is None else positive_int("layers", layers, most=1000),
+                mini.d_model if width is None else positive_int("width", width, most=2**16),
             ),
-            steps=mini.steps if steps is None else whole("steps", steps),
+            steps=mini.steps if steps is None else positive_int("steps", steps),
             seed=mini.seed if seed is None else seed,
             bfloat16=bfloat16,
         )

@@ -19,10 +19,11 @@ from unembed.control.early_exit.layer_skipping import skip_layers
 from unembed.control.early_exit.protocols import require_exit
 from unembed.control.early_exit.rule import ExitRule
 from unembed.control.steering import provenance
-from unembed.errors import InvalidInput, several, whole
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import Table
 from unembed.stream.generation import generate_ids
+from unembed.validation import as_tuple, positive_int
 
 
 @torch.no_grad()
@@ -83,8 +84,8 @@ def compare_reading(
         InvalidInput: no text has two tokens.
     """
     lm = require_exit(rule).lm
-    most = min(whole("tokens", tokens, 2), lm.n_ctx or tokens)
-    rows = [ids for text in several("texts", texts) if (ids := lm.encode(text)[:, :most]).shape[1] > 1]
+    most = min(positive_int("tokens", tokens, 2), lm.n_ctx or tokens)
+    rows = [ids for text in as_tuple("texts", texts) if (ids := lm.encode(text)[:, :most]).shape[1] > 1]
     if not rows:
         raise InvalidInput("nothing to read", why="no text has two tokens", instead="Give longer texts")
     tally = _Tally(rule)

@@ -16,14 +16,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.corpus import open_corpus
-from unembed.errors import InvalidInput, seeded, whole
+from unembed.errors import InvalidInput
 from unembed.memories.events import saturation_layer
 from unembed.memories.sub_updates import contributions
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Table
 from unembed.stream.hooks import Callback, watch
 from unembed.stream.run import forward_arguments
+from unembed.validation import positive_int, valid_seed
 
 DOMINANT = 10
 """Sub-updates that stand for a layer's update in the paper."""
@@ -116,8 +116,8 @@ def examples(
 
     Memory: 2 * n * layers * d_model floats, and a batch's activations.
     """
-    lm = opened(lm)
-    n, seed = whole("n", n), seeded(seed)
+    lm = require_decoder(lm)
+    n, seed = positive_int("n", n), valid_seed(seed)
     texts = open_corpus(corpus)
     segments = [s for s in texts.segments(lm) if len(s.tokens) - s.lead >= 2]
     if not segments:

@@ -19,8 +19,7 @@ from unembed.control.early_exit.rule import ExitRule
 from unembed.control.early_exit.sub_updates_rule import SubUpdates
 from unembed.control.steering import default_text
 from unembed.errors import InvalidInput
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.models.decoder import Decoder, require_decoder
 
 METHODS = ("sub_updates", *FEATURES, *CONFIDENCES)
 SEED = 38
@@ -77,7 +76,7 @@ def fit(
         InvalidInput: no such method or threshold, or too few examples.
         ExtraMissing: a classifier without scikit-learn.
     """
-    lm = opened(lm)
+    lm = require_decoder(lm)
     if method not in METHODS:
         raise InvalidInput(f"method {method!r}", why=f"it is none of {', '.join(METHODS)}")
     if lm.n_layers < 2:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from unembed import __version__
 from unembed.control.early_exit import thresholds as threshold_choice
 from unembed.control.early_exit.baselines import FEATURES, Classifier, Confidence
 from unembed.control.early_exit.conformal import generation_threshold
@@ -25,9 +24,11 @@ from unembed.control.early_exit.generation import Generated, generate
 from unembed.control.early_exit.protocols import Score
 from unembed.control.early_exit.sub_updates_rule import SubUpdates
 from unembed.control.steering import provenance
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import Table, write_whole
+from unembed.validation import positive_int
+from unembed.version import __version__
 
 SCHEMA = "unembed.exit_rule/2"
 
@@ -151,7 +152,7 @@ class ExitRule:
             steps: rows, at most.
         """
         scores = self.score.scores(found)
-        thresholds = threshold_choice.candidate_thresholds(scores, whole("steps", steps, 3) - 2)
+        thresholds = threshold_choice.candidate_thresholds(scores, positive_int("steps", steps, 3) - 2)
         rows = [
             accuracy_and_savings(found, threshold_choice.exit_layers(scores, np.full(scores.shape[1], t)))
             for t in thresholds

@@ -21,12 +21,12 @@ from unembed.control.toxicity.prompts import Prompt
 from unembed.control.toxicity.scorers import ATTRIBUTES, Scorer
 from unembed.control.toxicity.self_debiasing import DECAY, PREFIXES, SelfDebiasing
 from unembed.control.toxicity.word_filter import WordFilter
-from unembed.errors import InvalidInput, several
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Table, make_folder, writing
 from unembed.stream.generation import generate
 from unembed.stream.interventions import Edit
+from unembed.validation import as_tuple
 
 THRESHOLD = 0.5
 NEW_TOKENS = 20
@@ -134,7 +134,7 @@ def evaluate(
     Raises:
         InvalidInput: no prompts or arms, two arms of one name, or several samples without a seed.
     """
-    lm, prompts, arms = opened(lm), several("prompts", prompts), several("arms", arms)
+    lm, prompts, arms = require_decoder(lm), as_tuple("prompts", prompts), as_tuple("arms", arms)
     if not prompts or not arms:
         raise InvalidInput("nothing to evaluate", why=f"{len(prompts)} prompts and {len(arms)} arms were given")
     if len({arm.name for arm in arms}) < len(arms):

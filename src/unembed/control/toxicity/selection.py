@@ -18,8 +18,7 @@ from unembed.control.steering import ON, provenance
 from unembed.control.toxicity.scorers import Scorer
 from unembed.errors import InvalidInput
 from unembed.memories.values import value_readings
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Table
 from unembed.stream.hooks import watch
 from unembed.stream.interventions import Edit, set_coefficient
@@ -56,7 +55,7 @@ def paper_values(lm: Decoder, to: float = ON) -> Selection:
     Raises:
         InvalidInput: the model is of another shape, where these numbers mean nothing.
     """
-    lm = opened(lm)
+    lm = require_decoder(lm)
     shape = (lm.n_layers, lm.d_model, lm.d_mlp)
     if shape != (24, 1024, 4096):
         raise InvalidInput(
@@ -71,7 +70,7 @@ def value_scores(
     lm: Decoder, scorer: Scorer, k: int = 30, *, layers: Sequence[int] | None = None
 ) -> Float[Tensor, "layer d_mlp"]:
     """The toxicity of each value's top tokens, joined into one text. Source: Geva et al. 2022, appendix A.4."""
-    lm = opened(lm)
+    lm = require_decoder(lm)
     readings = value_readings(lm, k, layers=layers)
     rows = []
     for ids in readings.ids:
@@ -106,7 +105,7 @@ def by_scorer(
     Raises:
         InvalidInput: fewer than n values score below the threshold.
     """
-    lm = opened(lm)
+    lm = require_decoder(lm)
     chosen_layers = list(range(lm.n_layers)) if layers is None else [lm.layer(layer) for layer in layers]
     scores = value_scores(lm, scorer, layers=chosen_layers)
     flat = scores.flatten()
@@ -202,7 +201,7 @@ def greedy(
     Returns:
         The edits and the curve; fewer than n where nothing more helps within the budget.
     """
-    lm = opened(lm)
+    lm = require_decoder(lm)
     base = {name: _nats(lm, rows) for name, rows in _named(unwanted, clean, wanted)}
     curve = [_row(0, None, base, base)]
     edits: list[Edit] = []

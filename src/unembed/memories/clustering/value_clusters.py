@@ -15,16 +15,16 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from unembed.errors import InvalidInput, OutOfRange, integer, several
+from unembed.errors import InvalidInput, OutOfRange
 from unembed.lens import read
 from unembed.memories.clustering.average_linkage import average_linkage
 from unembed.memories.clustering.complete_linkage import complete_linkage
 from unembed.memories.clustering.dendrogram import Dendrogram
 from unembed.memories.clustering.unit_vectors import unit_rows
 from unembed.memories.values import values_of, written_values
-from unembed.models.decoder import Decoder
-from unembed.models.decoder_guard import opened
+from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Provenance, Table
+from unembed.validation import as_int, as_tuple
 
 LINKAGES = {"average": average_linkage, "complete": complete_linkage}
 
@@ -80,7 +80,7 @@ def cluster(
 
     Memory: see `unembed.memories.clustering.average_linkage`.
     """
-    n, n_clusters = len(several("vectors", vectors)), integer("n_clusters", n_clusters)
+    n, n_clusters = len(as_tuple("vectors", vectors)), as_int("n_clusters", n_clusters)
     if not 1 <= n_clusters <= max(n, 1):
         raise OutOfRange(f"{n_clusters} clusters", why=f"there are {n} vectors, so 1 to {n}")
     return torch.from_numpy(dendrogram(vectors, linkage, metric).cut(n_clusters))
@@ -212,11 +212,11 @@ def cluster_values(
 
     Memory: two copies of the values in float32, and what `unembed.memories.clustering.average_linkage` states.
     """
-    lm = opened(lm)
-    chosen = tuple(lm.layer(layer) for layer in (range(lm.n_layers) if layers is None else several("layers", layers)))
+    lm = require_decoder(lm)
+    chosen = tuple(lm.layer(layer) for layer in (range(lm.n_layers) if layers is None else as_tuple("layers", layers)))
     if not chosen:
         raise InvalidInput("clusters of the values of no layer", instead="Name at least one layer")
-    n_clusters = integer("n_clusters", n_clusters)
+    n_clusters = as_int("n_clusters", n_clusters)
     values = [written_values(lm, layer).float() for layer in chosen]
     memory = np.concatenate(
         [np.column_stack([np.full(len(v), layer), np.arange(len(v))]) for layer, v in zip(chosen, values, strict=True)]

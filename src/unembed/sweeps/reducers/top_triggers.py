@@ -13,13 +13,14 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from unembed.corpus.segments import Batch
-from unembed.errors import InvalidInput, whole
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.sweeps.reducers.batch_columns import Columns
 from unembed.sweeps.reducers.reducer import Need, Reducer
 from unembed.sweeps.reducers.tie_order import EMPTY
 from unembed.sweeps.reducers.top_lists import TopLists
 from unembed.sweeps.reducers.triggers import Triggers
+from unembed.validation import positive_int
 
 
 class TopTriggers(Reducer):
@@ -64,8 +65,8 @@ class TopTriggers(Reducer):
         ):
             if value not in allowed:
                 raise InvalidInput(f"{name}={value!r}", why=f"it is none of {', '.join(allowed)}")
-        top, min_prefix = whole("top", top, most=100_000), whole("min_prefix", min_prefix, 0)
-        per_document = None if per_document is None else whole("per_document", per_document)
+        top, min_prefix = positive_int("top", top, most=100_000), positive_int("min_prefix", min_prefix, 0)
+        per_document = None if per_document is None else positive_int("per_document", per_document)
         if per_document and distinct:
             raise InvalidInput(
                 "per_document with distinct",

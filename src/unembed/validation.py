@@ -1,0 +1,119 @@
+"""Checks of arguments: each function returns the checked value in one Python type, or raises `InvalidInput`."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from unembed.errors import InvalidInput
+
+MAX_COUNT = 2**31 - 1
+"""The largest count accepted; no machine holds a longer list."""
+
+
+def as_int(name: str, value: object) -> int:
+    """A whole number as a Python int. NumPy and torch integers are accepted; 3.5, "3" and True are not.
+
+    Raises:
+        InvalidInput: the value is not a whole number.
+    """
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # ValueError: a tensor with several numbers
+        pass
+    raise InvalidInput(f"{name} {_short_repr(value)}", why="it is not a whole number")
+
+
+def positive_int(name: str, value: object, least: int = 1, most: int = MAX_COUNT) -> int:
+    """A whole number from `least` to `most` as a Python int.
+
+    Raises:
+        InvalidInput: the value is not a whole number, or is outside the range.
+    """
+    number = as_int(name, value)
+    if not least <= number <= most:
+        bound = f"at least {least}" if number < least else f"at most {most}"
+        raise InvalidInput(f"{name} {number}", why=f"it must be {bound}")
+    return number
+
+
+def valid_seed(seed: object) -> int:
+    """A seed that Python, NumPy and torch all accept.
+
+    Raises:
+        InvalidInput: the seed is not a whole number from 0 to 2**32 - 1.
+    """
+    return positive_int("seed", seed, 0, 2**32 - 1)
+
+
+def finite_float(name: str, value: Any) -> float:
+    """A finite number as a Python float.
+
+    Raises:
+        InvalidInput: the value is not a number, or is NaN or infinite.
+    """
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except (OverflowError, TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidInput(f"{name} {_short_repr(value)}", why="it is not a finite number")
+    return number
+
+
+def as_str(name: str, value: object) -> str:
+    """The value itself, if it is a string.
+
+    Raises:
+        InvalidInput: the value is not a string.
+    """
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name} {_short_repr(value)}", why="it is not a string")
+    return value
+
+
+def as_tuple(name: str, values: Any) -> tuple[Any, ...]:
+    """The items of a list as a tuple. A string is refused: it would be split into letters.
+
+    Raises:
+        InvalidInput: the value is not a list.
+    """
+    if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
+        raise InvalidInput(f"{name} {_short_repr(values)}", why="it is not a list", instead=f"Give a list of {name}")
+    return tuple(values)
+
+
+def as_pair(name: str, value: Any) -> tuple[Any, Any]:
+    """A (layer, index) pair. Whether such a layer and index exist is not checked here.
+
+    Raises:
+        InvalidInput: the value is not a pair.
+    """
+    items = as_tuple(name, value)
+    if len(items) != 2:
+        raise InvalidInput(f"{name} {value!r:.60}", why="it is not a pair", instead="Give (layer, index)")
+    return items[0], items[1]
+
+
+def as_path(value: Any) -> Path:
+    """A string or path object as a `Path`. The file system is not touched.
+
+    Raises:
+        InvalidInput: the value is neither a string nor a path.
+    """
+    try:
+        path = os.fspath(value)
+    except TypeError:
+        path = None
+    if not isinstance(path, str):
+        raise InvalidInput(f"path {_short_repr(value)}", why="it is neither a string nor a path")
+    return Path(path)
+
+
+def _short_repr(value: object) -> str:
+    return " ".join(f"{value!r:.60}".split())
