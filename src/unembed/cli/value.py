@@ -32,7 +32,7 @@ def value(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
-    from unembed.results import Provenance, Table
+    from unembed.results import Table
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     columns = {}
@@ -43,8 +43,7 @@ def value(
             f"{name}_token": lm.token_strings(ids),
             f"{name}_score": scores.tolist(),
         }
-    dtype_name = str(lm.dtype).removeprefix("torch.")
     notes = {"hide_unlearned": hide_unlearned}
-    provenance = Provenance(lm.name, lm.revision, dtype_name, basis=basis, seed=seed, notes=notes)
+    provenance = lm.provenance(basis=basis, seed=seed, notes=notes)
     title = f"Memory {layer}.{index} of {lm.name}: its value has length {lm.values.norm(layer, index):.3g}"
     deliver_table(Table(title, columns, provenance), as_json=as_json, csv=csv, plain=plain, html=html)

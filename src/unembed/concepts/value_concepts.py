@@ -107,8 +107,7 @@ class VectorConcepts:
     def provenance(self) -> Provenance:
         """Model, basis, seed, and what was looked for."""
         notes = {"top": int(self.ids.shape[1]), "counted": list(COUNTED)}
-        dtype = str(self.lm.dtype)[6:]
-        return Provenance(self.lm.name, self.lm.revision, dtype, basis=self.basis, seed=self.seed, notes=notes)
+        return self.lm.provenance(basis=self.basis, seed=self.seed, notes=notes)
 
 
 @torch.no_grad()

@@ -171,7 +171,7 @@ def provenance(
     lm: Decoder, *, basis: str | None = None, corpus: str | None = None, seed: int | None = None, **notes: Any
 ) -> Provenance:
     """The provenance of a result of this room."""
-    return Provenance(lm.name, lm.revision, str(lm.dtype)[6:], corpus=corpus, basis=basis, seed=seed, notes=notes)
+    return lm.provenance(corpus=corpus, basis=basis, seed=seed, notes=notes)
 
 
 __all__ = [

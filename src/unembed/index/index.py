@@ -166,7 +166,7 @@ class Index(Contents):
 
     def misfit(self, lm: Decoder) -> str | None:
         """Why the index is not of a model; None where it is."""
-        provenance, dtype = self.provenance, str(lm.dtype).removeprefix("torch.")
+        provenance, dtype = self.provenance, lm.dtype_name
         if provenance.dtype != dtype:
             return f"it was built with {provenance.model} in {provenance.dtype}, and this is {dtype}"
         if self.manifest.weights != weights_fingerprint(lm):

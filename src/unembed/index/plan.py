@@ -14,7 +14,6 @@ from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import Manifest, fault, read_manifest, write_manifest
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import weights_fingerprint
-from unembed.results import Provenance
 from unembed.sweeps import Fast, Ray
 from unembed.validation import positive_int
 
@@ -74,10 +73,9 @@ def planned(lm: Decoder, corpus: Corpus, settings: Settings) -> Manifest:
     if not lm.d_mlp:
         lm.feed_forward(0)
         raise Unsupported(f"an index of {lm.name}", why="it has no memories")
-    provenance = Provenance(
-        lm.name, lm.revision, str(lm.dtype).removeprefix("torch."), corpus.fingerprint, basis="raw",
-        notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation},
-    )  # fmt: skip
+    provenance = lm.provenance(
+        corpus=corpus.fingerprint, basis="raw", notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation}
+    )
     layers = tuple(lm.weights.n_memories)
     return Manifest(provenance, weights_fingerprint(lm), layers, settings.identity() | {"cut": corpus_cut(corpus)})
 

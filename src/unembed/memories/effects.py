@@ -26,7 +26,7 @@ from unembed.lens import final_scale, logits_of
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import BASES
-from unembed.results import Provenance, Table
+from unembed.results import Table
 from unembed.stream.decomposition import memory_branch
 from unembed.stream.run import Run, Tokens, prepare, run
 from unembed.validation import as_tuple, positive_int
@@ -71,7 +71,7 @@ class SubUpdateEffects:
         }
         token = lm.token_strings([self.token])[0]
         title = f"Layer {self.layer}: {token!r} goes from {self.before:.3g} to {self.after:.3g}"
-        return Table(title, columns, Provenance(lm.name, lm.revision, str(lm.dtype)[6:], basis=self.basis))
+        return Table(title, columns, lm.provenance(basis=self.basis))
 
 
 @torch.no_grad()

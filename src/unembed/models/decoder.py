@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -19,6 +20,7 @@ from unembed.models.structure.resolver import resolve
 from unembed.models.structure.structure import FeedForwardSite
 from unembed.models.vocabulary import Vocabulary, unlearned_by_counts, unlearned_by_embedding
 from unembed.models.weights import Weights
+from unembed.results import Provenance
 from unembed.validation import as_int
 
 _CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
@@ -55,7 +57,7 @@ class Decoder:
         return (
             f"{type(self).__name__}({self.name}: {self.structure.family}, {self.n_layers} layers, "
             f"d_model {self.d_model}, {self.n_heads} heads, {self.d_mlp} memories a layer, "
-            f"{self.d_vocab} tokens, {str(self.dtype)[6:]})"
+            f"{self.d_vocab} tokens, {self.dtype_name})"
         )
 
     @cached_property
@@ -68,6 +70,24 @@ class Decoder:
     def dtype(self) -> torch.dtype:
         """The dtype of the weights."""
         return self.hf.dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """The dtype of the weights as text, such as "float32"."""
+        return str(self.dtype).removeprefix("torch.")
+
+    def provenance(
+        self,
+        *,
+        corpus: str | None = None,
+        basis: str | None = None,
+        seed: int | None = None,
+        notes: Mapping[str, Any] | None = None,
+    ) -> Provenance:
+        """The provenance of a result of this model: its name, revision and dtype, and what else is given."""
+        return Provenance(
+            self.name, self.revision, self.dtype_name, corpus=corpus, basis=basis, seed=seed, notes=notes or {}
+        )
 
     @property
     def device(self) -> torch.device:

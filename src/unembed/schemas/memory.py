@@ -6,8 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from unembed.results import Provenance
-
 SCHEMA = "unembed.memory/1"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
 
@@ -43,13 +41,7 @@ def memory_view(lm: Any, layer: int, index: int, top: int = 20, *, hide_unlearne
     """The tokens at both ends of a value, best first; scores are in the raw basis."""
     layer, index = lm.memory(layer, index)
     ends = [lm.values.top(layer, index, top, bottom=b, hide_unlearned=hide_unlearned) for b in (False, True)]
-    provenance = Provenance(
-        lm.name,
-        lm.revision,
-        str(lm.dtype).removeprefix("torch."),
-        basis="raw",
-        notes={"hide_unlearned": hide_unlearned},
-    )
+    provenance = lm.provenance(basis="raw", notes={"hide_unlearned": hide_unlearned})
     promoted, suppressed = (
         [Scored(*row) for row in zip(ids.tolist(), lm.token_strings(ids), scores.tolist(), strict=True)]
         for ids, scores in ends

@@ -161,7 +161,7 @@ def sizes_of(lm: Any) -> str:
     """A model's sizes in one line."""
     parts = [f"{lm.n_layers} layers", f"{lm.n_heads} heads"]
     parts += [f"{lm.d_mlp:,} memories a layer"] if lm.d_mlp else []
-    return " · ".join([*parts, f"{lm.d_vocab:,} tokens", str(lm.dtype).removeprefix("torch.")])
+    return " · ".join([*parts, f"{lm.d_vocab:,} tokens", lm.dtype_name])
 
 
 def edit_in_words(edit: Any) -> str:

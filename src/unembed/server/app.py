@@ -79,7 +79,7 @@ def _about(session: Session) -> APIRouter:
                     "name": lm.name,
                     "revision": lm.revision,
                     "family": lm.structure.family,
-                    "dtype": str(lm.dtype).removeprefix("torch."),
+                    "dtype": lm.dtype_name,
                     "device": str(lm.device),
                     "n_layers": lm.n_layers,
                     "d_model": lm.d_model,

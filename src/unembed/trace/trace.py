@@ -94,9 +94,8 @@ class Trace(Shown):
     @cached_property
     def provenance(self) -> Provenance:
         """Which model said this, under which edits."""
-        lm = self.lm
         notes = {"edits": [e.to_dict() for e in self.edits]} if self.edits else {}
-        return Provenance(model=lm.name, revision=lm.revision, dtype=str(lm.dtype)[6:], notes=notes)
+        return self.lm.provenance(notes=notes)
 
     @cached_property
     def scale(self) -> Float[Tensor, "pos 1"]:

@@ -176,7 +176,7 @@ class ValueClusters:
 
     def _provenance(self) -> Provenance:
         notes = {"linkage": self.linkage, "n_clusters": self.n_clusters}
-        return Provenance(self.lm.name, self.lm.revision, str(self.lm.dtype)[6:], basis="raw", notes=notes)
+        return self.lm.provenance(basis="raw", notes=notes)
 
 
 def coherence(units: Float[Tensor, "member d"]) -> float | None:

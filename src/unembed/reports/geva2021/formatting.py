@@ -30,9 +30,8 @@ def provenance_of(m: Measurements) -> Provenance:
     """Model, corpus, basis, seed, and the options that change numbers."""
     o = m.options
     notes = {n: getattr(o, n) for n in ("draw", "triggers", "target", "values_basis", "fraction", "semantic")}
-    dtype = str(m.lm.dtype).removeprefix("torch.")
     corpus = f"{m.corpus_name} {m.corpus_fingerprint}"
-    return Provenance(m.lm.name, m.lm.revision, dtype, corpus, o.basis, m.seed, notes=notes)
+    return m.lm.provenance(corpus=corpus, basis=o.basis, seed=m.seed, notes=notes)
 
 
 @dataclass

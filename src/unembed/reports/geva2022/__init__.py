@@ -78,9 +78,7 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
     if chosen["judge"] is not None:
         require_judge(chosen["judge"])
     text = open_corpus(corpus)
-    provenance = Provenance(
-        lm.name, lm.revision, str(lm.dtype)[6:], text.fingerprint, basis, work.seed, notes={"top": 30}
-    )
+    provenance = lm.provenance(corpus=text.fingerprint, basis=basis, seed=work.seed, notes={"top": 30})
     work.progress("examples", 0, _STAGES)
     examples = draw_examples(lm, text, int(chosen["examples"]), work.seed)
     work.progress("events", 1, _STAGES)

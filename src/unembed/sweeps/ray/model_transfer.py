@@ -58,7 +58,7 @@ def packed(lm: Decoder) -> Packed | Named:
                 why="it is spread over devices and nothing says where it came from",
                 instead="Give Ray(open_model=...), a function that opens it",
             )
-        dtype = str(lm.dtype).removeprefix("torch.")
+        dtype = lm.dtype_name
         options = {"revision": lm.revision, "dtype": dtype, "device_map": "auto"}
         return Named(hf.name_or_path, options, weights_mark(lm))
     weights = {name: _bytes(tensor) for name, tensor in hf.state_dict().items()}
