@@ -32,7 +32,6 @@ from unembed.reports.geva2022.sections import control as control_section
 from unembed.reports.geva2022.sections import events as events_section
 from unembed.reports.geva2022.sections import layers as layers_section
 from unembed.reports.stages import Work
-from unembed.results import Provenance
 
 PAPER = (
     "Geva, Caciularu, Wang, Goldberg: Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in the "
