@@ -23,7 +23,7 @@ from unembed import early_exit, steering
 from unembed.control.early_exit.benchmark import body_clock
 from unembed.control.early_exit.sub_updates_rule import SubUpdates
 from unembed.results import Table
-from unembed.stream.hooks import watch
+from unembed.stream.hooks import attach_hooks
 
 TOKENS = 24
 
@@ -71,7 +71,7 @@ def decision() -> None:
     kept: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         cache = lm.hf(torch.arange(50, 66)[None], use_cache=True).past_key_values
-        with watch(lm, {("coefficients", 3): lambda t: kept.__setitem__("coefficients", t[0, -1].clone())}):
+        with attach_hooks(lm, {("coefficients", 3): lambda t: kept.__setitem__("coefficients", t[0, -1].clone())}):
             lm.hf(torch.tensor([[70]]), past_key_values=cache, use_cache=True)
         block, hidden = lm.structure.blocks[3].module, torch.randn(1, 1, 768)
         variants = {

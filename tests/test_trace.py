@@ -168,7 +168,7 @@ def test_reading_by_layers_gives_what_reading_at_once_gives(name: str, tokens: t
 def test_the_spread_is_that_of_the_whole_distributions(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     trace = lm.trace(tokens[0])
-    entropy, divergence = trace.spread()
+    entropy, divergence = trace.entropy_and_kl()
     probabilities = trace.readings(top=lm.d_vocab)
     p = torch.zeros(*probabilities.ids.shape, dtype=torch.float64)
     p.scatter_(-1, probabilities.ids, probabilities.probabilities.double())
@@ -185,7 +185,7 @@ def test_standings_are_places_and_shares_among_all_tokens(name: str, tokens: tor
         p = lm.hf(tokens[:1]).logits[0].softmax(-1)
     for token in (11, int(trace.prediction[3])):
         for position in (None, 3):
-            ranks, probabilities = trace.standings(token, position=position)
+            ranks, probabilities = trace.ranks_and_probabilities(token, position=position)
             at = slice(None) if position is None else [position]
             assert torch.equal(ranks[-1], (p[at] > p[at, token : token + 1]).sum(-1))
             torch.testing.assert_close(probabilities[-1], p[at, token], rtol=1e-4, atol=1e-6)
@@ -200,7 +200,7 @@ def test_standings_are_places_and_shares_among_all_tokens(name: str, tokens: tor
 def test_moves_are_all_the_updates_that_halve_or_double_a_place(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     trace = lm.trace(tokens[0])
-    found = {(m.layer, m.position, m.cause): (m.kind, m.rank_before, m.rank_after) for m in trace.moves(11)}
+    found = {(m.layer, m.position, m.cause): (m.kind, m.rank_before, m.rank_after) for m in trace.rank_changes(11)}
     expected = {}
     if not trace.parallel:
         pre, mid, post = (trace.ranks_of(11, p) + 1 for p in ("resid_pre", "resid_mid", "resid_post"))
@@ -211,8 +211,8 @@ def test_moves_are_all_the_updates_that_halve_or_double_a_place(name: str, token
                     if a >= 2 * b or b >= 2 * a:
                         expected[n, p, cause] = ("rise" if b < a else "fall", a - 1, b - 1)
     assert found == expected and bool(found) is not trace.parallel
-    assert trace.moves(11, 4) == [m for m in trace.moves(11) if m.position == 4]
-    assert trace.moves(position=4) == trace.moves(int(trace.prediction[4]), 4)
+    assert trace.rank_changes(11, 4) == [m for m in trace.rank_changes(11) if m.position == 4]
+    assert trace.rank_changes(position=4) == trace.rank_changes(int(trace.prediction[4]), 4)
 
 
 @pytest.mark.parametrize("name", DENSE)

@@ -15,7 +15,7 @@ from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
 from unembed.stream.generation import generate
-from unembed.stream.hooks import watch
+from unembed.stream.hooks import attach_hooks
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, run
 from unembed.trace.trace import Trace
@@ -60,7 +60,7 @@ class LanguageModel(Decoder):
 
     def edited(self, edits: Sequence[Edit]) -> AbstractContextManager[Any]:
         """While inside, every use of `lm.hf`, generation included, happens under these edits."""
-        return watch(self, {}, edits)
+        return attach_hooks(self, {}, edits)
 
 
 def load(

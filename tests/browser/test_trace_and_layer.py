@@ -59,7 +59,7 @@ def test_a_followed_token_shades_every_cell_and_is_asked_for_once(opened, lm):
     expect(the_sum(page)).to_be_visible()
     page.get_by_role("radio", name="Followed token").click()
     expect(page.locator(".legend")).to_contain_text("of ·boy")
-    found = lm.trace(LITTLE).standings(boy)[1]
+    found = lm.trace(LITTLE).ranks_and_probabilities(boy)[1]
     for name in names(page):
         layer, position = map(int, re.match(r"Layer (\d+) after FFN, position (\d+) ", name).groups())
         p = float(found[layer, position])
@@ -81,7 +81,7 @@ def test_the_race_in_probabilities_asks_nothing_and_says_who_passes_whom(opened,
     page.get_by_role("radiogroup", name="Scale of the race").get_by_role("radio", name="Probability").click()
     trace = lm.trace(LITTLE)
     girl, boy = (lm.single_token(t) for t in (" girl", " boy"))
-    last = float(trace.standings(girl)[1][-1, -1])
+    last = float(trace.ranks_and_probabilities(girl)[1][-1, -1])
     chart = page.get_by_role("img", name=re.compile(f"^Probability after each layer. ·girl: .*{100 * last:.2g} %$"))
     expect(chart).to_be_visible()
     assert asked == []
@@ -106,7 +106,7 @@ def test_events_stand_in_lanes_and_say_their_sentence(opened, lm):
     trace = lm.trace(LITTLE)
     girl = lm.single_token(" girl")
     expected = {
-        (m.cause, f"Layer {m.layer} {'FFN' if m.cause == 'ffn' else 'attention'}") for m in trace.moves(girl, -1)
+        (m.cause, f"Layer {m.layer} {'FFN' if m.cause == 'ffn' else 'attention'}") for m in trace.rank_changes(girl, -1)
     }
     for cause, name in (("attention", "attention"), ("ffn", "FFN")):
         lane = page.get_by_role("group", name=name, exact=True).get_by_role("button")

@@ -21,10 +21,11 @@ from unembed.control.early_exit.baselines import Classifier, Confidence
 from unembed.control.early_exit.conformal import generation_threshold
 from unembed.control.early_exit.decision_cost import profitable_thresholds
 from unembed.control.early_exit.examples import Examples, concatenate, confidence, examples_of_prefixes, readout
-from unembed.control.early_exit.rule import ExitRule, fingerprint
+from unembed.control.early_exit.rule import ExitRule
 from unembed.control.early_exit.sub_updates_rule import SubUpdates, value_clusters
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.sub_updates import dominant
+from unembed.models.fingerprint import sampled_fingerprint
 
 TEXTS = [f"The old king of {place} said that he was happy. Then he went home." for place in ("Spain", "France", "Rome")]
 
@@ -504,7 +505,7 @@ def test_a_rule_of_another_model_is_refused(deep, found, wren, tmp_path):
     path = early_exit.fit(deep, found, "margin").save(tmp_path / "rule.npz")
     with pytest.raises(InvalidInput, match="weights are not those of wren"):
         early_exit.load(path, wren)
-    assert fingerprint(deep) != fingerprint(wren)
+    assert sampled_fingerprint(deep) != sampled_fingerprint(wren)
     path.write_bytes(b"nothing")
     with pytest.raises(InvalidInput, match="cannot read"):
         early_exit.load(path, deep)

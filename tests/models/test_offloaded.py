@@ -17,11 +17,10 @@ from unembed.attention.rotation import rotate_stream
 from unembed.control.toxicity.fine_tune import fine_tune
 from unembed.errors import InvalidInput, ModelUnavailable, UnembedError, Unsupported
 from unembed.language_model import LanguageModel, load
-from unembed.models.fingerprint import weights_fingerprint
+from unembed.models.fingerprint import sampled_fingerprint, weights_fingerprint
 from unembed.models.norms import Norm
 from unembed.models.offload import is_offloaded, parameter, parameter_names
 from unembed.stream.run import run
-from unembed.sweeps.checkpoint import weights_mark
 
 accelerate = pytest.importorskip("accelerate")
 ON_DISK = {"": "disk"}
@@ -76,7 +75,7 @@ def test_every_family_gives_the_same_numbers(name: str, where: str, tokens: Tens
     assert all(torch.equal(kept[point], expected[point]) for point in points)
     assert torch.equal(kept.logits, expected.logits)
     assert weights_fingerprint(lm) == weights_fingerprint(whole)
-    assert weights_mark(lm) == weights_mark(whole)
+    assert sampled_fingerprint(lm) == sampled_fingerprint(whole)
     assert all(p.is_meta for p in lm.hf.parameters())  # nothing was left behind
 
 

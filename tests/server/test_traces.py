@@ -94,7 +94,7 @@ def test_trajectories_of_chosen_tokens(client, wren):
     assert one["position"] == 2 and everywhere["position"] is None
     for token, here, all_of_it in zip((" the", 17), one["tokens"], everywhere["tokens"], strict=True):
         for point in ("resid_mid", "resid_post"):
-            ranks, probabilities = trace.standings(token, point)
+            ranks, probabilities = trace.ranks_and_probabilities(token, point)
             assert all_of_it["points"][point]["ranks"] == ranks.tolist()
             close(all_of_it["points"][point]["probabilities"], probabilities.tolist())
             assert here["points"][point]["ranks"] == ranks[:, [2]].tolist()
@@ -113,7 +113,7 @@ def test_findings_are_those_of_the_trace_and_the_command_tells_the_same(client, 
     settled, memory, dropped = found["findings"]
     events = {e.kind: e for e in trace.events(-1)}
     answer = int(trace.prediction[-1])
-    before, after = (trace.standings(answer, point)[1][:, -1] for point in ("resid_mid", "resid_post"))
+    before, after = (trace.ranks_and_probabilities(answer, point)[1][:, -1] for point in ("resid_mid", "resid_post"))
     layer = events["saturation"].layer
     assert settled["layer"] == layer and settled["nats"] == pytest.approx(
         float((after / before)[layer].log()), rel=1e-4
@@ -135,7 +135,7 @@ def test_the_largest_change_is_no_smaller_than_any_other(client, wren):
     change = next(f for f in found["findings"] if f["kind"] == "change")
     trace = wren.trace(PROMPT)
     p = [
-        trace.standings(int(trace.prediction[-1]), point)[1][:, -1]
+        trace.ranks_and_probabilities(int(trace.prediction[-1]), point)[1][:, -1]
         for point in ("resid_pre", "resid_mid", "resid_post")
     ]
     steps = {(n, i): float((p[i][n] / p[i - 1][n]).log()) for n in range(wren.n_layers) for i in (1, 2)}
@@ -149,7 +149,7 @@ def test_moves_are_told_in_words(client, wren):
     key = post(client, "Once upon a time there was a little")["id"]
     found = client.get(f"/api/v1/traces/{key}").json()["moves"]
     trace = wren.trace("Once upon a time there was a little")
-    moves = trace.moves(int(trace.prediction[-1]), -1)
+    moves = trace.rank_changes(int(trace.prediction[-1]), -1)
     assert [(m["layer"], m["cause"], m["rank_after"]) for m in found] == [
         (m.layer, m.cause, m.rank_after) for m in moves
     ]
@@ -338,6 +338,6 @@ def test_a_streamed_trace_comes_layer_by_layer_and_ends_whole(client, wren):
 def test_entropy_and_divergence_of_every_cell(client, wren):
     found = post(client)
     got = client.get(f"/api/v1/traces/{found['id']}/spread").json()
-    entropy, divergence = wren.trace(PROMPT).spread("resid_mid")
+    entropy, divergence = wren.trace(PROMPT).entropy_and_kl("resid_mid")
     close(got["resid_mid"], {"entropy": entropy.tolist(), "divergence": divergence.tolist()})
     assert set(got) == {"resid_mid", "resid_post"} and max(got["resid_post"]["divergence"][-1]) < 1e-4

@@ -9,7 +9,7 @@ from tests.conftest import tiny
 from tests.families import DENSE, FAMILIES, PARALLEL
 from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
 from unembed.language_model import LanguageModel
-from unembed.stream.hooks import watch
+from unembed.stream.hooks import attach_hooks
 from unembed.stream.interventions import add_to_coefficient, scale_coefficient, scale_head, set_coefficient
 from unembed.stream.run import run
 
@@ -105,7 +105,7 @@ def test_no_hook_stays_after_a_callback_fails(any_lm: LanguageModel, tokens: tor
     def fail(_t: torch.Tensor) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), watch(any_lm, {("resid_post", 0): fail}, [scale_head(0, 0, 0.0)]):
+    with pytest.raises(KeyboardInterrupt), attach_hooks(any_lm, {("resid_post", 0): fail}, [scale_head(0, 0, 0.0)]):
         any_lm.hf(tokens)
     assert _hooks(any_lm) == before
     assert torch.equal(run(any_lm, tokens).logits, logits)

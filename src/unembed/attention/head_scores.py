@@ -19,7 +19,7 @@ from unembed.errors import InvalidInput
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.stream.decomposition import attention_branch
-from unembed.stream.hooks import Callback, Stop, memory_guard, watch
+from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
 from unembed.stream.run import forward_arguments, prepare
 from unembed.validation import as_int, positive_int, valid_seed
 
@@ -206,7 +206,7 @@ def _scores_of(
         taps["z", layer] = partial(current.mixed, layer)
         taps["pattern", layer] = partial(current.attended, layer)
     guard = memory_guard(f"the patterns of {tokens.numel()} tokens")
-    with guard, watch(lm, taps) as under_way, suppress(Stop):
+    with guard, attach_hooks(lm, taps) as under_way, suppress(Stop):
         lm.hf(tokens, **forward_arguments(lm, torch.ones_like(tokens)), **under_way.arguments)
     return current.result()
 

@@ -135,6 +135,6 @@ def _level(norm: Norm, R: Tensor) -> None:
         # Gemma's gain is 1 + weight: what is added to the weight is what the gain lacks.
         offset = float((gain - weight.double()).mean())
         weight.fill_(1.0 - round(offset))
-    norm.__dict__.pop("_answers", None)
+    norm.__dict__.pop("_responses", None)
     for name in ("gain", "bias"):
         norm.__dict__.pop(name, None)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, NotFinite
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.stream.hooks import memory_guard, watch
+from unembed.stream.hooks import attach_hooks, memory_guard
 from unembed.stream.interventions import Edit
 from unembed.validation import positive_int
 
@@ -85,7 +85,7 @@ def perplexity(
         )
     ask: Scores = scores or (lambda ids: lm.hf(ids, use_cache=False).logits)
     total = torch.zeros((), dtype=torch.float64)
-    with watch(lm, {}, edits) if edits else nullcontext(), memory_guard("perplexity"):
+    with attach_hooks(lm, {}, edits) if edits else nullcontext(), memory_guard("perplexity"):
         for ids in _batches(rows.to(lm.device)):
             logits = ask(ids)[:, :-1].float()
             if bool(torch.isnan(logits).any()) or bool(torch.isposinf(logits).any()):

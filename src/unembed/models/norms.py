@@ -41,7 +41,7 @@ class Norm:
         return 1e-5
 
     @cached_property
-    def _answers(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _responses(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         parameter = next(self.module.parameters(), None)
         dtype = torch.float32 if parameter is None else parameter.dtype
         device = device_of(self.module)
@@ -57,7 +57,7 @@ class Norm:
     @cached_property
     def gain(self) -> Float[Tensor, " d_model"]:
         """What each channel is multiplied by."""
-        signs, plus, minus, _ = self._answers
+        signs, plus, minus, _ = self._responses
         shrink = (_PROBE**2 / (_PROBE**2 + self.eps)) ** 0.5
         return (plus - minus) / 2 * signs / shrink
 
@@ -66,13 +66,13 @@ class Norm:
         """What each channel is shifted by, or None when that is nothing."""
         if getattr(self.module, "bias", None) is None:
             return None
-        _, plus, minus, _ = self._answers
+        _, plus, minus, _ = self._responses
         return (plus + minus) / 2
 
     @cached_property
     def centred(self) -> bool:
         """True where the mean over channels is taken away first (LayerNorm), False for RMSNorm."""
-        _, plus, _, shifted = self._answers
+        _, plus, _, shifted = self._responses
         return bool(torch.allclose(plus.float(), shifted.float(), rtol=2e-2, atol=1e-3))
 
     def scale(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos 1"]:

@@ -111,7 +111,7 @@ def spread(trace: Any) -> dict[str, dict[str, list[list[float]]]]:
     found = {}
     for point in STAGES:
         with suppress(PointMissing):
-            entropy, divergence = trace.spread(point)
+            entropy, divergence = trace.entropy_and_kl(point)
             found[point] = {"entropy": entropy.tolist(), "divergence": divergence.tolist()}
     return found
 
@@ -124,7 +124,7 @@ def trajectories(trace: Any, tokens: Sequence[str | int], position: int | None =
         points = {}
         for point in STAGES:
             with suppress(PointMissing):
-                ranks, probabilities = trace.standings(i, point, position=position)
+                ranks, probabilities = trace.ranks_and_probabilities(i, point, position=position)
                 points[point] = {"ranks": ranks.tolist(), "probabilities": probabilities.tolist()}
         found.append({"id": i, "token": text, "points": points})
     return {"position": None if position is None else position % len(trace), "tokens": found}

@@ -208,7 +208,7 @@ def _layers(
     updates: dict[int, list[SubUpdateView]],
 ) -> list[LayerView]:
     def at(point: str) -> tuple[list[list[Candidate]], list[int], list[float]]:
-        ranks, probabilities = trace.standings(target, point, asked.basis, position=position)
+        ranks, probabilities = trace.ranks_and_probabilities(target, point, asked.basis, position=position)
         return _column(trace, point, asked, position), ranks[:, 0].tolist(), probabilities[:, 0].tolist()
 
     (before, rank_before, p_before), (after, rank_after, p_after) = at("resid_pre"), at("resid_post")
@@ -259,7 +259,7 @@ def _events(trace: Any, position: int) -> list[EventView]:
 
 
 def _moves(trace: Any, position: int, target: int) -> list[EventView]:
-    return events_said(trace.lm, trace.moves(target, position))
+    return events_said(trace.lm, trace.rank_changes(target, position))
 
 
 def events_said(lm: Any, events: Sequence[Any]) -> list[EventView]:

@@ -31,7 +31,7 @@ class Stop(Exception):
     """Raised by a callback when nothing later in the pass is needed."""
 
 
-class Pass:
+class ForwardPass:
     """One watched stretch of the model: extra forward arguments, and the shape of the pass under way."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
@@ -59,7 +59,7 @@ class Pass:
         return t.view(*self.shape, t.shape[-1]) if t.dim() == 2 else t
 
 
-def require(lm: Decoder, point: str, layer: int) -> None:
+def require_point(lm: Decoder, point: str, layer: int) -> None:
     """Refuse a point that this layer does not have.
 
     Raises:
@@ -87,27 +87,29 @@ def require(lm: Decoder, point: str, layer: int) -> None:
 
 
 @contextmanager
-def watch(lm: Decoder, taps: Mapping[tuple[str, int], Callback], edits: Sequence[Edit] = ()) -> Iterator[Pass]:
+def attach_hooks(
+    lm: Decoder, captures: Mapping[tuple[str, int], Callback], edits: Sequence[Edit] = ()
+) -> Iterator[ForwardPass]:
     """While inside, every forward pass of `lm.hf` calls back with the tensors asked, after the edits were made.
 
     Hooks are gone when the block is left, however it is left. One thread at a time.
 
     Args:
         lm: the model.
-        taps: for (point, layer), what to call with the live tensor: (batch, pos, width), z as (batch, pos, head,
+        captures: for (point, layer), what to call with the live tensor: (batch, pos, width), z as (batch, pos, head,
             d_head), pattern as (batch, head, dst, src). A callback may raise `Stop`.
         edits: changes to make, in order.
 
     Yields:
         The pass, whose `arguments` must be given to the model's forward.
     """
-    for point, layer in taps:
-        require(lm, point, layer)
+    for point, layer in captures:
+        require_point(lm, point, layer)
     todo = checked(lm, edits)
-    wanted = sorted({layer for point, layer in taps if point == "pattern"})
+    wanted = sorted({layer for point, layer in captures if point == "pattern"})
     with ExitStack() as stack:
         stack.enter_context(lm.lock)
-        current = Pass(stack.enter_context(returning_patterns(lm, wanted)))
+        current = ForwardPass(stack.enter_context(returning_patterns(lm, wanted)))
         decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
         # First of all hooks: those on the blocks need to know where the pass stands.
         _before(stack, lm.structure.blocks[0].module, lambda t, _k: _note_shape(current, t))
@@ -116,8 +118,8 @@ def watch(lm: Decoder, taps: Mapping[tuple[str, int], Callback], edits: Sequence
         )
         for layer in sorted({e.layer for e in todo}):
             _install_edits(stack, lm, layer, [e for e in todo if e.layer == layer], current)
-        for (point, layer), callback in taps.items():
-            _install_tap(stack, lm, point, layer, callback, current)
+        for (point, layer), callback in captures.items():
+            _install_capture(stack, lm, point, layer, callback, current)
         yield current
 
 
@@ -128,7 +130,7 @@ def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     return first_tensor(args)
 
 
-def _note_shape(current: Pass, given: Tensor | None) -> None:
+def _note_shape(current: ForwardPass, given: Tensor | None) -> None:
     if given is not None and given.dim() == 3:
         current.shape = (given.shape[0], given.shape[1])
 
@@ -143,7 +145,7 @@ def _after(stack: ExitStack, module: nn.Module, look: Callable[[Any], None]) -> 
     stack.callback(module.register_forward_hook(lambda _m, _a, out: look(out)).remove)
 
 
-def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit], current: Pass) -> None:
+def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit], current: ForwardPass) -> None:
     """Replace what the down-projection or the out-projection is given."""
     block = lm.structure.blocks[layer]
     memories = [e for e in edits if e.target == "coefficient"]
@@ -169,7 +171,9 @@ def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit],
         stack.callback(site.out_proj.register_forward_pre_hook(change_heads).remove)
 
 
-def _install_tap(stack: ExitStack, lm: Decoder, point: str, layer: int, callback: Callback, current: Pass) -> None:
+def _install_capture(
+    stack: ExitStack, lm: Decoder, point: str, layer: int, callback: Callback, current: ForwardPass
+) -> None:
     """One hook where the point lies."""
     block = lm.structure.blocks[layer]
     site, ffn = block.attention, block.feed_forward
@@ -234,7 +238,7 @@ def _gate(t: Tensor, ffn: FeedForwardSite) -> Tensor:
     return t.chunk(2, dim=-1)[0 if ffn.gate_first else 1] if ffn.is_fused else t
 
 
-def _positions(t: Tensor, current: Pass) -> Tensor:
+def _positions(t: Tensor, current: ForwardPass) -> Tensor:
     t = t if t.dim() == 3 else t[None]
     return t.expand(current.shape[0], *t.shape[1:])
 
@@ -264,6 +268,6 @@ def _too_large(what: str) -> OutOfMemory:
     )
 
 
-def takes(lm: Decoder, argument: str) -> bool:
+def accepts_argument(lm: Decoder, argument: str) -> bool:
     """Whether the model's forward has this argument."""
     return argument in inspect.signature(type(lm.hf).forward).parameters

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
 from unembed.models.decoder import Decoder
-from unembed.stream.hooks import Callback, Stop, memory_guard, require, takes, watch
+from unembed.stream.hooks import Callback, Stop, accepts_argument, attach_hooks, memory_guard, require_point
 from unembed.stream.interventions import Edit
 from unembed.validation import as_int, as_str, as_tuple
 
@@ -127,7 +127,7 @@ def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, 
     if bool(mask.all()):
         return arguments
     arguments["attention_mask"] = mask
-    if not bool(mask[:, 0].all()) and takes(lm, "position_ids"):
+    if not bool(mask[:, 0].all()) and accepts_argument(lm, "position_ids"):
         arguments["position_ids"] = (mask.cumsum(dim=1) - 1).clamp_min(0)
     return arguments
 
@@ -166,7 +166,7 @@ def run(
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else as_tuple("layers", layers)))
     for point in capture:
         for layer in chosen:
-            require(lm, point, layer)
+            require_point(lm, point, layer)
     kept: dict[str, Tensor] = {}
     waiting = {(p, n) for p in capture for n in (chosen if p != "position_embedding" else chosen[:1])}
     missing = set(waiting)
@@ -190,7 +190,7 @@ def run(
     taps = {(p, n): keep(p, n) for p, n in waiting}
     out = None
     guard = memory_guard(f"a pass of {ids.numel()} tokens")
-    with guard, watch(lm, taps, edits) as current, suppress(Stop):
+    with guard, attach_hooks(lm, taps, edits) as current, suppress(Stop):
         out = lm.hf(ids, **forward_arguments(lm, mask), **current.arguments).logits
     if out is not None and not _finite(out, mask):
         raise NotFinite(

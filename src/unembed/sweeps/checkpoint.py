@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import pickle
 import zipfile
@@ -18,7 +17,7 @@ import torch
 from unembed.corpus.corpus import Corpus
 from unembed.errors import CheckpointFault
 from unembed.models.decoder import Decoder
-from unembed.models.offload import parameter_at, parameter_names
+from unembed.models.fingerprint import sampled_fingerprint
 from unembed.sweeps.reducers.reducer import Reducer
 from unembed.version import __version__
 
@@ -39,23 +38,12 @@ def identity(lm: Decoder, corpus: Corpus, reducers: Sequence[Reducer], tokens_pe
     """What must be equal for a sweep to go on from a checkpoint."""
     return {
         "model": lm.name,
-        "weights": weights_mark(lm),
+        "weights": sampled_fingerprint(lm),
         "corpus": f"{corpus.name} ({corpus.fingerprint})",
         "reducers": "; ".join(reducer.settings() for reducer in reducers),
         "batch size": str(tokens_per_batch),
         "version": __version__,
     }
-
-
-def weights_mark(lm: Decoder) -> str:
-    """A mark of the weights: SHA-256 over names, shapes and 64 entries of every parameter, 16 digits."""
-    digest = hashlib.sha256()
-    for name in parameter_names(lm.hf):
-        parameter = parameter_at(lm.hf, name)
-        flat = parameter.flatten()
-        some = flat[:: max(1, flat.numel() // 64)][:64].float().cpu()
-        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode() + some.numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def save(path: Path, saved: Saved, who: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
-from unembed.stream.hooks import Callback, Stop, memory_guard, watch
+from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
 from unembed.stream.run import forward_arguments
 from unembed.sweeps.chunked_gelu import in_pieces
 from unembed.sweeps.fast_kernels import Fast, quickened
@@ -40,7 +40,7 @@ def feeding(lm: Decoder, reducers: Sequence[Reducer], fast: Fast | None = None) 
 
         return look
 
-    with quickened(lm, fast), in_pieces(lm), watch(lm, {need: callback(need) for need in wanting}) as current:
+    with quickened(lm, fast), in_pieces(lm), attach_hooks(lm, {need: callback(need) for need in wanting}) as current:
 
         @torch.no_grad()
         def feed(batch: Batch) -> None:

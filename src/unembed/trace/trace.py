@@ -177,7 +177,9 @@ class Trace(Shown):
             setattr(self, name, joined(found))
 
     @torch.no_grad()
-    def spread(self, point: str = "resid_post") -> tuple[Float[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
+    def entropy_and_kl(
+        self, point: str = "resid_post"
+    ) -> tuple[Float[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
         """How undecided the stream's own prediction is, and how far it lies from the model's, in nats.
 
         Returns:
@@ -257,9 +259,9 @@ class Trace(Shown):
         self, token: str | int, point: str = "resid_post", basis: str = "final", position: int | None = None
     ) -> Int[Tensor, "layer pos"]:
         """The rank of a token at every layer, and at every position or the one that is asked; 0 is the top."""
-        return self.standings(token, point, basis, position)[0]
+        return self.ranks_and_probabilities(token, point, basis, position)[0]
 
-    def standings(
+    def ranks_and_probabilities(
         self, token: str | int, point: str = "resid_post", basis: str = "final", position: int | None = None
     ) -> tuple[Int[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
         """The rank (0 is the top) and the probability of a token at every layer, at every position or the one asked.
@@ -385,7 +387,7 @@ class Trace(Shown):
         column = position_of(self.run, position)
         return [e for e in self._events if e.position == column]
 
-    def moves(self, token: str | int | None = None, position: int | None = None) -> list[Event]:
+    def rank_changes(self, token: str | int | None = None, position: int | None = None) -> list[Event]:
         """Updates across which a token's place at least halves or doubles, attention's and the FFN's apart.
 
         Args:

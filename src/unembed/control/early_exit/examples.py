@@ -21,7 +21,7 @@ from unembed.memories.events import saturation_layer
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Table
-from unembed.stream.hooks import Callback, watch
+from unembed.stream.hooks import Callback, attach_hooks
 from unembed.stream.run import forward_arguments
 from unembed.validation import positive_int, valid_seed
 
@@ -173,7 +173,7 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
     points = [
         (p, n) for n in range(lm.n_layers) for p in (before_point(lm, n), "coefficients", "mlp_out", "resid_post")
     ]
-    with watch(lm, {key: keep(*key) for key in points}) as current:
+    with attach_hooks(lm, {key: keep(*key) for key in points}) as current:
         lm.hf(ids, **forward_arguments(lm, mask), **current.arguments)
     layers = range(lm.n_layers)
     read = [confidence(readout(lm, kept["resid_post", n])) for n in layers]

@@ -28,7 +28,7 @@ from unembed.control.early_exit.protocols import Exit, require_exit
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import Block
-from unembed.stream.hooks import Callback, watch
+from unembed.stream.hooks import Callback, attach_hooks
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def skip_layers(rule: Exit) -> Iterator[list[int]]:
             if name != "resid_post":
                 point = {"before": before_point(lm, layer), "update": "mlp_out"}.get(name, name)
                 taps[point, layer] = keep(name)
-    with watch(lm, taps), ExitStack() as stack:
+    with attach_hooks(lm, taps), ExitStack() as stack:
         for layer, block in enumerate(lm.structure.blocks):
             skippable = _Block(block, layer)
             state.blocks.append(skippable)

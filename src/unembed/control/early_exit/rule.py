@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from unembed.control.early_exit.sub_updates_rule import SubUpdates
 from unembed.control.steering import provenance
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.models.fingerprint import sampled_fingerprint
 from unembed.results import Table, write_whole
 from unembed.validation import positive_int
 from unembed.version import __version__
@@ -178,7 +177,7 @@ class ExitRule:
             "schema": SCHEMA,
             "version": __version__,
             "model": self.lm.name,
-            "fingerprint": fingerprint(self.lm),
+            "fingerprint": sampled_fingerprint(self.lm),
             "kind": _kind(self.method),
             "calibration": self.calibration,
             "facts": dict(self.facts),
@@ -217,21 +216,13 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
         # NumPy's own words for a file that is no archive recommend to run the pickle in it.
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no saved rule, or damaged"
         raise InvalidInput(f"cannot read an exit rule from {path}", why=why, instead="Fit one and save it") from error
-    if about["fingerprint"] != fingerprint(lm):
+    if about["fingerprint"] != sampled_fingerprint(lm):
         raise InvalidInput(
             f"the exit rule in {path}",
             why=f"it was fitted on {about['model']}, whose weights are not those of {lm.name}",
             instead="Fit it on this model",
         )
     return ExitRule(lm, _KINDS[about["kind"]](state), thresholds, about["calibration"], about["facts"])
-
-
-def fingerprint(lm: Decoder) -> str:
-    """Of the sizes and of a part of the weights of every layer."""
-    digest = hashlib.sha256(f"{lm.n_layers} {lm.d_model} {lm.d_mlp} {lm.d_vocab}".encode())
-    for matrix in chain([lm.weights.W_U.T], lm.weights.W_out):  # one at a time: each is a copy where it is offloaded
-        digest.update(matrix[::97].detach().float().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def accuracy_and_savings(found: Examples, layer: np.ndarray) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from unembed.control.toxicity.self_debiasing import DECAY, PREFIXES, SelfDebiasi
 from unembed.control.toxicity.word_filter import WordFilter
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.models.fingerprint import sampled_fingerprint
 from unembed.results import Table, make_folder, writing
 from unembed.stream.generation import generate
 from unembed.stream.interventions import Edit
@@ -154,8 +155,7 @@ def evaluate(
 def _fingerprint(lm: Decoder, prompts: Sequence[Prompt], arm: Arm, settings: Mapping[str, Any]) -> str:
     """Of everything that decides what is generated."""
     digest = hashlib.sha256()
-    digest.update(lm.weights.W_U[:, ::97].float().cpu().contiguous().numpy().tobytes())
-    digest.update(lm.weights.W_E[::97].float().cpu().contiguous().numpy().tobytes())
+    digest.update(sampled_fingerprint(lm).encode())
     facts = [lm.name, str(lm.dtype), [e.to_dict() for e in arm.edits], dict(arm.facts), arm.processor is not None]
     digest.update(json.dumps([facts, dict(settings), [p.text for p in prompts]], sort_keys=True).encode())
     return digest.hexdigest()[:16]

@@ -20,7 +20,7 @@ from unembed.errors import InvalidInput
 from unembed.memories.values import value_readings
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Table
-from unembed.stream.hooks import watch
+from unembed.stream.hooks import attach_hooks
 from unembed.stream.interventions import Edit, set_coefficient
 
 PAPER_VALUES = (
@@ -159,7 +159,7 @@ def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[T
 
             return callback
 
-        with torch.enable_grad(), watch(lm, {("coefficients", n): keep(n) for n in range(lm.n_layers)}):
+        with torch.enable_grad(), attach_hooks(lm, {("coefficients", n): keep(n) for n in range(lm.n_layers)}):
             logits = lm.hf(ids, use_cache=False).logits[:, :-1].float()
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
             grads = torch.autograd.grad(loss, [kept[n] for n in range(lm.n_layers)])

@@ -55,14 +55,14 @@ def router(session: Session) -> APIRouter:
         edits = [e.edit() for e in asked.edits]
 
         def both() -> Iterator[dict[str, Any]]:
-            from unembed.stream.stepwise_generation import steps
+            from unembed.stream.generation import generate_steps
 
             options: dict[str, Any] = asked.model_dump(
                 include={"max_new_tokens", "seed", "temperature", "top_k", "top_p"}
             )
-            sides = {"base": steps(session.lm, asked.prompt, (), **options)}
+            sides = {"base": generate_steps(session.lm, asked.prompt, (), **options)}
             if edits:
-                sides["edit"] = steps(session.lm, asked.prompt, edits, **options)
+                sides["edit"] = generate_steps(session.lm, asked.prompt, edits, **options)
             ids: dict[str, list[int]] = {name: [] for name in sides}
             texts = dict.fromkeys(sides, "")
             while sides:

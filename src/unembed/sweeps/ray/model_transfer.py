@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 
 from unembed.errors import ModelUnavailable, Unsupported
 from unembed.models.decoder import Decoder
+from unembed.models.fingerprint import sampled_fingerprint
 from unembed.models.loading import Opened, open_model
 from unembed.models.offload import is_offloaded
-from unembed.sweeps.checkpoint import weights_mark
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def packed(lm: Decoder) -> Packed | Named:
             )
         dtype = lm.dtype_name
         options = {"revision": lm.revision, "dtype": dtype, "device_map": "auto"}
-        return Named(hf.name_or_path, options, weights_mark(lm))
+        return Named(hf.name_or_path, options, sampled_fingerprint(lm))
     weights = {name: _bytes(tensor) for name, tensor in hf.state_dict().items()}
     rest = {
         "tokenizer": opened.tokenizer,
@@ -69,7 +69,7 @@ def packed(lm: Decoder) -> Packed | Named:
         "token_counts": opened.token_counts,
     }
     attention = getattr(hf.config, "_attn_implementation", None)
-    return Packed(type(hf), hf.config, attention, weights, rest, weights_mark(lm))
+    return Packed(type(hf), hf.config, attention, weights, rest, sampled_fingerprint(lm))
 
 
 def unpacked(sent: Packed | Named) -> Decoder:
@@ -87,7 +87,7 @@ def unpacked(sent: Packed | Named) -> Decoder:
         attention: dict[str, Any] = {} if sent.attention is None else {"attn_implementation": sent.attention}
         hf = sent.kind.from_pretrained(None, config=sent.config, state_dict=weights, dtype=dtype, **attention)
         lm = Decoder(Opened(hf.eval(), **sent.rest))
-    if weights_mark(lm) != sent.mark:
+    if sampled_fingerprint(lm) != sent.mark:
         raise ModelUnavailable(
             f"model {lm.name} in a worker",
             why="its weights are not those of the model that is swept",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
-from unembed.stream.hooks import require
+from unembed.stream.hooks import require_point
 from unembed.sweeps.reducers.reducer import Need, Reducer
 
 
@@ -34,7 +34,7 @@ class Pointwise(Reducer):
         """
         self._layers = tuple(range(lm.n_layers)) if self.layers is None else tuple(lm.layer(n) for n in self.layers)
         for layer in self._layers:
-            require(lm, self.point, layer)
+            require_point(lm, self.point, layer)
 
     @property
     def needs(self) -> Collection[Need]:

@@ -23,7 +23,7 @@ _ROLES = {"induction": "induction", "previous_token": "previous token", "duplica
 def provenance_of(circuits: Circuits, basis: str = "raw", **fields: Any) -> Provenance:
     """Where numbers about these circuits come from."""
     lm = circuits.lm
-    fixed = {"model": lm.name, "revision": lm.revision, "dtype": str(lm.dtype).removeprefix("torch."), "basis": basis}
+    fixed = {"model": lm.name, "revision": lm.revision, "dtype": lm.dtype_name, "basis": basis}
     return Provenance(**{**fixed, **fields})
 
 
