@@ -49,7 +49,7 @@ def test_a_heads_share_is_what_its_removal_takes_from_the_frozen_sum(name: str, 
 
 def test_head_shares_agree_with_a_zeroed_head_where_nothing_is_nonlinear(tokens: torch.Tensor) -> None:
     lm = tiny("attention-only")  # no norms: taking a last-layer head away lowers the logit by its share
-    share = next(r.contribution for r in attribution(lm, tokens[:1], 11, by="head").rows if r.label == "head 1.2")
+    share = next(r.contribution for r in attribution(lm, tokens[:1], 11, by="head").rows if r.label == "head L1H2")
     with_head, without = (run(lm, tokens[:1], edits=e).logits[0, -1, 11] for e in ([], [scale_head(1, 2, 0.0)]))
     assert float(with_head - without) == pytest.approx(share, rel=1e-4, abs=1e-6)
 
@@ -70,8 +70,8 @@ def test_memory_shares_of_all_positions_equal_the_attribution_of_each(name: str,
 def test_edits_are_part_of_the_attribution(tokens: torch.Tensor) -> None:
     lm = tiny("llama")
     found = attribution(lm, tokens[:1], 11, by="memory", edits=(set_coefficient(1, 5, 4.0),))
-    row = next(r for r in found.rows if r.label == "memory 1.5")
-    plain = next(r for r in attribution(lm, tokens[:1], 11, by="memory").rows if r.label == "memory 1.5")
+    row = next(r for r in found.rows if r.label == "memory L1M5")
+    plain = next(r for r in attribution(lm, tokens[:1], 11, by="memory").rows if r.label == "memory L1M5")
     assert abs(row.contribution) > 10 * abs(plain.contribution)
 
 

@@ -222,9 +222,29 @@ def test_what_heads_add_is_what_the_attribution_says_and_adds_up_to_the_attentio
     lm = tiny(name)
     trace = lm.trace(tokens[0])
     rows = trace.attribution(11, 4, by="head").rows
-    shares = {r.index: r.contribution for r in rows if r.label.startswith("head 1.")}
+    shares = {r.index: r.contribution for r in rows if r.label.startswith("head L1H")}
     heads = trace.head_updates(1, 4, 11)
     assert [h.norm for h in heads] == sorted((h.norm for h in heads), reverse=True)
     for head in heads:
         assert head.score == pytest.approx(shares[head.index], rel=1e-3, abs=1e-5)
     assert sum(h.share for h in heads) == pytest.approx(1)
+
+
+def test_a_trace_and_its_readings_show_what_they_hold(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2-relu")
+    trace = lm.trace(tokens[0])
+    assert f"Trace of {len(trace)} tokens" in repr(trace) and "predicts" in repr(trace)
+    table = trace.to_table()
+    assert table["rank"][-1] == 1 and len(table) == lm.n_layers
+    readings = trace.readings(top=3)
+    long = readings.to_table()
+    assert len(long) == lm.n_layers * len(trace) * 3
+    row = long[(1 * len(trace) + 2) * 3 + 1]
+    assert (row["layer"], row["position"], row["rank"]) == (1, 2, 2)
+    assert row["id"] == int(readings.ids[1, 2, 1]) and row["logit"] == float(readings.logits[1, 2, 1])
+    assert len(repr(readings)) < 2000
+    attribution = trace.attribution(11, by="memory")
+    shown = attribution.to_table()
+    assert sum(shown["contribution"]) == pytest.approx(attribution.total, rel=1e-5)
+    assert shown["source"][0] is None and shown.provenance.basis == "frozen"
+    assert abs(shown["contribution"][0]) == max(abs(c) for c in shown["contribution"])

@@ -9,6 +9,7 @@ Public names are imported on first use, so that `import unembed` stays light:
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from unembed.version import __version__
@@ -77,6 +78,8 @@ else:
         if name not in _HOMES:
             raise AttributeError(f"module 'unembed' has no attribute {name!r}")
         value = getattr(importlib.import_module(_HOMES[name]), name)
+        if "IPython" in sys.modules:
+            importlib.import_module("unembed.notebook")  # registers the drawings of results
         globals()[name] = value
         return value
 

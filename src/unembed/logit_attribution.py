@@ -1,13 +1,13 @@
-"""A logit as the sum of its writers, with the proof.
+"""Direct logit attribution: a logit as the sum of what every writer adds to it, with the error of the sum.
 
-Every writer's contribution is its dot product with one direction, through the branch norm of its layer and the final
-norm,
-both with the scale they had in the run. What is no vector of the stream has a row of its own: the biases of norms and
-head, and what the soft cap takes away.
+A writer's contribution is its dot product with one direction, through the branch norm of its layer and the final norm,
+each with the scale it had in the run. Terms that are not vectors of the stream have rows of their own: the biases of
+norms and unembedding, and what the soft cap takes away.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,8 @@ from torch import Tensor
 from unembed.errors import InvalidInput, SumNotProved
 from unembed.lens import final_scale, logit_direction
 from unembed.models.decoder import Decoder
-from unembed.results.jupyter import Shown
+from unembed.results import Provenance, Table
+from unembed.results.display import Displayed
 from unembed.stream.decomposition import Branch, attention_branch, memory_branch, source_values, tolerance
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, position_of, run
@@ -28,7 +29,7 @@ BY: tuple[str, ...] = ("component", "head", "source", "memory")
 
 @dataclass(frozen=True)
 class Row:
-    """One writer's contribution. `index` is a head or a memory, `source` a position; -1 where there is none."""
+    """One writer's contribution. `index` is a head or a memory, `source` a position; -1 where the writer has none."""
 
     label: str
     layer: int
@@ -38,8 +39,8 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Attribution(Shown):
-    """The logit of a token, or the difference of two, as a sum. Columns of equal length, one entry a writer."""
+class Attribution(Displayed):
+    """The logit of a token, or the difference of two, as a sum. Columns of equal length, one entry for each writer."""
 
     token: int
     against: int | None
@@ -53,11 +54,12 @@ class Attribution(Shown):
     source: Int[Tensor, " row"]
     contribution: Float[Tensor, " row"]
     logit: float
-    """What the model itself says."""
+    """The model's own logit, or difference of logits."""
     total: float
-    """What the contributions add up to."""
+    """The sum of the contributions."""
     error: float
     """|total - logit| over the larger of |logit| and the largest contribution."""
+    provenance: Provenance
 
     def __len__(self) -> int:
         """The number of writers."""
@@ -70,13 +72,25 @@ class Attribution(Shown):
             int(self.index[i]),
             int(self.source[i]),
         )
-        label = kind if layer < 0 else f"{kind} {layer}" if index < 0 else f"{kind} {layer}.{index}"
+        letter = "M" if kind == "memory" else "H"
+        label = kind if layer < 0 else f"{kind} {layer}" if index < 0 else f"{kind} L{layer}{letter}{index}"
         return Row(label if source < 0 else f"{label} from {source}", layer, index, source, float(self.contribution[i]))
 
     @property
     def rows(self) -> list[Row]:
         """Every writer, in the order of the forward pass."""
         return [self._row(i) for i in range(len(self))]
+
+    def to_table(self) -> Table:
+        """Every writer's row, the largest contribution first; empty where a writer has no layer, index or source."""
+        rows = self.top(len(self))
+        columns = {
+            "writer": [row.label for row in rows],
+            **{name: [_or_none(getattr(row, name)) for row in rows] for name in ("layer", "index", "source")},
+            "contribution": [row.contribution for row in rows],
+        }
+        title = f"Attribution of {self.logit:+.4g} by {self.by} (sum {self.total:+.4g}, error {self.error:.0e})"
+        return Table(title, columns, self.provenance)
 
     def top(self, k: int = 10) -> list[Row]:
         """The writers with the largest contributions, of either sign."""
@@ -183,7 +197,7 @@ def attribution(
     elif hasattr(lm.structure.head, "band_scores"):
         # An adaptive softmax gives log-probabilities: the token's score in its band less what normalises the bands.
         columns.add("band normalisers", logit - _uncapped(lm, last, target, other, u, linear))
-    return _closed(lm, columns, target, other, position, by, float(logit))
+    return _closed(lm, columns, target, other, position, by, float(logit), () if isinstance(tokens, Run) else edits)
 
 
 def _attention(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
@@ -262,8 +276,19 @@ def _uncapped(lm: Decoder, last: Tensor, target: int, other: int | None, u: Tens
     return last.to(u.dtype) @ u + biases.to(u)
 
 
+def _or_none(number: int) -> int | None:
+    return None if number < 0 else number
+
+
 def _closed(
-    lm: Decoder, columns: _Columns, target: int, other: int | None, position: int, by: str, logit: float
+    lm: Decoder,
+    columns: _Columns,
+    target: int,
+    other: int | None,
+    position: int,
+    by: str,
+    logit: float,
+    edits: Sequence[Edit],
 ) -> Attribution:
     parts = columns.parts
     kind = torch.cat([torch.full(p[4].shape, p[0], dtype=torch.long) for p in parts])
@@ -278,7 +303,20 @@ def _closed(
             instead="Load with dtype='float32', or report this model",
         )
     return Attribution(
-        target, other, position, by, tuple(columns.kinds), kind, layer, index, source, contribution, logit, total, error
+        target,
+        other,
+        position,
+        by,
+        tuple(columns.kinds),
+        kind,
+        layer,
+        index,
+        source,
+        contribution,
+        logit,
+        total,
+        error,
+        lm.provenance(basis="frozen", notes={"edits": [e.to_dict() for e in edits]} if edits else None),
     )
 
 

@@ -11,8 +11,7 @@ import pytest
 
 import unembed
 from unembed.errors import InvalidInput
-from unembed.notebook import heads_card, islands, memory_card, pattern_card
-from unembed.notebook.drawing import html_of
+from unembed.notebook import heads_card, html_of, islands, memory_card, pattern_card
 
 PROMPT = "The first </script> of the year is"
 

@@ -161,7 +161,7 @@ def test_a_layer_tells_what_its_heads_add_and_where_candidates_came_from(client,
     found = client.get(f"/api/v1/traces/{key}/layers/3", params={"heads": True, "token": " the"}).json()["layers"][0]
     trace = wren.trace(PROMPT)
     shares = {
-        r.index: r.contribution for r in trace.attribution(" the", by="head").rows if r.label.startswith("head 3.")
+        r.index: r.contribution for r in trace.attribution(" the", by="head").rows if r.label.startswith("head L3H")
     }
     assert len(found["heads"]) == wren.n_heads
     for head in found["heads"]:

@@ -8,18 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from unembed.errors import InvalidInput
+from unembed.notebook.drawing import html_of
+from unembed.notebook.widgets import widget_of
 from unembed.results import visible_html
-from unembed.results.jupyter import Shown
 from unembed.schemas.heads import SAID
 from unembed.schemas.memory import memory_view
 
 
 @dataclass(frozen=True)
-class Card(Shown):
+class Card:
     """Data that a drawing understands, and the same as a table."""
 
     data: dict[str, Any]
     table: str
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def widget(self) -> Any:
+        """The drawing as a Jupyter widget (needs `unembed[notebook]`)."""
+        return widget_of(self)
 
 
 def memory_card(lm: Any, layer: int, index: int, top: int = 12) -> Card:

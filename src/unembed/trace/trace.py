@@ -20,8 +20,8 @@ from unembed.memories.sub_updates import Dominant, dominant
 from unembed.memories.top_sub_updates import SubUpdate, top_sub_updates
 from unembed.models.decoder import Decoder
 from unembed.names import POINTS, STREAM_POINTS
-from unembed.results import Provenance
-from unembed.results.jupyter import Shown
+from unembed.results import Provenance, Table
+from unembed.results.display import Displayed
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
 from unembed.validation import as_str, as_tuple, positive_int
@@ -29,9 +29,9 @@ from unembed.validation import as_str, as_tuple, positive_int
 _TOP = 10
 
 
-@dataclass(frozen=True, eq=False)
-class Readings:
-    """What the stream says at one point of every layer and position."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Readings(Displayed):
+    """The logit lens of one prompt: the top tokens of the stream at one point of every layer and position."""
 
     point: str
     basis: str
@@ -40,6 +40,22 @@ class Readings:
     reading: Reading
     tokens: list[list[list[str]]]
     """Token texts by layer, position and rank."""
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each layer, position and rank (from 1): the token, its id, logit and probability."""
+        layers, positions, k = self.ids.shape
+        size = layers * positions * k
+        columns = {
+            "layer": [i // (positions * k) for i in range(size)],
+            "position": [i // k % positions for i in range(size)],
+            "rank": [i % k + 1 for i in range(size)],
+            "token": [token for layer in self.tokens for position in layer for token in position],
+            "id": self.ids.flatten().tolist(),
+            "logit": self.logits.flatten().tolist(),
+            "probability": self.probabilities.flatten().tolist(),
+        }
+        return Table(f"Readings of {self.point} in basis {self.basis}", columns, self.provenance)
 
     @property
     def ids(self) -> Int[Tensor, "layer pos k"]:
@@ -57,7 +73,7 @@ class Readings:
         return self.reading.probabilities
 
 
-class Trace(Shown):
+class Trace(Displayed):
     """A prompt under the model, with edits if there are any. Everything is computed once, when first asked."""
 
     def __init__(self, lm: Decoder, tokens: Tokens, edits: Sequence[Edit] = ()) -> None:
@@ -85,6 +101,27 @@ class Trace(Shown):
     def __len__(self) -> int:
         """The number of tokens of the prompt."""
         return self.tokens.shape[0]
+
+    def __repr__(self) -> str:
+        """The model, the prompt's length, the prediction, and what a trace offers."""
+        answer, p = int(self.prediction[-1]), float(self.logits(-1).float().softmax(-1).max())
+        edits = f", {len(self.edits)} edits" if self.edits else ""
+        return (
+            f"Trace of {len(self)} tokens on {self.lm.name} ({self.lm.n_layers} layers{edits}): predicts "
+            f"{self.lm.token_strings([answer])[0]!r} ({p:.0%})\n"
+            "  .readings() .sub_updates(layer) .events() .attribution(token) .to_table()"
+        )
+
+    def to_table(self) -> Table:
+        """The last position by layer: the top token of each reading, and the rank of the prediction, from 1."""
+        columns: dict[str, list[object]] = {"layer": list(range(self.lm.n_layers))}
+        points = ["resid_pre", *([self._before] if self._before == "resid_mid" else []), "resid_post"]
+        names = {"resid_pre": "before", "resid_mid": "after_attention", "resid_post": "after_ffn"}
+        for point in points:
+            columns[f"{names[point]}_token"] = [layer[-1][0] for layer in self.readings(point).tokens]
+        columns["rank"] = (self.prediction_ranks()[:, -1] + 1).tolist()
+        text = self.lm.token_strings([int(self.prediction[-1])])[0]
+        return Table(f"Top tokens after the last token, and the rank of {text!r}", columns, self.provenance)
 
     @property
     def token_strings(self) -> list[str]:
@@ -244,7 +281,8 @@ class Trace(Shown):
             [flat[(n * positions + p) * k : (n * positions + p + 1) * k] for p in range(positions)]
             for n in range(layers)
         ]
-        return Readings(point, basis, hide_unlearned, reading, texts)
+        notes = {**self.provenance.notes, "point": point, "hide_unlearned": hide_unlearned}
+        return Readings(point, basis, hide_unlearned, reading, texts, self.lm.provenance(basis=basis, notes=notes))
 
     def run_with(self, points: Sequence[str]) -> Run:
         """A run of the same prompt and edits with these points: the trace's own, or another, kept for later."""
@@ -449,4 +487,5 @@ class Trace(Shown):
         self, token: str | int, position: int = -1, against: str | int | None = None, by: str = "component"
     ) -> Attribution:
         """The logit of a token, or the difference of two, as the sum of its writers' contributions."""
-        return attribution(self.lm, self.run_with(points_needed(self.lm, by)), token, position, against, by)
+        found = attribution(self.lm, self.run_with(points_needed(self.lm, by)), token, position, against, by)
+        return replace(found, provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes))

@@ -67,7 +67,7 @@ function writer(row) {
   if (row.layer === null) return names[kind] || row.label;
   const index = row.index === null ? "" : `.${row.index}`;
   const called = row.index !== null && nameOf(row, kind);
-  return `${names[kind] && !row.label.includes("bias") ? names[kind] : row.label.replace(/ \d.*$/, "")} ${row.layer}${index}${called ? ", " + called : ""}${row.source === null ? "" : " from " + row.source}`;
+  return `${names[kind] && !row.label.includes("bias") ? names[kind] : row.label.replace(/ L?\d.*$/, "")} ${row.layer}${index}${called ? ", " + called : ""}${row.source === null ? "" : " from " + row.source}`;
 }
 
 /** A logit as the sum of its writers, drawn; the sum and its error stand below. */
