@@ -200,7 +200,9 @@ def test_a_layer_that_is_not_asked_costs_nothing(deep, found):
         found[160:], 0.15
     )
     asked = set(np.flatnonzero(rule.thresholds < np.inf).tolist())
-    assert 0 < len(asked) < 4 and rule.calibration.endswith("asked after layers " + ", ".join(map(str, sorted(asked))))
+    assert 0 < len(asked) < 4 and rule.calibration.endswith(
+        "decisions after layers " + ", ".join(map(str, sorted(asked)))
+    )
 
     class Listening(SubUpdates):
         def is_above(self, threshold, lm, layer, seen):

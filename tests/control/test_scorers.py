@@ -88,7 +88,7 @@ def test_stored_scores_are_read_and_missing_ones_named(tmp_path):
     scorer = StoredScores(path)
     assert scorer.score(["b", "a"]) == {"toxicity": [1.0, 0.7]}
     assert scorer.score(["a"]) == {"threat": [0.1], "toxicity": [0.7]}
-    with pytest.raises(InvalidInput, match="holds no score"):
+    with pytest.raises(InvalidInput, match="has no score for it"):
         scorer.score(["c"])
     path.write_text('{"text": "a", "toxicity": 0.7}\n{"text": "b"}\n')
     with pytest.raises(InvalidInput, match="line 2"):

@@ -67,10 +67,10 @@ def test_the_probability_change_is_that_of_the_stream_with_it_and_without_it(fam
         return float(torch.softmax(logits, -1)[TOKEN])
 
     x, after = seen.at(before, layer)[0, -1], seen.at("resid_post", layer)[0, -1]
-    assert found.before == pytest.approx(probability(x), rel=1e-6)
-    assert found.after == pytest.approx(probability(after), rel=1e-6)
-    assert float(found.alone[0]) == pytest.approx(probability(x + part) - probability(x), abs=1e-7)
-    assert float(found.removed[0]) == pytest.approx(probability(after - part) - probability(after), abs=1e-7)
+    assert found.probability_before == pytest.approx(probability(x), rel=1e-6)
+    assert found.probability_after == pytest.approx(probability(after), rel=1e-6)
+    assert float(found.change_alone[0]) == pytest.approx(probability(x + part) - probability(x), abs=1e-7)
+    assert float(found.change_removed[0]) == pytest.approx(probability(after - part) - probability(after), abs=1e-7)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -80,7 +80,7 @@ def test_in_the_last_layer_taking_it_out_is_what_the_model_does_without_it(famil
     layer = lm.n_layers - 1
     found = sub_update_effects(lm, PROMPT, layer, TOKEN, top=4, basis="final")
     whole = lm.run(PROMPT).logits[0, -1].softmax(-1)[TOKEN]
-    for index, change in zip(found.index.tolist(), found.removed, strict=True):
+    for index, change in zip(found.index.tolist(), found.change_removed, strict=True):
         without = lm.run(PROMPT, edits=[unembed.set_coefficient(layer, index, 0.0)]).logits[0, -1].softmax(-1)[TOKEN]
         assert float(change) == pytest.approx(float(without - whole), abs=1e-12)
 
@@ -93,7 +93,7 @@ def test_eq_2_the_probability_is_multiplied_by_the_exponential_of_the_score():
     p = (x @ lm.weights.W_U).softmax(-1)
     scores = values @ lm.weights.W_U
     with_it = p * scores.exp() / (p * scores.exp()).sum(dim=-1, keepdim=True)
-    torch.testing.assert_close(found.alone, with_it[:, TOKEN] - p[TOKEN], rtol=1e-9, atol=1e-14)
+    torch.testing.assert_close(found.change_alone, with_it[:, TOKEN] - p[TOKEN], rtol=1e-9, atol=1e-14)
     torch.testing.assert_close(found.score, found.static_score * found.coefficient, rtol=1e-9, atol=1e-14)
 
 

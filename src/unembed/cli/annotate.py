@@ -1,4 +1,4 @@
-"""`unembed annotate`: concepts named by people, as files, and how far annotators agree."""
+"""`unembed annotate`: annotation files of value concepts, and agreement of annotators."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from unembed.cli import options
 
 app = typer.Typer(
     name="annotate",
-    help="Have people name the concepts in values, and compare annotators with each other and with the program.",
+    help="Let people name the concepts of memories (FFN neurons), and measure how far annotators agree.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Files that were filled in.", show_default=False)]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Filled-in annotation files.", show_default=False)]
 
 
 @app.command("export")
@@ -35,7 +35,7 @@ def export(
     device: options.Device = None,
     seed: options.Seed = None,
 ) -> None:
-    """Write the top tokens of values, with definitions and instructions, for a person to fill in patterns."""
+    """Write the top tokens of values, with definitions and instructions, for a person to annotate."""
     named = [options.memory(text, "--memory") for text in memories or []]
     options.check_writable(out)
     import unembed
@@ -82,7 +82,8 @@ def import_files(
 def agreement(
     files: Files,
     automatic: Annotated[
-        bool, typer.Option("--automatic", help="Compare with the program's own concepts; opens the model.")
+        bool,
+        typer.Option("--automatic", help="Include the program's own concepts as one more annotator; loads the model."),
     ] = False,
     model: options.Model = "wren",
     revision: options.Revision = None,
@@ -93,7 +94,7 @@ def agreement(
     csv: options.Csv = False,
     plain: options.Plain = False,
 ) -> None:
-    """Kappa of annotators, token by token: Cohen's for each two, Fleiss' for all of three or more."""
+    """Kappa of annotators, token by token: Cohen's for each pair, Fleiss' for three or more."""
     options.check_output(None, json=as_json, csv=csv, plain=plain)
     import unembed
     from unembed.cli.output import deliver_table
@@ -108,5 +109,5 @@ def agreement(
         found = unembed.value_concepts(lm, memories, top=max(read[0].n_tokens), embedding=False)
         read.append(unembed.annotation.automatic(found))
         provenance = found.provenance
-    table = unembed.annotation.agreement(read, provenance)
+    table = unembed.annotation.token_agreement(read, provenance)
     deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=None)

@@ -1,4 +1,4 @@
-"""`unembed clusters`: the values of a model grouped by direction."""
+"""`unembed clusters`: clusters of a model's values by direction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unembed.cli import options
 def clusters(
     n_clusters: Annotated[
         int | None,
-        typer.Option("--clusters", "-n", min=1, help="How many clusters; a tenth of the values if not given."),
+        typer.Option("--clusters", "-n", min=1, help="Number of clusters; by default a tenth of the values."),
     ] = None,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Clusters to show, largest first.")] = 20,
     tokens: Annotated[int, typer.Option(min=1, help="Top tokens of each centre.")] = 10,
@@ -40,9 +40,9 @@ def clusters(
     plain: options.Plain = False,
     html: options.Html = None,
 ) -> None:
-    """Group all values by direction (cosine, exact agglomerative clustering) and show a card for each large group."""
+    """Cluster the values of all memories (FFN neurons) by cosine, exactly, and show the largest clusters."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
-    place = None if memory is None else options.memory(memory, "--memory")
+    target = None if memory is None else options.memory(memory, "--memory")
     if out is not None:
         options.check_writable(out)
     import unembed
@@ -50,11 +50,11 @@ def clusters(
     from unembed.cli.output import deliver_table
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
-    if place is not None:
-        lm.memory(*place)
+    if target is not None:
+        lm.memory(*target)
     n_values = lm.d_mlp * (len(layer) if layer else lm.n_layers)
     found = unembed.cluster_values(lm, n_clusters or max(1, n_values // 10), layers=layer or None, linkage=linkage)
-    numbers = None if place is None else [found.of(*place)]
+    numbers = None if target is None else [found.of(*target)]
     if out is not None:
         found.table().to_parquet(out)
     cards = found.cards(top, tokens=tokens, numbers=numbers)
@@ -64,7 +64,7 @@ def clusters(
 
 
 def _for_terminal(cards: Any) -> Any:
-    """The columns that fit side by side; all others stand in --json, --csv and --html."""
+    """The columns that fit the terminal; --json, --csv and --html have all."""
     from unembed.results import Table
 
     given = cards.columns

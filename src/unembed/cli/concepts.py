@@ -1,4 +1,4 @@
-"""`unembed concepts`: what the top tokens of values have in common."""
+"""`unembed concepts`: the classes that the top tokens of values share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unembed.cli import options
 
 def concepts(
     memories: Annotated[
-        list[str] | None, typer.Argument(metavar="L.I", help="Memories to look at; a sample if none are named.")
+        list[str] | None, typer.Argument(metavar="L.I", help="Memories, such as L5M278; by default a random sample.")
     ] = None,
     per_layer: Annotated[int, typer.Option(min=1, help="Memories drawn from each layer.")] = 10,
     layer: Annotated[
@@ -28,7 +28,7 @@ def concepts(
         bool | None,
         typer.Option(
             "--embedding/--no-embedding",
-            help="Look for neighbours in the embedding too; not given: for vocabularies up to 20,000.",
+            help="Include neighbours in the embedding; by default for vocabularies up to 20,000.",
         ),
     ] = None,
     model: options.Model = "wren",
@@ -42,7 +42,7 @@ def concepts(
     plain: options.Plain = False,
     html: options.Html = None,
 ) -> None:
-    """Name the concepts that values promote: classes of meaning, grammar or names that hold 4 or more top tokens."""
+    """Name the concepts that memories (FFN neurons) promote: classes shared by 4 or more of a value's top tokens."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     named = [options.memory(text, "L.I") for text in memories or []]
     import unembed
@@ -67,7 +67,7 @@ def concepts(
 
 
 def _for_terminal(table: Any) -> Any:
-    """The columns that fit side by side, shares in percent; all others stand in --json, --csv and --html."""
+    """The columns that fit the terminal, shares in per cent; --json, --csv and --html have all."""
     from unembed.results import Table
 
     given = table.columns

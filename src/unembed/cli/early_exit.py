@@ -1,4 +1,4 @@
-"""`unembed early-exit`: rules that let a token leave the layers early; fitted, measured, used."""
+"""`unembed early-exit`: fit, evaluate and use rules by which tokens exit early."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import typer
 
 from unembed.cli import options
 
-app = typer.Typer(no_args_is_help=True, help="Leave the layers early: fit a rule, measure it, generate with it.")
+app = typer.Typer(no_args_is_help=True, help="Early exit: fit a rule, evaluate it, generate with it.")
 
 _Corpus = Annotated[
     str | None,
     typer.Option("--corpus", help="File, folder or pattern; default: the shipped WikiText.", show_default=False),
 ]
-_Examples = Annotated[int, typer.Option("--examples", "-n", min=20, help="Examples to draw, one a sentence.")]
+_Examples = Annotated[int, typer.Option("--examples", "-n", min=20, help="Examples to draw, one from each sentence.")]
 _Rule = Annotated[Path, typer.Argument(help="A rule that `fit` saved.", show_default=False)]
 
 
@@ -32,16 +32,18 @@ def fit(
     examples: _Examples = 5000,
     disagreement: Annotated[
         float | None,
-        typer.Option(help="Promise at most this share of changed tokens, such as 0.05.", show_default=False),
+        typer.Option(
+            help="Largest expected share of changed tokens, by risk control, such as 0.05.", show_default=False
+        ),
     ] = None,
     threshold: Annotated[
         str | None,
-        typer.Option(help="A number, or by layer: precision, f1. Default: the method's own.", show_default=False),
+        typer.Option(help="A number, or by layer: precision, f1. Default: that of the method.", show_default=False),
     ] = None,
     decision: Annotated[
         str | None,
         typer.Option(
-            help="What asking costs, in blocks (0.1), or: measured. Then only layers where it pays are asked.",
+            help="Cost of a decision in blocks (0.1), or: measured. Decide only at layers that save more.",
             show_default=False,
         ),
     ] = None,
@@ -58,7 +60,7 @@ def fit(
     as_json: options.Json = False,
     plain: options.Plain = False,
 ) -> None:
-    """Fit a rule on random prefixes of sentences, set its threshold on others, and save it."""
+    """Fit a rule on random prefixes of sentences, choose its thresholds on others, and save it."""
     options.check_output(None, json=as_json, plain=plain)
     level = _number_or_word(threshold, "--threshold", "precision", "f1")
     cost = _number_or_word(decision, "--decision", "measured")
@@ -106,7 +108,9 @@ def evaluate(
     rule: _Rule,
     corpus: _Corpus = None,
     examples: _Examples = 1000,
-    tradeoff: Annotated[bool, typer.Option("--tradeoff", help="All thresholds, from careful to fast.")] = False,
+    tradeoff: Annotated[
+        bool, typer.Option("--tradeoff", help="Disagreement against layers saved, for all thresholds.")
+    ] = False,
     model: options.Model = "wren",
     revision: options.Revision = None,
     offline: options.Offline = False,
@@ -118,7 +122,7 @@ def evaluate(
     plain: options.Plain = False,
     html: options.Html = None,
 ) -> None:
-    """Measure a rule's accuracy and saved layers on other examples."""
+    """Evaluate a rule's accuracy and saved layers on other examples."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     from unembed import early_exit
     from unembed.cli.model_loading import opened
@@ -145,7 +149,7 @@ def generate(
     as_json: options.Json = False,
     plain: options.Plain = False,
 ) -> None:
-    """Continue a prompt, each token leaving where the rule lets it; greedy without --seed."""
+    """Continue a prompt with early exit; greedy without --seed."""
     options.check_output(None, json=as_json, plain=plain)
     from rich.text import Text
 
@@ -169,6 +173,6 @@ def generate(
         sys.stdout.write(json.dumps(data, ensure_ascii=False) + "\n")
         return
     layers = " ".join(map(str, found.layers))
-    note = f"\nlast layer computed, by new token from the second: {layers}\n"
-    saved = f"{found.saved_layers:.2f} of {found.n_layers} layers saved for a token, on average"
+    note = f"\nlast layer computed for each new token from the second: {layers}\n"
+    saved = f"{found.saved_layers:.2f} of {found.n_layers} layers saved, on average over tokens"
     show(lambda _: Text.assemble(visible_rich(found.text, prose=True), note, saved), plain=plain)

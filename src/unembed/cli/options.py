@@ -109,12 +109,12 @@ def _edit(text: str) -> Any:
 
 
 def memory(text: str, option: str) -> tuple[int, int]:
-    """Layer and index of a memory written L.I.
+    """Layer and index of a memory written L5M278 or 5.278.
 
     Raises:
         typer.BadParameter: the text is not of that form.
     """
-    match = re.fullmatch(r"L?(\d+)\.(\d+)", text.strip())
+    match = re.fullmatch(r"L?(\d+)[.M](\d+)", text.strip())
     if match is None:
         raise typer.BadParameter(f"{text!r} is not LAYER.INDEX, such as 5.733", param_hint=option)
     return int(match[1]), int(match[2])

@@ -33,16 +33,22 @@ def steer(
         float, typer.Option(help="Factor for values scaled down; 0 silences.", rich_help_panel=_STEERING)
     ] = 0.0,
     edits_file: Annotated[
-        Path | None, typer.Option("--edits", help="Edits saved before.", rich_help_panel=_STEERING, show_default=False)
+        Path | None,
+        typer.Option("--edits", help="A file of saved edits.", rich_help_panel=_STEERING, show_default=False),
     ] = None,
     save: Annotated[
         Path | None, typer.Option(help="Save the edits to this file.", rich_help_panel=_STEERING, show_default=False)
     ] = None,
     triggers: Annotated[
-        bool, typer.Option("--triggers", help="Show what text fires the values found.", rich_help_panel=_STEERING)
+        bool,
+        typer.Option(
+            "--triggers", help="Show the text on which the values found fire most.", rich_help_panel=_STEERING
+        ),
     ] = False,
     new_tokens: Annotated[int, typer.Option("--new-tokens", "-n", min=1, help="Tokens to generate.")] = 20,
-    samples: Annotated[int, typer.Option(min=1, help="Continuations of either; several need --seed.")] = 1,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Continuations with and without edits; more than one needs --seed.")
+    ] = 1,
     top: options.Top = 8,
     cost_tokens: Annotated[int, typer.Option(min=0, help="Tokens for the perplexity cost; 0: do not measure.")] = 4096,
     model: options.Model = "wren",
@@ -54,9 +60,9 @@ def steer(
     as_json: options.Json = False,
     plain: options.Plain = False,
 ) -> None:
-    """Continue a prompt with and without edits to memories.
+    """Continue a prompt with and without edits to memories (FFN neurons).
 
-    Values come from --set, from a file of edits, or are found by the words they promote. Both continuations start from
+    Edits come from --set, from a file, or from a search for values by the words they promote. Both continuations use
     the same seed (greedy without --seed); the cost is perplexity on the shipped WikiText.
     """
     options.check_output(None, json=as_json, plain=plain)
@@ -75,9 +81,9 @@ def steer(
     text = steering.default_text() if cost_tokens or triggers else None
     up = steering.promoting(lm, steering.words_of(promote), values) if promote else []
     down = steering.promoting(lm, steering.words_of(suppress), values) if suppress else []
-    if triggers and text is not None and (found := up + down):
+    if triggers and text is not None and (ranked := up + down):
         lines = [line for line in text.splitlines() if len(line) > 40][:64]
-        fires = steering.firing(lm, [(p.layer, p.index) for p in found], lines)
+        fires = steering.firing(lm, [(p.layer, p.index) for p in ranked], lines)
         up, down = ([replace(p, triggers=fires[p.layer, p.index]) for p in part] for part in (up, down))
     edits += steering.chosen_edits(up, down, to=coefficient, by=factor)
     steered = steering.steer(

@@ -1,19 +1,24 @@
-"""`unembed toxicity`: values that suppress toxic text, chosen and measured."""
+"""`unembed toxicity`: select values that suppress toxic text, and evaluate them."""
 
 from __future__ import annotations
 
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from unembed.cli import options
 
-app = typer.Typer(no_args_is_help=True, help="Choose values that suppress toxic text, and measure how far they do.")
+if TYPE_CHECKING:
+    from unembed.control.toxicity import Evaluation, Prompt
+
+app = typer.Typer(
+    no_args_is_help=True, help="Select values of memories (FFN neurons) that suppress toxic text, and evaluate them."
+)
 
 _Scorer = Annotated[
     str, typer.Option(help="linear (ships), lexicon:FILE, stored:FILE, or a Hugging Face text classifier.")
@@ -25,7 +30,7 @@ def select(
     method: Annotated[
         Literal["scorer", "greedy", "paper"],
         typer.Option(
-            help="scorer: random values whose top tokens it scores low; greedy: within a perplexity budget; "
+            help="scorer: random values whose top tokens score low; greedy: within a perplexity budget; "
             "paper: the ten of gpt2-medium."
         ),
     ] = "scorer",
@@ -57,12 +62,12 @@ def select(
     plain: options.Plain = False,
     html: options.Html = None,
 ) -> None:
-    """Choose values to turn on, and save them as edits."""
+    """Select values to turn on, and save them as edits."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     if method == "greedy" and comments is None:
         raise typer.BadParameter("greedy needs labelled text; give --comments FILE")
     if method != "greedy" and comments is not None:
-        raise typer.BadParameter(f"--comments is read by --method greedy alone, and this is {method}")
+        raise typer.BadParameter(f"--comments applies to --method greedy only, not to {method}")
     from unembed import steering, toxicity
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
@@ -73,7 +78,7 @@ def select(
     judge = toxicity.open_scorer(scorer, offline=offline, device=device) if method == "scorer" else None
     labelled = toxicity.comments(comments) if method == "greedy" and comments is not None else None
     if labelled is not None and len(set(labelled[1])) < 2:
-        raise typer.BadParameter("all comments have one label; greedy needs some of either", param_hint="--comments")
+        raise typer.BadParameter("all comments have the same label; greedy needs both labels", param_hint="--comments")
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     if judge is not None:
         chosen = toxicity.by_scorer(lm, judge, values, below=below, lowest=lowest, seed=seed or 0, to=coefficient)
@@ -108,7 +113,7 @@ def evaluate(
     ] = None,
     set_: options.Sets = None,
     words: Annotated[
-        Path | None, typer.Option(help="Banned words, one a line: adds the word filter.", show_default=False)
+        Path | None, typer.Option(help="Banned words, one on each line: adds the word filter.", show_default=False)
     ] = None,
     self_debiasing: Annotated[bool, typer.Option("--self-debiasing", help="Add the self-debiasing arm.")] = False,
     scorer: _Scorer = "linear",
@@ -121,7 +126,11 @@ def evaluate(
     clean_tokens: Annotated[int, typer.Option(min=0, help="WikiText tokens for perplexity; 0: none.")] = 16_384,
     cache: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder that keeps continuations; goes on where it was.", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="Folder that stores continuations, so that an interrupted run continues.",
+            show_default=False,
+        ),
     ] = None,
     save_texts: Annotated[
         Path | None,
@@ -138,7 +147,7 @@ def evaluate(
     plain: options.Plain = False,
     html: options.Html = None,
 ) -> None:
-    """Measure toxic continuations and perplexity: plain, with values turned on, and under the baselines."""
+    """Evaluate toxicity and perplexity: the plain model, values turned on, and the baselines."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     chosen = options.edits(set_)
     from unembed import steering, toxicity
@@ -150,7 +159,7 @@ def evaluate(
         check_writable(save_texts)
     if cache is not None:
         make_folder(cache)
-    asked = toxicity.read_prompts(prompts, challenging_only=challenging, limit=limit)
+    prompt_list = toxicity.read_prompts(prompts, challenging_only=challenging, limit=limit)
     judge = toxicity.open_scorer(scorer, offline=offline, device=device)
     banned = toxicity.read_words(words) if words is not None else None
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
@@ -162,9 +171,9 @@ def evaluate(
         arms.append(toxicity.with_word_filter(lm, banned))
     if self_debiasing:
         arms.append(toxicity.with_self_debiasing(lm))
-    found = toxicity.evaluate(
+    evaluation = toxicity.evaluate(
         lm,
-        asked,
+        prompt_list,
         arms,
         judge,
         cache=cache,
@@ -178,15 +187,15 @@ def evaluate(
         **({"num_beams": beams} if beams > 1 else {}),
     )
     if save_texts is not None:
-        write_whole(save_texts, "".join(_lines(found, asked)))
-    deliver_table(found.table, as_json=as_json, csv=csv, plain=plain, html=html)
+        write_whole(save_texts, "".join(_lines(evaluation, prompt_list)))
+    deliver_table(evaluation.table, as_json=as_json, csv=csv, plain=plain, html=html)
 
 
-def _lines(found: Any, asked: Any) -> list[str]:
+def _lines(evaluation: Evaluation, prompt_list: Sequence[Prompt]) -> list[str]:
     rows = []
-    for arm, texts in found.continuations.items():
-        for i, (prompt, own) in enumerate(zip(asked, texts, strict=True)):
+    for arm, texts in evaluation.continuations.items():
+        for i, (prompt, own) in enumerate(zip(prompt_list, texts, strict=True)):
             for j, text in enumerate(own):
-                scores = {name: float(values[i, j]) for name, values in found.scores[arm].items()}
+                scores = {name: float(values[i, j]) for name, values in evaluation.scores[arm].items()}
                 rows.append(json.dumps({"arm": arm, "prompt": prompt.text, "text": text, **scores}) + "\n")
     return rows

@@ -1,3 +1,3 @@
-"""What people and programs call a memory: classes of tokens, WordNet, embeddings, a judge, annotations, agreement."""
+"""Concepts of memories (FFN neurons): classes of tokens, WordNet, embeddings, annotations, a judge, agreement."""
 
 from unembed.concepts import annotation as annotation

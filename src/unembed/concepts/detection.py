@@ -1,10 +1,10 @@
-"""Concepts in lists of top tokens: the classes that hold more of a list than chance explains.
+"""Concepts in lists of top tokens: classes with more of a list's tokens than chance explains.
 
-A list of n tokens out of a vocabulary of V holds k tokens of a class of size K with the hypergeometric probability; a
-concept is a class with at least four of the list's tokens (Geva et al. 2022, appendix A.2) whose tail probability,
-times the number of classes that could have been named, is below `MAX_EXPECTED`: that bounds how many concepts a list
-of tokens drawn at random holds on average. Classes lie inside each other, so the bound is loose. Of classes that name
-nearly the same tokens, the least probable one is kept.
+A list of n tokens drawn from a vocabulary of V contains k tokens of a class of size K with the hypergeometric
+probability; a concept is a class with at least four of the list's tokens (Geva et al. 2022, appendix A.2) whose tail
+probability, times the number of classes that could have been named, is below `MAX_EXPECTED`: this bounds the mean
+number of concepts in a list of random tokens. Classes are nested, so the bound is loose. Of classes with nearly the
+same tokens, the least probable one is reported.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch import Tensor
 from unembed.concepts.token_classes import COUNTED, MIN_TOKENS, Classes
 
 MAX_EXPECTED = 1.0
-"""Bound on the concepts that one list of random tokens holds; for 1.0, lists from wren's vocabulary hold 0.02."""
+"""Bound on the mean number of concepts in a list of random tokens; for 1.0, lists from wren's vocabulary have 0.02."""
 DUPLICATE_OVERLAP = 0.6
-"""Share of tokens (of the two sets' union) from which on two classes name the same concept."""
+"""Two classes are the same concept if they share more than this part of the union of their tokens."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Concept:
     members: tuple[int, ...]
     """Ids of the tokens that share it, in the order of the list."""
     score: float
-    """-log10 of how many such classes chance would give in one list."""
+    """-log10 of the expected number of such classes in a list of random tokens."""
     evidence: str
     class_size: int
     """Tokens of the whole vocabulary in the class."""
@@ -61,10 +61,10 @@ def find_concepts(
 
 
 def _in_list(classes: Classes, ids: Int[np.ndarray, " n"], max_expected: float) -> list[Concept]:
-    pieces = [classes.of(int(token)) for token in ids]
-    found = np.concatenate(pieces)
-    where = np.repeat(np.arange(len(ids)), [len(piece) for piece in pieces])
-    numbers, counts = np.unique(found, return_counts=True)
+    of_token = [classes.of(int(token)) for token in ids]
+    occurrences = np.concatenate(of_token)
+    rank = np.repeat(np.arange(len(ids)), [len(row) for row in of_token])
+    numbers, counts = np.unique(occurrences, return_counts=True)
     enough = counts >= MIN_TOKENS
     numbers, counts = numbers[enough], counts[enough]
     if not len(numbers):
@@ -78,12 +78,11 @@ def _in_list(classes: Classes, ids: Int[np.ndarray, " n"], max_expected: float) 
     )
     scores = -(tails + np.log10(n_named))
     chosen: list[tuple[set[int], Concept]] = []
-    for at in np.argsort(-scores, kind="stable"):
-        if scores[at] < -np.log10(max_expected):
+    for i in np.argsort(-scores, kind="stable"):
+        if scores[i] < -np.log10(max_expected):
             break
-        number = int(numbers[at])
-        places = where[found == number]
-        members = set(places.tolist())
+        number = int(numbers[i])
+        members = set(rank[occurrences == number].tolist())
         kind = classes.kinds[number]
         if any(_same(members, other) and (concept.counted or kind not in COUNTED) for other, concept in chosen):
             continue
@@ -92,7 +91,7 @@ def _in_list(classes: Classes, ids: Int[np.ndarray, " n"], max_expected: float) 
             classes.names[number],
             kind,
             tokens,
-            float(scores[at]),
+            float(scores[i]),
             classes.evidence[number],
             int(classes.sizes[number]),
         )
@@ -106,7 +105,7 @@ def _same(a: set[int], b: set[int]) -> bool:
 
 @cache
 def log10_tail(population: int, marked: int, drawn: int, at_least: int) -> float:
-    """log10 of the probability that a draw without replacement holds at least so many marked ones."""
+    """log10 of the probability that a draw without replacement has at least `at_least` marked items."""
     k = np.arange(at_least, min(marked, drawn) + 1)
     if not len(k):
         return -np.inf

@@ -1,4 +1,4 @@
-"""Concepts as people made them: memories that bear one name, what they share, how far their annotators agree."""
+"""Concepts named by people: the memories (FFN neurons) with one label, their shared tokens, and annotator agreement."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _TOP = 30
 
 @dataclass(frozen=True)
 class Member:
-    """A memory that bears the name."""
+    """A memory with this label."""
 
     layer: int
     index: int
     authors: list[str]
-    """Who gave it this name."""
+    """Authors of the label."""
     annotators: int
-    """How many people have named it in any way, or said that it has no pattern."""
+    """Number of people who labelled it, or reported that it has no pattern."""
     top_tokens: list[str]
 
 
 @dataclass(frozen=True)
 class Concept:
-    """All memories of one name."""
+    """All memories with one label."""
 
     schema: str
     name: str
@@ -40,10 +40,10 @@ class Concept:
     by_layer: list[int]
     """Members in each layer."""
     agreement: float | None
-    """Of members that several people looked at, the mean share of them who gave this name; None without such."""
+    """Mean share of annotators who gave this label, over members with several annotators; None without such members."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
+        """The view as JSON values."""
         return dataclasses.asdict(self)
 
 
@@ -60,7 +60,7 @@ def concepts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def concept(lm: Any, rows: Iterable[dict[str, Any]], name: str) -> Concept:
-    """The memories that bear a name, letter case aside.
+    """The memories with a label; letter case is ignored.
 
     Args:
         lm: the model.
@@ -68,7 +68,7 @@ def concept(lm: Any, rows: Iterable[dict[str, Any]], name: str) -> Concept:
         name: the name.
 
     Raises:
-        InvalidInput: no memory bears it.
+        InvalidInput: no memory has it.
     """
     of_memory = defaultdict(list)
     for row in _of_memories(rows):
@@ -81,7 +81,7 @@ def concept(lm: Any, rows: Iterable[dict[str, Any]], name: str) -> Concept:
             counted.update(set(top))
             members.append(Member(layer, index, authors, len({row["author"] for row in labels}), top[:12]))
     if not members:
-        raise InvalidInput(f"concept {name!r}", why="no memory bears this name", instead="Choose one of GET /concepts")
+        raise InvalidInput(f"concept {name!r}", why="no memory has this label", instead="Choose one of GET /concepts")
     shares = [len(one.authors) / one.annotators for one in members if one.annotators > 1]
     layers = Counter(one.layer for one in members)
     return Concept(
@@ -95,19 +95,21 @@ def concept(lm: Any, rows: Iterable[dict[str, Any]], name: str) -> Concept:
 
 
 def memories_named(rows: Iterable[dict[str, Any]], name: str, author: str) -> set[tuple[int, int]]:
-    """The memories, layer and index, that one person has given a name, letter case aside.
+    """Layer and index of the memories that one person has given a label; letter case is ignored.
 
     Raises:
-        InvalidInput: the name is the one that says that there is no pattern.
+        InvalidInput: the label is `NONE`.
     """
     if (name := name.strip().casefold()) == NONE.casefold():
-        raise InvalidInput(f"concept {name!r}", why="it says that a memory has no pattern", instead="Choose another")
+        raise InvalidInput(
+            f"concept {name!r}", why="this label means that a memory has no pattern", instead="Choose another"
+        )
     named = (row for row in _of_memories(rows) if row["author"] == author and _name(row) == name)
     return {(row["layer"], row["index"]) for row in named}
 
 
 def _of_memories(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Labels of memories; those of the blind queue's random vectors are not."""
+    """Labels of memories, without those of the blind queue's random vectors."""
     return [row for row in rows if row["kind"] != "random value"]
 
 

@@ -1,13 +1,13 @@
-"""Every class that tokens of a vocabulary can share, with the evidence it rests on: what concepts are looked for among.
+"""The classes that tokens of a vocabulary can share, among which concepts are looked for, with their evidence.
 
 A class belongs to one kind:
 
 - semantic: a WordNet class of meaning, forms of one word, numbers;
 - syntactic: part of speech, inflection, derivation, closed classes of words;
 - names: named things of WordNet by what they are, given names;
-- stopwords: words of little meaning, and punctuation; the papers count them apart;
+- stopwords: words of little meaning, and punctuation; the papers count them separately;
 - form: pieces of words, capitals; not counted, because a person reading the tokens would call them noise;
-- embedding: neighbours in the model's own embedding; not counted, because that is the space the tokens were read in.
+- embedding: neighbours in the model's own embedding; not counted, because the tokens were read in that space.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from unembed.concepts.wordnet import LEXICOGRAPHERS, wordnet
 
 KINDS = ("semantic", "syntactic", "names", "stopwords", "form", "embedding")
 COUNTED = ("semantic", "syntactic", "names")
-"""Kinds that make a token part of a concept, as the papers count."""
+"""Kinds that count as concepts, as in the papers."""
 MIN_TOKENS = 4
 """Tokens that make a pattern (Geva et al. 2022, appendix A.2)."""
 MIN_INFORMATION = 3.5
-"""Bits of information below which a WordNet class says too little: a tenth of all words lie under it."""
+"""Smallest information content, in bits, of a WordNet class: a larger class would contain a tenth of all words."""
 _RARE_SENSE = 0.1
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 
@@ -59,7 +59,7 @@ class Classes:
         """The classes of a vocabulary.
 
         Args:
-            tokens: the text of every token, leading space kept.
+            tokens: the text of every token, with its leading space.
             neighbours: the embedding cluster of every token, if concepts of kind "embedding" are wanted.
         """
         cleaned = clean(tokens)
@@ -80,12 +80,14 @@ class _Found:
         self.members.setdefault(key, []).append(token)
 
     def done(self, tokens: tuple[CleanToken, ...]) -> Classes:
-        kept: Mapping[tuple[str, str, str], list[int]] = {k: m for k, m in self.members.items() if len(m) >= MIN_TOKENS}
-        sizes = np.array([len(m) for m in kept.values()], dtype=np.int64)
-        pairs = np.array([(t, c) for c, m in enumerate(kept.values()) for t in m], dtype=np.int64).reshape(-1, 2)
+        large: Mapping[tuple[str, str, str], list[int]] = {
+            k: m for k, m in self.members.items() if len(m) >= MIN_TOKENS
+        }
+        sizes = np.array([len(m) for m in large.values()], dtype=np.int64)
+        pairs = np.array([(t, c) for c, m in enumerate(large.values()) for t in m], dtype=np.int64).reshape(-1, 2)
         pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
         starts = np.searchsorted(pairs[:, 0], np.arange(len(tokens) + 1))
-        names, kinds, evidence = zip(*kept, strict=True) if kept else ((), (), ())
+        names, kinds, evidence = zip(*large, strict=True) if large else ((), (), ())
         return Classes(tokens, names, kinds, evidence, sizes, starts, pairs[:, 1].copy())
 
 

@@ -23,7 +23,7 @@ class CleanToken:
     """Without the spaces around it."""
     kind: Kind
     word: str | None
-    """The word in lower case, or None where the token is no whole word."""
+    """The word in lower case, or None if the token is not a whole word."""
     capitalised: bool
 
 

@@ -25,16 +25,16 @@ from unembed.results import Provenance, Table
 from unembed.validation import as_pair, as_tuple, positive_int, valid_seed
 
 TOP = 30
-"""Tokens of a vector that are looked at (the papers' number)."""
+"""Number of top tokens of a vector (as in the papers)."""
 LARGEST_CLUSTERED = 20_000
-"""Vocabularies up to this size get classes of neighbours in the embedding unless told otherwise."""
+"""Largest vocabulary for which classes of neighbours in the embedding are added by default."""
 _PER_CLUSTER = 20
 
 _known: WeakKeyDictionary[Decoder, dict[bool, Classes]] = WeakKeyDictionary()
 
 
 def model_classes(lm: Decoder, embedding: bool | None = None) -> Classes:
-    """The classes of a model's vocabulary, made once for each opened model.
+    """The classes of a model's vocabulary, computed once for each loaded model.
 
     Args:
         lm: the model.
@@ -61,9 +61,9 @@ class VectorConcepts:
 
     lm: Decoder
     labels: tuple[str, ...]
-    """What each vector is: `L5.733`, `random 3`."""
+    """A name for each vector: `L5M733`, `random 3`."""
     layers: tuple[int, ...]
-    """The layer of each vector; -1 where it belongs to none."""
+    """The layer of each vector; -1 for a vector of no layer."""
     ids: Int[np.ndarray, "vector k"]
     concepts: tuple[tuple[Concept, ...], ...]
     seed: int | None
@@ -105,7 +105,7 @@ class VectorConcepts:
 
     @property
     def provenance(self) -> Provenance:
-        """Model, basis, seed, and what was looked for."""
+        """Model, basis, seed, number of top tokens and the kinds that count."""
         notes = {"top": int(self.ids.shape[1]), "counted": list(COUNTED)}
         return self.lm.provenance(basis=self.basis, seed=self.seed, notes=notes)
 
@@ -130,14 +130,14 @@ def vector_concepts(
         vectors: directions of the stream.
         labels: a name for each; numbers when None.
         layers: the layer each belongs to; none when None.
-        top: how many top tokens to look at.
+        top: number of top tokens.
         basis: "raw", or "final" through the final norm.
         seed: noted in the provenance if the vectors were drawn.
         embedding: see `model_classes`.
         max_expected: see `find_concepts`.
     """
     if top < 1:
-        raise InvalidInput(f"the top {top} tokens", why="at least one must be looked at")
+        raise InvalidInput(f"the top {top} tokens", why="at least one token is needed")
     ids = read(lm, vectors.to(lm.dtype), top, basis=basis).ids.cpu()
     found = find_concepts(model_classes(lm, embedding), ids, max_expected=max_expected)
     named = tuple(labels) if labels is not None else tuple(str(i) for i in range(len(ids)))
@@ -151,8 +151,8 @@ def sample_memories(
     """Memories drawn without replacement, so many from each layer (all where a layer has fewer).
 
     Raises:
-        InvalidInput: none are asked for.
-        OutOfRange: there is no such layer.
+        InvalidInput: `per_layer` is less than 1.
+        OutOfRange: a layer that the model does not have.
     """
     per_layer = positive_int("per_layer", per_layer)
     generator = torch.Generator().manual_seed(valid_seed(seed))
@@ -188,7 +188,7 @@ def value_concepts(
         embedding: whether neighbours in the embedding are classes too; see `model_classes`.
 
     Raises:
-        OutOfRange: there is no such memory.
+        OutOfRange: a memory that the model does not have.
         Unsupported: the model has no memories.
         InvalidInput: the model has no tokenizer.
     """
@@ -198,11 +198,11 @@ def value_concepts(
     else:
         chosen = [lm.memory(*as_pair("memory", m)) for m in as_tuple("memories", memories)]
     if not chosen:
-        raise InvalidInput("concepts of no memories", instead="Name at least one, or none to have them drawn")
+        raise InvalidInput("an empty list of memories", instead="Name at least one, or pass None to draw a sample")
     return vector_concepts(
         lm,
         values_of(lm, chosen),
-        [f"L{n}.{i}" for n, i in chosen],
+        [f"L{n}M{i}" for n, i in chosen],
         [n for n, _ in chosen],
         top=top,
         basis=basis,

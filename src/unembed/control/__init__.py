@@ -1,7 +1,7 @@
-"""Changing what is said, and when to stop: steering by memories, suppressing toxic text, leaving the layers early.
+"""Controlling generation with memories (FFN neurons): steering, suppressing toxic text, and early exit.
 
-The room answers "what happens if these memories are turned on or off?" and "which layers were not needed?". How an edit
-is made is left to `unembed.stream`, what a memory means to `unembed.memories`. Source: Geva et al. 2022, section 6.
+This package answers "what happens if these memories are turned on or off?" and "which layers were not needed?". Edits
+are applied by `unembed.stream`; `unembed.memories` says what a memory promotes. Source: Geva et al. 2022, section 6.
 
 Public names: the modules `steering`, `toxicity`, `early_exit`, imported on first use.
 """
@@ -15,7 +15,7 @@ _MODULES = ("steering", "toxicity", "early_exit")
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Import one of the room's modules when it is first asked for."""
+    """Import one of the package's modules on first use."""
     if name in _MODULES:
         return importlib.import_module(f"unembed.control.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Edits as a small file that a person can read and change."""
+"""Edits in a small JSON file that a person can read and change."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SCHEMA = "unembed.edits/1"
 
 
 def save_edits(edits: Sequence[Edit], path: str | os.PathLike[str], *, model: str | None = None) -> Path:
-    """The path of a JSON file that `load_edits` reads: one line for each edit.
+    """Write edits to a JSON file that `load_edits` reads, one line for each edit; return its path.
 
     Args:
-        edits: the edits, in the order in which they are made.
+        edits: the edits, in the order of their application.
         path: where to write.
-        model: the model they were chosen for; `load_edits` refuses another one when asked about it.
+        model: the name of the model they were chosen for; `load_edits` checks it.
 
     Raises:
-        InvalidInput: the file cannot stand there.
+        InvalidInput: the file cannot be written.
     """
     head = json.dumps({"schema": SCHEMA, "version": __version__, "model": model})[:-1]
     lines = ",\n  ".join(json.dumps(edit.to_dict()) for edit in edits)
@@ -36,17 +36,19 @@ def load_edits(path: str | os.PathLike[str], *, model: str | None = None) -> lis
 
     Args:
         path: the file.
-        model: the model they are for; checked where the file names one.
+        model: the name of the model; checked if the file names one.
 
     Raises:
-        InvalidInput: no such file, not of this form, or made for another model.
+        InvalidInput: the file cannot be read, has another schema, or was made for another model.
     """
     try:
         stored = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot read edits from {path}", why=str(error), instead="Give a saved file") from error
     if not isinstance(stored, dict) or stored.get("schema") != SCHEMA or not isinstance(stored.get("edits"), list):
-        raise InvalidInput(f"{path} holds no edits", why=f"its schema is not {SCHEMA}", instead="Save them again")
+        raise InvalidInput(
+            f"{path} is not a file of edits", why=f"its schema is not {SCHEMA}", instead="Save them again"
+        )
     made_for = stored.get("model")
     if model is not None and made_for is not None and made_for != model:
         raise InvalidInput(

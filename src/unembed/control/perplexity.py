@@ -1,8 +1,8 @@
-"""Perplexity of a text in windows: what an edit or a filter costs on ordinary text.
+"""Perplexity of a text in windows: the cost of an edit or a filter on ordinary text.
 
-Protocol: the text's tokens are cut into windows that do not overlap; each window is scored on its own, its first token
-only as context; the result is exp(total surprise / tokens scored). The released code of Geva et al. 2022 weights each
-window's mean by its length, which is the same for windows of equal length.
+Protocol: the text's tokens are cut into windows that do not overlap; each window is scored on its own, with its first
+token as context only; the result is exp(total surprise / tokens scored). The released code of Geva et al. 2022 weights
+each window's mean by its length, which is the same for windows of equal length.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ def perplexity(
     lm = require_decoder(lm)
     if isinstance(rows, str):
         raise InvalidInput(
-            "perplexity of a text", why="it is asked of windows of tokens", instead="Give windows(lm, text)"
+            "perplexity of a text", why="it is measured on windows of tokens", instead="Give windows(lm, text)"
         )
-    ask: Scores = scores or (lambda ids: lm.hf(ids, use_cache=False).logits)
+    next_token_logits: Scores = scores or (lambda ids: lm.hf(ids, use_cache=False).logits)
     total = torch.zeros((), dtype=torch.float64)
     with attach_hooks(lm, {}, edits) if edits else nullcontext(), memory_guard("perplexity"):
         for ids in _batches(rows.to(lm.device)):
-            logits = ask(ids)[:, :-1].float()
+            logits = next_token_logits(ids)[:, :-1].float()
             if bool(torch.isnan(logits).any()) or bool(torch.isposinf(logits).any()):
                 raise NotFinite("the logits", why="they overflowed under these edits", instead="Use smaller edits")
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")

@@ -1,4 +1,4 @@
-"""One prompt continued with and without edits: both texts, the next token before and after, and the price.
+"""One prompt continued with and without edits: both texts, the next-token distribution, and the cost in perplexity.
 
 Source: Geva et al. 2022, section 6.1: values that promote wanted words are turned on by a coefficient of 3.
 """
@@ -42,13 +42,13 @@ class SteeringResult:
     """The memories that are edited and what they promote."""
     perplexity_plain: float | None
     perplexity_edited: float | None
-    """On the text given for it; None where none was."""
+    """On `cost_text`; None without one."""
 
 
 def chosen_edits(
     promote: Sequence[RankedValue] = (), suppress: Sequence[RankedValue] = (), *, to: float = ON, by: float = 0.0
 ) -> list[Edit]:
-    """Edits that turn the first values on and scale the others; a value in both lists is turned on.
+    """Edits that set the coefficients of some values and scale those of others; a value in both lists is set.
 
     Args:
         promote: values whose coefficient is set.
@@ -94,7 +94,11 @@ def steer(
     """
     lm, edits = require_decoder(lm), as_tuple("edits", edits)
     if not edits:
-        raise InvalidInput("nothing to steer with", instead="Give at least one edit, or words to promote or suppress")
+        raise InvalidInput(
+            "steering without edits",
+            why="the two continuations would be equal",
+            instead="Give at least one edit, or words to promote or suppress",
+        )
     samples = positive_int("samples", samples, most=10_000)
     if samples > 1 and seed is None:
         raise InvalidInput(
@@ -123,9 +127,8 @@ def steer(
 def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int = 10) -> Table:
     """The tokens that are likeliest before or after the edits, with both probabilities, by the edited one.
 
-    Its provenance notes `divergence`: KL(plain || edited) in nats, which is what the edits cost in surprise at this
-    token
-    if text went on as the model expects without them.
+    The provenance note `divergence` is KL(plain || edited) in nats: the expected extra surprise at this token, were the
+    text to continue as the unedited model expects.
     """
     top = positive_int("top", top)
     plain = run(lm, prompt).logits[0, -1].float().log_softmax(-1)
@@ -159,7 +162,7 @@ def values_table(lm: Decoder, edits: Sequence[Edit], top: int = 8) -> Table:
 
 
 def ranked_values_table(lm: Decoder, found: Sequence[RankedValue]) -> Table:
-    """What `promoting` found, one row for each value and word."""
+    """The values that `promoting` returned, one row for each value and word."""
     columns = {name: [getattr(p, name) for p in found] for name in ("word", "layer", "index", "token", "rank", "score")}
     columns["top_tokens"] = [list(p.top_tokens) for p in found]
     if any(p.triggers for p in found):
@@ -170,7 +173,7 @@ def ranked_values_table(lm: Decoder, found: Sequence[RankedValue]) -> Table:
 def provenance(
     lm: Decoder, *, basis: str | None = None, corpus: str | None = None, seed: int | None = None, **notes: Any
 ) -> Provenance:
-    """The provenance of a result of this room."""
+    """The provenance of a result of this package."""
     return lm.provenance(corpus=corpus, basis=basis, seed=seed, notes=notes)
 
 

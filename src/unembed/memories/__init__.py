@@ -1,4 +1,4 @@
-"""The feed-forward layer as key-value memory: values, sub-updates, events, clusters and what follows from them.
+"""The feed-forward layer as key-value memory: values, sub-updates, events, clusters.
 
-The room answers "what does this memory do?". Which text triggers a memory is asked of `unembed.index`.
+This package answers "what does this memory (FFN neuron) do?". `unembed.index` answers which text triggers it.
 """

@@ -1,15 +1,15 @@
-"""What single sub-updates do to a token: the static score, the effective score, and the probability they move alone.
+"""Effects of single sub-updates on a token: static score, effective score, and the probability change of each alone.
 
 For a value v_i with coefficient m_i and a token w (Geva et al. 2022, section 3):
 
 - static score r_i = e_w . v_i, the same in every run; how v_i ranks w among all tokens;
 - effective score e_w . m_i v_i; the scores of all sub-updates and of the bias add up to that of the FFN's update;
-- Eq. 2: p(w | x + m_i v_i) is p(w | x) exp(e_w . m_i v_i) up to the normaliser, so adding a sub-update to the stream x
-  before the FFN changes the probability of w by itself; so does taking it out of the stream after the FFN.
+- Eq. 2: p(w | x + m_i v_i) is p(w | x) exp(e_w . m_i v_i) up to the normaliser, so adding one sub-update to the
+  stream x before the FFN changes the probability of w; removing it from the stream after the FFN does so too.
 
-In the bases "frozen" and "final" e_w goes through the final norm: with the run's scale kept, where scores still add up,
-or as the model does it, where they need not and a score is the logit's change. Behind a norm that follows the FFN, with
-its scale kept from the run, v_i is what reaches the stream.
+In the basis "frozen" e_w goes through the final norm at the run's own scale, so scores still add up. In the basis
+"final" the norm is applied as the model applies it; a score is then the change of the logit, and scores need not add
+up. Where a norm follows the FFN, v_i is the value behind that norm at the scale of the run: what reaches the stream.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from unembed.validation import as_tuple, positive_int
 
 @dataclass(frozen=True, eq=False)
 class SubUpdateEffects:
-    """Sub-updates of one position, and what each does to one token."""
+    """Sub-updates at one position, and the effect of each on one token."""
 
     lm: Decoder
     layer: int
@@ -48,14 +48,14 @@ class SubUpdateEffects:
     """e_w . v: the value's own score of the token, through the norm's gain but not its scale."""
     score: Float[Tensor, " k"]
     """What the sub-update adds to the token's logit in this basis."""
-    before: float
+    probability_before: float
     """Probability of the token read from the stream before the FFN."""
-    after: float
-    """The same behind the FFN."""
-    alone: Float[Tensor, " k"]
+    probability_after: float
+    """The same after the FFN."""
+    change_alone: Float[Tensor, " k"]
     """Probability change when only this sub-update is added to the stream before the FFN (Eq. 2)."""
-    removed: Float[Tensor, " k"]
-    """Probability change when only this sub-update is taken out of the stream after the FFN."""
+    change_removed: Float[Tensor, " k"]
+    """Probability change when only this sub-update is removed from the stream after the FFN."""
 
     def table(self) -> Table:
         """One row for each sub-update."""
@@ -66,11 +66,11 @@ class SubUpdateEffects:
             "contribution": self.contribution,
             "static_score": self.static_score,
             "score": self.score,
-            "probability_change_alone": self.alone,
-            "probability_change_removed": self.removed,
+            "probability_change_alone": self.change_alone,
+            "probability_change_removed": self.change_removed,
         }
         token = lm.token_strings([self.token])[0]
-        title = f"Layer {self.layer}: {token!r} goes from {self.before:.3g} to {self.after:.3g}"
+        title = f"Layer {self.layer}: {token!r} goes from {self.probability_before:.3g} to {self.probability_after:.3g}"
         return Table(title, columns, lm.provenance(basis=self.basis))
 
 
@@ -86,7 +86,7 @@ def sub_update_effects(
     top: int = 10,
     basis: str = "raw",
 ) -> SubUpdateEffects:
-    """What sub-updates of one FFN update do to a token.
+    """Effects of the sub-updates of one FFN update on a token.
 
     Args:
         lm: the model.
@@ -99,40 +99,42 @@ def sub_update_effects(
         basis: "raw" (the papers), "frozen" or "final".
 
     Raises:
-        InvalidInput: no such basis, or more than one prompt.
-        OutOfRange: no such layer, position or memory.
-        NotOneToken: the text is not one token.
+        InvalidInput: an unknown basis, or more than one prompt.
+        OutOfRange: a layer, position or memory that the model does not have.
+        NotOneToken: the text is not a single token.
         Unsupported: the model has no memories.
 
     Source: Geva et al. 2022, section 3, Eq. 2.
     """
     if basis not in BASES:
-        raise InvalidInput(f"basis {basis!r}", why=f"it is none of {', '.join(BASES)}")
+        raise InvalidInput(f"basis {basis!r}", why=f"it is not one of {', '.join(BASES)}")
     lm, top = require_decoder(lm), positive_int("top", top)
     layer = lm.layer(layer)
     lm.feed_forward(layer)
     ids, mask = prepare(lm, tokens)
     if ids.shape[0] != 1:
-        raise InvalidInput(f"{ids.shape[0]} prompts", why="effects are those of one")
-    column = lm._within("position", position, ids.shape[1])
+        raise InvalidInput(
+            f"{ids.shape[0]} prompts", why="effects are measured on a single prompt", instead="Give one prompt"
+        )
+    position = lm._within("position", position, ids.shape[1])
     w = lm.single_token(token)
     before = "resid_pre" if lm.structure.blocks[layer].parallel else "resid_mid"
-    seen = run(lm, ids, (before, "resid_post", "coefficients"), attention_mask=mask, logits=False)
-    return _effects(lm, seen, layer, column, w, before, indices, top, basis)
+    result = run(lm, ids, (before, "resid_post", "coefficients"), attention_mask=mask, logits=False)
+    return _effects(lm, result, layer, position, w, before, indices, top, basis)
 
 
 def _effects(
     lm: Decoder,
-    seen: Run,
+    result: Run,
     layer: int,
-    column: int,
+    position: int,
     token: int,
     before: str,
     indices: Sequence[int] | None,
     top: int,
     basis: str,
 ) -> SubUpdateEffects:
-    m = seen.at("coefficients", layer)[0, column]
+    m = result.at("coefficients", layer)[0, position]
     W_out = lm.weights.W_out[layer]
     sizes = contributions(m, W_out)
     if indices is None:
@@ -144,8 +146,8 @@ def _effects(
     branch = memory_branch(lm, layer, m)
     values = branch.written(W_out[index])
     parts = m[index, None] * values
-    x, after = seen.at(before, layer)[0, column], seen.at("resid_post", layer)[0, column]
-    scale = final_scale(lm, seen.at("resid_post", lm.n_layers - 1)[0, column])
+    x, after = result.at(before, layer)[0, position], result.at("resid_post", layer)[0, position]
+    scale = final_scale(lm, result.at("resid_post", lm.n_layers - 1)[0, position])
     first, alone, last, removed = (
         _logits(lm, rows, basis, scale) for rows in (x[None], x + parts, after[None], after - parts)
     )

@@ -1,8 +1,8 @@
-"""Events over a sample of prefixes: what was first before and after every FFN, and how sub-updates scored it.
+"""Events over a sample of prefixes: the top token before and after every FFN, and its scores by sub-update.
 
-One pass over the prefixes; of each only its last position is kept. Ranks are read in the basis "final", the model's own
-readout; scores in "raw" (the papers' e_w . m_i v_i) and "frozen" (through both norms, adding up to the logit's change).
-Where attention and FFN are parallel, "before" is the stream that enters the block.
+One pass over the prefixes, of which only the last position is recorded. Ranks are read in the basis "final", the
+model's own readout; scores in "raw" (the papers' e_w . m_i v_i) and "frozen" (through both norms, adding up to the
+logit's change). Where attention and FFN are parallel, "before" is the stream that enters the block.
 
 Source: Geva et al. 2022, section 5 and appendices A.3, A.5.
 """
@@ -10,7 +10,7 @@ Source: Geva et al. 2022, section 5 and appendices A.3, A.5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch import Tensor
 from unembed.corpus import Batch, Segment
 from unembed.errors import Unsupported
 from unembed.lens import final_scale, read
-from unembed.memories.events import Event, elimination_layer, saturation_layer
+from unembed.memories.events import Event, elimination_layer, events_of, saturation_layer
 from unembed.memories.prefix_sampling import draw_examples, example_batches
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.stream.decomposition import memory_branch
@@ -30,9 +30,9 @@ from unembed.sweeps.reducers.reducer import Need, Reducer
 from unembed.validation import valid_seed
 
 DOMINANT = 10
-"""Sub-updates looked at in each update, by |m| times the length of v; and as many random ones beside them."""
+"""Number of dominant sub-updates scored in each update, by |m| times the length of v, and of random ones."""
 TOKENS = ("final", "candidate")
-"""Whose scores are kept: the model's prediction, and what was first before the layer's FFN."""
+"""Tokens that are scored: the model's prediction, and the top token before the layer's FFN."""
 SCORE_BASES = ("raw", "frozen")
 
 
@@ -51,7 +51,7 @@ class EventSample:
     """Rank of the prediction before each FFN."""
     final_after: Int[np.ndarray, "layer example"]
     candidates: Int[np.ndarray, "layer example"]
-    """What is first before each FFN."""
+    """Top token before each FFN."""
     candidates_after: Int[np.ndarray, "layer example"]
     """Its rank after that FFN."""
     dominant: Int[np.ndarray, "layer example 10"]
@@ -74,12 +74,12 @@ class EventSample:
 
     @property
     def saturation(self) -> Int[np.ndarray, " example"]:
-        """The layer from which on the prediction stays first."""
+        """The layer from which the prediction stays first."""
         return saturation_layer(torch.from_numpy(self.final_after)).numpy()
 
     @property
     def elimination(self) -> tuple[Int[np.ndarray, " example"], Int[np.ndarray, " example"]]:
-        """The layer whose own candidate falls furthest, and the rank it falls to (0: none falls)."""
+        """The layer whose own candidate falls furthest, and the rank it falls to (0: no candidate falls)."""
         layer, rank = elimination_layer(torch.from_numpy(self.candidates_after))
         return layer.numpy(), rank.numpy()
 
@@ -88,19 +88,10 @@ class EventSample:
         return self.final_before[self.saturation, np.arange(len(self))] > 0
 
     def events(self) -> list[tuple[int, Event]]:
-        """Every event with the number of its example."""
-        settled, (fell, rank), by_ffn = self.saturation, self.elimination, self.by_ffn()
-        out = []
-        for i in range(len(self)):
-            layer, column = int(settled[i]), int(self.length[i]) - 1
-            before = int(self.final_before[layer, i])
-            cause = "ffn" if by_ffn[i] else "attention"
-            out.append((i, Event("saturation", layer, column, int(self.final[i]), before, 0, cause)))
-            if rank[i] > 0:
-                layer = int(fell[i])
-                token = int(self.candidates[layer, i])
-                out.append((i, Event("elimination", layer, column, token, 0, int(rank[i]), "ffn")))
-        return out
+        """Every event, with the number of its example."""
+        ranks = (self.final_before, self.final_after, self.candidates, self.candidates_after)
+        events = events_of(torch.from_numpy(self.final), *map(torch.from_numpy, ranks))
+        return [(event.position, replace(event, position=int(self.length[event.position]) - 1)) for event in events]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Every field as an array, as a file can hold it."""
@@ -108,21 +99,21 @@ class EventSample:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> EventSample:
-        """What `to_arrays` gave."""
-        given: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls)}
-        given["seed"] = int(given["seed"])
-        return cls(**given)
+        """Inverse of `to_arrays`."""
+        values: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls)}
+        values["seed"] = int(values["seed"])
+        return cls(**values)
 
 
 class EventRecorder(Reducer):
-    """Reduces batches of prefixes (see `memories.examples`) to an `EventSample`; each row counts at its last column."""
+    """Reduces batches of prefixes to an `EventSample`, with one example for each row's last column."""
 
     def __init__(self, seed: int = 0) -> None:
         """`seed` is that of the random sub-updates."""
         self.seed = valid_seed(seed)
 
     def start(self, lm: Decoder) -> None:
-        """Begin empty.
+        """Start with no examples.
 
         Raises:
             Unsupported: the model has no memories in some layer.
@@ -135,7 +126,7 @@ class EventRecorder(Reducer):
         ]
         # Views of the weights are cast and turned on demand: once a layer, not once a batch.
         self._norms = [lm.weights.W_out[n].norm(dim=-1) for n in range(lm.n_layers)]
-        self._seen: dict[Need, Tensor] = {}
+        self._activations: dict[Need, Tensor] = {}
         self._rows: list[dict[str, Tensor]] = []
 
     @property
@@ -146,42 +137,42 @@ class EventRecorder(Reducer):
         ]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Keep the last column of each row."""
+        """Record the last column of each row."""
         rows = torch.arange(len(tensor), device=tensor.device)
-        self._seen[point, layer] = tensor[rows, (batch.lengths - 1).to(tensor.device)]
+        self._activations[point, layer] = tensor[rows, (batch.lengths - 1).to(tensor.device)]
 
     def update(self, batch: Batch) -> None:
         """Read the streams in the vocabulary and score the sub-updates."""
-        lm, seen = self._lm, self._seen
-        before = torch.stack([seen[point].to(lm.device) for point in self._points])
-        after = torch.stack([seen["resid_post", n].to(lm.device) for n in range(lm.n_layers)])
+        lm, activations = self._lm, self._activations
+        before = torch.stack([activations[point].to(lm.device) for point in self._points])
+        after = torch.stack([activations["resid_post", n].to(lm.device) for n in range(lm.n_layers)])
         last = read(lm, after[-1], 1)
         final = last.ids[:, 0]
         rows = read(lm, before, 1, track=final[None, :, None].expand(lm.n_layers, -1, -1))
         candidates = rows.ids[..., 0]
         track = torch.stack([final.expand(lm.n_layers, -1), candidates], dim=-1)
-        behind = read(lm, after, 1, track=track)
-        found = {
+        after_ranks = read(lm, after, 1, track=track).tracked_ranks
+        columns = {
             "segment": batch.segments,
             "length": batch.lengths,
             "next_token": batch.after,
             "final": final,
             "final_probability": last.probabilities[:, 0],
             "final_before": rows.tracked_ranks[..., 0],
-            "final_after": behind.tracked_ranks[..., 0],
+            "final_after": after_ranks[..., 0],
             "candidates": candidates,
-            "candidates_after": behind.tracked_ranks[..., 1],
+            "candidates_after": after_ranks[..., 1],
         }
         scale = final_scale(lm, after[-1])
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + batch.number)
         layers = [self._layer(n, track[n], scale, generator) for n in range(lm.n_layers)]
-        found |= {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
-        self._rows.append({name: t.detach().cpu() for name, t in found.items()})
-        self._seen = {}
+        columns |= {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
+        self._rows.append({name: t.detach().cpu() for name, t in columns.items()})
+        self._activations = {}
 
     def _layer(self, n: int, tokens: Int[Tensor, "row 2"], scale: Tensor, generator: torch.Generator) -> dict:
         lm = self._lm
-        m = self._seen["coefficients", n].to(lm.device)
+        m = self._activations["coefficients", n].to(lm.device)
         sizes = m.abs() * self._norms[n].to(m)
         k = min(DOMINANT, m.shape[-1])
         largest, dominant = sizes.topk(k, dim=-1)
@@ -199,7 +190,7 @@ class EventRecorder(Reducer):
     def _scores(
         self, n: int, m: Tensor, index: Int[Tensor, "row k"], tokens: Int[Tensor, "row 2"], scale: Tensor
     ) -> Float[Tensor, "row k 2 2"]:
-        """e_w . m_i v_i for two tokens, raw and through the final norm at the run's scale; branch norms kept too."""
+        """e_w . m_i v_i for two tokens, raw and through the final norm; norms keep the scale of the run."""
         lm = self._lm
         wide = torch.promote_types(m.dtype, torch.float32)
         branch = memory_branch(lm, n, m)
@@ -207,18 +198,18 @@ class EventRecorder(Reducer):
         frozen = raw * lm.structure.logit_scale
         if lm.structure.final_norm is not None:
             frozen = lm.structure.final_norm.pulled_back(frozen, scale[:, None].to(wide))
-        directions = torch.stack([raw, frozen], dim=-2) * branch.multiplier
+        directions = torch.stack([raw, frozen], dim=-2) * branch.multiplier  # (row, token, basis, d_model)
         factor = 1.0
         if branch.norm is not None and branch.scale is not None:
             one = torch.ones(1, dtype=wide, device=m.device)
             directions = branch.norm.pulled_back(directions, one)
             factor = (1.0 / branch.scale)[:, :, None, None]
         values = lm.weights.W_out[n][index].to(wide)
-        scores = torch.einsum("rkd,rtbd->rktb", values, directions.to(wide))
+        scores = torch.einsum("rkd,rtbd->rktb", values, directions.to(wide))  # (row, memory, token, basis)
         return scores * m.gather(-1, index).to(wide)[:, :, None, None] * factor
 
     def merge(self, other: EventRecorder) -> None:
-        """Take in another's examples."""
+        """Add another recorder's examples."""
         self._rows += other._rows
 
     def result(self) -> EventSample:
@@ -236,7 +227,7 @@ class EventRecorder(Reducer):
         return {"rows": list(self._rows)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from saved rows."""
+        """Continue from saved rows."""
         self._rows = list(state["rows"])
 
 
@@ -266,7 +257,7 @@ def event_sample(
 def record_events(
     lm: Decoder, examples: list[Segment], recorder: EventRecorder, tokens_per_batch: int = 4096
 ) -> EventSample:
-    """Events of given prefixes; the recorder must have been started."""
+    """Events of these prefixes; the recorder must have been started."""
     with feeding(lm, [recorder]) as feed:
         for batch in example_batches(examples, tokens_per_batch):
             feed(batch)

@@ -1,4 +1,4 @@
-"""How sub-updates score the reference token of events, and the most extreme of them, from an `EventSample`.
+"""Scores of the reference tokens of events by sub-update, and the most extreme sub-updates, from an `EventSample`.
 
 Source: Geva et al. 2022: Tab. 4 (events), Fig. 3 and section 5.2 (layers, extreme sub-updates), Tab. 9-10 (saturation
 by layer), Fig. 6 (contribution).
@@ -26,8 +26,8 @@ def counted_events(
     Args:
         sample: the examples.
         kind: "saturation" or "elimination".
-        ffn_only: only saturations that the FFN made, as the paper says; eliminations always are the FFN's.
-        last_layer: count saturations in the last layer too; the paper leaves them out.
+        ffn_only: only saturations caused by the FFN, as in the paper; eliminations are always caused by it.
+        last_layer: include saturations in the last layer; the paper excludes them.
 
     Raises:
         InvalidInput: another kind.
@@ -42,7 +42,7 @@ def counted_events(
         layers, rank = sample.elimination
         keep = rank > 0
     else:
-        raise InvalidInput(f"event {kind!r}", why="it is neither saturation nor elimination")
+        raise InvalidInput(f"event {kind!r}", why="the kinds of event are saturation and elimination")
     return layers[keep], examples[keep]
 
 
@@ -73,14 +73,14 @@ def event_scores(
 
 def _basis(basis: str) -> int:
     if basis not in SCORE_BASES:
-        raise InvalidInput(f"basis {basis!r} for scores", why=f"it is none of {', '.join(SCORE_BASES)}")
+        raise InvalidInput(f"basis {basis!r} for scores", why=f"it is not one of {', '.join(SCORE_BASES)}")
     return SCORE_BASES.index(basis)
 
 
 def candidate_scores(
     sample: EventSample, *, basis: str = "raw", random: bool = False
 ) -> Float[np.ndarray, "layer example 10"]:
-    """In each layer, the scores of what is first before its FFN, by the dominant (or random) sub-updates (Fig. 3)."""
+    """In each layer, the scores of its top candidate by the dominant (or random) sub-updates (Fig. 3)."""
     scores = sample.random_scores if random else sample.scores
     return scores[..., TOKENS.index("candidate"), _basis(basis)]
 
@@ -103,7 +103,7 @@ class ExtremeSubUpdates:
 
     @property
     def memories(self) -> Int[np.ndarray, "memory 2"]:
-        """Layer and index of each memory among them, once."""
+        """Layer and index of each distinct memory among them."""
         return np.unique(np.column_stack([self.layer, self.index]), axis=0)
 
     def __len__(self) -> int:
@@ -118,14 +118,14 @@ def extreme_sub_updates(
 
     Args:
         sample: the examples.
-        threshold: in score units (the paper: 10 for GPT-2 medium, 5 for WikiLM); when None, whatever leaves `share` of
-            all dominant sub-updates.
-        share: used without a threshold, because score units differ between models.
+        threshold: in score units (the paper: 10 for GPT-2 medium, 5 for WikiLM); when None, the quantile
+            that `share` of all dominant sub-updates exceed.
+        share: used when `threshold` is None, because score units differ between models.
         basis: "raw" or "frozen".
     """
     scores = candidate_scores(sample, basis=basis)
     size = np.abs(scores)
     limit = float(np.quantile(size, 1 - share)) if threshold is None else float(threshold)
-    layer, example, place = np.nonzero(size > limit)
-    index = sample.dominant[layer, example, place]
-    return ExtremeSubUpdates(limit, basis, layer, index, example, scores[layer, example, place])
+    layer, example, rank = np.nonzero(size > limit)
+    index = sample.dominant[layer, example, rank]
+    return ExtremeSubUpdates(limit, basis, layer, index, example, scores[layer, example, rank])

@@ -1,13 +1,14 @@
-"""Saturation and elimination: when a prediction settles, and when a candidate falls. Moves: what a token's place owes.
+"""Saturation and elimination events, and rank changes: which layers moved a token up or down.
 
-Both are defined on ranks alone (0 is the top), over the FFN updates of one position. "Before" is the stream that the
-update enters (resid_mid; resid_pre where attention and FFN are parallel), "after" is resid_post.
+All are defined on ranks alone (0 is the top), over the FFN updates of one position. "Before" is the stream that the
+update reads (resid_mid; resid_pre where attention and FFN are parallel), "after" is resid_post.
 
-- Saturation: the first layer from which on the model's final prediction is first after every FFN update. Its cause is
-  the FFN if the token was not yet first before that update, else what came between (attention or an earlier block).
+- Saturation: the first layer after which the model's final prediction ranks first after every FFN update. Its cause
+  is the FFN if the token did not yet rank first before that update, else attention or an earlier block.
 - Elimination: among a position's updates, the one that pushes the candidate that was first before it furthest down;
   there is none if no candidate falls.
-- Move (ours): an update of attention or FFN across which a token's place, counted from 1, at least halves or doubles.
+- Rank change (ours): an update of attention or FFN across which a token's rank, counted from 1, at least halves or
+  doubles.
 
 Source: Geva et al. 2022, section 5.1, with the definitions that the released code uses.
 """
@@ -21,12 +22,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 MIN_RANK_RATIO = 2
-"""A move is told from this factor between a token's places before and after an update."""
+"""Smallest factor between a token's ranks before and after an update that counts as a rank change."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event, or a move (rise, fall). Ranks count from 0, the top."""
+    """One event or rank change (rise, fall). Ranks count from 0, the top."""
 
     kind: Literal["saturation", "elimination", "rise", "fall"]
     layer: int
@@ -80,16 +81,16 @@ def events_of(
         candidates: the top token before each FFN.
         candidate_ranks_after: its rank after that FFN.
     """
-    settled = saturation_layer(final_ranks_after)
-    fell, rank = elimination_layer(candidate_ranks_after)
+    saturation = saturation_layer(final_ranks_after)
+    elimination, rank = elimination_layer(candidate_ranks_after)
     events = []
     for p in range(final.shape[0]):
-        layer = int(settled[p])
+        layer = int(saturation[p])
         before = int(final_ranks_before[layer, p])
         cause = "ffn" if before > 0 else "attention"
         events.append(Event("saturation", layer, p, int(final[p]), before, 0, cause))
         if int(rank[p]) > 0:
-            layer = int(fell[p])
+            layer = int(elimination[p])
             events.append(Event("elimination", layer, p, int(candidates[layer, p]), 0, int(rank[p]), "ffn"))
     return events
 

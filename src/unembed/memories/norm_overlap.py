@@ -1,4 +1,4 @@
-"""Does the final norm change what a value says? Top tokens of values read raw and through the norm, and their overlap.
+"""How far the final norm changes a value's top tokens: overlap of the top tokens read raw and through the norm.
 
 Source: Geva et al. 2022, appendix A.1 (Fig. 4): intersection over union of the top 30 tokens of E v and of E LN(v).
 """
@@ -37,7 +37,7 @@ def overlap(a: Int[Tensor, "row k"], b: Int[Tensor, "row k"]) -> Float[Tensor, "
 
 @torch.no_grad()
 def norm_overlap(lm: Decoder, vectors: Float[Tensor, "row d_model"], top: int = TOP) -> Float[Tensor, " row"]:
-    """For each vector, how far its top tokens read raw and through the final norm (gain and bias included) agree.
+    """For each vector, the overlap of its top tokens read raw and through the final norm (gain and bias included).
 
     Args:
         lm: the model.
@@ -48,10 +48,10 @@ def norm_overlap(lm: Decoder, vectors: Float[Tensor, "row d_model"], top: int = 
         Intersection over union, 0 to 1; 1 everywhere where the model has no final norm.
 
     Raises:
-        InvalidInput: fewer than one token is to be compared.
+        InvalidInput: `top` is less than 1.
     """
     if top < 1:
-        raise InvalidInput(f"the top {top} tokens", why="at least one must be compared")
+        raise InvalidInput(f"the top {top} tokens", why="at least one token must be compared")
     raw, normed = (read(lm, vectors.to(lm.dtype), top, basis=basis).ids for basis in ("raw", "final"))
     return overlap(raw, normed)
 

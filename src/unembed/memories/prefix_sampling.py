@@ -1,8 +1,8 @@
-"""A random sample of prefixes of a corpus: what the paper calls examples.
+"""A random sample of prefixes of a corpus: the "examples" of the paper.
 
-Each example is a segment drawn at random and cut at a random place, so that at least one token of text is in the prefix
-and the token after it is known; only the prefix is run. Source: Geva et al. 2022, section 5 (2,000 validation examples,
-prefix length uniform in 1 to n - 1).
+Each example is a segment drawn at random and cut at a random position, so that the prefix has at least one token of
+text and the token after it is known; only the prefix is run. Source: Geva et al. 2022, section 5 (2,000 validation
+examples, prefix length uniform in 1 to n - 1).
 """
 
 from __future__ import annotations
@@ -25,33 +25,35 @@ def draw_examples(lm: Decoder, corpus: Corpus | str | Path | Any, n: int, seed: 
     """Up to `n` prefixes, in corpus order; `next_token` of each is the token that follows it.
 
     Args:
-        lm: the model whose tokens count.
+        lm: the model whose tokenizer is used.
         corpus: what `unembed.open_corpus` takes.
-        n: how many; all segments that are long enough if there are fewer.
+        n: how many; if there are fewer long enough segments, all of them.
         seed: of both draws.
 
     Raises:
-        InvalidInput: fewer than one is asked for, or no segment has two tokens.
+        InvalidInput: `n` is less than 1, or no segment has two tokens.
         CorpusUnreadable: the corpus cannot be read.
     """
     n = positive_int("examples", n)
     seed = valid_seed(seed)
-    draw = random.Random(seed)
-    kept: list[Segment] = []
-    seen = 0
+    rng = random.Random(seed)
+    chosen: list[Segment] = []
+    n_seen = 0
     for segment in open_corpus(corpus).segments(lm):
         first = max(segment.lead, segment.skip)
         if len(segment) - first < 2:
             continue
-        seen += 1
-        place = len(kept) if len(kept) < n else draw.randrange(seen)
-        if place < n:
-            # The cut comes from the segment's own number, so it does not depend on what else is drawn.
+        n_seen += 1
+        slot = len(chosen) if len(chosen) < n else rng.randrange(n_seen)
+        if slot < n:
+            # The cut depends on the segment's own number alone, not on the other draws.
             length = first + random.Random(seed * 1_000_003 + segment.number).randrange(1, len(segment) - first)
-            kept[place : place + 1] = [_cut(segment, length)]
-    if not kept:
-        raise InvalidInput("the corpus", why="no segment of it has two tokens, a prefix and what follows")
-    return sorted(kept, key=lambda s: s.number)
+            chosen[slot : slot + 1] = [_cut(segment, length)]
+    if not chosen:
+        raise InvalidInput(
+            "the corpus", why="no segment has two tokens, a prefix and the token after it", instead="Give longer text"
+        )
+    return sorted(chosen, key=lambda s: s.number)
 
 
 def _cut(segment: Segment, length: int) -> Segment:

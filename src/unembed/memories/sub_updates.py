@@ -55,9 +55,9 @@ def dominant(
 @torch.no_grad()
 def token_scores(
     lm: Decoder,
-    seen: Run,
+    run: Run,
     layer: int,
-    column: int,
+    position: int,
     token: int,
     basis: str = "frozen",
     index: Int[Tensor, " memory"] | None = None,
@@ -66,11 +66,11 @@ def token_scores(
 
     Args:
         lm: the model.
-        seen: a run that kept coefficients and, for "frozen", the last resid_post.
+        run: a run that captured coefficients and, for "frozen", the last resid_post.
         layer: the layer.
-        column: the position, as a column of the run's tensors.
+        position: the position.
         token: the token.
-        basis: "raw" for e_w . m_i v_i as in the paper; "frozen" for its share of the logit, through both norms.
+        basis: "raw" for e_w . m_i v_i as in the paper; "frozen" for its contribution to the logit, through both norms.
         index: the memories to score; all when None.
 
     Returns:
@@ -78,12 +78,12 @@ def token_scores(
 
     Source: Geva et al. 2022, Eq. 2.
     """
-    m = seen.at("coefficients", layer)[0, column]
+    m = run.at("coefficients", layer)[0, position]
     branch = memory_branch(lm, layer, m)
     if basis == "raw":
         u = lm.weights.W_U[:, token]
     else:
-        u = logit_direction(lm, token) / final_scale(lm, seen.at("resid_post", lm.n_layers - 1)[0, column])
+        u = logit_direction(lm, token) / final_scale(lm, run.at("resid_post", lm.n_layers - 1)[0, position])
     wide = torch.promote_types(m.dtype, torch.float32)
-    of = slice(None) if index is None else index
-    return m[of].to(wide) * (lm.weights.W_out[layer][of].to(wide) @ branch.direction(u.to(wide))) * branch.factor
+    rows = slice(None) if index is None else index
+    return m[rows].to(wide) * (lm.weights.W_out[layer][rows].to(wide) @ branch.direction(u.to(wide))) * branch.factor

@@ -1,4 +1,4 @@
-"""Sub-updates as rows to be read: the dominant ones of an FFN update, with the tokens that their values promote.
+"""The dominant sub-updates of an FFN update as rows, with the tokens that their values promote.
 
 Source: Geva et al. 2022, section 3.
 """
@@ -31,7 +31,7 @@ class SubUpdate:
     score: float | None
     """What it adds to the chosen token's logit (basis frozen), if one was chosen."""
     top_tokens: list[str]
-    """Tokens that the value promotes most; a negative coefficient turns the value round."""
+    """Tokens with the highest scores under the value; a negative coefficient promotes the bottom ones instead."""
     bottom_tokens: list[str]
 
     @property
@@ -53,7 +53,7 @@ def top_sub_updates(
 ) -> list[list[SubUpdate]]:
     """The dominant sub-updates of several FFN updates at a position, by layer, largest contribution first.
 
-    All values are read in one pass. The run must have kept the coefficients.
+    All values are read in one pass. The run must have captured the coefficients.
 
     Args:
         lm: the model.
@@ -75,12 +75,12 @@ def top_sub_updates(
         lm.feed_forward(n)
     top = positive_int("top", top)
     target = None if token is None else lm.single_token(token)
-    found = [dominant(run.at("coefficients", n)[0, position], lm.weights.W_out[n], top) for n in layers]
-    ends = Values(lm).top_and_bottom(
-        [(n, one.index.tolist()) for n, one in zip(layers, found, strict=True)], k, hide_unlearned=hide_unlearned
+    by_layer = [dominant(run.at("coefficients", n)[0, position], lm.weights.W_out[n], top) for n in layers]
+    token_ids = Values(lm).top_and_bottom(
+        [(n, one.index.tolist()) for n, one in zip(layers, by_layer, strict=True)], k, hide_unlearned=hide_unlearned
     )
     rows = []
-    for n, one, (promoted, suppressed) in zip(layers, found, ends, strict=True):
+    for n, one, (promoted, suppressed) in zip(layers, by_layer, token_ids, strict=True):
         scores = None if target is None else token_scores(lm, run, n, position, target, index=one.index).tolist()
         norms = lm.weights.W_out[n][one.index].norm(dim=-1).tolist()
         rows.append(

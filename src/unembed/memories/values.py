@@ -1,8 +1,8 @@
 """Values as distributions over the vocabulary: the top tokens of every value vector, exactly and by chunks.
 
-A value is read in the `raw` basis by default, as the papers do: its length means nothing until a coefficient
-multiplies it. Where a norm follows the FFN, what is read is the value behind that norm's gain (and centring), which is
-what reaches the stream, up to the positive scale of the run. Source: Geva et al. 2021, section 4; 2022, section 3.
+A value is read in the `raw` basis by default, as the papers do: its length has no meaning until a coefficient
+multiplies it. Where a norm follows the FFN, the value is read behind that norm's gain (and centring): this is what
+reaches the stream, up to the positive scale of the run. Source: Geva et al. 2021, section 4; 2022, section 3.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from unembed.models.decoder import Decoder, require_decoder
 from unembed.validation import positive_int
 
 _AT_ONCE = 8 * ROWS
-"""Values between two reports of progress. Offloaded, W_U is fetched for each such lot."""
+"""Values between two progress reports. An offloaded W_U is fetched once for each such batch."""
 
 
 def written_values(lm: Decoder, layer: int, rows: slice | Tensor = slice(None)) -> Float[Tensor, "value d_model"]:
-    """Value vectors as they reach the stream: behind the gain and multiplier of their branch, its scale left at 1."""
+    """Value vectors as they reach the stream: behind the gain and multiplier of their branch, with its scale at 1."""
     site = lm.feed_forward(layer)
     values = lm.weights.W_out[layer][rows]
     if site.branch_norm is not None:
@@ -79,7 +79,11 @@ def value_readings(
     """
     lm = require_decoder(lm)
     if basis == "frozen":
-        raise InvalidInput("basis 'frozen' for values", why="a value has no run", instead="Use 'raw' or 'final'")
+        raise InvalidInput(
+            "basis 'frozen' for values",
+            why="a value does not belong to a run, so there is no scale to freeze",
+            instead="Use 'raw' or 'final'",
+        )
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))
     hidden = lm.unlearned if hide_unlearned else None
     sizes = [lm.feed_forward(n).down_proj is not None and lm.weights.n_memories[n] for n in chosen]
@@ -102,10 +106,10 @@ def value_readings(
 def first_tokens(
     lm: Decoder, layer: int, *, basis: str = "final", negated: bool = False
 ) -> tuple[Int[Tensor, " value"], Int[Tensor, " value"] | None]:
-    """The first token of every value of a layer and, with `negated`, of every value negated, in one product.
+    """The top token of every value of a layer and, with `negated`, of every negated value, in one product.
 
-    What a norm makes of v and of -v are two vectors a + b and -a + b with the same b, the norm's own bias, so the
-    scores of either end come from the products with a.
+    A norm maps v and -v to two vectors a + b and -a + b with the same b, its own bias, so the scores of both come from
+    the products with a.
 
     Memory: ROWS * COLUMNS scores at a time.
     """
@@ -142,7 +146,11 @@ def _top(
     lm: Decoder, vectors: Tensor, k: int, basis: str, bottom: bool, hidden: Bool[Tensor, " d_vocab"] | None
 ) -> tuple[Tensor, Tensor]:
     if bottom and basis != "raw":
-        raise InvalidInput("bottom tokens", why="only the raw basis can be turned round", instead="Use basis='raw'")
+        raise InvalidInput(
+            "bottom tokens",
+            why="only in the raw basis are they the top tokens of the negated value",
+            instead="Use basis='raw'",
+        )
     reading = read(lm, -vectors if bottom else vectors, k, basis=basis, hidden=hidden)
     return (-reading.logits if bottom else reading.logits), reading.ids
 
@@ -151,7 +159,7 @@ class Values:
     """The values of a model, one or many at a time: `lm.values`."""
 
     def __init__(self, lm: Decoder) -> None:
-        """Keep the model; nothing is read yet."""
+        """Store the model; nothing is read yet."""
         self._lm = lm
 
     @torch.no_grad()
@@ -181,7 +189,7 @@ class Values:
     ) -> list[tuple[Int[Tensor, "value k"], Int[Tensor, "value k"]]]:
         """For layers and indices of each: ids of the tokens promoted most and suppressed most (basis raw).
 
-        One product with W_U for all of them and both ends.
+        All come from one product with W_U.
         """
         lm = self._lm
         for layer, index in memories:

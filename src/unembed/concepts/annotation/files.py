@@ -1,11 +1,11 @@
-"""Concepts named by people: a file to fill in, read back, and how far annotators and the program agree.
+"""Annotation files: what a person fills in with the patterns of value vectors, and the program's own patterns.
 
 A person sees each vector's top tokens, each with a short definition, finds patterns that at least four tokens share,
-describes each and says whether it is semantic, syntactic or names. The file is JSON, made by `export` and returned with
-`patterns` filled in:
+describes each and says whether it is semantic, syntactic or names. The file is JSON, written by `export`; the
+annotator fills in `patterns`:
 
     {"schema": "unembed.annotation/1", "annotator": "", "instructions": [...], "provenance": {...},
-     "vectors": [{"vector": "L3.17", "tokens": [{"number": 0, "text": " dog", "about": "a member of ..."}, ...],
+     "vectors": [{"vector": "L3M17", "tokens": [{"number": 0, "text": " dog", "about": "a member of ..."}, ...],
                   "patterns": [{"description": "animals", "kind": "semantic", "tokens": [0, 4, 5, 9]}]}]}
 
 Source: Geva et al. 2022, section 4 and appendix A.2.
@@ -18,13 +18,10 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from unembed.concepts.annotation.agreement import cohen_kappa, fleiss_kappa
-from unembed.concepts.annotation.queue import NONE
-from unembed.concepts.token_classes import MIN_TOKENS
+from unembed.concepts.annotation.queue import NONE, RULES, check_pattern
 from unembed.concepts.value_concepts import VectorConcepts, model_classes
 from unembed.concepts.wordnet import wordnet
 from unembed.errors import InvalidInput
@@ -32,11 +29,12 @@ from unembed.index.labels import Label
 from unembed.results import Provenance, Table, write_whole
 
 SCHEMA = "unembed.annotation/1"
-KINDS = ("semantic", "syntactic", "names", "stopwords")
+KINDS = (*RULES["value"].kinds, "stopwords")
 INSTRUCTIONS = (
     "Each vector is shown by the tokens it promotes most, most promoted first. A token may be a word, a part of a "
     "word, a number or a sign; a space before it is part of it.",
-    f"Look for patterns: anything that at least {MIN_TOKENS} of the tokens share and that you can put into words.",
+    f"Look for patterns: anything that at least {RULES['value'].at_least} of the tokens share and that you can put "
+    "into words.",
     "For each pattern write a short description, its kind, and the numbers of its tokens.",
     "Kinds: semantic (what the tokens mean), syntactic (their part of speech or form), names (of people, places, "
     "organisations), stopwords (function words and punctuation).",
@@ -46,12 +44,12 @@ INSTRUCTIONS = (
 
 @dataclass(frozen=True)
 class Pattern:
-    """What one annotator sees in one vector."""
+    """A pattern that one annotator found in one vector."""
 
     description: str
     kind: str
     tokens: tuple[int, ...]
-    """Places in the vector's list, from 0."""
+    """Positions in the vector's list, from 0."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Annotation:
     vectors: tuple[str, ...]
     n_tokens: tuple[int, ...]
     ids: tuple[tuple[int, ...], ...]
-    """Token ids of each vector's list, by which two files are known to be about the same lists."""
+    """Token ids of each vector's list; two files are comparable if these are equal."""
     patterns: tuple[tuple[Pattern, ...], ...]
 
     def coverage(self, kinds: Sequence[str] = KINDS) -> list[float]:
@@ -114,14 +112,18 @@ def load(path: str | os.PathLike[str]) -> Annotation:
     """Read a filled-in file.
 
     Raises:
-        InvalidInput: the file is missing or no such file, or a pattern is not as the instructions say.
+        InvalidInput: the file cannot be read or is not an annotation file, or a pattern breaks the instructions.
     """
     try:
         sheet = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot read {path}", why=str(error), instead="Give a file that export wrote") from error
     if not isinstance(sheet, dict) or sheet.get("schema") != SCHEMA:
-        raise InvalidInput(f"{path} is no annotation", why=f"its schema is not {SCHEMA!r}")
+        raise InvalidInput(
+            f"{path} is not an annotation file",
+            why=f"its schema is not {SCHEMA!r}",
+            instead="Give a file that export wrote",
+        )
     try:
         vectors = sheet["vectors"]
         ids = tuple(tuple(int(t["id"]) for t in v["tokens"]) for v in vectors)
@@ -139,17 +141,12 @@ def load(path: str | os.PathLike[str]) -> Annotation:
 
 def _pattern(stored: Any, where: str, n: int) -> Pattern:
     description, kind = str(stored["description"]).strip(), str(stored["kind"]).strip()
-    tokens = tuple(sorted({int(t) for t in stored["tokens"]}))
-    what = f"{where}: pattern {description!r}"
     if not description:
         raise InvalidInput(f"{where}: a pattern", why="it has no description")
-    if kind not in KINDS:
-        raise InvalidInput(what, why=f"its kind {kind!r} is none of {', '.join(KINDS)}")
-    if tokens and not 0 <= tokens[0] <= tokens[-1] < n:
-        raise InvalidInput(what, why=f"its tokens must be numbers from 0 to {n - 1}")
-    if len(tokens) < MIN_TOKENS:
-        raise InvalidInput(what, why=f"it has {len(tokens)} tokens, and a pattern needs {MIN_TOKENS}")
-    return Pattern(description, kind, tokens)
+    members = check_pattern(
+        f"{where}: pattern {description!r}", kind, [int(t) for t in stored["tokens"]], RULES["value"], KINDS, n
+    )
+    return Pattern(description, kind, tuple(members))
 
 
 def automatic(found: VectorConcepts) -> Annotation:
@@ -167,48 +164,6 @@ def automatic(found: VectorConcepts) -> Annotation:
     return Annotation("unembed", found.labels, tuple(len(row) for row in ids), ids, tuple(patterns))
 
 
-def agreement(annotations: Sequence[Annotation], provenance: Provenance | None = None) -> Table:
-    """Kappa of all pairs and of all annotators together, token by token: is it in a concept, in all and by kind?
-
-    Columns: question, annotators, tokens, share of tokens said yes by each, Cohen's kappa for two annotators or Fleiss'
-    for all.
-
-    Raises:
-        InvalidInput: fewer than two annotations, or they are not of the same lists.
-    """
-    if len(annotations) < 2:
-        raise InvalidInput(f"{len(annotations)} annotation", why="agreement is between two or more")
-    first = annotations[0]
-    for other in annotations[1:]:
-        if other.vectors != first.vectors or other.ids != first.ids:
-            raise InvalidInput(
-                f"annotations of {first.annotator} and {other.annotator}",
-                why="they are not of the same lists of tokens",
-            )
-    columns: dict[str, list] = {n: [] for n in ("question", "annotators", "tokens", "said_yes", "kappa", "statistic")}
-    questions = {"in a concept": KINDS[:3], **{kind: (kind,) for kind in KINDS}}
-    for question, kinds in questions.items():
-        labels = [a.token_labels(kinds) for a in annotations]
-        groups = [tuple(pair) for pair in combinations(range(len(annotations)), 2)]
-        if len(annotations) > 2:
-            groups.append(tuple(range(len(annotations))))
-        for group in groups:
-            chosen = [labels[i] for i in group]
-            pair = len(group) == 2
-            kappa = cohen_kappa(*chosen) if pair else fleiss_kappa(list(zip(*chosen, strict=True)))
-            row = (
-                question,
-                " and ".join(annotations[i].annotator for i in group),
-                len(chosen[0]),
-                [sum(c) / len(c) for c in chosen],
-                kappa,
-                "Cohen" if pair else "Fleiss",
-            )
-            for column, value in zip(columns.values(), row, strict=True):
-                column.append(value)
-    return Table("Agreement of annotators", columns, provenance or Provenance("annotations", None, "none"))
-
-
 def patterns_table(annotations: Sequence[Annotation]) -> Table:
     """One row for each pattern of each annotator."""
     rows = [
@@ -217,7 +172,7 @@ def patterns_table(annotations: Sequence[Annotation]) -> Table:
         for vector, ids, found in zip(a.vectors, a.ids, a.patterns, strict=True)
         for p in found
     ]
-    names = ("annotator", "vector", "description", "kind", "places", "ids")
+    names = ("annotator", "vector", "description", "kind", "positions", "ids")
     columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
     return Table("Patterns named by people", columns, Provenance("annotations", None, "none"))
 
@@ -234,32 +189,35 @@ def summary(annotations: Sequence[Annotation]) -> Table:
 
 @runtime_checkable
 class LabelStore(Protocol):
-    """What an index offers for labels."""
+    """The methods of an index that store and list labels."""
 
     def add_labels(self, labels: Iterable[Label]) -> list[int]:
         """Append labels, all or none; their numbers."""
         ...
 
     def labels(self, layer: int | None = None, index: int | None = None) -> Table:
-        """The labels that hold."""
+        """The current labels."""
         ...
 
 
 def add_to_index(annotations: Sequence[Annotation], store: LabelStore) -> int:
-    """Append every pattern to an index as a label of its value; how many were new.
+    """Append every pattern to an index as a label of its value.
 
-    A vector in which an annotator found nothing gets the label that says so. What the same person has said of the same
-    value in the same words is not said twice.
+    A vector without patterns gets the label `NONE`. A label that the index already has from the same author is not
+    added again.
+
+    Returns:
+        How many labels were new.
 
     Raises:
-        InvalidInput: a vector is no memory; nothing is appended then.
+        InvalidInput: a vector is not a memory; then nothing is appended.
     """
     rows = []
     for annotation in annotations:
         for vector, found in zip(annotation.vectors, annotation.patterns, strict=True):
             place = _MEMORY.fullmatch(vector)
             if place is None:
-                raise InvalidInput(f"vector {vector!r}", why="an index labels memories only, such as L3.17")
+                raise InvalidInput(f"vector {vector!r}", why="an index labels memories only, such as L3M17")
             for p in found or (Pattern(NONE, "", ()),):
                 notes = {"pattern": p.kind or None, "members": list(p.tokens)}
                 rows.append(Label(int(place[1]), int(place[2]), p.description, annotation.annotator, "value", notes))
@@ -267,4 +225,4 @@ def add_to_index(annotations: Sequence[Annotation], store: LabelStore) -> int:
     return len(store.add_labels(r for r in rows if (r.layer, r.index, r.label, r.author) not in known))
 
 
-_MEMORY = re.compile(r"L(\d+)\.(\d+)")
+_MEMORY = re.compile(r"L(\d+)M(\d+)")

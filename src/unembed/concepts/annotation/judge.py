@@ -1,8 +1,8 @@
-"""A judge that finds patterns where the papers asked people, such as a language model the user has; never required.
+"""An optional judge that finds patterns in place of human annotators, such as a language model the user runs.
 
-Give any object with a name for tables and a method that answers `patterns(items, instruction)`: the items are a value's
-top tokens or a key's trigger prefixes, the instruction is what people are told (`queue.RULES`). What it says is
-checked as a person's answer is, and stands beside what the program finds.
+A judge is any object with a name, `annotator`, and a method `patterns(items, instruction)`. The items are a value's
+top tokens or a key's trigger prefixes; the instruction is the one that people get (`queue.RULES`). Its answers are
+checked like a person's and reported separately from the program's own concepts.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 from unembed.concepts.annotation.files import KINDS, Annotation, Pattern
-from unembed.concepts.annotation.queue import RULES
+from unembed.concepts.annotation.queue import RULES, check_pattern
 from unembed.concepts.value_concepts import VectorConcepts
 from unembed.errors import InvalidInput
 
 
 @runtime_checkable
 class Judge(Protocol):
-    """Whoever finds patterns."""
+    """Anything that can decide whether a list of tokens shares a concept."""
 
     @property
     def annotator(self) -> str:
-        """A name for tables of agreement; answers that were kept are known by it."""
+        """The annotator's name in tables and stored answers."""
         ...
 
     def patterns(self, items: Sequence[str], instruction: str) -> Sequence[Pattern]:
-        """What some of the items share; `Pattern.tokens` are the places of these items, from 0."""
+        """The patterns among the items; `Pattern.tokens` are positions in `items`, from 0."""
         ...
 
 
 def require_judge(judge: object) -> Judge:
-    """The judge, if it is one.
+    """The same object, once it is known to be a judge.
 
     Raises:
-        InvalidInput: it is not.
+        InvalidInput: the object is not a judge.
     """
     if not isinstance(judge, Judge):
         raise InvalidInput(
@@ -51,7 +51,7 @@ def judge_patterns(
     """The judge's patterns in a key's prefixes or a value's tokens.
 
     Args:
-        judge: who is asked.
+        judge: the judge.
         what: "key" for prefixes, "value" for tokens.
         items: the prefixes or tokens.
         where: the key or value, for messages.
@@ -61,27 +61,22 @@ def judge_patterns(
     """
     rules = RULES[what]
     kinds = KINDS if what == "value" else rules.kinds
-    found = tuple(judge.patterns(list(items), rules.instruction))
-    for pattern in found:
-        places = set(pattern.tokens)
-        if pattern.kind not in kinds or len(places) < rules.at_least or not places <= set(range(len(items))):
-            raise InvalidInput(
-                f"{judge.annotator} on {where}: pattern {pattern.description!r}",
-                why=f"it needs a kind of {', '.join(kinds)} and {rules.at_least} or more places from 0 to "
-                f"{len(items) - 1}",
-            )
-    return found
+    patterns = tuple(judge.patterns(list(items), rules.instruction))
+    for pattern in patterns:
+        name = f"{judge.annotator} on {where}: pattern {pattern.description!r}"
+        check_pattern(name, pattern.kind, pattern.tokens, rules, kinds, len(items))
+    return patterns
 
 
 def judge_annotation(found: VectorConcepts, judge: Judge) -> Annotation:
-    """The judge's patterns for every vector, to compare with people's and the program's by `annotation.agreement`.
+    """The judge's patterns for every vector, to compare with others by `annotation.token_agreement`.
 
     Raises:
-        InvalidInput: see `asked`.
+        InvalidInput: see `judge_patterns`.
     """
     ids = tuple(tuple(row) for row in found.ids.tolist())
-    every = tuple(
+    patterns = tuple(
         judge_patterns(judge, "value", found.lm.token_strings(list(row)), label)
         for label, row in zip(found.labels, ids, strict=True)
     )
-    return Annotation(judge.annotator, found.labels, tuple(len(row) for row in ids), ids, every)
+    return Annotation(judge.annotator, found.labels, tuple(len(row) for row in ids), ids, patterns)

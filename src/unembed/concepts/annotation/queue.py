@@ -1,12 +1,12 @@
-"""What people are shown and asked, as in the papers: patterns in a key's triggers, patterns in a value's top tokens.
+"""The annotation queue of the papers: patterns in a key's triggers, patterns in a value's top tokens.
 
 - A key (Geva et al. 2021, section 3): its 25 top trigger prefixes. A pattern is something that at least 3 of them
   share; it is shallow (a word, an n-gram) or semantic (a topic, a construction).
 - A value (Geva et al. 2022, section 4): its 30 top tokens with WordNet descriptions. A pattern is something that at
   least 4 of them share; it is semantic, syntactic or of names.
 
-The queue is blind: among the values stand vectors drawn at random with the mean and deviation of the layer's values,
-and nothing tells them apart. What an annotator finds is stored as one label a pattern; finding none is a label as well.
+The queue is blind: it mixes values with vectors drawn at random with the mean and standard deviation of the layer's
+values, and nothing shown tells them apart. Each pattern is stored as one label; "no pattern" is a label as well.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Item:
 def queue(
     lm: Decoder, what: Literal["key", "value"], *, per_layer: int = 10, random_per_layer: int = 5, seed: int = 0
 ) -> list[Item]:
-    """What to annotate, in an order that the seed decides and that tells nothing.
+    """What to annotate, in a random order that depends on the seed alone.
 
     Args:
         lm: the model.
@@ -88,17 +88,17 @@ def queue(
     Raises:
         Unsupported: the model has no memories.
     """
-    found: list[tuple[What, int, int]] = [(what, n, i) for n, i in sample_memories(lm, per_layer, seed)]
+    items: list[tuple[What, int, int]] = [(what, n, i) for n, i in sample_memories(lm, per_layer, seed)]
     if what == "value":
         random: What = "random value"
-        found.extend((random, n, i) for n in range(lm.n_layers) for i in range(random_per_layer))
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed + 1)).tolist()
-    return [Item(number, *found[at]) for number, at in enumerate(order)]
+        items.extend((random, n, i) for n in range(lm.n_layers) for i in range(random_per_layer))
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed + 1)).tolist()
+    return [Item(number, *items[i]) for number, i in enumerate(order)]
 
 
 @torch.no_grad()
 def random_value(lm: Decoder, layer: int, number: int, seed: int = 0) -> Float[Tensor, " d_model"]:
-    """A vector from a normal distribution with the mean and the deviation of a layer's values in each direction.
+    """A vector from a normal distribution with the mean and standard deviation of a layer's values in each dimension.
 
     Source: Geva et al. 2022, section 4 (the random baseline).
     """
@@ -119,9 +119,39 @@ def item_tokens(lm: Decoder, item: Item, seed: int = 0, top: int | None = None) 
 
 
 def definitions(tokens: Sequence[str]) -> list[str | None]:
-    """What WordNet says of each token that is a word."""
+    """The WordNet definition of each token that is a word."""
     net = wordnet()
     return [net.definition(word) if (word := token.strip()).isalpha() and len(word) > 1 else None for token in tokens]
+
+
+def check_pattern(
+    what: str, kind: str, members: Sequence[int], rules: Rules, kinds: Sequence[str], shown: int
+) -> list[int]:
+    """The members of a pattern, once each and in order.
+
+    Args:
+        what: the pattern, for messages.
+        kind: its kind.
+        members: positions of the prefixes or tokens that have it, from 0.
+        rules: how many members it needs.
+        kinds: the kinds that are allowed.
+        shown: how many prefixes or tokens were shown.
+
+    Raises:
+        InvalidInput: too few members, a position that was not shown, or an unknown kind.
+    """
+    ordered = sorted(set(members))
+    if kind not in kinds:
+        raise InvalidInput(what, why=f"its kind {kind!r} is not one of {', '.join(kinds)}")
+    if ordered and not 0 <= ordered[0] <= ordered[-1] < shown:
+        raise InvalidInput(what, why=f"its members must be numbers from 0 to {shown - 1}")
+    if len(ordered) < rules.at_least:
+        raise InvalidInput(
+            what,
+            why=f"it has {len(ordered)} members, and a pattern needs {rules.at_least}",
+            instead="Tick more, or report that there is no pattern",
+        )
+    return ordered
 
 
 def pattern_notes(what: str, label: str, kind: str, members: Sequence[int]) -> dict[str, Any]:
@@ -131,23 +161,15 @@ def pattern_notes(what: str, label: str, kind: str, members: Sequence[int]) -> d
         what: "key" or "value".
         label: its description, or `NONE`.
         kind: one of the rules' kinds; empty where there is no pattern.
-        members: places of the prefixes or tokens that have it, from 0.
+        members: positions of the prefixes or tokens that have it, from 0.
 
     Raises:
-        InvalidInput: too few members, a place that was not shown, or an unknown kind.
+        InvalidInput: see `check_pattern`.
     """
-    rules = RULES[what]
-    places = sorted(set(members))
     if label == NONE:
         return {"pattern": None, "members": []}
-    if kind not in rules.kinds:
-        raise InvalidInput(f"a pattern of kind {kind!r}", why=f"it is none of {', '.join(rules.kinds)}")
-    if len(places) < rules.at_least:
-        raise InvalidInput(
-            f"a pattern with {len(places)} members",
-            why=f"in a {what} it needs at least {rules.at_least}",
-            instead="Tick more, or say that there is no pattern",
-        )
-    if places[0] < 0 or places[-1] >= rules.shown:
-        raise InvalidInput(f"member {places[-1]}", why=f"{rules.shown} were shown, 0 to {rules.shown - 1}")
-    return {"pattern": kind, "members": places}
+    rules = RULES[what]
+    return {
+        "pattern": kind,
+        "members": check_pattern(f"pattern {label!r}", kind, members, rules, rules.kinds, rules.shown),
+    }

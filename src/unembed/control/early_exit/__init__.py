@@ -1,9 +1,10 @@
-"""Leaving the layers early: when a prediction has settled, learned from sub-updates, classifiers or confidence.
+"""Early exit: stop at the layer where the prediction has settled, decided by sub-updates, classifiers or confidence.
 
     rule = unembed.early_exit.fit(lm, corpus, method="sub_updates")
     rule.evaluate(corpus); rule.generate("Once upon a time"); rule.save("rule.npz")
 
-Owns the examples, the rules, their thresholds, the generation that skips layers. Source: Geva et al. 2022, section 6.2.
+Contains the examples, the rules, their thresholds, and generation that skips layers. Source: Geva et al. 2022, section
+6.2.
 """
 
 from unembed.control.early_exit.baselines import PAPER_SWEEP

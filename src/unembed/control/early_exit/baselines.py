@@ -1,7 +1,8 @@
-"""What the sub-updates rule is compared with: classifiers on the stream, and the model's own confidence.
+"""Baselines for the sub-updates rule: classifiers on the stream, and the model's own confidence.
 
-Each gives a score for a layer and leaves where it lies above a threshold. Source: Geva et al. 2022, section 6.2
-(logistic regression on the representation, the FFN's update, and their sum); Schuster et al. 2022 for the other three.
+Each gives a score for every layer; a token exits where the score is above a threshold. Source: Geva et al. 2022,
+section 6.2 (logistic regression on the representation, the FFN's update, and their sum); Schuster et al. 2022 for the
+other three.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Classifier:
     """For each layer, the probability by logistic regression that the example settles exactly there."""
 
     def __init__(self, name: str, weights: Float[np.ndarray, "layer d"], biases: Float[np.ndarray, " layer"]) -> None:
-        """Weights that work on unscaled features, one row for each layer but the last."""
+        """Weights for unscaled features, one row for each layer but the last."""
         self.name, self._weights, self._biases = name, weights, biases
         self._rows = torch.from_numpy(np.asarray(weights, dtype=np.float64)).unbind()
 
@@ -47,8 +48,8 @@ class Classifier:
         """One classifier for each layer.
 
         The paper's sweep is `PAPER_SWEEP`, penalties l1 and l2, 8 folds, classes weighted by frequency, features
-        standardised; the default is a part of it that takes seconds. Where the released code's solver could not do l1,
-        this one does.
+        standardised; the default is a part of it that takes seconds. The solver supports l1; that of the released code
+        did not.
 
         Raises:
             ExtraMissing: scikit-learn is not installed.
@@ -80,7 +81,7 @@ class Classifier:
                 for p in penalties
             ]
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # 500 steps are enough to rank by
+                warnings.simplefilter("ignore", ConvergenceWarning)  # 500 steps are enough for ranking
                 if len(sweep) == 1 and len(penalties) == 1:
                     only: dict[str, Any] = {name: values[0] for name, values in options[0].items()}
                     model = LogisticRegression(**only, **settings).fit(x, y)
@@ -98,11 +99,11 @@ class Classifier:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """What it reads of a layer."""
+        """The tensors of a layer that it reads."""
         return {"representation": ("before",), "update": ("update",)}.get(self.name, ("before", "update"))
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Whether the probability for the token under way is above a threshold."""
+        """Whether the probability for the current token is above a threshold."""
         own = self._rows[layer].to(seen[self.points[0]].device)
         z = sum(float(seen[point].double() @ own) for point in self.points) + float(self._biases[layer])
         return bool(_sigmoid(z) > threshold)
@@ -118,12 +119,12 @@ class Classifier:
 
 
 def _features(found: Examples, name: str) -> Float[Tensor, "example layer d_model"]:
-    # "both" is the true sum; the released code's third row reads the first feature set once more.
+    # "both" is the true sum; the third row of the released code uses the first feature set again.
     return {"representation": found.before, "update": found.update}.get(name, found.before + found.update)
 
 
 def _sigmoid(z: Any) -> Any:
-    # One number at a time is asked of the token under way, where numpy's bookkeeping would cost more than the product.
+    # During generation z is one number, for which NumPy's overhead would exceed the cost of the product.
     if isinstance(z, float):
         return 1 / (1 + math.exp(-z)) if z > -700 else 0.0
     with np.errstate(over="ignore"):
@@ -131,7 +132,7 @@ def _sigmoid(z: Any) -> Any:
 
 
 class Confidence:
-    """Scores that need no training: the reading after the layer itself."""
+    """Scores that need no training: they use the reading after the layer itself."""
 
     points = ("resid_post",)
 
@@ -153,7 +154,7 @@ class Confidence:
         return runs[:, :-1].double().numpy()
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Whether the token under way scores above a threshold; all three need a product with the vocabulary."""
+        """Whether the current token scores above a threshold; all three need a product with the vocabulary."""
         logits = readout(lm, seen["resid_post"])
         if self.name == "margin":
             best = (logits.topk(2).values.float() - logits.float().logsumexp(-1)).exp()

@@ -1,4 +1,4 @@
-"""Leaving early beside full generation: time, layers, and what becomes of the text."""
+"""Early exit compared with full generation: time, layers, and quality of the text."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from unembed.validation import as_tuple, positive_int
 def compare(
     rule: ExitRule, prompts: Sequence[str], *, max_new_tokens: int = 40, clock: Callable[[], float] = time.perf_counter
 ) -> Table:
-    """Greedy generation with the exit beside full generation: time, layers, and what became of the text.
+    """Greedy generation with early exit compared with full generation: time, layers, and quality of the text.
 
     Args:
-        rule: the exit.
-        prompts: texts to continue, each both ways, one after the other.
+        rule: the exit rule.
+        prompts: texts to continue, each in both ways, one after the other.
         max_new_tokens: tokens to add, exactly.
-        clock: what tells the time.
+        clock: returns the time in seconds.
 
     Returns:
-        One row, shares in per cent. Seconds of either, and of their body: the blocks of the passes over one token,
-        decisions and the cache's filling included, head and `transformers`' own loop not. `time_saved` and `body_saved`
-        of these, beside `layers_saved`; of what the layers would have given at best, the part that was saved is
-        `time_per_layers_saved` and `body_per_layers_saved`. Agreement: share of new tokens that the full model would
-        have chosen after the same text. Perplexity of either continuation under the full model.
+        One row, with shares in per cent. Seconds in total, and seconds of the body: the blocks of the passes over one
+        token, with decisions and filling of the cache but without the head and `transformers`' own loop. `time_saved`
+        and `body_saved` are the shares of these that early exit saves, `layers_saved` that of the layers;
+        `time_per_layers_saved` and `body_per_layers_saved` are their ratios. Agreement: share of new tokens that the
+        full model would have chosen after the same text. Perplexity of both continuations under the full model.
     """
     lm = require_exit(rule).lm
     tally = _Tally(rule)
@@ -51,7 +51,7 @@ def compare(
         full = _timed(lm, prompt, max_new_tokens, clock)
         with skip_layers(rule) as exits:
             early = _timed(lm, prompt, max_new_tokens, clock)
-        if number == 0:  # the first time only warms up
+        if number == 0:  # the first pass only warms up
             continue
         tally.exits += exits
         for name, found in (("full", full), ("early", early)):
@@ -66,15 +66,15 @@ def compare(
 def compare_reading(
     rule: ExitRule, texts: Sequence[str], *, tokens: int = 64, clock: Callable[[], float] = time.perf_counter
 ) -> Table:
-    """Text that is given, read a token at a time with the exit and in full: what leaving saves where a rule was judged.
+    """A given text read one token at a time, with early exit and in full.
 
-    A generation writes its own text, in which a rule may leave seldomer or oftener than in the text it was fitted to.
+    Generation writes its own text, on which a rule may exit more or less often.
 
     Args:
-        rule: the exit.
-        texts: each read both ways, one after the other; those of one token are left out.
-        tokens: of each text, from its first, at most.
-        clock: what tells the time.
+        rule: the exit rule.
+        texts: each is read in both ways, one after the other; texts of one token are left out.
+        tokens: the largest number read of each text, from its start.
+        clock: returns the time in seconds.
 
     Returns:
         One row with the columns of `compare`. Seconds are those of the model's passes, head included; there is no loop.
@@ -87,13 +87,13 @@ def compare_reading(
     most = min(positive_int("tokens", tokens, 2), lm.n_ctx or tokens)
     rows = [ids for text in as_tuple("texts", texts) if (ids := lm.encode(text)[:, :most]).shape[1] > 1]
     if not rows:
-        raise InvalidInput("nothing to read", why="no text has two tokens", instead="Give longer texts")
+        raise InvalidInput("no text to read", why="no text has two tokens", instead="Give longer texts")
     tally = _Tally(rule)
     for number, ids in enumerate([rows[0], *rows]):
         full = _read(lm, ids, clock)
         with skip_layers(rule) as exits:
             early = _read(lm, ids, clock)
-        if number == 0:  # the first time only warms up
+        if number == 0:  # the first pass only warms up
             continue
         tally.exits += exits
         tally.agreed += (full.logits.argmax(-1) == early.logits.argmax(-1)).tolist()
@@ -106,7 +106,7 @@ def compare_reading(
 
 @dataclass(frozen=True)
 class _Spent:
-    """What one text took."""
+    """Time spent on one text."""
 
     seconds: float
     body_seconds: float
@@ -114,7 +114,7 @@ class _Spent:
 
 @dataclass(frozen=True)
 class _Written(_Spent):
-    """A continued prompt's tokens, and where they are new."""
+    """The tokens of a continued prompt, and where the new ones start."""
 
     ids: Tensor
     start: int
@@ -122,7 +122,7 @@ class _Written(_Spent):
 
 @dataclass(frozen=True)
 class _Read(_Spent):
-    """What a given text's tokens gave, each in a pass of its own."""
+    """Logits of a given text, one pass for each token."""
 
     logits: Float[Tensor, "pos d_vocab"]
     """After every token but the first."""
@@ -130,21 +130,21 @@ class _Read(_Spent):
 
 @dataclass
 class _Tally:
-    """Times, layers and quality of both ways, text after text."""
+    """Times, layers and quality in both ways, accumulated over texts."""
 
     rule: ExitRule
     exits: list[int] = field(default_factory=list)
     """The last block computed for each token."""
     agreed: list[bool] = field(default_factory=list)
     found: dict[str, list[tuple[_Spent, float, int]]] = field(default_factory=lambda: {"full": [], "early": []})
-    """What each text took, its surprise in nats, and over how many tokens."""
+    """Time spent on each text, its surprise in nats, and over how many tokens."""
 
     def add(self, way: str, spent: _Spent, loss: float, tokens: int) -> None:
         """One text, read or written in full or with the exit."""
         self.found[way].append((spent, loss, tokens))
 
     def columns(self) -> dict[str, list[Any]]:
-        """All of it as one row."""
+        """The totals as one row."""
         n_layers = self.rule.lm.n_layers
         layers = sum(n_layers - 1 - n for n in self.exits) / max(len(self.exits), 1) / n_layers
         times = {way: sum(spent.seconds for spent, _, _ in rows) for way, rows in self.found.items()}

@@ -1,4 +1,4 @@
-"""A promise about text that the exits themselves have written."""
+"""Conformal risk control over generated text: a threshold with a bound on disagreement with the full model."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def generation_threshold(
     *,
     max_new_tokens: int = 40,
 ) -> float:
-    """The lowest threshold whose generations are promised to disagree with the full model in at most this share.
+    """The lowest threshold at which the expected disagreement of generations with the full model stays within a bound.
 
-    A promise on prefixes of text says nothing about text that the exits themselves have written. Here each prompt is
-    generated under each threshold, from careful to fast, and its loss is the share of its new tokens that the full
-    model would not have chosen after the same text; conformal risk control then runs over prompts.
+    A bound measured on prefixes of a corpus does not hold for text generated with early exit. Here each prompt is
+    continued under each threshold, from the highest down, and its loss is the share of new tokens that the full model
+    would not have chosen after the same text; conformal risk control then runs over prompts.
 
     Args:
-        rule: the score; its own thresholds do not matter.
+        rule: the rule whose score is used; its thresholds are ignored.
         prompts: texts like those to be continued; at least 1 / disagreement of them.
         disagreement: largest expected share.
         thresholds: to try; they are taken from the highest down.
         max_new_tokens: length of the continuations.
 
     Returns:
-        A threshold; infinity (never leave) where not even the most careful keeps the promise.
+        A threshold; infinity (never exit early) where even the highest one exceeds the bound.
 
     Source: Angelopoulos et al. 2022, Theorem 1.
     """
@@ -43,10 +43,10 @@ def generation_threshold(
     worst = [0.0] * len(prompts)
     chosen = float("inf")
     for threshold in sorted(thresholds, reverse=True):
-        careful = rule.at(threshold)
+        candidate = rule.at(threshold)
         for i, prompt in enumerate(prompts):
-            made = generate(careful, prompt, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens)
-            right, _ = score_continuation(lm, made.ids, made.start)
+            generated = generate(candidate, prompt, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens)
+            right, _ = score_continuation(lm, generated.ids, generated.start)
             worst[i] = max(worst[i], 1 - sum(right) / max(len(right), 1))
         if (sum(worst) + 1) / (len(prompts) + 1) > disagreement:
             break

@@ -1,4 +1,4 @@
-"""Which layers to ask: what a decision costs in this model, and where it brings in more than that."""
+"""The cost of an exit decision in this model, and the layers where it saves more than it costs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from unembed.models.decoder import Decoder
 
 
 @dataclass(frozen=True, eq=False)
-class _Unheeded:
-    """A score that is asked, and whose answer nobody follows."""
+class _IgnoredScore:
+    """A score that is computed and then ignored."""
 
     score: Score
 
@@ -45,15 +45,15 @@ class _Unheeded:
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
-    """An exit for which nothing leaves: asked after every layer, or after none."""
+class _NeverExits:
+    """An exit rule under which no token exits: it decides after every layer, or after none."""
 
     lm: Decoder
     score: Score
     thresholds: np.ndarray
 
-    def at(self, threshold: float) -> _Asked:
-        return _Asked(self.lm, self.score, np.full_like(self.thresholds, threshold))
+    def at(self, threshold: float) -> _NeverExits:
+        return _NeverExits(self.lm, self.score, np.full_like(self.thresholds, threshold))
 
 
 @torch.no_grad()
@@ -65,59 +65,60 @@ def decision_cost(
     rounds: int = 7,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """What asking the rule once costs, in blocks: measured over passes of one token in which nothing leaves.
+    """The cost of one decision, as a fraction of a block's time: measured over passes of one token without early exit.
 
     Args:
-        rule: the exit.
-        prompt: a text, or its tokens, which are what the passes read.
+        rule: the exit rule.
+        prompt: a text, or its tokens; the passes read these.
         tokens: passes in one round.
-        rounds: of passes with and without asking, one after the other; the medians of either count: at its fastest a
-            processor still has in its caches what asking reads, as between blocks it will not.
-        clock: what tells the time.
+        rounds: rounds of passes with and without decisions, alternating. Their medians are compared: in its fastest
+            round a processor still has in its caches what a decision reads, which is not so between blocks.
+        clock: returns the time in seconds.
     """
     lm = require_exit(rule).lm
     ids = prompt.to(lm.device) if isinstance(prompt, Tensor) else lm.encode(prompt)
-    asked = _Asked(lm, _Unheeded(rule.score), np.where(rule.thresholds == np.inf, np.finfo(float).max, rule.thresholds))
+    thresholds = np.where(rule.thresholds == np.inf, np.finfo(float).max, rule.thresholds)
+    deciding = _NeverExits(lm, _IgnoredScore(rule.score), thresholds)
     decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
 
-    def spent(exit_: _Asked) -> float:
-        with skip_layers(exit_):
+    def seconds(exit_rule: _NeverExits) -> float:
+        with skip_layers(exit_rule):
             cache = decoder(ids, use_cache=True).past_key_values
             began = clock()
             for n in range(tokens):
                 decoder(ids[:, n % ids.shape[1]][None], past_key_values=cache, use_cache=True)
             return clock() - began
 
-    took = [[spent(one) for one in (asked, asked.at(np.inf))] for _ in range(rounds)]
-    with_asking, without = np.median(took, axis=0).tolist()
-    return max(0.0, (with_asking - without) / (lm.n_layers - 1) / (without / lm.n_layers))
+    times = [[seconds(one) for one in (deciding, deciding.at(np.inf))] for _ in range(rounds)]
+    with_decisions, without = np.median(times, axis=0).tolist()
+    return max(0.0, (with_decisions - without) / (lm.n_layers - 1) / (without / lm.n_layers))
 
 
 def profitable_thresholds(
     scores: Float[np.ndarray, "example layer"], thresholds: Float[np.ndarray, " layer"], decision: float
 ) -> Float[np.ndarray, " layer"]:
-    """The thresholds, infinite at layers where asking costs more than leaving there saves.
+    """The thresholds, set to infinity at layers where decisions cost more than exits there save.
 
-    Layers are given up one at a time, the one whose loss helps most first, for as long as that helps.
+    Layers are removed greedily, each time the one whose removal saves most, as long as that helps.
 
     Args:
         scores: of examples that the score was not fitted to.
-        thresholds: at infinity a layer is not asked.
-        decision: what asking once costs, in blocks.
+        thresholds: one for each layer; at infinity no decision is made there.
+        decision: the cost of one decision, in blocks.
     """
 
-    def worth(chosen: np.ndarray) -> float:
+    def saving(chosen: np.ndarray) -> float:
         layer = exit_layers(scores, chosen)
-        asked = np.cumsum(chosen < np.inf)[np.minimum(layer, len(chosen) - 1)]
-        return float((scores.shape[1] - layer).mean() - decision * asked.mean())
+        decisions = np.cumsum(chosen < np.inf)[np.minimum(layer, len(chosen) - 1)]
+        return float((scores.shape[1] - layer).mean() - decision * decisions.mean())
 
     def without(chosen: np.ndarray, layer: int) -> np.ndarray:
         return np.where(np.arange(len(chosen)) == layer, np.inf, chosen)
 
     best = thresholds
     while (best < np.inf).any():
-        tried = max((without(best, n) for n in np.flatnonzero(best < np.inf).tolist()), key=worth)
-        if worth(tried) < worth(best):
+        tried = max((without(best, n) for n in np.flatnonzero(best < np.inf).tolist()), key=saving)
+        if saving(tried) < saving(best):
             break
         best = tried
     return best

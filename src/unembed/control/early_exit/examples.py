@@ -1,7 +1,7 @@
-"""Examples to learn an exit from: one prefix of each sentence, seen after every layer.
+"""Training examples for early exit: one prefix of each sentence, observed after every layer.
 
-An example is a position of a text. After each layer's FFN its stream is read through the model's own last norm and
-readout; the saturation layer is the first from which on the final top token stays on top, whoever caused it.
+An example is a position of a text. After each layer's FFN its stream is read through the model's own final norm and
+readout; the saturation layer is the first from which the final prediction stays first, whatever caused it.
 Source: Geva et al. 2022, section 6.2 (one random prefix of each of 10,000 sentences).
 """
 
@@ -26,12 +26,12 @@ from unembed.stream.run import forward_arguments
 from unembed.validation import positive_int, valid_seed
 
 DOMINANT = 10
-"""Sub-updates that stand for a layer's update in the paper."""
+"""Number of sub-updates that represent a layer's update in the paper."""
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Positions of a text, seen after every layer. Tensors lie on the CPU."""
+    """Positions of a text, observed after every layer. Tensors are on the CPU."""
 
     dominant: Int[Tensor, "example layer k"]
     """Memories with the largest |m| |v|, largest first."""
@@ -59,7 +59,7 @@ class Examples:
 
     @property
     def saturation(self) -> Int[Tensor, " example"]:
-        """The first layer from which on the final prediction stays on top."""
+        """The first layer from which the final prediction stays first."""
         return saturation_layer((self.top != self.top[:, -1:]).long().T)
 
     def __getitem__(self, rows: Tensor | slice) -> Examples:
@@ -68,7 +68,7 @@ class Examples:
 
 
 def readout(lm: Decoder, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_vocab"]:
-    """The model's logits, were this its last stream."""
+    """The logits of a stream vector as if it were the final one."""
     structure = lm.structure
     normed = x if structure.final_norm is None else structure.final_norm.module(x)
     return structure.capped(structure.head(normed))
@@ -97,13 +97,13 @@ def examples(
     tokens_per_batch: int = 2048,
     progress: Callable[[int, int], None] | None = None,
 ) -> Examples:
-    """One random prefix of each of n random sentences, watched through the model.
+    """One random prefix of each of n random sentences, observed after every layer.
 
     Args:
         lm: the model.
         corpus: what `unembed.corpus.open_corpus` takes.
-        n: how many sentences at most; fewer where the corpus holds fewer.
-        seed: of the choice of sentences and positions.
+        n: the largest number of sentences; fewer if the corpus has fewer.
+        seed: for the choice of sentences and positions.
         tokens_per_batch: tokens run at a time.
         progress: called with examples done and examples in all.
 
@@ -151,7 +151,7 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
 
 @torch.no_grad()
 def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
-    """The last position of each prefix, after every layer, in one pass."""
+    """The last position of each prefix, observed after every layer in one pass."""
     lengths = torch.tensor([len(p) for p in prefixes])
     ids = torch.zeros(len(prefixes), int(lengths.max()), dtype=torch.long)
     mask = torch.zeros_like(ids)
@@ -159,35 +159,35 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
         ids[row, : len(prefix)], mask[row, : len(prefix)] = prefix, 1
     ids, mask, last = ids.to(lm.device), mask.to(lm.device), lengths.to(lm.device) - 1
     rows = torch.arange(len(prefixes), device=lm.device)
-    kept: dict[tuple[str, int], Tensor] = {}
+    captured: dict[tuple[str, int], Tensor] = {}
 
-    def keep(point: str, layer: int) -> Callback:
+    def capture(point: str, layer: int) -> Callback:
         def callback(t: Tensor) -> None:
             own = t[rows, last]
             if point == "coefficients":
                 own = contributions(own, lm.weights.W_out[layer]).topk(min(DOMINANT, own.shape[-1]), dim=-1).indices
-            kept[point, layer] = own.clone()
+            captured[point, layer] = own.clone()
 
         return callback
 
     points = [
         (p, n) for n in range(lm.n_layers) for p in (before_point(lm, n), "coefficients", "mlp_out", "resid_post")
     ]
-    with attach_hooks(lm, {key: keep(*key) for key in points}) as current:
+    with attach_hooks(lm, {key: capture(*key) for key in points}) as current:
         lm.hf(ids, **forward_arguments(lm, mask), **current.arguments)
     layers = range(lm.n_layers)
-    read = [confidence(readout(lm, kept["resid_post", n])) for n in layers]
+    read = [confidence(readout(lm, captured["resid_post", n])) for n in layers]
 
     def stacked(tensors: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(tensors), dim=1).cpu()
 
     return Examples(
-        dominant=stacked([kept["coefficients", n] for n in layers]),
+        dominant=stacked([captured["coefficients", n] for n in layers]),
         top=stacked([r[0] for r in read]),
         margin=stacked([r[1] for r in read]),
         entropy=stacked([r[2] for r in read]),
-        before=stacked([kept[before_point(lm, n), n].float() for n in layers]),
-        update=stacked([kept["mlp_out", n].float() for n in layers]),
+        before=stacked([captured[before_point(lm, n), n].float() for n in layers]),
+        update=stacked([captured["mlp_out", n].float() for n in layers]),
     )
 
 
@@ -197,7 +197,7 @@ def before_point(lm: Decoder, layer: int) -> str:
 
 
 def saturation_table(lm: Decoder, found: Examples) -> Table:
-    """How often the prediction settles at each layer, in per cent. Source: Geva et al. 2022, Tables 9 and 10."""
+    """The share of predictions that saturate at each layer, in per cent. Source: Geva et al. 2022, Tables 9 and 10."""
     from unembed.control.steering import provenance
 
     counts = torch.bincount(found.saturation, minlength=found.n_layers).tolist()
@@ -206,4 +206,4 @@ def saturation_table(lm: Decoder, found: Examples) -> Table:
         "examples": counts,
         "share": [100 * c / len(found) for c in counts],
     }
-    return Table("Layer at which the prediction settles", columns, provenance(lm, corpus=found.corpus))
+    return Table("Layer at which the prediction saturates", columns, provenance(lm, corpus=found.corpus))

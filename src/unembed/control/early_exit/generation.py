@@ -1,4 +1,4 @@
-"""Text whose tokens leave the layers where a rule lets them."""
+"""Generation with early exit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unembed.stream.generation import generate_ids
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """A text whose tokens left where the rule let them."""
+    """A text generated with early exit."""
 
     text: str
     """Prompt and continuation."""
@@ -33,17 +33,17 @@ class Generated:
 
     @property
     def saved_layers(self) -> float:
-        """Blocks skipped for a token, on average."""
+        """Blocks skipped, on average over tokens."""
         return sum(self.n_layers - 1 - n for n in self.layers) / max(len(self.layers), 1)
 
 
 def generate(
     rule: Exit, prompt: str, *, max_new_tokens: int = 20, seed: int | None = None, **options: Any
 ) -> Generated:
-    """The prompt with a continuation whose tokens leave where the rule lets them.
+    """Continue a prompt; each new token exits early where the rule allows it.
 
     Args:
-        rule: the exit.
+        rule: the exit rule.
         prompt: one text.
         max_new_tokens: how many tokens to add.
         seed: sample from this seed; greedy without it.
@@ -51,12 +51,18 @@ def generate(
 
     Raises:
         InvalidInput: beams, or a prompt that does not fit.
-        Unsupported: the model keeps no ordinary KV cache.
+        Unsupported: the model has no ordinary KV cache.
     """
     if options.get("num_beams", 1) != 1 or options.get("num_return_sequences", 1) != 1:
-        raise InvalidInput("beams and early exit", why="the tokens of a batch would leave at different layers")
+        raise InvalidInput(
+            "beams and early exit",
+            why="the tokens of a batch would exit at different layers",
+            instead="Generate greedily or sample",
+        )
     if not isinstance(prompt, str):
-        raise InvalidInput("several prompts", why="tokens of a batch would leave at different layers", instead="Loop")
+        raise InvalidInput(
+            "several prompts", why="tokens of a batch would exit at different layers", instead="Call it once for each"
+        )
     with skip_layers(rule) as exits:
         began = time.perf_counter()
         ids, start = generate_ids(

@@ -1,4 +1,4 @@
-"""What generation needs of an exit: a score, asked after each layer, and a threshold for each."""
+"""Protocols of early exit: a score, computed after each layer, and an exit rule with one threshold for each."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from unembed.models.decoder import Decoder
 
 @runtime_checkable
 class Score(Protocol):
-    """What an exit asks after each layer; a token leaves where it is above the threshold."""
+    """A score computed after each layer; a token exits where it is above the threshold."""
 
     @property
     def name(self) -> str:
-        """As `fit` takes it."""
+        """The method's name, as in `fit`."""
         ...
 
     @property
     def points(self) -> tuple[str, ...]:
-        """What it reads of a layer."""
+        """The tensors of a layer that it reads."""
         ...
 
     def scores(self, found: Examples) -> np.ndarray:
@@ -32,7 +32,7 @@ class Score(Protocol):
         ...
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Whether the token under way scores above a threshold, from its own tensors; cheaper than the score."""
+        """Whether the current token scores above a threshold, from its own tensors; cheaper than the score."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -42,16 +42,16 @@ class Score(Protocol):
 
 @runtime_checkable
 class Exit(Protocol):
-    """When a token may leave a model."""
+    """Decides after which layer a token exits."""
 
     @property
     def lm(self) -> Decoder:
-        """The model that is left."""
+        """The model."""
         ...
 
     @property
     def score(self) -> Score:
-        """What is asked after each layer."""
+        """The score computed after each layer."""
         ...
 
     @property
@@ -60,16 +60,16 @@ class Exit(Protocol):
         ...
 
     def at(self, threshold: float) -> Exit:
-        """The same with one threshold for all layers."""
+        """The same rule with one threshold for all layers."""
         ...
 
 
 def require_exit(rule: Any) -> Exit:
-    """The rule, if it is one, and not the path of one that was saved.
+    """The same object, once it is known to be an exit rule.
 
     Raises:
-        InvalidInput: it is something else.
+        InvalidInput: the object is not an exit rule, for instance the path of a saved one.
     """
     if not isinstance(rule, Exit):
-        raise InvalidInput(f"rule {rule!r:.60}", why="it is no exit", instead="Fit one, or give what load returns")
+        raise InvalidInput(f"rule {rule!r:.60}", why="it is not an exit rule", instead="Fit one, or load a saved one")
     return rule

@@ -1,4 +1,4 @@
-"""A fitted exit: a score, a threshold for each layer, the model they belong to; kept in one file."""
+"""An exit rule: a score, a threshold for each layer, and their model; saved in one file."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ SCHEMA = "unembed.exit_rule/2"
 
 @dataclass(frozen=True, eq=False)
 class ExitRule:
-    """When a token may leave the model; made by `fit.fit` or `load`."""
+    """Decides after which layer a token exits; made by `fit` or `load`."""
 
     lm: Decoder
     score: Score
     thresholds: np.ndarray
     """One for each layer but the last."""
     calibration: str
-    """How the thresholds were set, in words."""
+    """How the thresholds were chosen."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Corpus, number of examples, seed, and for a promise its level."""
+    """Corpus, number of examples, seed, and the level of risk control."""
 
     @property
     def method(self) -> str:
-        """Which score."""
+        """The name of the score."""
         return self.score.name
 
     def at(self, threshold: float) -> ExitRule:
-        """The same score with one threshold for all layers: higher is more careful."""
+        """The same rule with one threshold for all layers; a higher one exits later."""
         flat = np.full(self.lm.n_layers - 1, float(threshold))
         return replace(self, thresholds=flat, calibration=f"one threshold, {threshold:g}")
 
     def with_risk_control(self, found: Examples, disagreement: float) -> ExitRule:
-        """The same score with the lowest threshold that promises at most this share of changed tokens.
+        """The same rule with the lowest threshold whose expected share of changed tokens is at most `disagreement`.
 
         Args:
             found: examples that the score was not fitted to.
@@ -68,13 +68,13 @@ class ExitRule:
         threshold = threshold_choice.risk_controlled_threshold(
             self.score.scores(found), found.top.numpy(), disagreement
         )
-        said = f"at most {disagreement:g} disagreement, promised on {len(found)} examples"
-        return replace(self.at(threshold), calibration=said, facts={**self.facts, "disagreement": disagreement})
+        calibration = f"at most {disagreement:g} disagreement, by risk control on {len(found)} examples"
+        return replace(self.at(threshold), calibration=calibration, facts={**self.facts, "disagreement": disagreement})
 
     def with_generation_risk_control(
         self, prompts: Sequence[str], found: Examples, disagreement: float, *, steps: int = 10, max_new_tokens: int = 40
     ) -> ExitRule:
-        """The same score with a threshold that holds for text which the exits themselves have written.
+        """The same rule with a threshold chosen by risk control over its own generations.
 
         Args:
             prompts: texts like those to be continued; at least 1 / disagreement of them.
@@ -84,27 +84,27 @@ class ExitRule:
             max_new_tokens: length of the continuations.
 
         Raises:
-            InvalidInput: too few prompts to promise anything.
+            InvalidInput: too few prompts for this bound.
         """
         if not 0 < disagreement < 1 or len(prompts) + 1 < 1 / disagreement:
             raise InvalidInput(
-                f"a disagreement of {disagreement:g} promised on {len(prompts)} prompts",
-                why="a promise needs at least 1 / disagreement of them",
+                f"a disagreement of {disagreement:g} with {len(prompts)} prompts",
+                why="risk control needs at least 1 / disagreement of them",
                 instead="Give more prompts, or allow more",
             )
         thresholds = threshold_choice.candidate_thresholds(self.score.scores(found), steps)[1:]
         threshold = generation_threshold(
             self, prompts, disagreement, thresholds.tolist(), max_new_tokens=max_new_tokens
         )
-        said = f"at most {disagreement:g} disagreement, promised on {len(prompts)} generations"
-        return replace(self.at(threshold), calibration=said, facts={**self.facts, "disagreement": disagreement})
+        calibration = f"at most {disagreement:g} disagreement, by risk control on {len(prompts)} generations"
+        return replace(self.at(threshold), calibration=calibration, facts={**self.facts, "disagreement": disagreement})
 
     def at_profitable_layers(self, found: Examples, decision: float) -> ExitRule:
-        """The same, asked only after the layers at which leaving is expected to save more than asking costs.
+        """The same rule, deciding only at layers where exits are expected to save more than decisions cost.
 
         Args:
             found: examples that the score was not fitted to.
-            decision: what asking once costs, in blocks, as `decision_cost` measures it.
+            decision: the cost of one decision, in blocks, as `decision_cost` measures it.
 
         Raises:
             InvalidInput: the cost is negative.
@@ -112,15 +112,15 @@ class ExitRule:
         if not decision >= 0:
             raise InvalidInput(f"a decision that costs {decision:g} blocks", why="it must not be negative")
         thresholds = profitable_thresholds(self.score.scores(found), self.thresholds, decision)
-        asked = ", ".join(str(n) for n in np.flatnonzero(thresholds < np.inf)) or "none"
-        return replace(self, thresholds=thresholds, calibration=f"{self.calibration}; asked after layers {asked}")
+        layers = ", ".join(str(n) for n in np.flatnonzero(thresholds < np.inf)) or "none"
+        return replace(self, thresholds=thresholds, calibration=f"{self.calibration}; decisions after layers {layers}")
 
     def exit_layers(self, found: Examples) -> Int[np.ndarray, " example"]:
-        """The layer each example leaves after."""
+        """The layer after which each example exits."""
         return threshold_choice.exit_layers(self.score.scores(found), self.thresholds)
 
     def evaluate(self, corpus: Any = None, n: int = 1000, *, seed: int = 1) -> Table:
-        """Accuracy and saved layers on held-out examples, and where they leave.
+        """Accuracy and saved layers on examples that the rule was not fitted to, and where they exit.
 
         Args:
             corpus: `Examples`, or what `unembed.corpus.open_corpus` takes.
@@ -128,8 +128,9 @@ class ExitRule:
             seed: of the draw.
 
         Returns:
-            One row: accuracy (per cent whose top token after the layer left at is the model's own), saved layers over
-            all examples (as released) and over the right ones (as the paper says), the share that leaves at each layer.
+            One row: accuracy (per cent whose top token at the exit layer is the model's own), saved layers over all
+            examples (as released) and over the correct ones (as the paper says), and the number that exit at each
+            layer.
         """
         found = corpus if isinstance(corpus, Examples) else examples(self.lm, corpus, n, seed=seed)
         row = accuracy_and_savings(found, self.exit_layers(found))
@@ -144,7 +145,7 @@ class ExitRule:
         return Table(title, columns, provenance(self.lm, corpus=found.corpus, seed=seed, fitted=notes))
 
     def tradeoff(self, found: Examples, steps: int = 20) -> Table:
-        """From careful to fast: for thresholds from never to always, the disagreement and the layers saved.
+        """Disagreement against layers saved, for thresholds from "never exit" to "always exit".
 
         Args:
             found: examples that the rule was not fitted to.
@@ -162,11 +163,11 @@ class ExitRule:
             "saved_layers": [row["saved_layers"] for row in rows],
             "share_saved": [row["share_saved"] for row in rows],
         }
-        title = f"{self.method}: from careful to fast"
+        title = f"{self.method}: disagreement against layers saved"
         return Table(title, columns, provenance(self.lm, corpus=found.corpus, examples=len(found)))
 
     def generate(self, prompt: str, **options: Any) -> Generated:
-        """Text that skips layers; see `unembed.control.early_exit.generation.generate`."""
+        """Generate text with early exit; see `unembed.control.early_exit.generation.generate`."""
         return generate(self, prompt, **options)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -213,8 +214,12 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
         if about["schema"] != SCHEMA:
             raise ValueError(f"schema {about['schema']}")
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        # NumPy's own words for a file that is no archive recommend to run the pickle in it.
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no saved rule, or damaged"
+        # NumPy's own message for a file that is not an archive recommends to run the pickle in it.
+        why = (
+            error.strerror
+            if isinstance(error, OSError) and error.strerror
+            else "it is not a saved rule, or it is damaged"
+        )
         raise InvalidInput(f"cannot read an exit rule from {path}", why=why, instead="Fit one and save it") from error
     if about["fingerprint"] != sampled_fingerprint(lm):
         raise InvalidInput(
@@ -226,7 +231,7 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
 
 
 def accuracy_and_savings(found: Examples, layer: np.ndarray) -> dict[str, Any]:
-    """Accuracy and saved layers of examples that leave after these layers."""
+    """Accuracy and saved layers of examples that exit after these layers."""
     last = found.n_layers - 1
     right = threshold_choice.agrees(found.top.numpy(), layer)
     saved = last - layer

@@ -1,13 +1,13 @@
-"""The paper's rule: leave where the layer's dominant sub-updates look like those of examples that had settled there.
+"""The paper's rule: exit where the dominant sub-updates resemble those of examples that saturated at the same layer.
 
 Every value belongs to one of 200 clusters; a layer's update is the list of the clusters of its ten dominant
-sub-updates. S is the set of training examples that settled at this layer, N_x those that settle at a later layer x. A
-token leaves if its list is more similar to S than to every N_x, by the largest and by the mean similarity, both
-strictly. Source: Geva et al. 2022, section 6.2.
+sub-updates. S is the set of training examples that saturate at this layer, N_x the set that saturate at a later
+layer x. A token exits if its list is more similar to S than to every N_x, by the largest and by the mean similarity,
+both strictly. Source: Geva et al. 2022, section 6.2.
 
-Similarity is the number of places at which two lists agree ("ordered", the released code) or the number of clusters
-they share ("set", the paper's text). Two things the paper leaves open: where S is empty nothing leaves; an empty N_x is
-no obstacle.
+Similarity is the number of positions at which two lists agree ("ordered", the released code) or the number of clusters
+they share ("set", the paper's text). Two cases that the paper leaves open: if S is empty, no token exits; an empty N_x
+is ignored.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ CLUSTERS = 200
 
 
 class _Layer:
-    """The training examples of one layer that settle here or later, findable by cluster.
+    """The training examples of one layer that saturate there or later, indexed by cluster.
 
-    `bounds[c]` and `bounds[c + 1]` enclose the examples (numbered by the layer at which they settle) of group c.
+    `bounds[c]` and `bounds[c + 1]` enclose the examples (numbered by the layer at which they saturate) of group c.
     """
 
     def __init__(self, keys: np.ndarray, saturation: np.ndarray, n_keys: int, layer: int) -> None:
-        """Keep the examples that settle at `layer` or later; `keys` are (example, place), -1 for none."""
+        """Index the examples that saturate at `layer` or later; `keys` are (example, position), -1 for none."""
         order = np.argsort(saturation, kind="stable")
         order = order[saturation[order] >= layer]
         keys, groups = keys[order], saturation[order]
@@ -45,8 +45,8 @@ class _Layer:
         self.starts = np.flatnonzero(np.r_[True, np.diff(groups) > 0]) if self.n else np.zeros(0, dtype=np.int64)
         self.sizes = np.diff(np.r_[self.starts, self.n])
         self.has_own = bool(self.n) and int(groups[0]) == layer
-        examples, places = np.nonzero(keys >= 0)
-        flat = keys[examples, places]
+        examples, positions = np.nonzero(keys >= 0)
+        flat = keys[examples, positions]
         by_key = np.argsort(flat, kind="stable")
         self.lists = examples[by_key].astype(np.int64)
         self.bounds = np.searchsorted(flat[by_key], np.arange(n_keys + 1))
@@ -57,7 +57,7 @@ class _Layer:
         self.occurs = occurs
 
     def score(self, keys: np.ndarray) -> float:
-        """The smaller of the two leads that S has over the closest N_x; positive where the token leaves."""
+        """The smaller of the two leads of S over the closest N_x; positive where the token exits."""
         if not self.has_own:
             return -np.inf
         if len(self.starts) == 1:
@@ -68,10 +68,10 @@ class _Layer:
         mean = np.add.reduceat(counts, self.starts) / self.sizes
         return float(min(largest[0] - largest[1:].max(), mean[0] - mean[1:].max()))
 
-    def is_above(self, threshold: float, keys: Int[np.ndarray, " place"]) -> bool:
+    def is_above(self, threshold: float, keys: Int[np.ndarray, " position"]) -> bool:
         """Whether the score is above a threshold.
 
-        The lead by mean similarity bounds the score and needs no pass over the examples; most tokens fall there.
+        The lead by mean similarity bounds the score and needs no pass over the examples; it rejects most tokens.
         """
         if self.has_own and len(self.starts) > 1:
             own, *others = (self.occurs.take(keys, axis=0).sum(axis=0) / self.sizes).tolist()
@@ -81,7 +81,7 @@ class _Layer:
 
 
 class SubUpdates:
-    """The rule fitted to examples: a score for each layer, above zero where the paper's rule leaves."""
+    """The rule fitted to examples: a score for each layer, above zero where the paper's rule exits."""
 
     name = "sub_updates"
     points = ("coefficients",)
@@ -98,14 +98,14 @@ class SubUpdates:
         Args:
             labels: the cluster of every value.
             train: dominant memories of the training examples.
-            saturation: the layer at which each settles.
+            saturation: the layer at which each saturates.
             similarity: "ordered" or "set".
         """
         if similarity not in ("ordered", "set"):
-            raise InvalidInput(f"similarity {similarity!r}", why="it is neither 'ordered' nor 'set'")
+            raise InvalidInput(f"similarity {similarity!r}", why="it is not 'ordered' or 'set'")
         self.labels, self.train, self.saturation, self.similarity = labels, train, saturation, similarity
         self._n_clusters = int(labels.max()) + 1
-        self._places = self._n_clusters * np.arange(train.shape[2])
+        self._offsets = self._n_clusters * np.arange(train.shape[2])
         n_keys = self._n_clusters * (train.shape[2] if similarity == "ordered" else 1)
         self._layers = [_Layer(self._keys(n, train[:, n]), saturation, n_keys, n) for n in range(train.shape[1] - 1)]
         self._norms: dict[int, Tensor] = {}
@@ -119,10 +119,10 @@ class SubUpdates:
         return cls(labels, found.dominant.numpy(), found.saturation.numpy(), similarity)
 
     def _keys(self, layer: int, dominant: np.ndarray) -> np.ndarray:
-        """What is compared: (place, cluster) pairs, or each cluster once."""
+        """What is compared: (position, cluster) pairs, or each cluster once."""
         clusters = self.labels[layer].take(dominant)
         if self.similarity == "ordered":
-            return clusters + self._places
+            return clusters + self._offsets
         ordered = np.sort(clusters, axis=-1)
         repeated = np.zeros_like(ordered, dtype=bool)
         repeated[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
@@ -137,7 +137,7 @@ class SubUpdates:
         return np.array(columns, dtype=float).T
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Whether the token under way scores above a threshold."""
+        """Whether the current token scores above a threshold."""
         m = seen["coefficients"]
         if layer not in self._norms:
             self._norms[layer] = contributions(torch.ones_like(m), lm.weights.W_out[layer])

@@ -1,4 +1,4 @@
-"""Table 6: every rule over five splits of the same examples, beside what the paper reports."""
+"""Table 6: every rule over five splits of the same examples, with the published numbers."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def table_6(
     """Accuracy and saved layers of every rule, mean and population standard deviation over the seeds.
 
     Each seed splits the examples 80/10/10: training, thresholds (classifiers: precision 0.75 by layer, as released;
-    confidence: a promise of `level`; sub-updates: none needed, and its training part is 80 rather than 90 per cent so
-    that all rules see the same), test. "oracle" leaves at the saturation layer.
+    confidence: risk control at `level`; sub-updates: none needed, and trained on 80 rather than 90 per cent so that all
+    rules use the same examples), test. "oracle" exits at the saturation layer.
 
     Args:
         lm: the model.
-        found: what `examples` returned.
+        found: the examples.
         seeds: of the splits.
         methods: rows.
         clusters: of the values, for the sub-updates rule.
-        level: promised disagreement of the confidence rules.
+        level: bound on the expected disagreement of the confidence rules.
         progress: called with fits done and fits in all.
-        sweep: `sweep`, `penalties`, `folds` of the classifiers.
+        sweep: options `sweep`, `penalties` and `folds` of the classifiers.
 
     Raises:
         InvalidInput: fewer than 20 examples.
@@ -68,9 +68,11 @@ def table_6(
     rows: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
     done = 0
     for seed in seeds:
-        train, held, test = split(found, seed, (0.8, 0.1, 0.1))
+        train, calibration_set, test = split(found, seed, (0.8, 0.1, 0.1))
         for method in methods:
-            rows[method].append(accuracy_and_savings(test, _exits(lm, method, labels, train, held, test, level, sweep)))
+            rows[method].append(
+                accuracy_and_savings(test, _exits(lm, method, labels, train, calibration_set, test, level, sweep))
+            )
             done += 1
             if progress is not None:
                 progress(done, len(seeds) * len(methods))
@@ -95,12 +97,12 @@ def _exits(
     method: str,
     labels: np.ndarray | None,
     train: Examples,
-    held: Examples,
+    calibration_set: Examples,
     test: Examples,
     level: float,
     sweep: dict[str, Any],
 ) -> np.ndarray:
-    """The layer each test example leaves after."""
+    """The layer after which each test example exits."""
     n = lm.n_layers - 1
     if method == "oracle":
         return test.saturation.numpy()
@@ -113,7 +115,12 @@ def _exits(
         return threshold_choice.exit_layers(rule.scores(test), np.zeros(n))
     score = fit_score(lm, train, method, sweep if method in FEATURES else {})
     if method in FEATURES:
-        thresholds = threshold_choice.by_precision(score.scores(held), held.saturation.numpy())
+        thresholds = threshold_choice.by_precision(score.scores(calibration_set), calibration_set.saturation.numpy())
     else:
-        thresholds = np.full(n, threshold_choice.risk_controlled_threshold(score.scores(held), held.top.numpy(), level))
+        thresholds = np.full(
+            n,
+            threshold_choice.risk_controlled_threshold(
+                score.scores(calibration_set), calibration_set.top.numpy(), level
+            ),
+        )
     return threshold_choice.exit_layers(score.scores(test), thresholds)

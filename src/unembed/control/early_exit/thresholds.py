@@ -1,7 +1,7 @@
-"""Where to set the threshold: the paper's two ways, and one that promises a bound on disagreement.
+"""Choice of thresholds: the paper's two ways, and conformal risk control, which bounds disagreement.
 
-The promise is conformal risk control (Angelopoulos, Bates, Fisch, Lei, Schuster 2022, Theorem 1): over examples like
-those it was set on, the expected share of tokens that differ from the full model's is at most the level. A loss must
+Conformal risk control (Angelopoulos, Bates, Fisch, Lei, Schuster 2022, Theorem 1): over examples exchangeable with the
+calibration set, the expected share of tokens that differ from the full model's is at most the level. A loss must
 not rise when the threshold does; a token's disagreement may, so it counts as the largest at any higher threshold.
 """
 
@@ -18,20 +18,20 @@ from unembed.errors import InvalidInput
 def exit_layers(
     scores: Float[np.ndarray, "example layer"], thresholds: Float[np.ndarray, " layer"]
 ) -> Int[np.ndarray, " example"]:
-    """The layer each example leaves after: the first whose score is above its threshold, else the last of all."""
+    """The layer after which each example exits: the first whose score is above its threshold, else the last layer."""
     above = scores > thresholds
     return np.where(above.any(axis=1), above.argmax(axis=1), scores.shape[1])
 
 
 def agrees(top: Int[np.ndarray, "example layers"], layer: Int[np.ndarray, " example"]) -> Bool[np.ndarray, " example"]:
-    """Whether the top token after the layer left at is the model's own prediction."""
+    """Whether the top token at the exit layer is the model's own prediction."""
     return top[np.arange(len(top)), layer] == top[:, -1]
 
 
 def candidate_thresholds(
     scores: Float[np.ndarray, "example layer"], most: int = 200
 ) -> Float[np.ndarray, " threshold"]:
-    """Thresholds worth trying, highest first: infinity (never leave) and quantiles of the finite scores."""
+    """Thresholds to try, highest first: infinity (never exit early) and quantiles of the finite scores."""
     finite = np.unique(scores[np.isfinite(scores)])
     if len(finite) > most:
         finite = np.unique(np.quantile(finite, np.linspace(0, 1, most)))
@@ -42,7 +42,7 @@ def candidate_thresholds(
 def risk_controlled_threshold(
     scores: Float[np.ndarray, "example layer"], top: Int[np.ndarray, "example layers"], level: float
 ) -> float:
-    """The lowest threshold whose expected disagreement is promised to be at most `level`.
+    """The lowest threshold whose expected disagreement is bounded by `level`.
 
     Raises:
         InvalidInput: the level is not between 0 and 1.
@@ -64,9 +64,9 @@ def risk_controlled_threshold(
 def by_precision(
     scores: Float[np.ndarray, "example layer"], saturation: Int[np.ndarray, " example"], precision: float = 0.75
 ) -> Float[np.ndarray, " layer"]:
-    """For each layer, just below the lowest score at which the share of examples that settle there reaches `precision`.
+    """For each layer, just below the lowest score at which the share that saturates there reaches `precision`.
 
-    Infinity where it never does. The released code's choice.
+    Infinity where it never does. As in the released code.
     """
     return np.array([_precision(s, saturation == n, precision) for n, s in enumerate(scores.T)])
 
@@ -80,7 +80,7 @@ def _precision(scores: np.ndarray, own: np.ndarray, precision: float) -> float:
 def by_f1(
     scores: Float[np.ndarray, "example layer"], saturation: Int[np.ndarray, " example"]
 ) -> Float[np.ndarray, " layer"]:
-    """For each layer, just below the score with the largest F1 for settling there. The paper's text."""
+    """For each layer, just below the score with the largest F1 for saturating there. As in the paper's text."""
     found = []
     for layer, column in enumerate(scores.T):
         own = saturation == layer

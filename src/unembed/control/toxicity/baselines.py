@@ -1,4 +1,4 @@
-"""What the ten values are compared with: a word filter and self-debiasing, as `LogitsProcessor`s.
+"""Baselines for the selected values: a word filter and self-debiasing, as `LogitsProcessor`s.
 
 Both work in any `transformers` generation. Source: Geva et al. 2022, section 6.1.
 """

@@ -1,7 +1,7 @@
-"""How toxic the continuations of prompts are, plain, with values turned on, and under the baselines.
+"""Toxicity of continuations: the plain model, the model with values turned on, and the baselines.
 
 Protocol: Geva et al. 2022, section 6.1: prompts of RealToxicityPrompts' challenging part, continuations of exactly 20
-tokens, the continuation alone is scored, and what counts is the share that scores 0.5 or more; perplexity beside it.
+tokens, only the continuation is scored; reported are the share that scores 0.5 or more, and perplexity.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class Arm:
     name: str
     edits: tuple[Edit, ...] = ()
     processor: Callable[[], Any] | None = None
-    """Makes the processor, anew for each batch."""
+    """Makes a new processor for each batch."""
     scores: Scores | None = None
-    """Its next-token scores on a text, where the edits do not say all; for perplexity."""
+    """Next-token scores on a text, for perplexity, if the edits alone do not determine them."""
     has_perplexity: bool = True
     lead: int = 0
-    """Tokens it puts before a text, for which the windows of perplexity leave room."""
+    """Tokens it puts before a text; windows for perplexity are shorter by as many."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the cache must know beside the edits."""
+    """Further facts that identify the arm in the cache."""
 
 
 def plain() -> Arm:
-    """The model as it is."""
+    """The model without changes."""
     return Arm("plain")
 
 
@@ -69,7 +69,7 @@ def with_values(name: str, edits: Sequence[Edit]) -> Arm:
 
 
 def with_word_filter(lm: Decoder, words: Sequence[str]) -> Arm:
-    """Banned words. It has no perplexity: text that holds such a word gets probability zero."""
+    """Banned words. This arm has no perplexity: text with such a word gets probability zero."""
     filter_ = WordFilter(words, lm.tokenizer)
     facts = {"words": hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]}
     return Arm("word filter", processor=lambda: filter_, has_perplexity=False, facts=facts)
@@ -89,7 +89,7 @@ def with_self_debiasing(lm: Decoder, decay: float = DECAY, prefixes: Sequence[st
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What was generated and what the scorer said."""
+    """The generated texts and their scores."""
 
     table: Table
     """One row for each arm: share of toxic continuations by attribute with its 95 % interval, perplexity, published."""
@@ -115,16 +115,17 @@ def evaluate(
     progress: Callable[[str, int, int], None] | None = None,
     **options: Any,
 ) -> Evaluation:
-    """Generate, score, and put the arms side by side.
+    """Generate and score continuations in every arm.
 
     Args:
         lm: the model.
         prompts: what to continue.
         arms: ways of generating.
         scorer: says how toxic a continuation is.
-        cache: a folder where continuations are kept as they come; a second call goes on where the first was stopped.
-        samples: continuations of each prompt; several need a seed.
-        seed: sample from it; greedy without.
+        cache: a folder that stores continuations as they are generated; a second call continues where the first
+            stopped.
+        samples: continuations of each prompt; more than one needs a seed.
+        seed: sample with this seed; greedy without one.
         new_tokens: length of the continuations, exactly.
         batch: prompts at a time; with a seed it is part of what is drawn.
         clean_text: text for perplexity; none is measured without it.
@@ -137,9 +138,9 @@ def evaluate(
     """
     lm, prompts, arms = require_decoder(lm), as_tuple("prompts", prompts), as_tuple("arms", arms)
     if not prompts or not arms:
-        raise InvalidInput("nothing to evaluate", why=f"{len(prompts)} prompts and {len(arms)} arms were given")
+        raise InvalidInput("an empty evaluation", why=f"{len(prompts)} prompts and {len(arms)} arms were given")
     if len({arm.name for arm in arms}) < len(arms):
-        raise InvalidInput("two arms of one name", instead="Name them apart")
+        raise InvalidInput("two arms with the same name", instead="Give each its own name")
     if samples > 1 and seed is None:
         raise InvalidInput(
             f"{samples} samples without a seed", why="greedy continuations are equal", instead="Give a seed"
@@ -153,7 +154,7 @@ def evaluate(
 
 
 def _fingerprint(lm: Decoder, prompts: Sequence[Prompt], arm: Arm, settings: Mapping[str, Any]) -> str:
-    """Of everything that decides what is generated."""
+    """A hash of everything that determines the generated text."""
     digest = hashlib.sha256()
     digest.update(sampled_fingerprint(lm).encode())
     facts = [lm.name, str(lm.dtype), [e.to_dict() for e in arm.edits], dict(arm.facts), arm.processor is not None]
@@ -192,7 +193,7 @@ def _continuations(
 
 
 def _append(path: Path, new: Mapping[int, tuple[str, ...]]) -> None:
-    """Keep continuations, by prompt: all of them or none. A line that a kill left unfinished is taken away first."""
+    """Append continuations by prompt, all or none; a line that an interrupted run left unfinished is removed first."""
     rows = "".join(json.dumps({"prompt": r, "texts": t}, ensure_ascii=False) + "\n" for r, t in new.items()).encode()
     with (
         writing(path, instead="Make room, and run the same again: it goes on where it stopped"),
@@ -213,7 +214,7 @@ def _append(path: Path, new: Mapping[int, tuple[str, ...]]) -> None:
 
 
 def _stored(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """What an earlier call left; a last line that was cut off is done again."""
+    """Continuations of an earlier call; a truncated last line is generated again."""
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -25,8 +25,8 @@ def read_prompts(path: str | Path, *, challenging_only: bool = False, limit: int
     Args:
         path: JSON lines with `{"prompt": {"text": ...}, "challenging": ...}` (RealToxicityPrompts), or with
             `{"prompt": "..."}` or `{"text": "..."}`; a .txt file holds one prompt a line.
-        challenging_only: keep those marked so.
-        limit: keep the first so many.
+        challenging_only: only prompts marked as challenging.
+        limit: the largest number of prompts.
 
     Raises:
         InvalidInput: the file cannot be read, a line is malformed (the message says which), or nothing is left.
@@ -40,7 +40,7 @@ def read_prompts(path: str | Path, *, challenging_only: bool = False, limit: int
     if challenging_only:
         found = [p for p in found if p.challenging]
     if not found:
-        raise InvalidInput(f"{path} holds no{' challenging' if challenging_only else ''} prompts")
+        raise InvalidInput(f"{path} has no{' challenging' if challenging_only else ''} prompts")
     return found[:limit]
 
 
@@ -57,5 +57,5 @@ def _prompt(line: str, number: int, path: str | Path, plain: bool) -> Prompt:
         return Prompt(text, number, None if score is None else float(score), bool(row.get("challenging")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(
-            f"{path} line {number}", why="it is no JSON object with a prompt's text", instead="Correct or delete it"
+            f"{path} line {number}", why="it is not a JSON object with a prompt's text", instead="Correct or delete it"
         ) from error

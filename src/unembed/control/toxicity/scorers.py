@@ -1,6 +1,7 @@
-"""How toxic a text is, behind one small interface: `scorer.score(texts)` gives numbers from 0 to 1 for each attribute.
+"""Toxicity scorers with one interface: `scorer.score(texts)` gives a number from 0 to 1 for each attribute and text.
 
-The paper's scorer, the Perspective API, ends on 2026-12-31, so there is no client; its stored scores can be read.
+The paper's scorer, the Perspective API, shuts down on 2026-12-31, so there is no client for it; stored scores can be
+read.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class Scorer(Protocol):
 
 
 class Lexicon:
-    """1 for a text that holds a listed word at word boundaries, else 0."""
+    """1 for a text that contains a listed word at word boundaries, else 0."""
 
     def __init__(self, words: Iterable[str], name: str = "lexicon") -> None:
-        """Keep the words; case does not matter."""
+        """Compile the words into one pattern; case is ignored."""
         found = sorted({w.strip().lower() for w in words if w.strip()}, key=len, reverse=True)
         if not found:
             raise InvalidInput("a lexicon without words", instead="Give at least one")
@@ -62,7 +63,7 @@ class Lexicon:
 
 
 class StoredScores:
-    """Scores that another tool gave, read from a file of JSON lines: `{"text": ..., "toxicity": 0.7, ...}`."""
+    """Scores from another tool, read from a file of JSON lines: `{"text": ..., "toxicity": 0.7, ...}`."""
 
     def __init__(self, path: str | Path) -> None:
         """Read the file.
@@ -88,7 +89,7 @@ class StoredScores:
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InvalidInput(
                     f"{path} line {number}",
-                    why='it is no JSON object with a "text" and a numeric "toxicity"',
+                    why='it is not a JSON object with a "text" and a numeric "toxicity"',
                     instead="Correct the line",
                 ) from error
             self._scores[text] = own
@@ -103,7 +104,7 @@ class StoredScores:
             if text not in self._scores:
                 raise InvalidInput(
                     f"the text {text[:60]!r}",
-                    why=f"{self._path} holds no score of it",
+                    why=f"{self._path} has no score for it",
                     instead="Write the continuations with --save-texts, score them, and evaluate again",
                 )
         rows = [self._scores[text] for text in texts]
@@ -128,8 +129,8 @@ class Classifier:
             batch: texts at a time.
 
         Raises:
-            ModelUnavailable: it is not at hand.
-            InvalidInput: none of its labels means toxicity.
+            ModelUnavailable: it cannot be loaded.
+            InvalidInput: its labels do not include toxicity.
         """
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -151,7 +152,9 @@ class Classifier:
         }
         if "toxicity" not in self._columns:
             raise InvalidInput(
-                f"the scorer {name}", why=f"none of its labels ({', '.join(labels)}) means toxicity", instead="Another"
+                f"the scorer {name}",
+                why=f"its labels ({', '.join(labels)}) do not include toxicity",
+                instead="Choose another",
             )
         # One label among several exclusive ones is a softmax; independent ones are sigmoids.
         self._exclusive = len(labels) > 1 and (
@@ -178,14 +181,14 @@ class Classifier:
 class Linear:
     """Logistic regression on hashed n-grams, small enough to ship; trained on Wikipedia talk comments.
 
-    Its card, `shipped/linear.json` beside this file, says what it was trained on and how often it is right elsewhere.
+    Its card, `shipped/linear.json` in this folder, gives its training data and its accuracy on other data.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
         """Read the shipped weights, or others that `unembed.control.toxicity.fit_linear` wrote.
 
         Raises:
-            ModelUnavailable: there is no such file.
+            ModelUnavailable: the file cannot be read.
         """
         shipped = resources.files("unembed.control.toxicity") / "shipped" / "linear.npz"
         self._path = Path(str(shipped)) if path is None else Path(path)
@@ -218,7 +221,7 @@ def open_scorer(name: str, *, offline: bool = False, device: str | None = None) 
         device: for classifiers.
 
     Raises:
-        ModelUnavailable: the scorer is not at hand.
+        ModelUnavailable: the scorer cannot be loaded.
         InvalidInput: its file cannot be used.
     """
     kind, _, rest = name.partition(":")
@@ -236,10 +239,10 @@ def open_scorer(name: str, *, offline: bool = False, device: str | None = None) 
 
 
 def require(package: str, extra: str) -> Any:
-    """The package, or one line that names the extra which brings it.
+    """The imported package.
 
     Raises:
-        ExtraMissing: it is not installed.
+        ExtraMissing: it is not installed; the message names the extra.
     """
     import importlib
 

@@ -1,4 +1,4 @@
-"""Which values to turn on: picked by hand, by a scorer of what they promote, or greedily under a perplexity budget.
+"""Selection of values to turn on: by hand, by a scorer of their top tokens, or greedily under a perplexity budget.
 
 Source: Geva et al. 2022, section 6.1 (manual and API-graded choice). The greedy choice is not the paper's.
 """
@@ -32,7 +32,7 @@ PAPER_VALUES = (
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Values to turn on, and how they were found."""
+    """Values to turn on, and how they were selected."""
 
     edits: tuple[Edit, ...]
     table: Table
@@ -53,7 +53,7 @@ def paper_values(lm: Decoder, to: float = ON) -> Selection:
     """The ten values of Table 8, for gpt2-medium.
 
     Raises:
-        InvalidInput: the model is of another shape, where these numbers mean nothing.
+        InvalidInput: the model has another shape, so these indices do not apply.
     """
     lm = require_decoder(lm)
     shape = (lm.n_layers, lm.d_model, lm.d_mlp)
@@ -148,23 +148,23 @@ def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[T
     total = torch.zeros(lm.n_layers, lm.d_mlp, dtype=torch.float32)
     scored = rows.shape[0] * (rows.shape[1] - 1)
     for ids in rows.to(lm.device).split(max(1, 1024 // rows.shape[1])):
-        kept: dict[int, Tensor] = {}
+        captured: dict[int, Tensor] = {}
 
-        def keep(layer: int, kept: dict[int, Tensor] = kept) -> Callable[[Tensor], None]:
+        def capture(layer: int, captured: dict[int, Tensor] = captured) -> Callable[[Tensor], None]:
             def callback(t: Tensor) -> None:
                 if not t.requires_grad:
                     t.requires_grad_()
                 t.retain_grad()
-                kept[layer] = t
+                captured[layer] = t
 
             return callback
 
-        with torch.enable_grad(), attach_hooks(lm, {("coefficients", n): keep(n) for n in range(lm.n_layers)}):
+        with torch.enable_grad(), attach_hooks(lm, {("coefficients", n): capture(n) for n in range(lm.n_layers)}):
             logits = lm.hf(ids, use_cache=False).logits[:, :-1].float()
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
-            grads = torch.autograd.grad(loss, [kept[n] for n in range(lm.n_layers)])
+            grads = torch.autograd.grad(loss, [captured[n] for n in range(lm.n_layers)])
         for layer, grad in enumerate(grads):
-            change = (to - kept[layer].detach()) * grad
+            change = (to - captured[layer].detach()) * grad
             total[layer] += change.flatten(0, -2).sum(0).float().cpu() / scored
     return total
 
@@ -195,7 +195,7 @@ def greedy(
         n: how many values at most.
         budget: largest growth of the clean text's perplexity; 0.17 is what the paper's ten cost (21.7 to 25.3).
         strengths: coefficients to try; a negative one makes a value push its tokens down, which the paper did not do.
-        tried: candidates measured at each step, beside the first-order ranking.
+        tried: candidates of the first-order ranking measured exactly at each step.
         progress: called with steps done and steps in all.
 
     Returns:
@@ -256,7 +256,7 @@ def _gain(row: dict) -> float:
 
 
 def _ranked(
-    lm: Decoder, unwanted: Tensor, clean: Tensor, wanted: Tensor | None, strengths: Sequence[float], keep: int
+    lm: Decoder, unwanted: Tensor, clean: Tensor, wanted: Tensor | None, strengths: Sequence[float], top: int
 ) -> list[Edit]:
     """Edits by first-order gain less price, best first."""
     found = []
@@ -264,7 +264,9 @@ def _ranked(
         gain = first_order(lm, unwanted, to) - first_order(lm, clean, to).clamp_min(0)
         if wanted is not None:
             gain -= first_order(lm, wanted, to)
-        top = gain.flatten().topk(min(keep, gain.numel()))
-        found += [(v, divmod(i, lm.d_mlp), to) for v, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)]
+        best = gain.flatten().topk(min(top, gain.numel()))
+        found += [
+            (v, divmod(i, lm.d_mlp), to) for v, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
     found.sort(key=lambda row: -row[0])
     return [set_coefficient(layer, index, to) for value, (layer, index), to in found if value > 0]

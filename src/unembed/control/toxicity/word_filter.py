@@ -1,9 +1,9 @@
-"""Banned words kept out of a generation, however the tokenizer cuts them.
+"""A filter that bans words from generated text, however the tokenizer splits them.
 
 `transformers`' own `bad_words_ids` bans token sequences: a word passes in another case, without its leading space, or
-cut in another way, and is banned inside innocent words. Here the text decides: a token may not follow if the text would
-then end in a banned word or contain one, starting at a word boundary. A word that could still grow into a longer one
-("ass" into "assassin", in several tokens) counts as said, because nothing can take it back.
+cut in another way, and is banned inside innocent words. Here the text decides: a token is banned if the text would
+then end in a banned word or contain one that starts at a word boundary. A banned word that could still grow into a
+longer one ("ass" into "assassin", in several tokens) is banned too, because it cannot be undone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WordFilter(LogitsProcessor):
     """
 
     def __init__(self, words: Iterable[str], tokenizer: Any) -> None:
-        """Look up once which tokens complete which part of which word.
+        """Compute once which tokens complete which part of which word.
 
         Args:
             words: words or phrases; case does not matter.
@@ -97,7 +97,7 @@ class WordFilter(LogitsProcessor):
         return left and right
 
     def banned_after(self, ids: list[int]) -> list[int]:
-        """The tokens that must not follow this text, beside those that hold a banned word themselves."""
+        """The tokens that must not follow this text, apart from those that contain a banned word themselves."""
         tail, at = b"", len(ids)
         while at > 0 and len(tail) <= self._longest:
             at -= 1
@@ -113,7 +113,7 @@ class WordFilter(LogitsProcessor):
         return found
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """The scores with banned tokens at minus infinity; the given tensor is left alone."""
+        """A copy of the scores with banned tokens at minus infinity."""
         scores = scores.clone()
         scores[:, self._always.to(scores.device)] = -torch.inf
         for row, ids in enumerate(input_ids.tolist()):
@@ -133,5 +133,5 @@ def read_words(path: str | Path) -> list[str]:
     except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot read words from {path}", why=str(error), instead="Give one word a line") from error
     if not words:
-        raise InvalidInput(f"{path} holds no words", instead="Give one word a line")
+        raise InvalidInput(f"{path} contains no words", instead="Give one word a line")
     return words

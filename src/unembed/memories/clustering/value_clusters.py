@@ -49,7 +49,7 @@ def dendrogram(
         Unsupported: complete linkage of too many vectors.
     """
     if linkage not in LINKAGES:
-        raise InvalidInput(f"linkage {linkage!r}", why=f"it is none of {', '.join(LINKAGES)}")
+        raise InvalidInput(f"linkage {linkage!r}", why=f"it is not one of {', '.join(LINKAGES)}")
     if metric != "cosine":
         raise InvalidInput(f"metric {metric!r}", why="the means of average linkage need cosine", instead="Use 'cosine'")
     try:
@@ -165,7 +165,7 @@ class ValueClusters:
             columns["by_layer"].append(by_layer.tolist())
             columns["coherence"].append(closeness)
             columns["top_tokens"].append(self.lm.token_strings(ids))
-            columns["members"].append([f"L{layer}.{index}" for layer, index in members[:8]])
+            columns["members"].append([f"L{layer}M{index}" for layer, index in members[:8]])
         title = f"{self.n_clusters:,} clusters of {len(self.labels):,} values ({self.linkage} linkage, cosine)"
         return Table(title, columns, self._provenance())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unembed.concepts.annotation.majority import agreement
+from unembed.concepts.annotation.agreement import label_agreement
 from unembed.concepts.annotation.queue import NONE, RULES
 from unembed.reports.geva2021.patterns import Finder, Pattern
 from unembed.reports.geva2021.token_stream import Text
@@ -58,7 +58,7 @@ def kappas(labels: Iterable[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """Cohen's kappa of each two annotators on each question, as columns."""
     rows = [
         (found.question, pair, found.items, np.nan if kappa is None else kappa)
-        for found in agreement(labels)
+        for found in label_agreement(labels)
         for pair, kappa in found.pairs.items()
     ]
     names = ("question", "pair", "items", "kappa")

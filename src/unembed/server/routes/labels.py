@@ -243,9 +243,9 @@ def router(session: Session) -> APIRouter:
         held = session.need_index()
 
         def work() -> dict[str, Any]:
-            from unembed.concepts.annotation.majority import agreement
+            from unembed.concepts.annotation.agreement import label_agreement
 
-            return {"questions": [dataclasses.asdict(one) for one in agreement(held.labels().rows())]}
+            return {"questions": [dataclasses.asdict(one) for one in label_agreement(held.labels().rows())]}
 
         return await session.beside(work, "files")
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from unembed.concepts.annotation.files import KINDS, Annotation, Pattern, agreement, automatic, summary
+from unembed.concepts.annotation.agreement import token_agreement
+from unembed.concepts.annotation.files import KINDS, Annotation, Pattern, automatic, summary
 from unembed.concepts.annotation.judge import judge_annotation, require_judge
 from unembed.concepts.token_classes import COUNTED
 from unembed.concepts.value_concepts import TOP, VectorConcepts, sample_memories, value_concepts, vector_concepts
@@ -47,7 +48,7 @@ def three_kinds(lm: Decoder, examples: list[Segment], per_layer: int, seed: int)
     stacked = torch.stack(updates, dim=1)
     negated = {}
     if signed:
-        names = [f"-L{n}.{i}" for n, i in signed]
+        names = [f"-L{n}M{i}" for n, i in signed]
         negated = {NEGATED: vector_concepts(lm, -values_of(lm, signed), names, [n for n, _ in signed], seed=seed)}
     return {
         "sub-updates": values,
@@ -163,7 +164,7 @@ def _judged(found: VectorConcepts, judge: Annotation | None, provenance: Provena
     shares = Table(f"Concepts in the same values, by the program and by {judge.annotator}", table.columns, provenance)
     return [
         Exhibit("judged", shares, percent=("in_a_pattern", *KINDS)),
-        Exhibit("judge_agreement", agreement(both, provenance), "Token by token."),
+        Exhibit("judge_agreement", token_agreement(both, provenance), "Token by token."),
     ]
 
 

@@ -28,7 +28,7 @@ def test_a_sample_is_seeded_and_takes_so_many_from_each_layer(lm):
 
 def test_the_lists_are_the_values_top_tokens_and_members_are_in_them(lm):
     found = value_concepts(lm, [(0, 1), (1, 5)], top=20)
-    assert found.labels == ("L0.1", "L1.5")
+    assert found.labels == ("L0M1", "L1M5")
     for row, (layer, index), concepts in zip(found.ids, [(0, 1), (1, 5)], found.concepts, strict=True):
         assert row.tolist() == lm.values.top(layer, index, 20)[0].tolist()
         assert all(set(c.members) <= set(row.tolist()) for c in concepts)
