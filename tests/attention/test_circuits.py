@@ -56,21 +56,22 @@ def test_raw_circuits_are_views_on_the_model(name: str) -> None:
     assert {t.untyped_storage().data_ptr() for t in (ov.left, ov.right, qk.left, qk.right)} <= storages
 
 
+@pytest.mark.parametrize("centre", [True, False])
 @pytest.mark.parametrize("basis", ["raw", "folded"])
 @pytest.mark.parametrize("name", MIXED)
-def test_copying_and_matching_equal_dense_eigenvalues_over_the_vocabulary(name: str, basis: str) -> None:
+def test_copying_and_matching_equal_dense_eigenvalues_over_the_vocabulary(name: str, basis: str, centre: bool) -> None:
     circuits = of(name)
-    copying, matching = circuits.copying(basis), circuits.matching(basis)
+    copying, matching = circuits.copying(basis, centre=centre), circuits.matching(basis, centre=centre)
     for layer in range(2):
         for head in range(4):
             for spectra, full in (
-                (copying, circuits.ov_full(layer, head, basis)),
-                (matching, circuits.qk_full(layer, head, basis=basis)),
+                (copying, circuits.ov_full(layer, head, basis, centre=centre)),
+                (matching, circuits.qk_full(layer, head, basis=basis, centre=centre)),
             ):
                 every = torch.linalg.eigvals(full.dense())
                 expected = every.real.sum() / every[every.abs().argsort(descending=True)][:12].abs().sum()
                 torch.testing.assert_close(spectra.score[layer, head], expected, rtol=1e-7, atol=1e-7)
-    assert torch.equal(circuits.copying_scores(basis), copying.score)
+    assert torch.equal(circuits.copying_scores(basis, centre=centre), copying.score)
 
 
 def test_full_circuits_are_read_through_both_ends_of_the_model() -> None:
@@ -81,18 +82,21 @@ def test_full_circuits_are_read_through_both_ends_of_the_model() -> None:
     W_E = lm.weights.W_E[ids] * 3.0
     assert lm.structure.final_norm is not None
     W_U = lm.structure.final_norm.gain[:, None] * lm.weights.W_U / 2.0
-    close(circuits.ov_full(1, 2, "folded", sources=ids).dense(), W_E @ W_V @ W_O @ W_U)
+    dense = W_E @ W_V @ W_O @ W_U
+    close(circuits.ov_full(1, 2, "folded", sources=ids, centre=False).dense(), dense)
+    close(circuits.ov_full(1, 2, "folded", sources=ids).dense(), dense - dense.mean(dim=1, keepdim=True))
+    some = circuits.ov_full(1, 2, "folded", sources=ids, outputs=ids)
+    close(some.dense(), (dense - dense.mean(dim=1, keepdim=True))[:, ids])
     raw = lm.weights.W_E[ids] @ circuits.ov(1, 2).dense() @ lm.weights.W_U[:, ids]
-    close(circuits.ov_full(1, 2, sources=ids, outputs=ids).dense(), raw)
+    close(circuits.ov_full(1, 2, sources=ids, outputs=ids, centre=False).dense(), raw)
 
 
 def test_an_embedding_followed_by_a_norm_is_read_behind_it() -> None:
     circuits = of("bloom")
     ids = torch.tensor([5, 9, 70])
     entered = tiny("bloom", torch.float64).run(ids, "resid_pre").at("resid_pre", 0)[0]
-    expected = entered @ circuits.ov(0, 1, "folded").dense()
-    found = circuits.ov_full(0, 1, "folded", sources=ids).left @ circuits.ov(0, 1, "folded").right
-    close(found, expected)
+    ov = circuits.ov(0, 1, "folded")
+    close(circuits.ov_full(0, 1, "folded", sources=ids, centre=False).left @ ov.right, entered @ ov.dense())
 
 
 def test_own_token_equals_the_dense_diagonal() -> None:

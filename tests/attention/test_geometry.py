@@ -44,12 +44,18 @@ def test_streams_that_cannot_be_turned_say_why(name: str, why: str) -> None:
         rotate_stream(unembed.load(build(name)))
 
 
+@pytest.mark.parametrize("centre", [True, False])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "attention-only", "gptj"])
-def test_virtual_weights_equal_dense_products(name: str) -> None:
+def test_virtual_weights_equal_dense_products(name: str, centre: bool) -> None:
     lm = tiny(name, torch.float64)
-    found = virtual_weights(lm)
+    found = virtual_weights(lm, centre=centre)
     w = lm.weights
-    out = w.W_O[0].flatten(0, 1)
+    layer_norms = name in ("gpt2", "gptj")
+
+    def written(rows: torch.Tensor) -> torch.Tensor:
+        return rows - rows.mean(dim=1, keepdim=True) if centre and layer_norms else rows
+
+    out = written(w.W_O[0].flatten(0, 1))
     for which, matrix in (("Q 1", w.W_Q[1]), ("V 1", w.W_V[1])):
         into = matrix.transpose(0, 1).flatten(1)
         expected = (out @ into).norm() / (out.norm() * into.norm())
@@ -62,15 +68,21 @@ def test_virtual_weights_equal_dense_products(name: str) -> None:
         expected = (out @ into).norm() / (out.norm() * into.norm())
         ratio = found.ratio[found.writers.index("attention 0"), found.readers.index("keys 0")]
         assert torch.isnan(ratio) if name == "gptj" else torch.isclose(ratio, expected)
-    direct = (w.W_E @ w.W_U).norm() / (w.W_E.norm() * w.W_U.norm())
+        if gate is not None:
+            expected = (out @ w.W_in[0]).norm() / (out.norm() * w.W_in[0].norm())
+            torch.testing.assert_close(
+                found.ratio[found.writers.index("attention 0"), found.readers.index("up 0")], expected
+            )
+    W_E, W_U = written(w.W_E), w.W_U - w.W_U.mean(dim=1, keepdim=True) if centre else w.W_U
+    direct = (W_E @ W_U).norm() / (W_E.norm() * W_U.norm())
     torch.testing.assert_close(found.ratio[0, -1], direct)
     assert torch.isnan(found.ratio[found.writers.index("attention 1"), 0])
 
 
 def test_subspaces_against_scipy() -> None:
     lm = tiny("gpt2", torch.float64)
-    found = subspaces(lm)
-    writers, readers = writers_and_readers(lm)
+    found = subspaces(lm, centre=False)
+    writers, readers = writers_and_readers(lm, centre=False)
     out = lm.weights.W_O[0].flatten(0, 1)
     s = torch.linalg.svdvals(out).square()
     expected = (s.sum() ** 2 / s.square().sum()).item()

@@ -9,6 +9,7 @@ import unembed
 from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
 from unembed.attention.direct_path import Bigrams, average_ranks, direct_path
+from unembed.attention.folded_weights import embedding
 from unembed.attention.in_context import in_context, scores_on_text
 from unembed.attention.induction import matching_through, source_effects
 from unembed.errors import InvalidInput
@@ -17,17 +18,18 @@ from unembed.stream.interventions import scale_head
 TEXT = "The first month of the year is the month that comes before the second month of the year . "
 
 
+@pytest.mark.parametrize("centre", [True, False])
 @pytest.mark.parametrize("basis", ["raw", "folded"])
 @pytest.mark.parametrize("name", ["attention-only", "llama", "gemma2"])
-def test_matching_through_a_head_equals_dense_eigenvalues(name: str, basis: str) -> None:
+def test_matching_through_a_head_equals_dense_eigenvalues(name: str, basis: str, centre: bool) -> None:
     circuits = unembed.circuits(tiny(name, torch.float64))
-    spectra = matching_through(circuits.lm, circuits.product("qk", basis), 0, 1, basis)
-    from unembed.attention.folded_weights import embedding
+    spectra = matching_through(circuits.lm, circuits.product("qk", basis, centre), 0, 1, basis)
 
     W_E = embedding(circuits.lm, basis)
+    sources = W_E - W_E.mean(dim=0) if centre else W_E
     for a in range(4):
         for b in range(4):
-            full = W_E @ circuits.qk(1, b, basis=basis).dense() @ circuits.ov(0, a, basis).dense().T @ W_E.T
+            full = W_E @ circuits.qk(1, b, basis=basis).dense() @ circuits.ov(0, a, basis).dense().T @ sources.T
             every = torch.linalg.eigvals(full)
             expected = every.real.sum() / every[every.abs().argsort(descending=True)][:12].abs().sum()
             torch.testing.assert_close(spectra.score[a, b], expected, rtol=1e-7, atol=1e-7)

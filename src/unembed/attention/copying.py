@@ -1,4 +1,4 @@
-"""Whether a head copies: eigenvalues of its full OV circuit, found at (d_head, d_head), for all heads at once.
+"""Whether a head copies: eigenvalues of its full OV circuit, computed at (d_head, d_head), for all heads at once.
 
 Source: Elhage et al. 2021, "Summarizing OV/QK matrices".
 """
@@ -11,7 +11,13 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from unembed.attention.folded_weights import embedding, reading_weights, unembedding, writing_weights
+from unembed.attention.folded_weights import (
+    embedding,
+    ignores_logit_mean,
+    reading_weights,
+    unembedding,
+    writing_weights,
+)
 from unembed.attention.low_rank import LowRank, by_modulus
 from unembed.models.decoder import Decoder
 from unembed.validation import positive_int, valid_seed
@@ -38,20 +44,28 @@ class Spectra:
 
 
 @torch.no_grad()
-def product_with_embedding(lm: Decoder, what: str, basis: str) -> Float[Tensor, "d_model d_model"]:
-    """W_U W_E ("ov") or W_E' W_E ("qk"), summed over the vocabulary by blocks. The one step of vocabulary width.
+def product_with_embedding(
+    lm: Decoder, circuit: str, basis: str, *, centre: bool = True
+) -> Float[Tensor, "d_model d_model"]:
+    """W_U W_E ("ov") or W_E' W_E ("qk"), summed over the vocabulary by blocks. The only step of vocabulary width.
+
+    Centred, each token's column of W_U (of the source side's W_E') stands above the vocabulary's mean:
+    sum_t (u_t - u) e_t' = W_U W_E - n u e'; and W_E is without its mean over channels where the model ignores it.
 
     Memory: the result and one block.
     """
     dtype = torch.promote_types(lm.dtype, torch.float32)
-    if basis == "raw" and lm.dtype == dtype:
-        W_E = lm.weights.W_E
-        return (lm.weights.W_U if what == "ov" else W_E.T) @ W_E
-    total = torch.zeros(lm.d_model, lm.d_model, dtype=dtype, device=lm.weights.W_E.device)
-    for start in range(0, lm.d_vocab, _BLOCK):
-        ids = torch.arange(start, min(start + _BLOCK, lm.d_vocab), device=total.device)
-        W_E = embedding(lm, basis, ids).to(dtype)
-        total += (unembedding(lm, basis, ids).to(dtype) if what == "ov" else W_E.T) @ W_E
+    device = lm.weights.W_E.device
+    total = torch.zeros(lm.d_model, lm.d_model, dtype=dtype, device=device)
+    read, written = (torch.zeros(lm.d_model, dtype=torch.float64, device=device) for _ in range(2))
+    for ids in torch.arange(lm.d_vocab, device=device).split(_BLOCK):
+        W_E = embedding(lm, basis, ids, centre=centre).to(dtype)
+        left = unembedding(lm, basis, ids).to(dtype) if circuit == "ov" else W_E.T
+        total += left @ W_E
+        read += left.double().sum(dim=1)
+        written += W_E.double().sum(dim=0)
+    if centre and (circuit == "qk" or ignores_logit_mean(lm)):
+        total -= torch.outer(read, written / lm.d_vocab).to(dtype)
     return total
 
 
@@ -72,9 +86,9 @@ def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basi
         W_V, W_O = reading_weights(lm, layer, "v", basis, grouped=True), writing_weights(lm, layer, basis)
         kv, d_model, d_head = W_V.shape
         # One product for all heads of the layer; those of a group share their values.
-        seen = product @ W_V.to(product.dtype).transpose(0, 1).reshape(d_model, kv * d_head)
-        seen = seen.view(d_model, kv, d_head).transpose(0, 1)
-        cores.append(W_O.to(product.dtype) @ seen.repeat_interleave(W_O.shape[0] // kv, dim=0))
+        read = product @ W_V.to(product.dtype).transpose(0, 1).reshape(d_model, kv * d_head)
+        read = read.view(d_model, kv, d_head).transpose(0, 1)  # (kv, d_model, d_head)
+        cores.append(W_O.to(product.dtype) @ read.repeat_interleave(W_O.shape[0] // kv, dim=0))
     return Spectra(by_modulus(torch.linalg.eigvals(torch.stack(cores).double())))
 
 
@@ -96,7 +110,7 @@ def matching_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], bas
 
 @dataclass(frozen=True, eq=False)
 class OwnToken:
-    """How a full OV circuit treats each token's own logit: positive eigenvalues alone do not settle it."""
+    """How a full OV circuit treats each token's own logit: positive eigenvalues alone are not proof of copying."""
 
     mean_z: float
     """Mean over tokens of how many standard deviations of its row the diagonal entry lies above the row's mean."""
@@ -112,8 +126,8 @@ def own_token(full: LowRank, k: int = 10, n_tokens: int = 512, seed: int = 0) ->
 
     Args:
         full: the circuit over the whole vocabulary.
-        k: how near the top counts.
-        n_tokens: tokens sampled for `top_share`; all of them when there are no more.
+        k: the number of top outputs that count.
+        n_tokens: tokens sampled for `top_share`; the whole vocabulary where it is smaller.
         seed: of the sample.
 
     Memory: a block of rows.

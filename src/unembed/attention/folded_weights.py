@@ -1,9 +1,18 @@
-"""The sides of a head's circuits: what its matrices read and write, with or without the norms around them.
+"""What a head's matrices read from the stream and write to it, with or without the norms around them.
 
-`raw` is the weights alone, as the papers have it. `folded` takes into the matrices everything linear that stands
-between them and the stream: the gain and centring of the norm that is read through, of a norm on the branch's output
-(Gemma 2, OLMo 2) and of QK-norm, the branch's multiplier, the embedding's scale and the final norm. What is left out is
-then only the scalar 1 / sigma of each norm at each position.
+Two bases. `raw` is the weights alone, as in the papers. `folded` multiplies into the matrices everything linear between
+them and the stream: gain and centring of the norm before them, of a norm on the branch's output (Gemma 2, OLMo 2) and
+of QK-norm, the branch's multiplier, the embedding's scale and the final norm. What remains is the scalar 1 / sigma of
+each norm at each position.
+
+Products with the vocabulary are centred by default: what no probability depends on is subtracted.
+
+- The mean column of W_U shifts all logits by the same amount, which the softmax cannot see (`center_unembed` in
+  TransformerLens). Where logits are soft-capped it can be seen, so it stays.
+- The mean of a vector over its channels is subtracted by every LayerNorm. In models that read the stream through
+  LayerNorms only, it is removed from the rows of W_E and from everything written.
+- A term of the score that is the same for all sources is invisible to the softmax of a destination, so the mean
+  embedding is subtracted on the source side of QK.
 """
 
 from __future__ import annotations
@@ -23,16 +32,51 @@ from unembed.validation import as_int, as_tuple
 
 HEAD_BASES = ("raw", "folded")
 _PROBE, _SHIFT = 128.0, 32.0
+_BLOCK = 8192
+"""Tokens of the vocabulary in one product."""
 
 
 def check_basis(basis: str) -> None:
     """Refuse a basis that circuits do not have.
 
     Raises:
-        InvalidInput: it is none of `HEAD_BASES`.
+        InvalidInput: the basis is not in `HEAD_BASES`.
     """
     if basis not in HEAD_BASES:
-        raise InvalidInput(f"basis {basis!r:.60}", why=f"circuits are read in {' or '.join(HEAD_BASES)}")
+        raise InvalidInput(f"basis {basis!r:.60}", why=f"a circuit's basis is {' or '.join(HEAD_BASES)}")
+
+
+def default_basis(lm: Decoder) -> str:
+    """The basis of reports and commands: "folded" where the model has norms, "raw" where it has none."""
+    return "raw" if lm.structure.final_norm is None else "folded"
+
+
+def at_least_float32(t: Tensor) -> Tensor:
+    """The tensor in float32 where it is in half precision; itself otherwise."""
+    return t.to(torch.promote_types(t.dtype, torch.float32))
+
+
+def ignores_channel_mean(lm: Decoder) -> bool:
+    """True where a constant added to all channels of the stream changes nothing: every reader is behind a LayerNorm."""
+    norms = [lm.structure.final_norm]
+    for block in lm.structure.blocks:
+        norms.append(block.attention.pre_norm)
+        if block.feed_forward is not None:
+            norms.append(block.feed_forward.pre_norm)
+    return all(norm is not None and norm.centred for norm in norms)
+
+
+def ignores_logit_mean(lm: Decoder) -> bool:
+    """True where a constant added to all logits changes no probability: no soft cap follows the unembedding."""
+    return lm.structure.logit_softcap is None
+
+
+def without_channel_mean(lm: Decoder, rows: Float[Tensor, "*any d_model"]) -> Float[Tensor, "*any d_model"]:
+    """Vectors of the stream without their mean over channels, where the model ignores it."""
+    if not ignores_channel_mean(lm):
+        return rows
+    rows = at_least_float32(rows)
+    return rows - rows.mean(dim=-1, keepdim=True)
 
 
 def reading_weights(
@@ -44,13 +88,14 @@ def reading_weights(
         lm: the model.
         layer: counted from 0.
         which: "q", "k" or "v".
-        basis: "raw" gives a view of the weights where heads are not shared; "folded" gives new tensors.
-        grouped: keep the shared keys and values once.
+        basis: "raw" gives a view of the weights unless heads share keys and values; "folded" gives new tensors, in
+            float32 where the weights are in half precision.
+        grouped: one matrix for each key-value head instead of each query head.
     """
     site = lm.structure.blocks[layer].attention
     matrix = {"q": lm.weights.W_Q, "k": lm.weights.W_K, "v": lm.weights.W_V}[which][layer]
     if basis == "folded":
-        matrix = _through_norm(site.pre_norm, matrix)
+        matrix = _through_norm(site.pre_norm, at_least_float32(matrix))
         module = {"q": site.q_norm, "k": site.k_norm}.get(which)
         if module is not None:
             matrix = qk_normed(module, matrix)
@@ -64,6 +109,7 @@ def writing_weights(lm: Decoder, layer: int, basis: str = "raw") -> Float[Tensor
     site = lm.structure.blocks[layer].attention
     matrix = lm.weights.W_O[layer]
     if basis == "folded":
+        matrix = at_least_float32(matrix)
         if site.branch_norm is not None:
             matrix = site.branch_norm.frozen(matrix, torch.ones(1, dtype=matrix.dtype, device=matrix.device))
         if site.multiplier != 1.0:
@@ -71,77 +117,199 @@ def writing_weights(lm: Decoder, layer: int, basis: str = "raw") -> Float[Tensor
     return matrix
 
 
-def embedding(lm: Decoder, basis: str = "raw", ids: Tensor | None = None) -> Float[Tensor, "token d_model"]:
-    """W_E, or some rows of it; folded, as they enter the stream.
+def embedding(
+    lm: Decoder, basis: str = "raw", ids: Tensor | None = None, *, centre: bool = False
+) -> Float[Tensor, "token d_model"]:
+    """W_E, or some of its rows; folded, as they enter the stream.
 
-    Where a norm follows the embedding, "folded" gives its real output, norm and all: there each token stands alone.
+    Where a norm follows the embedding, "folded" gives the norm's output, division included: each token is alone there.
+
+    Args:
+        lm: the model.
+        basis: "raw" or "folded".
+        ids: tokens; the whole vocabulary when None.
+        centre: subtract each row's mean over channels, where the model ignores it.
     """
     ids = None if ids is None else _tokens(lm, ids)
     table = lm.weights.W_E if ids is None else lm.weights.W_E[ids]
-    if basis == "raw":
-        return table
-    scale = lm.structure.embedding_scale
-    if scale is None:
-        return _entered(lm, torch.arange(lm.d_vocab, device=lm.device) if ids is None else ids)
-    return table if scale == 1.0 else table * scale
+    if basis == "folded":
+        scale = lm.structure.embedding_scale
+        if scale is None:
+            table = _embedding_output(lm, torch.arange(lm.d_vocab, device=lm.device) if ids is None else ids)
+        elif scale != 1.0:
+            table = table * scale
+    return without_channel_mean(lm, table) if centre else table
 
 
 def _tokens(lm: Decoder, ids: Any) -> Int[Tensor, " token"]:
-    """Ids of the vocabulary, checked: one out of range would be another token, or end the process on a GPU."""
+    """Valid token ids: one out of range would be another token, or end the process on a GPU."""
     if not isinstance(ids, Tensor):
         ids = torch.tensor([as_int("token", i) for i in as_tuple("tokens", ids)], dtype=torch.long, device=lm.device)
     if ids.dim() != 1 or ids.is_floating_point() or ids.dtype is torch.bool:
-        raise InvalidInput(f"tokens of shape {tuple(ids.shape)}", why="they are no row of ids")
+        raise InvalidInput(f"tokens of shape {tuple(ids.shape)}", why="token ids are a vector of integers")
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < lm.d_vocab:
         low, high = int(ids.min()), int(ids.max())
         raise OutOfRange(f"token {low if low < 0 else high}", why=f"the vocabulary is 0 to {lm.d_vocab - 1}")
     return ids
 
 
-def _entered(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_model"]:
-    """What one-token prompts put into the stream, positions taken away: for a norm or projections after the table."""
+def _embedding_output(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_model"]:
+    """What prompts of one token put into the stream, positions subtracted: where a norm or projection follows W_E."""
     positions = lm.structure.position_embedding is not None
     points = ("resid_pre", "position_embedding") if positions else ("resid_pre",)
     parts = []
-    for some in ids.split(1024):
-        seen = run(lm, some[:, None], points, logits=False, layers=[0])
-        part = seen.at("resid_pre", 0)[:, 0]
-        parts.append(part - seen["position_embedding"][0][:, 0] if positions else part)
+    for block in ids.split(1024):
+        captured = run(lm, block[:, None], points, logits=False, layers=[0])
+        part = captured.at("resid_pre", 0)[:, 0]
+        parts.append(part - captured["position_embedding"][0][:, 0] if positions else part)
     return torch.cat(parts)
 
 
-def unembedding(lm: Decoder, basis: str = "raw", ids: Tensor | None = None) -> Float[Tensor, "d_model token"]:
-    """W_U, or some columns of it; folded, also through the final norm's gain and centring and the logit scale."""
+def unembedding(
+    lm: Decoder, basis: str = "raw", ids: Tensor | None = None, *, centre: bool = False
+) -> Float[Tensor, "d_model token"]:
+    """W_U, or some of its columns; folded, also through the final norm's gain and centring and the logit scale.
+
+    Args:
+        lm: the model.
+        basis: "raw" or "folded".
+        ids: tokens; the whole vocabulary when None.
+        centre: subtract the mean column of the whole vocabulary, where the softmax does not see it.
+    """
     table = lm.weights.W_U if ids is None else lm.weights.W_U[:, _tokens(lm, ids)]
-    if basis == "raw":
-        return table
-    if lm.structure.final_norm is not None:
-        table = lm.structure.final_norm.folded(table)
-    return table if lm.structure.logit_scale == 1.0 else table * lm.structure.logit_scale
+    if basis == "folded":
+        if lm.structure.final_norm is not None:
+            table = lm.structure.final_norm.folded(at_least_float32(table))
+        if lm.structure.logit_scale != 1.0:
+            table = table * lm.structure.logit_scale
+    return (
+        at_least_float32(table) - mean_unembedding(lm, basis)[:, None] if centre and ignores_logit_mean(lm) else table
+    )
+
+
+def mean_unembedding(lm: Decoder, basis: str) -> Float[Tensor, " d_model"]:
+    """The mean column of W_U over the vocabulary. Memory: one block of columns."""
+    W_U = lm.weights.W_U
+    total = torch.zeros(lm.d_model, dtype=torch.float64, device=W_U.device)
+    for columns in W_U.split(_BLOCK, dim=1):
+        total += columns.double().sum(dim=1)
+    mean = (total / lm.d_vocab).to(torch.promote_types(W_U.dtype, torch.float32))
+    if basis == "folded":  # folding is linear, so the mean of folded columns is the folded mean
+        if lm.structure.final_norm is not None:
+            mean = lm.structure.final_norm.folded(mean[:, None])[:, 0]
+        mean = mean * lm.structure.logit_scale
+    return mean
+
+
+def through_embedding(
+    lm: Decoder,
+    matrix: Float[Tensor, "d_model r"],
+    basis: str = "raw",
+    ids: Tensor | None = None,
+    *,
+    centre: bool = True,
+    sources: bool = False,
+) -> Float[Tensor, "token r"]:
+    """W_E @ matrix, in float32 or wider.
+
+    Args:
+        lm: the model.
+        matrix: what reads the embedding.
+        basis: "raw" or "folded".
+        ids: tokens; the whole vocabulary when None.
+        centre: leave out what no norm lets through.
+        sources: the tokens are sources of a QK circuit: with `centre`, also subtract the mean over the vocabulary.
+
+    Memory: the result and one block of embeddings.
+    """
+    matrix = at_least_float32(matrix)
+
+    def product(tokens: Tensor | None) -> Tensor:
+        table = embedding(lm, basis, tokens, centre=centre)
+        return table.to(matrix.dtype) @ matrix
+
+    if lm.dtype == matrix.dtype and (not centre or not ignores_channel_mean(lm)) and _is_table(lm, basis):
+        every = product(None) if ids is None else None  # a view of the weights: no block is copied
+    else:
+        every = torch.cat([product(block) for block in _blocks(lm)]) if ids is None else None
+    found = product(ids) if every is None else every
+    if not (centre and sources):
+        return found
+    if every is not None:
+        return found - every.mean(dim=0)
+    return found - mean_embedding(lm, basis, centre=True).to(matrix.dtype) @ matrix
+
+
+def mean_embedding(lm: Decoder, basis: str, *, centre: bool) -> Float[Tensor, " d_model"]:
+    """The mean row of W_E over the vocabulary. Memory: one block of rows."""
+    total = sum(embedding(lm, basis, block, centre=centre).double().sum(dim=0) for block in _blocks(lm))
+    assert isinstance(total, Tensor)
+    return (total / lm.d_vocab).to(torch.promote_types(lm.dtype, torch.float32))
+
+
+def through_unembedding(
+    lm: Decoder,
+    matrix: Float[Tensor, "r d_model"],
+    basis: str = "raw",
+    ids: Tensor | None = None,
+    *,
+    centre: bool = True,
+) -> Float[Tensor, "r token"]:
+    """Matrix @ W_U, in float32 or wider.
+
+    Args:
+        lm: the model.
+        matrix: what is written.
+        basis: "raw" or "folded".
+        ids: tokens; the whole vocabulary when None.
+        centre: subtract the mean over the whole vocabulary, where the softmax does not see it.
+
+    Memory: the result and one block of W_U.
+    """
+    matrix = at_least_float32(matrix)
+    if lm.dtype == matrix.dtype and basis == "raw" and ids is None:
+        found = matrix @ lm.weights.W_U
+    else:
+        blocks = _blocks(lm) if ids is None else [ids]
+        found = torch.cat([matrix @ unembedding(lm, basis, block).to(matrix.dtype) for block in blocks], dim=1)
+    if not centre or not ignores_logit_mean(lm):
+        return found
+    if ids is None:
+        return found - found.mean(dim=1, keepdim=True)
+    return found - (matrix @ mean_unembedding(lm, basis).to(matrix.dtype))[:, None]
+
+
+def _blocks(lm: Decoder) -> tuple[Int[Tensor, " token"], ...]:
+    return torch.arange(lm.d_vocab, device=lm.weights.W_E.device).split(_BLOCK)
+
+
+def _is_table(lm: Decoder, basis: str) -> bool:
+    """True where `embedding` gives the weights themselves and no copy."""
+    return basis == "raw" or lm.structure.embedding_scale == 1.0
 
 
 def circuit_notes(lm: Decoder, layer: int, basis: str, circuit: str) -> tuple[str, ...]:
-    """What must be said of a circuit of this layer so that its numbers are not misread."""
+    """What a reader must know about a circuit of this layer to read its numbers correctly."""
     site = lm.structure.blocks[layer].attention
-    said = []
+    notes = []
     if site.pre_norm is not None or site.branch_norm is not None:
-        said.append("norm gains folded in" if basis == "folded" else "norms left out")
+        notes.append("norm gains folded in" if basis == "folded" else "norms left out")
     if site.queries_per_kv > 1:
-        said.append(f"{'keys' if circuit == 'qk' else 'values'} shared by {site.queries_per_kv} query heads")
+        notes.append(f"{'keys' if circuit == 'qk' else 'values'} shared by {site.queries_per_kv} query heads")
     if circuit == "ov":
         if site.clip is not None:
-            said.append(f"values are clipped at {site.clip:g} in the model, not here")
-        return tuple(said)
+            notes.append(f"values are clipped at {site.clip:g} in the model, not here")
+        return tuple(notes)
     if site.q_norm is not None:
         gains = "its gains folded in" if basis == "folded" else "its gains left out"
-        said.append(f"QK-norm divides each query and key by its size in a run: {gains}")
+        notes.append(f"QK-norm divides each query and key by its size in a run: {gains}")
     if site.alibi_slopes is not None:
-        said.append("ALiBi adds its own term")
+        notes.append("ALiBi adds its own term")
     if site.softcap is not None:
-        said.append(f"scores are soft-capped at {site.softcap:g}")
+        notes.append(f"scores are soft-capped at {site.softcap:g}")
     if site.window is not None:
-        said.append(f"sources further back than {site.window - 1} are never read")
-    return tuple(said)
+        notes.append(f"sources further back than {site.window - 1} are never read")
+    return tuple(notes)
 
 
 def _through_norm(norm: Norm | None, matrix: Float[Tensor, "head d_model d_head"]) -> Tensor:
@@ -155,7 +323,7 @@ def _through_norm(norm: Norm | None, matrix: Float[Tensor, "head d_model d_head"
 
 @dataclass(frozen=True, eq=False)
 class QKNorm:
-    """What QK-norm does to the queries or keys of all heads, up to the size it divides by."""
+    """What QK-norm does to the queries or keys of all heads, apart from the division by their size."""
 
     module: nn.Module
     shape: tuple[int, ...]
@@ -167,14 +335,15 @@ class QKNorm:
     @classmethod
     @torch.no_grad()
     def of(cls, module: nn.Module, heads: int, d_head: int, like: Tensor) -> QKNorm:
-        """Measure a norm by what it does to signs; it takes heads apart, or their concatenation.
+        """Measure a norm on vectors of signs. Some norms take heads one by one, some take their concatenation.
 
         Raises:
-            InvalidInput: it takes neither.
+            InvalidInput: the module takes neither.
         """
-        # Norms kept apart by head split the second axis; those over a matrix of heads refuse it there.
+        dtype = next((p.dtype for p in module.parameters()), like.dtype)
+        # Norms with separate gains by head split the second axis; those over a matrix of heads refuse it there.
         for shape in ((1, heads, 1, d_head), (1, 1, heads, d_head), (1, 1, heads * d_head)):
-            signs = torch.ones(shape, dtype=like.dtype, device=like.device)
+            signs = torch.ones(shape, dtype=dtype, device=like.device)
             signs[..., 1::2] = -1
             try:
                 plus, minus, shifted = (module(x) for x in (signs * _PROBE, -signs * _PROBE, signs * _PROBE + _SHIFT))
@@ -197,12 +366,12 @@ class QKNorm:
 
     @torch.no_grad()
     def sizes(self, x: Float[Tensor, "head pos d_head"]) -> Float[Tensor, "head pos 1"]:
-        """By what the module divides each head's vector at each position."""
+        """What the module divides each head's vector by, at each position."""
         heads, pos, d_head = x.shape
         given = x.transpose(0, 1).reshape(pos, *self.shape[1:])
         out = self.module(given).view(pos, heads, d_head).transpose(0, 1) - self.bias[:, None]
-        said = self.linear(x)
-        return (said * said).sum(-1, keepdim=True) / (said * out).sum(-1, keepdim=True)
+        linear = self.linear(x)
+        return (linear * linear).sum(-1, keepdim=True) / (linear * out).sum(-1, keepdim=True)
 
 
 def qk_normed(module: nn.Module, matrix: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head d_model d_head"]:

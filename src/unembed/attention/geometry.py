@@ -1,4 +1,4 @@
-"""The residual stream as a shared channel: what is written to it and read from it, how wide, and what is erased.
+"""The residual stream as a shared channel: what is written to it and read from it, and how wide.
 
 Source: Elhage et al. 2021, "The residual stream as a communication channel", "virtual weights", "memory management".
 """
@@ -11,7 +11,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.folded_weights import check_basis, embedding, reading_weights, unembedding, writing_weights
+from unembed.attention.folded_weights import (
+    at_least_float32,
+    check_basis,
+    embedding,
+    reading_weights,
+    unembedding,
+    without_channel_mean,
+    writing_weights,
+)
 from unembed.models.decoder import Decoder
 
 
@@ -19,8 +27,8 @@ from unembed.models.decoder import Decoder
 class StreamPort:
     """Something that reads the stream or writes to it, as its Gram matrix over the stream's directions.
 
-    `location` counts halves of layers: the embedding stands at -1, attention of layer l at 2 l, its FFN at 2 l + 1 (2 l
-    where both run in parallel), the unembedding last. A reader hears every writer of an earlier location.
+    `location` counts halves of layers: the embedding is at -1, attention of layer l at 2 l, its FFN at 2 l + 1 (2 l
+    where both run in parallel), the unembedding last. A reader receives the output of every earlier location.
     """
 
     label: str
@@ -29,41 +37,66 @@ class StreamPort:
 
 
 @torch.no_grad()
-def writers_and_readers(lm: Decoder, basis: str = "raw") -> tuple[list[StreamPort], list[StreamPort]]:
+def writers_and_readers(
+    lm: Decoder, basis: str = "raw", *, centre: bool = True
+) -> tuple[list[StreamPort], list[StreamPort]]:
     """All writers and all readers: attention as OV outputs and as Q, K and V, FFNs as values and as keys.
+
+    A gated FFN reads twice, with its keys (gate) and its up-projection.
+
+    Args:
+        lm: the model.
+        basis: "raw" or "folded".
+        centre: leave out what no reader sees (see `folded_weights`).
 
     Memory: one (d_model, d_model) matrix each.
     """
     check_basis(basis)
-    writers, readers = [StreamPort("embedding", -1, _columns_gram(embedding(lm, basis)))], []
+
+    def written(rows: Tensor) -> Tensor:
+        return _columns_gram(without_channel_mean(lm, rows) if centre else rows)
+
+    writers, readers = [StreamPort("embedding", -1, written(embedding(lm, basis)))], []
     for n, block in enumerate(lm.structure.blocks):
-        writers.append(StreamPort(f"attention {n}", 2 * n, _columns_gram(writing_weights(lm, n, basis).flatten(0, 1))))
+        writers.append(StreamPort(f"attention {n}", 2 * n, written(writing_weights(lm, n, basis).flatten(0, 1))))
         for which in "qkv":
             matrix = reading_weights(lm, n, which, basis, grouped=True)
-            readers.append(
-                StreamPort(f"{which.upper()} {n}", 2 * n, _columns_gram(matrix.transpose(1, 2).flatten(0, 1)))
-            )
+            rows = matrix.transpose(1, 2).flatten(0, 1)  # (kv * d_head, d_model)
+            readers.append(StreamPort(f"{which.upper()} {n}", 2 * n, _columns_gram(rows)))
         site = block.feed_forward
         if site is None or not site.has_memories:
             continue
         location = 2 * n if block.parallel else 2 * n + 1
-        writers.append(StreamPort(f"values {n}", location, _columns_gram(values_of(lm, n, basis))))
+        writers.append(StreamPort(f"values {n}", location, written(values_of(lm, n, basis))))
         readers.append(StreamPort(f"keys {n}", location, _columns_gram(keys_of(lm, n, basis).T)))
-    readers.append(StreamPort("unembedding", 2 * lm.n_layers, _columns_gram(unembedding(lm, basis).T)))
+        if (up := up_projection_of(lm, n, basis)) is not None:
+            readers.append(StreamPort(f"up {n}", location, _columns_gram(up.T)))
+    read = unembedding(lm, basis, centre=centre)
+    readers.append(StreamPort("unembedding", 2 * lm.n_layers, _columns_gram(read.T)))
     return writers, readers
 
 
 def _columns_gram(rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "d_model d_model"]:
-    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    rows = at_least_float32(rows)
     return (rows.T @ rows).double()
 
 
 def keys_of(lm: Decoder, layer: int, basis: str) -> Float[Tensor, "d_model d_mlp"]:
-    """Key vectors: gate columns in a gated layer, whose sign decides whether the memory fires."""
+    """Key vectors: the gate's columns in a gated layer, because the gate decides whether the memory fires."""
     gate = lm.weights.W_gate[layer]
-    matrix = lm.weights.W_in[layer] if gate is None else gate
+    return _read_by_ffn(lm, layer, lm.weights.W_in[layer] if gate is None else gate, basis)
+
+
+def up_projection_of(lm: Decoder, layer: int, basis: str) -> Float[Tensor, "d_model d_mlp"] | None:
+    """The up-projection of a gated layer, whose product with the gate is the coefficient; None where there is none."""
+    return None if lm.weights.W_gate[layer] is None else _read_by_ffn(lm, layer, lm.weights.W_in[layer], basis)
+
+
+def _read_by_ffn(
+    lm: Decoder, layer: int, matrix: Float[Tensor, "d_model d_mlp"], basis: str
+) -> Float[Tensor, "d_model d_mlp"]:
     norm = lm.feed_forward(layer).pre_norm
-    return norm.folded(matrix) if basis == "folded" and norm is not None else matrix
+    return norm.folded(at_least_float32(matrix)) if basis == "folded" and norm is not None else matrix
 
 
 def values_of(lm: Decoder, layer: int, basis: str) -> Float[Tensor, "d_mlp d_model"]:
@@ -71,6 +104,7 @@ def values_of(lm: Decoder, layer: int, basis: str) -> Float[Tensor, "d_mlp d_mod
     site, matrix = lm.feed_forward(layer), lm.weights.W_out[layer]
     if basis == "raw":
         return matrix
+    matrix = at_least_float32(matrix)
     if site.branch_norm is not None:
         matrix = site.branch_norm.frozen(matrix, torch.ones(1, dtype=matrix.dtype, device=matrix.device))
     return matrix * site.multiplier
@@ -90,12 +124,14 @@ class VirtualWeights:
 
 
 @torch.no_grad()
-def virtual_weights(lm: Decoder, basis: str = "raw") -> VirtualWeights:
+def virtual_weights(lm: Decoder, basis: str = "raw", *, centre: bool = True) -> VirtualWeights:
     """How strongly each part of the model reads what each earlier part writes, through the stream.
+
+    Arguments as for `writers_and_readers`.
 
     Memory: one (d_model, d_model) matrix for each writer and reader.
     """
-    writers, readers = writers_and_readers(lm, basis)
+    writers, readers = writers_and_readers(lm, basis, centre=centre)
     w = torch.stack([side.gram.flatten() for side in writers])
     r = torch.stack([side.gram.flatten() for side in readers])
     traces = [torch.stack([side.gram.trace() for side in some]) for some in (writers, readers)]
@@ -130,9 +166,12 @@ class Subspaces:
 
 
 @torch.no_grad()
-def subspaces(lm: Decoder, basis: str = "raw") -> Subspaces:
-    """Effective ranks and principal angles of everything that writes to the stream or reads from it."""
-    writers, readers = writers_and_readers(lm, basis)
+def subspaces(lm: Decoder, basis: str = "raw", *, centre: bool = True) -> Subspaces:
+    """Effective ranks and principal angles of everything that writes to the stream or reads from it.
+
+    Arguments as for `writers_and_readers`.
+    """
+    writers, readers = writers_and_readers(lm, basis, centre=centre)
     both = writers + readers
     ranks, bases = [], []
     for side in both:

@@ -1,4 +1,4 @@
-"""One head, or two that act as one: a virtual head has a pattern and an OV circuit of its own.
+"""One head, or two heads that act as one: a virtual head has a pattern and an OV circuit of its own.
 
 Source: Elhage et al. 2021, "Virtual attention heads": A_b A_a and W_OV_a W_OV_b.
 """
@@ -12,19 +12,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.copying import OwnToken, Spectra, own_token
-from unembed.attention.folded_weights import embedding, unembedding
 from unembed.attention.linearized import frozen_run
 from unembed.attention.low_rank import LowRank
-from unembed.attention.qk_ov import HeadMatrices
+from unembed.attention.qk_ov import HeadMatrices, full_ov
 from unembed.errors import InvalidInput
 from unembed.stream.run import Tokens, position_of, run
 
 
 class HeadCircuit(ABC):
-    """What can be asked of anything that moves information as a head does."""
+    """Anything that moves information as a head does: a pattern and an OV circuit."""
 
     def __init__(self, circuits: HeadMatrices, path: tuple[tuple[int, int], ...]) -> None:
-        """Keep the heads, earliest first."""
+        """Store the heads, earliest first."""
         self.circuits = circuits
         self.path = path
 
@@ -43,17 +42,23 @@ class HeadCircuit(ABC):
 
     @abstractmethod
     def pattern(self, tokens: Tokens) -> Float[Tensor, "batch dst src"]:
-        """Where it moves information to and from on a prompt."""
+        """Which positions it moves information from, and to, on a prompt."""
 
-    def ov_full(self, basis: str = "raw", *, sources: Tensor | None = None, outputs: Tensor | None = None) -> LowRank:
+    def ov_full(
+        self,
+        basis: str = "raw",
+        *,
+        sources: Tensor | None = None,
+        outputs: Tensor | None = None,
+        centre: bool = True,
+    ) -> LowRank:
         """A source token's effect on every output's logit (d_vocab, d_vocab), or some rows and columns."""
-        ov, lm = self.ov(basis), self.circuits.lm
-        return LowRank(embedding(lm, basis, sources) @ ov.left, ov.right @ unembedding(lm, basis, outputs), ov.notes)
+        return full_ov(self.circuits.lm, self.ov(basis), basis, sources, outputs, centre)
 
-    def copying(self, basis: str = "raw") -> Spectra:
+    def copying(self, basis: str = "raw", *, centre: bool = True) -> Spectra:
         """Eigenvalues of the full OV circuit, with their score and positive fraction."""
         ov = self.ov(basis)
-        product = self.circuits.product("ov", basis)
+        product = self.circuits.product("ov", basis, centre)
         return Spectra(LowRank(product @ ov.left.to(product.dtype), ov.right.to(product.dtype)).eigenvalues())
 
     def own_token(self, basis: str = "raw", *, k: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
@@ -62,10 +67,15 @@ class HeadCircuit(ABC):
 
     @torch.no_grad()
     def effect(self, tokens: Tokens, position: int = -1) -> Float[Tensor, " d_vocab"]:
-        """What it adds to every logit at a position, reading the constants of the stream (see `expansion`)."""
+        """What it adds to every logit at a position through the constants of the stream (see `expansion`).
+
+        Raises:
+            InvalidInput: several prompts.
+            OutOfRange: there is no such position.
+        """
         frozen = frozen_run(self.circuits.lm, tokens)
         if frozen.run.tokens.shape[0] != 1:
-            raise InvalidInput(f"{frozen.run.tokens.shape[0]} prompts", why="an effect is asked of one")
+            raise InvalidInput(f"{frozen.run.tokens.shape[0]} prompts", why="an effect is of one prompt")
         position = position_of(frozen.run, position)
         x = frozen.constants_before(self.path[0][0])
         for layer, head in self.path:
@@ -95,13 +105,13 @@ class VirtualHead(HeadCircuit):
     """A head of an earlier layer and one of a later layer that reads what it wrote."""
 
     def ov(self, basis: str = "raw") -> LowRank:
-        """W_OV of the earlier times W_OV of the later."""
-        first, second = (self.circuits.ov(*place, basis) for place in self.path)
+        """W_OV of the earlier head times W_OV of the later one."""
+        first, second = (self.circuits.ov(*head, basis) for head in self.path)
         return first @ second
 
     @torch.no_grad()
     def pattern(self, tokens: Tokens) -> Float[Tensor, "batch dst src"]:
-        """The later head's pattern times the earlier one's: from where to where information passes through both."""
+        """The later head's pattern times the earlier one's: where information that passes both comes from."""
         (a_layer, a), (b_layer, b) = self.path
-        seen = run(self.circuits.lm, tokens, "pattern", logits=False, layers=[a_layer, b_layer])["pattern"]
-        return seen[1][:, b] @ seen[0][:, a]
+        patterns = run(self.circuits.lm, tokens, "pattern", logits=False, layers=[a_layer, b_layer])["pattern"]
+        return patterns[1][:, b] @ patterns[0][:, a]

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.errors import Unsupported
+from unembed.errors import SumNotProved, Unsupported
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.names import SUM_TOLERANCE
@@ -171,7 +171,7 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
                 error,
                 prove(f"the heads of layer {n} of {lm.name}", layer.layer_sum(entered) + bias, whole, limit),
             )
-        except Exception:
+        except SumNotProved:
             if block.attention.clip is None:
                 raise
             raise Unsupported(

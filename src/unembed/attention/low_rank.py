@@ -1,4 +1,4 @@
-"""A matrix kept as two thin factors: everything about it, without ever forming it."""
+"""A matrix stored as two thin factors: its entries, norms and eigenvalues without ever forming it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LowRank:
 
     Circuits of Elhage et al. (2021) are such products: W_QK = W_Q W_K^T and W_OV = W_V W_O have rank d_head inside
     d_model, and W_E W_OV W_U has rank d_head inside d_vocab. Values that need it (norms, eigenvalues, singular values)
-    are computed in float64; entries come in the dtype of the factors.
+    are computed in float64; entries come in the dtype of the factors, or float32 where these are in half precision.
 
     Attributes:
         left: (*batch, m, r), a view on the weights where they allow it.
@@ -48,7 +48,7 @@ class LowRank:
         if self.left.dim() < 2 or self.right.dim() < 2 or self.left.shape[-1] != self.right.shape[-2]:
             raise InvalidInput(
                 f"factors of shapes {tuple(self.left.shape)} and {tuple(self.right.shape)}",
-                why="the last axis of the left one is not as long as the last but one of the right one",
+                why="the left factor has another number of columns than the right one has rows",
                 instead="Give (..., m, r) and (..., r, n)",
             )
 
@@ -70,8 +70,8 @@ class LowRank:
 
     def __repr__(self) -> str:
         """Shape, rank and notes."""
-        said = f", {'; '.join(self.notes)}" if self.notes else ""
-        return f"LowRank({' x '.join(map(str, self.shape))}, rank {self.rank}{said})"
+        notes = f", {'; '.join(self.notes)}" if self.notes else ""
+        return f"LowRank({' x '.join(map(str, self.shape))}, rank {self.rank}{notes})"
 
     def __getitem__(self, index: int | slice | tuple[int | slice, ...]) -> LowRank:
         """One matrix, or some, of a batch."""
@@ -82,16 +82,16 @@ class LowRank:
     def __matmul__(self, other: Tensor | LowRank) -> LowRank:
         """The product, kept as factors; of two low-rank matrices at the smaller of the two ranks."""
         if isinstance(other, Tensor):
-            return LowRank(self.left, self.right @ other, self.notes)
-        core = self.right @ other.left
+            return LowRank(self.left, _product(self.right, other), self.notes)
+        core = _product(self.right, other.left)
         notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
         if self.rank <= other.rank:
-            return LowRank(self.left, core @ other.right, notes)
-        return LowRank(self.left @ core, other.right, notes)
+            return LowRank(self.left, _product(core, other.right), notes)
+        return LowRank(_product(self.left, core), other.right, notes)
 
     def __rmatmul__(self, other: Tensor) -> LowRank:
         """A dense matrix times this one."""
-        return LowRank(other @ self.left, self.right, self.notes)
+        return LowRank(_product(other, self.left), self.right, self.notes)
 
     def __mul__(self, factor: float) -> LowRank:
         """The matrix times a number."""
@@ -103,7 +103,7 @@ class LowRank:
 
     def dense(self) -> Float[Tensor, "*batch m n"]:
         """The matrix itself. For small ones: memory m times n."""
-        return self.left @ self.right
+        return _product(self.left, self.right)
 
     def norm(self) -> Float[Tensor, "*batch"]:
         """Frobenius norm, float64: the root of <left' left, right right'>, both (r, r)."""
@@ -143,11 +143,11 @@ class LowRank:
 
     def rows(self, ids: Int[Tensor, " row"] | int | list[int] | slice) -> Float[Tensor, "*batch row n"]:
         """Chosen rows; memory is what is returned."""
-        return self.left[..., self._ids(ids, -2), :] @ self.right
+        return _product(self.left[..., self._ids(ids, -2), :], self.right)
 
     def columns(self, ids: Int[Tensor, " column"] | int | list[int] | slice) -> Float[Tensor, "*batch m column"]:
         """Chosen columns; memory is what is returned."""
-        return self.left @ self.right[..., self._ids(ids, -1)]
+        return _product(self.left, self.right[..., self._ids(ids, -1)])
 
     def block(
         self,
@@ -155,7 +155,7 @@ class LowRank:
         columns: Int[Tensor, " column"] | int | list[int] | slice,
     ) -> Float[Tensor, "*batch row column"]:
         """The entries where chosen rows and columns meet."""
-        return self.left[..., self._ids(rows, -2), :] @ self.right[..., self._ids(columns, -1)]
+        return _product(self.left[..., self._ids(rows, -2), :], self.right[..., self._ids(columns, -1)])
 
     def top(self, k: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
         """The k largest (or smallest) entries of the whole matrix, exactly, best first. One matrix, no batch.
@@ -185,9 +185,10 @@ class LowRank:
     def _single(self, question: str) -> tuple[Tensor, Tensor]:
         if len(self.shape) != 2:
             raise InvalidInput(
-                f"{question} of {self.shape[0]} matrices", why="it is asked of one", instead="Index the batch first"
+                f"{question} of {self.shape[0]} matrices", why="it takes one", instead="Index the batch first"
             )
-        return self.left, self.right
+        dtype = torch.promote_types(torch.promote_types(self.left.dtype, self.right.dtype), torch.float32)
+        return self.left.to(dtype), self.right.to(dtype)
 
     def _square(self, question: str) -> None:
         if self.shape[-1] != self.shape[-2]:
@@ -204,6 +205,12 @@ class LowRank:
             if not -n <= i < n:
                 raise OutOfRange(f"{what} {i}", why=f"the matrix has {n}, counted 0 to {n - 1}")
         return torch.as_tensor(ids, dtype=torch.long, device=self.left.device)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """A @ b in the wider of the two dtypes, and at least in float32: a circuit is never rounded to half precision."""
+    dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+    return a.to(dtype) @ b.to(dtype)
 
 
 def by_modulus(values: Complex[Tensor, "*batch r"]) -> Complex[Tensor, "*batch r"]:

@@ -1,8 +1,9 @@
-"""The matrices of every head, as views on the weights, and what follows from the weights alone."""
+"""The QK and OV circuits of every head, as views on the weights, and what follows from the weights alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -12,29 +13,44 @@ from torch import Tensor
 from unembed.attention import composition as _composition
 from unembed.attention import copying as _copying
 from unembed.attention.folded_weights import (
+    at_least_float32,
     check_basis,
     circuit_notes,
-    embedding,
     reading_weights,
-    unembedding,
+    through_embedding,
+    through_unembedding,
     writing_weights,
 )
 from unembed.attention.low_rank import LowRank
-from unembed.errors import Unsupported
+from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.validation import valid_seed
+from unembed.validation import as_int, valid_seed
+
+
+@dataclass(frozen=True)
+class ComposingHead:
+    """A head that composes with another: it is read by it, or reads it."""
+
+    mode: str
+    """"q", "k" or "v": which input of the later head reads the earlier head's output."""
+    relation: str
+    """"reads" where this is the earlier head, "is read by" where it is the later one."""
+    layer: int
+    head: int
+    composition: float
 
 
 class HeadMatrices:
     """QK and OV of every head, what they copy and match, and how they compose.
 
-    Bases: "raw" is the weights alone, as in the papers; "folded" takes the linear part of the norms into the matrices.
+    Bases: "raw" is the weights alone, as in the papers; "folded" multiplies the linear part of the norms into the
+    matrices. Products with the vocabulary are centred unless `centre=False`; see `folded_weights`.
     """
 
     def __init__(self, lm: Decoder) -> None:
-        """Keep the model; nothing is computed yet."""
+        """Store the model; nothing is computed yet."""
         self.lm = lm
-        self._products: dict[tuple[str, str], Tensor] = {}
+        self._products: dict[tuple[str, str, bool], Tensor] = {}
         self._baselines: dict[int, float] = {}
 
     def ov(self, layer: int, head: int, basis: str = "raw") -> LowRank:
@@ -45,10 +61,8 @@ class HeadMatrices:
         """
         layer, head = self.resolve_head(layer, head, basis)
         kv = head // self.lm.structure.blocks[layer].attention.queries_per_kv
-        W_V, W_O = (
-            reading_weights(self.lm, layer, "v", basis, grouped=True)[kv],
-            writing_weights(self.lm, layer, basis)[head],
-        )
+        W_V = reading_weights(self.lm, layer, "v", basis, grouped=True)[kv]
+        W_O = writing_weights(self.lm, layer, basis)[head]
         return LowRank(W_V, W_O, circuit_notes(self.lm, layer, basis, "ov"))
 
     def qk(self, layer: int, head: int, offset: int | Sequence[int] = 0, basis: str = "raw") -> LowRank:
@@ -61,8 +75,12 @@ class HeadMatrices:
                 several, the mean circuit.
             basis: "raw" or "folded".
 
+        Returns:
+            The circuit; rotated factors are float32 where the weights are in half precision.
+
         Raises:
             OutOfRange: there is no such head.
+            InvalidInput: an offset is negative or not an integer, or none is given.
             Unsupported: the model's scores are not understood.
         """
         layer, head = self.resolve_head(layer, head, basis)
@@ -71,21 +89,22 @@ class HeadMatrices:
             raise Unsupported(
                 f"the QK circuit of layer {layer} of {self.lm.name}",
                 why="its attention scores could not be rebuilt from queries and keys when the model was opened",
-                instead="Ask for OV circuits or captured patterns",
+                instead="Use OV circuits or captured patterns",
             )
+        offsets = _offsets(offset)
         W_Q = reading_weights(self.lm, layer, "q", basis)[head]
         W_K = reading_weights(self.lm, layer, "k", basis, grouped=True)[head // site.queries_per_kv]
-        said = circuit_notes(self.lm, layer, basis, "qk")
+        notes = circuit_notes(self.lm, layer, basis, "qk")
         if site.rotary is not None:
-            several = [offset] if isinstance(offset, int) else list(offset)
-            named = str(offset) if isinstance(offset, int) else f"mean of {several[0]} to {several[-1]}"
-            said = (*said, f"rotary, offset {named}")
-            if several != [0] or site.rotary.factor != 1.0:
-                at = torch.zeros(W_Q.shape[0], device=W_Q.device)
-                # Linear in the rotated queries, so the mean over offsets is taken on one factor.
-                W_Q = torch.stack([site.rotary.rotate(W_Q, at + o) for o in several]).mean(dim=0)
-                W_K = site.rotary.rotate(W_K, at)
-        return LowRank(W_Q, W_K.mT, said)
+            name = str(offsets[0]) if len(offsets) == 1 else f"mean of {offsets[0]} to {offsets[-1]}"
+            notes = (*notes, f"rotary, offset {name}")
+            if offsets != [0] or site.rotary.factor != 1.0:
+                zero = torch.zeros(W_Q.shape[0], dtype=torch.long, device=W_Q.device)
+                W_Q, W_K = at_least_float32(W_Q), at_least_float32(W_K)
+                # Linear in the rotated queries, so the mean over offsets is taken of one factor.
+                W_Q = sum(site.rotary.rotate(W_Q, zero + o) for o in offsets) / len(offsets)
+                W_K = site.rotary.rotate(W_K, zero)
+        return LowRank(W_Q, W_K.mT, notes)
 
     def ov_full(
         self,
@@ -95,14 +114,21 @@ class HeadMatrices:
         *,
         sources: Tensor | None = None,
         outputs: Tensor | None = None,
+        centre: bool = True,
     ) -> LowRank:
         """W_E W_OV W_U (d_vocab, d_vocab), or some rows and columns: a source token's effect on every output's logit.
 
+        Args:
+            layer: counted from 0.
+            head: counted from 0.
+            basis: "raw" or "folded".
+            sources: rows; every token when None.
+            outputs: columns; every token when None.
+            centre: logits above their mean over the vocabulary.
+
         Memory: d_vocab * d_head for either side.
         """
-        ov = self.ov(layer, head, basis)
-        W_E, W_U = embedding(self.lm, basis, sources), unembedding(self.lm, basis, outputs)
-        return LowRank(W_E @ ov.left, ov.right @ W_U, ov.notes)
+        return full_ov(self.lm, self.ov(layer, head, basis), basis, sources, outputs, centre)
 
     def qk_full(
         self,
@@ -113,17 +139,28 @@ class HeadMatrices:
         *,
         destinations: Tensor | None = None,
         sources: Tensor | None = None,
+        centre: bool = True,
     ) -> LowRank:
-        """W_E W_QK W_E' (d_vocab, d_vocab), or some rows and columns: which source a destination token reads.
+        """W_E W_QK W_E' (d_vocab, d_vocab), or some rows and columns: which source a destination token attends to.
+
+        Args:
+            layer: counted from 0.
+            head: counted from 0.
+            offset: as in `qk`.
+            basis: "raw" or "folded".
+            destinations: rows; every token when None.
+            sources: columns; every token when None.
+            centre: scores above the destination's mean over all sources of the vocabulary.
 
         Memory: d_vocab * d_head for either side.
         """
         qk = self.qk(layer, head, offset, basis)
-        left = embedding(self.lm, basis, destinations) @ qk.left
-        return LowRank(left, qk.right @ embedding(self.lm, basis, sources).mT, qk.notes)
+        left = through_embedding(self.lm, qk.left, basis, destinations, centre=centre)
+        right = through_embedding(self.lm, qk.right.mT, basis, sources, centre=centre, sources=True)
+        return LowRank(left, right.mT, qk.notes)
 
     def resolve_head(self, layer: int, head: int, basis: str) -> tuple[int, int]:
-        """The head, counted from 0, if there is one, and if there is such a basis.
+        """The head, counted from 0; negative numbers count from the end.
 
         Raises:
             OutOfRange: there is no such layer or head.
@@ -132,24 +169,25 @@ class HeadMatrices:
         check_basis(basis)
         return self.lm.layer(layer), self.lm.head(head)
 
-    def product(self, what: str, basis: str) -> Float[Tensor, "d_model d_model"]:
-        """W_U W_E ("ov") or W_E' W_E ("qk"), kept: forget the object when the weights change."""
+    def product(self, circuit: str, basis: str, centre: bool = True) -> Float[Tensor, "d_model d_model"]:
+        """W_U W_E ("ov") or W_E' W_E ("qk"), cached: make a new object when the weights change."""
         check_basis(basis)
-        if (what, basis) not in self._products:
-            self._products[what, basis] = _copying.product_with_embedding(self.lm, what, basis)
-        return self._products[what, basis]
+        key = circuit, basis, centre
+        if key not in self._products:
+            self._products[key] = _copying.product_with_embedding(self.lm, circuit, basis, centre=centre)
+        return self._products[key]
 
-    def copying(self, basis: str = "raw") -> _copying.Spectra:
+    def copying(self, basis: str = "raw", *, centre: bool = True) -> _copying.Spectra:
         """Eigenvalues (layer, head, d_head) of every head's full OV circuit, their scores and positive fractions."""
-        return _copying.copying_spectra(self.lm, self.product("ov", basis), basis)
+        return _copying.copying_spectra(self.lm, self.product("ov", basis, centre), basis)
 
-    def copying_scores(self, basis: str = "raw") -> Float[Tensor, "layer head"]:
+    def copying_scores(self, basis: str = "raw", *, centre: bool = True) -> Float[Tensor, "layer head"]:
         """sum(lambda).real / sum(|lambda|) of every head's full OV circuit, in [-1, 1]; +1 is a copying head."""
-        return self.copying(basis).score
+        return self.copying(basis, centre=centre).score
 
-    def matching(self, basis: str = "raw") -> _copying.Spectra:
+    def matching(self, basis: str = "raw", *, centre: bool = True) -> _copying.Spectra:
         """Eigenvalues of every head's full QK circuit at offset 0: positive where it attends to its own token."""
-        return _copying.matching_spectra(self.lm, self.product("qk", basis), basis)
+        return _copying.matching_spectra(self.lm, self.product("qk", basis, centre), basis)
 
     def own_token(
         self, layer: int, head: int, basis: str = "raw", *, k: int = 10, n_tokens: int = 512, seed: int = 0
@@ -164,13 +202,13 @@ class HeadMatrices:
 
         Args:
             mode: "q", "k" or "v".
-            baseline: take away the mean ratio of random Gaussian circuits of the same shapes, measured.
+            baseline: subtract the mean ratio of random Gaussian circuits of the same shapes, measured.
             basis: "raw" or "folded".
             seed: of the baseline.
         """
         check_basis(basis)
-        found = _composition.composition(self.lm, mode, basis)
-        return torch.where(found > 0, found - self.random_composition(seed), found) if baseline else found
+        ratios = _composition.composition(self.lm, mode, basis)
+        return torch.where(ratios > 0, ratios - self.random_composition(seed), ratios) if baseline else ratios
 
     def compositions(self, basis: str = "raw") -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
         """Q-, K- and V-composition together, by mode; what the writers need is computed once."""
@@ -184,7 +222,41 @@ class HeadMatrices:
             self._baselines[seed] = _composition.random_baseline(self.lm, seed=seed)
         return self._baselines[seed]
 
+    def partners(
+        self, layer: int, head: int, basis: str = "raw", *, baseline: bool = False, seed: int = 0
+    ) -> list[ComposingHead]:
+        """Every earlier head that this one reads and every later one that reads it, strongest composition first."""
+        layer, head = self.resolve_head(layer, head, basis)
+        chance = self.random_composition(seed) if baseline else 0.0
+        found = []
+        for mode, ratios in self.compositions(basis).items():
+            for other in range(self.lm.n_layers):
+                if other == layer:
+                    continue
+                relation = "reads" if other < layer else "is read by"
+                row = ratios[other, :, layer, head] if other < layer else ratios[layer, head, other]
+                found += [ComposingHead(mode, relation, other, h, float(v) - chance) for h, v in enumerate(row)]
+        return sorted(found, key=lambda partner: -partner.composition)
+
     @cached_property
     def scales(self) -> list[float]:
         """What each layer multiplies its scores by (1 / sqrt(d_head) in most families)."""
         return [block.attention.scale for block in self.lm.structure.blocks]
+
+
+def full_ov(
+    lm: Decoder, ov: LowRank, basis: str, sources: Tensor | None, outputs: Tensor | None, centre: bool
+) -> LowRank:
+    """An OV circuit between tokens: W_E W_OV W_U."""
+    left = through_embedding(lm, ov.left, basis, sources, centre=centre)
+    return LowRank(left, through_unembedding(lm, ov.right, basis, outputs, centre=centre), ov.notes)
+
+
+def _offsets(offset: int | Sequence[int]) -> list[int]:
+    """The offsets as a list, each an integer of at least 0."""
+    offsets = [as_int("offset", o) for o in (offset if isinstance(offset, Iterable) else [offset])]
+    if not offsets:
+        raise InvalidInput("no offsets", why="a mean circuit needs at least one")
+    if min(offsets) < 0:
+        raise InvalidInput(f"offset {min(offsets)}", why="a source never lies after its destination")
+    return offsets

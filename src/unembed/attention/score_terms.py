@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.folded_weights import QKNorm
-from unembed.errors import InvalidInput, SumNotProved, Unsupported
+from unembed.errors import InvalidInput, OutOfRange, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import AttentionSite
 from unembed.names import SUM_TOLERANCE
@@ -41,6 +41,20 @@ class ScoreTerms:
     scores: Float[Tensor, "dst src"]
     pattern: Float[Tensor, "dst src"]
     error: float
+
+    def at(self, destination: int, source: int) -> tuple[float, dict[str, float]]:
+        """The score with which one position reads another, and its terms, largest magnitude first.
+
+        Raises:
+            OutOfRange: there is no such pair: a position reads no later one.
+        """
+        if not 0 <= source <= destination < len(self.scores):
+            raise OutOfRange(
+                f"position {destination} reading {source}",
+                why=f"the prompt has {len(self.scores)} tokens, and a position reads none after it",
+            )
+        terms = {name: float(part[destination, source]) for name, part in self.terms.items()}
+        return float(self.scores[destination, source]), dict(sorted(terms.items(), key=lambda item: -abs(item[1])))
 
 
 @torch.no_grad()

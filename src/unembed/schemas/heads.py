@@ -6,10 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from unembed.attention.head_scores import repeated_tokens
-from unembed.errors import InvalidInput, Unsupported
+from unembed.attention.circuits import Circuits
+from unembed.attention.low_rank_topk import Entries
+from unembed.attention.repeated_pattern import repeated_pattern
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
 from unembed.schemas.memory import Scored
 
 SCHEMA_HEADS = "unembed.heads/1"
@@ -82,7 +86,7 @@ class HeadView:
         return dataclasses.asdict(self)
 
 
-def heads_view(circuits: Any, n_sequences: int = 16, length: int = 40, seed: int = 0) -> HeadsView:
+def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed: int = 0) -> HeadsView:
     """The scores of all heads."""
     lm = circuits.lm
     if lm.n_ctx is not None:
@@ -129,49 +133,31 @@ class InductionView:
         return dataclasses.asdict(self)
 
 
-def induction_view(circuits: Any, layer: int, head: int, length: int, seed: int, text: str = "") -> InductionView:
-    """A head on random tokens said twice, or on a text said twice.
-
-    Args:
-        circuits: of the model.
-        layer: the head's layer.
-        head: the head.
-        length: random tokens before they are repeated; fewer where the context holds fewer.
-        seed: of the random tokens.
-        text: said twice instead, cut to what the context holds.
-
-    Raises:
-        OutOfRange: there is no such head.
-        InvalidInput: the text is a single token, which cannot show what followed it.
-    """
+def induction_view(circuits: Circuits, layer: int, head: int, length: int, seed: int, text: str = "") -> InductionView:
+    """A head on random tokens, or a text, repeated twice; see `repeated_pattern`."""
     lm = circuits.lm
-    layer, head = lm.layer(layer), lm.head(head)
-    if lm.n_ctx is not None:
-        length = max(2, min(length, lm.n_ctx // 2 - 2))
-    ids, front = repeated_tokens(lm, 1, length, seed)
-    if text:
-        once = lm.encode(text)[:, front:]
-        once = once if lm.n_ctx is None else once[:, : (lm.n_ctx - front) // 2]
-        length = once.shape[1]
-        if length < 2:
-            raise InvalidInput(f"text {text!r}", why="it is a single token", instead="Write at least two tokens")
-        ids = torch.cat([ids[:, :front], once.to(ids.device), once.to(ids.device)], dim=1)
-    pattern = lm.run(ids, "pattern", layers=[layer], logits=False).at("pattern", layer)[0, head].double().cpu()
-    stripe = [(dst, dst - length + 1) for dst in range(front + length, ids.shape[1])]
+    found = repeated_pattern(lm, layer, head, length, seed, text)
     return InductionView(
         SCHEMA_INDUCTION,
-        layer,
-        head,
-        lm.token_strings(ids[0]),
-        length,
-        [row[: i + 1].tolist() for i, row in enumerate(pattern)],
-        stripe,
-        sum(float(pattern[dst, src]) for dst, src in stripe) / len(stripe),
-        sum(1 / (dst + 1) for dst, _ in stripe) / len(stripe),
+        lm.layer(layer),
+        lm.head(head),
+        lm.token_strings(found.tokens),
+        found.length,
+        _lower_triangle(found.pattern),
+        found.stripe,
+        found.score,
+        found.uniform,
     )
 
 
-def head_view(circuits: Any, layer: int, head: int, source: str | int, destination: str | int, top: int) -> HeadView:
+def _lower_triangle(matrix: Float[Tensor, "dst src"]) -> list[list[float]]:
+    """Each destination's row, over the sources up to it."""
+    return [row[: i + 1].tolist() for i, row in enumerate(matrix)]
+
+
+def head_view(
+    circuits: Circuits, layer: int, head: int, source: str | int, destination: str | int, top: int
+) -> HeadView:
     """One head, for a source and a destination token.
 
     Raises:
@@ -209,18 +195,15 @@ def head_view(circuits: Any, layer: int, head: int, source: str | int, destinati
     )
 
 
-def _scored(lm: Any, entries: Any) -> list[Scored]:
+def _scored(lm: Decoder, entries: Entries) -> list[Scored]:
     ids = entries.columns
     return [Scored(*row) for row in zip(ids.tolist(), lm.token_strings(ids), entries.values.tolist(), strict=True)]
 
 
-def _partners(circuits: Any, layer: int, head: int, each: int = 4) -> list[Partner]:
-    found: list[Partner] = []
-    if layer == 0:
-        return found
-    for mode in ("q", "k", "v"):
-        strength = circuits.composition(mode)[:, :, layer, head]
-        best = strength.flatten().topk(min(each, layer * strength.shape[1]))
-        for at, value in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-            found.append(Partner(mode, at // strength.shape[1], at % strength.shape[1], value))
-    return found
+def _partners(circuits: Circuits, layer: int, head: int, each: int = 4) -> list[Partner]:
+    read = [p for p in circuits.partners(layer, head) if p.relation == "reads"]
+    return [
+        Partner(mode, p.layer, p.head, p.composition)
+        for mode in ("q", "k", "v")
+        for p in [p for p in read if p.mode == mode][:each]
+    ]

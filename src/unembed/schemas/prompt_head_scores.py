@@ -6,12 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
+from unembed.attention.circuits import Circuits
+from unembed.attention.prompt_head_scores import prompt_head_scores, required_points
 from unembed.attention.value_weighted_attention import POINTS, contribution_norms
-from unembed.errors import OutOfRange
+from unembed.models.decoder import Decoder
 from unembed.schemas.memory import Scored
-from unembed.stream.run import position_of
+from unembed.trace.trace import Trace
 
 SCHEMA_PATTERN = "unembed.pattern/1"
 SCHEMA_HERE = "unembed.heads_here/1"
@@ -36,7 +36,7 @@ class PatternView:
         return dataclasses.asdict(self)
 
 
-def pattern_view(lm: Any, trace: Any, layer: int, head: int) -> PatternView:
+def pattern_view(lm: Decoder, trace: Trace, layer: int, head: int) -> PatternView:
     """A head's pattern on a trace's prompt, under the trace's edits.
 
     Raises:
@@ -74,37 +74,26 @@ class HeadsHere:
         return dataclasses.asdict(self)
 
 
-def heads_here(lm: Any, trace: Any, position: int = -1, token: str | int | None = None) -> HeadsHere:
+def heads_here(lm: Decoder, trace: Trace, position: int = -1, token: str | int | None = None) -> HeadsHere:
     """The effect of every head on a token's logit, and the shape of its pattern, on a trace's prompt.
 
     Raises:
         OutOfRange: there is no such position.
-        NotOneToken: the text is no single token.
+        NotOneToken: the text is not a single token.
     """
-    at = position_of(trace.run, position)
-    wanted = int(trace.prediction[at]) if token is None else lm.single_token(token)
-    attribution = trace.attribution(wanted, at, by="head")
-    effect = torch.zeros(lm.n_layers, lm.n_heads)
-    for row in attribution.rows:
-        if row.label.startswith("head "):
-            effect[row.layer, row.index] = row.contribution
-    run = trace.run_with(("pattern",))
-    patterns = [run.at("pattern", n)[0].float().cpu() for n in range(lm.n_layers)]
-    own = [p.diagonal(dim1=-2, dim2=-1).mean(-1).tolist() for p in patterns]
-    even = torch.arange(1, len(trace) + 1).log()
-    spread = [(torch.special.entr(p).sum(-1)[:, 1:] / even[1:]).mean(-1).nan_to_num().tolist() for p in patterns]
-    text = lm.token_strings([wanted])[0]
-    said = {kind: line.format(token=repr(text), position=at) for kind, line in HERE.items()}
+    found = prompt_head_scores(lm, trace.run_with(required_points(lm)), position, token)
+    text = lm.token_strings([found.token])[0]
+    kinds = {"effect": found.effect, "own": found.self_attention, "entropy": found.entropy}
     return HeadsHere(
         SCHEMA_HERE,
-        at,
-        Scored(wanted, text, attribution.logit),
-        said,
-        {"effect": effect.tolist(), "own": own, "entropy": spread},
+        found.position,
+        Scored(found.token, text, found.logit),
+        {kind: line.format(token=repr(text), position=found.position) for kind, line in HERE.items()},
+        {kind: scores.tolist() for kind, scores in kinds.items()},
     )
 
 
-def score_view(circuits: Any, prompt: str, layer: int, head: int, destination: int, source: int) -> dict[str, Any]:
+def score_view(circuits: Circuits, prompt: str, layer: int, head: int, destination: int, source: int) -> dict[str, Any]:
     """The score before the softmax with which one position reads another, and its terms, largest first.
 
     Raises:
@@ -112,14 +101,5 @@ def score_view(circuits: Any, prompt: str, layer: int, head: int, destination: i
         Unsupported: the model's scores cannot be taken apart.
     """
     found = circuits.score_terms(prompt, layer, head)
-    if not source <= destination < len(found.scores):
-        raise OutOfRange(
-            f"position {destination} reading {source}",
-            why=f"the prompt has {len(found.scores)} tokens, and a token reads none after it",
-        )
-    terms = {name: float(part[destination, source]) for name, part in found.terms.items()}
-    return {
-        "score": float(found.scores[destination, source]),
-        "terms": dict(sorted(terms.items(), key=lambda item: -abs(item[1]))),
-        "error": found.error,
-    }
+    score, terms = found.at(destination, source)
+    return {"score": score, "terms": terms, "error": found.error}

@@ -1,0 +1,74 @@
+"""What every head does on one prompt: its contribution to a token's logit, and the shape of its attention pattern."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.logit_attribution import attribution, points_needed
+from unembed.models.decoder import Decoder
+from unembed.stream.run import Run, position_of
+
+
+@dataclass(frozen=True, eq=False)
+class PromptHeadScores:
+    """One score of each kind for each head, on one prompt.
+
+    Attributes:
+        position: whose logits the effects are on.
+        token: whose logit.
+        logit: the model's logit of the token.
+        effect: each head's contribution to the logit.
+        self_attention: mean attention of a position to itself.
+        entropy: mean entropy of the attention over that of uniform attention; the first position is left out.
+    """
+
+    position: int
+    token: int
+    logit: float
+    effect: Float[Tensor, "layer head"]
+    self_attention: Float[Tensor, "layer head"]
+    entropy: Float[Tensor, "layer head"]
+
+
+def required_points(lm: Decoder) -> tuple[str, ...]:
+    """The points that a run must have captured."""
+    return (*points_needed(lm, "head"), "pattern")
+
+
+@torch.no_grad()
+def prompt_head_scores(lm: Decoder, run: Run, position: int = -1, token: str | int | None = None) -> PromptHeadScores:
+    """Each head's direct effect on a token's logit, and the shape of its pattern.
+
+    Args:
+        lm: the model.
+        run: a run of one prompt, edited or not, that captured `required_points`.
+        position: whose logits.
+        token: whose logit; the model's prediction when None.
+
+    Raises:
+        OutOfRange: there is no such position.
+        NotOneToken: the text is not a single token.
+        SumNotProved: the contributions do not add up to the logit.
+    """
+    position = position_of(run, position)
+    target = int(run.logits[0, position].argmax()) if token is None else lm.single_token(token)
+    contributions = attribution(lm, run, target, position, by="head")
+    effect = torch.zeros(lm.n_layers, lm.n_heads)
+    for row in contributions.rows:
+        if row.label.startswith("head "):
+            effect[row.layer, row.index] = row.contribution
+    patterns = torch.stack([run.at("pattern", n)[0].float().cpu() for n in range(lm.n_layers)])
+    uniform = torch.arange(2, patterns.shape[-1] + 1).log()  # entropy of uniform attention at positions 1, 2, ...
+    entropy = torch.special.entr(patterns).sum(-1)[..., 1:] / uniform  # (layer, head, dst)
+    return PromptHeadScores(
+        position,
+        target,
+        contributions.logit,
+        effect,
+        patterns.diagonal(dim1=-2, dim2=-1).mean(-1),
+        entropy.mean(-1).nan_to_num(),
+    )
