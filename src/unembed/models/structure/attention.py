@@ -16,10 +16,10 @@ from unembed.models.structure.attention_layout import (
     heads_of,
     projections_of,
     relative,
-    rotary_candidates,
 )
 from unembed.models.structure.families import facts_of
 from unembed.models.structure.probe import Look, called_linears, same
+from unembed.models.structure.rotary import rotary_candidates
 from unembed.models.structure.structure import AttentionSite
 
 _QK_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_layernorm", "key_layernorm"))
@@ -165,7 +165,10 @@ def _scores(
         if isinstance(s, float)
     ]
     buffer_dim = getattr(look.config, "rotary_dim", None) if facts_of(look.config.model_type).rotary_in_buffer else None
-    rotaries = rotary_candidates(look.recording.calls[attention_path].rotary, buffer_dim)
+    angles = look.recording.calls[attention_path].rotary
+    if not getattr(module, "use_rope", True):
+        angles = None  # SmolLM3 gives every layer the angles, and some do not use them
+    rotaries = rotary_candidates(look.hf, angles, buffer_dim)
     pair = next((p for p in _QK_NORMS if hasattr(module, p[0]) and _called(look, attention_path, module, p[0])), None)
     common: dict[str, Any] = dict(scales=scales, softcap=cap, window=window, tolerance=look.tolerance)
     if pair is None:
@@ -175,14 +178,17 @@ def _scores(
     q, k = (_normed(look, f"{attention_path}.{n}", h) for n, h in zip(pair, (n_heads, n_kv), strict=True))
     if q is None or k is None:
         return None, q_norm, k_norm, False
-    scores = find_scores(pattern, q, k, rotaries=rotaries, **common)
-    turned = look.recording.calls[f"{attention_path}.{pair[0]}"].given if rotaries else None
-    if scores is None or scores.rotary is not None or turned is None or turned.shape[1:] != (n_heads, *q.shape[1:]):
+    # A norm that is given rotated queries leaves no rotation to do after it.
+    given = look.recording.calls[f"{attention_path}.{pair[0]}"].given if rotaries else None
+    earlier = None
+    if given is not None and given.shape[1:] == (n_heads, *q.shape[1:]):
+        where, plain = torch.arange(q.shape[1], device=q.device), heads_of(clamped(projected.q), n_heads).double()
+        if relative(plain, given[0]) > look.tolerance:
+            earlier = next((r for r in rotaries if relative(r.rotate(plain, where), given[0]) <= look.tolerance), None)
+    scores = find_scores(pattern, q, k, rotaries=[] if earlier else rotaries, **common)
+    if scores is None or earlier is None:
         return scores, q_norm, k_norm, False
-    # No rotation left to do after the norm: it was done before it, if the norm was given rotated queries.
-    where, plain = torch.arange(q.shape[1], device=q.device), heads_of(clamped(projected.q), n_heads).double()
-    rotary = next((r for r in rotaries if relative(r.rotate(plain, where), turned[0]) <= look.tolerance), None)
-    return replace(scores, rotary=rotary), q_norm, k_norm, rotary is not None
+    return replace(scores, rotary=earlier), q_norm, k_norm, True
 
 
 def _called(look: Look, attention_path: str, module: nn.Module, name: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unembed.models.structure.dry_run import Recording
-from unembed.models.structure.structure import HeadLayout, Rotary
+from unembed.models.structure.rotary import Rotary
+from unembed.models.structure.structure import HeadLayout
 
 Heads = Float[Tensor, "head pos d_head"]
 
@@ -114,23 +115,6 @@ def _starting_with(
     return hits[0] if len(hits) == 1 else None
 
 
-def rotary_candidates(recording_pair: tuple[Tensor, Tensor] | None, buffer_dim: int | None) -> list[Rotary]:
-    """Every way the angles handed to a module (or those of a buffer, for `buffer_dim`) could be applied."""
-    if buffer_dim:
-        frequencies = 1.0 / (10000 ** (torch.arange(0, buffer_dim, 2, dtype=torch.float64) / buffer_dim))
-        return [Rotary(frequencies, interleaved, sign, 1.0) for interleaved in (True, False) for sign in (1, -1)]
-    if recording_pair is None:
-        return []
-    cos, sin = (t.double().reshape(-1, t.shape[-1])[:2] for t in recording_pair)
-    factor = float((cos[0].square() + sin[0].square()).sqrt().mean())
-    angles = torch.atan2(sin[1], cos[1])
-    if angles.numel() % 2 == 0 and torch.equal(angles[::2], angles[1::2]):
-        angles = angles[::2]
-    elif angles.numel() % 2 == 0 and torch.equal(angles[: angles.numel() // 2], angles[angles.numel() // 2 :]):
-        angles = angles[: angles.numel() // 2]
-    return [Rotary(angles, interleaved, sign, factor) for interleaved in (False, True) for sign in (1, -1)]
-
-
 def find_scores(
     pattern: Float[Tensor, "head dst src"],
     q: Heads,
@@ -149,16 +133,18 @@ def find_scores(
     mask = torch.full((pos, pos), -math.inf, dtype=torch.float64, device=q.device).triu(1)
     if window is not None:
         mask = mask + mask.new_full((pos, pos), -math.inf).tril(-window)
-    # Exact angles first; plain dot products last, so that a rotary model is never taken for one without.
-    for rotary in [None, *(r for r in rotaries if 2 * r.frequencies.numel() <= d_head)]:
-        turned_q = q if rotary is None else rotary.rotate(q, where)
-        turned_k = k if rotary is None else rotary.rotate(k, where)
+    fits: list[tuple[float, Scores]] = []
+    for rotary in [*(r for r in rotaries if 2 * r.frequencies.numel() <= d_head), None]:
+        rotated_q = q if rotary is None else rotary.rotate(q, where)
+        rotated_k = k if rotary is None else rotary.rotate(k, where)
         for scale in scales:
-            scores = scale * turned_q @ turned_k.transpose(-1, -2)
+            scores = scale * rotated_q @ rotated_k.transpose(-1, -2)
             if softcap:
                 scores = softcap * torch.tanh(scores / softcap)
             if relative((scores + mask).softmax(-1), pattern) <= tolerance:
-                return Scores(scale, rotary, softcap, None)
+                fits.append((_score_error(scores, pattern, mask), Scores(scale, rotary, softcap, None)))
+    if fits:
+        return _best(fits)
     for scale in scales:
         scores = scale * q @ k.transpose(-1, -2)
         left = pattern.double()[:, -1].log() - scores[:, -1]
@@ -168,6 +154,35 @@ def find_scores(
             if relative((scores + slopes[:, None, None] * where + mask).softmax(-1), pattern) <= 10 * tolerance:
                 return Scores(scale, None, None, slopes)
     return None
+
+
+def _score_error(
+    scores: Float[Tensor, "head dst src"], pattern: Float[Tensor, "head dst src"], mask: Float[Tensor, "dst src"]
+) -> float:
+    """How far scores miss the logarithm of a pattern, each row above its mean, in units of the latter's size.
+
+    Patterns of weak attention are all nearly uniform; their logarithms still differ as the scores do.
+    """
+    visible = ((mask == 0) & (pattern > 1e-4)).to(scores.dtype)
+    n = visible.sum(dim=-1, keepdim=True).clamp_min(1)
+
+    def centred(t: Tensor) -> Tensor:
+        return (t - (t * visible).sum(dim=-1, keepdim=True) / n) * visible
+
+    return relative(centred(scores), centred(pattern.double().clamp_min(1e-30).log()))
+
+
+def _best(fits: list[tuple[float, Scores]]) -> Scores:
+    """The first formula that misses no more than twice what the best one does; rotations stand before none.
+
+    Where another rotation, or none, fits as well, the rotation is marked as uncertain.
+    """
+    least = min(error for error, _ in fits)
+    close = [scores for error, scores in fits if error <= 2 * least + 1e-9]
+    first = close[0]
+    if first.rotary is not None and any(scores.rotary is not first.rotary for scores in close):
+        return replace(first, rotary=replace(first.rotary, certain=False))
+    return first
 
 
 def projections_of(

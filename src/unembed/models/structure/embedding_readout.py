@@ -73,9 +73,17 @@ def readout_of(look: Look, head: nn.Module, last: Tensor) -> tuple[Norm | None, 
     scale = float((look.recording.logits * out).double().sum() / out.double().square().sum())
     configured = [v for n in ("logit_scale", "logits_scaling") if (v := getattr(look.config, n, None))]
     scale = _snapped(scale, [1.0, *configured, *(1 / v for v in configured)], look.tolerance)
+
+    def capped(cap: float | None) -> bool:
+        return bool(cap) and relative(cap * torch.tanh(out / cap), look.recording.logits) <= look.tolerance
+
+    # Small logits do not show a cap in half precision, so the config's own is tried before none.
+    configured_cap = getattr(look.config, "final_logit_softcapping", None)
+    if capped(configured_cap):
+        return final_norm, 1.0, float(configured_cap)
     if relative(scale * out, look.recording.logits) <= look.tolerance:
         return final_norm, scale, None
-    for cap in (getattr(look.config, "final_logit_softcapping", None), 30.0, 15.0):
-        if cap and relative(cap * torch.tanh(out / cap), look.recording.logits) <= look.tolerance:
-            return final_norm, 1.0, float(cap)
+    for cap in (30.0, 15.0):
+        if capped(cap):
+            return final_norm, 1.0, cap
     raise look.fail("its readout", "the logits are neither the head's output, scaled, nor soft-capped")

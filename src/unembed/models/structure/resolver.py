@@ -7,6 +7,7 @@ the tensor, and the answer is checked by recomputing the block's output. What is
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from unembed.models.structure.embedding_readout import embedding_of, readout_of
 from unembed.models.structure.families import facts_of
 from unembed.models.structure.feed_forward import feed_forward_site, ffn_output, ffn_path_of
 from unembed.models.structure.probe import Look, not_understood
+from unembed.models.structure.rotary import common_style
 from unembed.models.structure.structure import Block, Structure
 
 _TOLERANCE = {torch.float64: 2e-5, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -74,6 +76,7 @@ def resolve(hf: PreTrainedModel) -> Structure:
         path = f"{blocks_path}.{number}"
         block, x = _block(look, path, module, x)
         found.append(block)
+    found = _with_common_rotation(found)
     final_norm, logit_scale, softcap = readout_of(look, head, x)
     return Structure(
         family=config.model_type,
@@ -103,6 +106,21 @@ def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:
     if len(outer) != 1:
         raise not_understood(hf, "its blocks", f"there are {len(outer)} module lists of {n_layers} layers, not one")
     return outer[0]
+
+
+def _with_common_rotation(blocks: list[Block]) -> list[Block]:
+    """Blocks whose own attention does not show how it is rotated take it from one that does."""
+    shown = common_style([block.attention.rotary for block in blocks])
+    if shown is None:
+        return blocks
+    mended = []
+    for block in blocks:
+        rotary = block.attention.rotary
+        if rotary is not None and not rotary.certain:
+            rotary = replace(rotary, interleaved=shown.interleaved, sign=shown.sign)
+            block = replace(block, attention=replace(block.attention, rotary=rotary))
+        mended.append(block)
+    return mended
 
 
 def _positions(blocks: list[Block], position_embedding: nn.Module | None) -> str:

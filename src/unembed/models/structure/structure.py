@@ -14,34 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unembed.models.norms import Norm
-
-
-@dataclass(frozen=True, eq=False)
-class Rotary:
-    """How a head turns its queries and keys by position.
-
-    The first `2 * len(frequencies)` channels are turned in pairs: (j, j + half) or, when `interleaved`, (2j, 2j + 1).
-    """
-
-    frequencies: Float[Tensor, " half"]
-    interleaved: bool
-    sign: int
-    factor: float
-    """What cosine and sine are multiplied by (YaRN and LongRoPE), 1 elsewhere."""
-
-    def rotate(self, x: Float[Tensor, "*any pos d_head"], positions: Tensor) -> Float[Tensor, "*any pos d_head"]:
-        """Each row of `x` turned to its position (tokens from the start; may be negative: an offset)."""
-        angles = self.sign * positions.to(x.dtype)[..., None] * self.frequencies.to(x)
-        cos, sin = angles.cos() * self.factor, angles.sin() * self.factor
-        half = self.frequencies.shape[0]
-        turned, rest = x[..., : 2 * half], x[..., 2 * half :]
-        if self.interleaved:
-            a, b = turned[..., 0::2], turned[..., 1::2]
-            mixed = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
-        else:
-            a, b = turned[..., :half], turned[..., half:]
-            mixed = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
-        return torch.cat([mixed, rest], dim=-1)
+from unembed.models.structure.rotary import Rotary
 
 
 @dataclass(frozen=True, eq=False)
