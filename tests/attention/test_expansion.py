@@ -48,7 +48,9 @@ def test_terms_of_an_attention_only_model_are_products_of_patterns_and_circuits(
     torch.testing.assert_close(expansion.term(((0, 2), (1, 1))), expected)
     torch.testing.assert_close(virtual.effect(PROMPT, 4), expected)
     every = torch.linalg.eigvals(W_E @ dense @ W_U)
-    assert virtual.copying().score.item() == pytest.approx((every.real.sum() / every.abs().sum()).item(), abs=1e-8)
+    assert virtual.copying(centre=False).score.item() == pytest.approx(
+        (every.real.sum() / every.abs().sum()).item(), abs=1e-8
+    )
     assert virtual.own_token().n_tokens == 97
     assert len(expansion) == 1 + 8 + 16
 
@@ -71,16 +73,17 @@ def test_one_source_moves_every_destination_alike() -> None:
     """The effect of a source on the logits is the same for every destination that gives it the same weight."""
     lm = tiny("attention-only", torch.float64)
     circuits = unembed.circuits(lm)
-    row = circuits.ov_full(0, 1).rows(31)[0]
+    full = circuits.ov_full(0, 1, centre=False)
+    row = full.rows(31)[0]
     pattern = circuits.head(0, 1).pattern(PROMPT)[0]
     base = PROMPT.clone()
     base[0, 2] = 40
-    other = circuits.ov_full(0, 1).rows(40)[0]
+    other = full.rows(40)[0]
     moved = circuits.head(0, 1).pattern(base)[0]
     for position in (3, 5):
         change = circuits.head(0, 1).effect(PROMPT, position) - circuits.head(0, 1).effect(base, position)
         rest = [i for i in range(6) if i != 2]
-        kept = (pattern - moved)[position, rest] @ circuits.ov_full(0, 1).rows(PROMPT[0, rest].tolist())
+        kept = (pattern - moved)[position, rest] @ full.rows(PROMPT[0, rest].tolist())
         torch.testing.assert_close(change - kept, pattern[position, 2] * row - moved[position, 2] * other)
 
 

@@ -13,10 +13,12 @@ from unembed.errors import InvalidInput
 
 
 def dense(name: str, layer: int, head: int, offset: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    """QK (destination, source) and OV (source, output) above the means that softmax does not see."""
+    """QK (destination, source) and OV (source, output) above the means that softmax and LayerNorm do not see."""
     lm = tiny(name, torch.float64)
     circuits = unembed.circuits(lm)
     W_E, W_U = lm.weights.W_E, lm.weights.W_U
+    if name == "gpt2":
+        W_E = W_E - W_E.mean(1, keepdim=True)
     qk = W_E @ circuits.qk(layer, head, offset).dense() @ W_E.T * circuits.scales[layer]
     ov = W_E @ circuits.ov(layer, head).dense() @ W_U
     return qk - qk.mean(1, keepdim=True), ov - ov.mean(1, keepdim=True)

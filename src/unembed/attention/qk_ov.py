@@ -102,7 +102,7 @@ class HeadMatrices:
                 zero = torch.zeros(W_Q.shape[0], dtype=torch.long, device=W_Q.device)
                 W_Q, W_K = at_least_float32(W_Q), at_least_float32(W_K)
                 # Linear in the rotated queries, so the mean over offsets is taken of one factor.
-                W_Q = sum(site.rotary.rotate(W_Q, zero + o) for o in offsets) / len(offsets)
+                W_Q = torch.stack([site.rotary.rotate(W_Q, zero + o) for o in offsets]).mean(dim=0)
                 W_K = site.rotary.rotate(W_K, zero)
         return LowRank(W_Q, W_K.mT, notes)
 

@@ -79,7 +79,7 @@ def readout_of(look: Look, head: nn.Module, last: Tensor) -> tuple[Norm | None, 
 
     # Small logits do not show a cap in half precision, so the config's own is tried before none.
     configured_cap = getattr(look.config, "final_logit_softcapping", None)
-    if capped(configured_cap):
+    if configured_cap is not None and capped(configured_cap):
         return final_norm, 1.0, float(configured_cap)
     if relative(scale * out, look.recording.logits) <= look.tolerance:
         return final_norm, scale, None
