@@ -34,7 +34,7 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def tokenizer(texts):
-    return fit_vocabulary(texts, word_counts(texts), size=60, first=300, word_least=20, least=5)
+    return fit_vocabulary(word_counts(texts), size=60, fragments=40, least=5)
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -21,6 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tokenizer", type=Path, help="folder of a tokenizer to use instead of making one")
     parser.add_argument("--threads", type=int, help="threads for torch")
     parser.add_argument("--until", type=int, help="stop after this many updates")
+    parser.add_argument("--decay", type=int, metavar="N", help="branch off, and let the rate fall to zero in N updates")
+    parser.add_argument("--processes", type=int, choices=(1, 2), default=1, help="2 share the work on two cores")
     parser.add_argument("--no-compile", action="store_true", help="do without a C++ compiler, at about half the speed")
     given = parser.parse_args(arguments)
 
@@ -35,7 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
                 out=given.out,
                 until=given.until,
                 tokenizer=given.tokenizer,
+                decay=given.decay,
                 threads=given.threads,
+                processes=given.processes,
                 compiled=not given.no_compile,
                 progress=show,
             )

@@ -12,13 +12,24 @@ import torch
 from unembed.errors import CheckpointFault
 
 
+def previous(path: Path) -> Path:
+    """Where `save` leaves the checkpoint before the last."""
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
+
+
 def save(state: Mapping[str, Any], path: Path) -> None:
-    """Write to a temporary name, then rename, so that a kill leaves the last whole checkpoint."""
+    """Write to a temporary name, then rename, so that a kill leaves the last whole checkpoint.
+
+    The checkpoint that was there stays under the name of `previous(path)`.
+    """
     temporary = path.with_suffix(".tmp")
     try:
         # Through a file of Python's own: of a disk that is full, torch tells only where its archive broke off.
         with temporary.open("wb") as file:
             torch.save(dict(state), file)
+        if path.exists():
+            previous(path).unlink(missing_ok=True)
+            os.link(path, previous(path))
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -33,6 +44,9 @@ def load(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, weights_only=True)
     except Exception as fault:
+        instead = f"Rename {previous(path)} to it, or delete both to begin anew"
         raise CheckpointFault(
-            f"checkpoint {path}", why=f"{type(fault).__name__}: {fault}", instead="Delete it to begin anew"
+            f"checkpoint {path}",
+            why=f"it is damaged or incomplete: {type(fault).__name__}: {fault}",
+            instead=instead if previous(path).exists() else "Delete it to begin anew",
         ) from fault

@@ -1,7 +1,12 @@
-"""The training text: a folder of `*.jsonl.xz`, one document a line, a documented share of it never trained on.
+"""The training text: a folder of `*.jsonl.xz`, one document a line, and the share of it that is never trained on.
 
-Each line is a JSON object with `text` and, where known, `id` and `source`. A document is held back when a hash of its
-id says so, so the rule needs no list, does not depend on order, and holds for any folder of this shape.
+Each line is a JSON object with `text` and, where known, `id`, `source`, `title` and `url`. A hash decides what is held
+back, so the rule needs no list and holds for any folder of this shape:
+
+1. The *work* of a document is its `url`; for a book without one, its `title`; for any other document, its `id`.
+2. A document is held back for measurement when the hash of its key is divisible by 80. The key is the `id`; where the
+   `id` begins with `more-`, it is the work, so that a long page or a book is held back whole.
+3. Any other document of a held-back work is set aside: neither trained on nor measured.
 """
 
 from __future__ import annotations
@@ -9,33 +14,59 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from unembed.errors import CorpusUnreadable
 
 HELD_BACK_ONE_IN = 80
+MORE = "more-"  # ids of documents that continue pages and books of an older corpus begin with it
 
 
 @dataclass(frozen=True)
 class Document:
-    """One text of the corpus with the source that it was taken from."""
+    """One text of the corpus, the source that it was taken from, and the page or book that it is part of."""
 
     id: str
     source: str
     text: str
+    work: str
 
     @property
     def is_held_back(self) -> bool:
-        """Whether this document is kept for measurement and never trained on."""
-        return is_held_back(self.id)
+        """Whether this document is for measurement only."""
+        return is_held_back(self.work if self.id.startswith(MORE) else self.id)
 
 
-def is_held_back(document_id: str) -> bool:
-    """Whether the first eight bytes of SHA-256 of the id, as a big-endian number, are divisible by 80."""
-    digest = hashlib.sha256(document_id.encode()).digest()
+@dataclass(frozen=True)
+class Split:
+    """The documents of a folder by what they are for; `set_aside` shares works with `held_back`."""
+
+    trained: list[Document]
+    held_back: list[Document]
+    set_aside: list[Document]
+
+
+def is_held_back(key: str) -> bool:
+    """Whether the first eight bytes of SHA-256 of the key, as a big-endian number, are divisible by 80."""
+    digest = hashlib.sha256(key.encode()).digest()
     return int.from_bytes(digest[:8], "big") % HELD_BACK_ONE_IN == 0
+
+
+def split(every: Iterable[Document]) -> Split:
+    """Part the documents by the rule at the head of this module; each part keeps their order."""
+    every = list(every)
+    works = {document.work for document in every if document.is_held_back}
+    result = Split([], [], [])
+    for document in every:
+        if document.is_held_back:
+            result.held_back.append(document)
+        elif document.work in works:
+            result.set_aside.append(document)
+        else:
+            result.trained.append(document)
+    return result
 
 
 def documents(folder: Path) -> Iterator[Document]:
@@ -60,8 +91,7 @@ def _of_shard(shard: Path) -> Iterator[Document]:
     try:
         with lzma.open(shard, "rt", encoding="utf-8") as lines:
             for line_number, line in enumerate(lines, start=1):
-                row = json.loads(line)
-                yield Document(str(row.get("id", f"{shard.name}:{line_number}")), row.get("source", ""), row["text"])
+                yield _document(json.loads(line), default_id=f"{shard.name}:{line_number}")
     except (
         lzma.LZMAError,
         EOFError,
@@ -76,3 +106,9 @@ def _of_shard(shard: Path) -> Iterator[Document]:
             why=f"{type(fault).__name__}: {fault}",
             instead="Fetch the shard again; each line is a JSON object with a `text`",
         ) from fault
+
+
+def _document(row: dict[str, str], *, default_id: str) -> Document:
+    id_, source = str(row.get("id", default_id)), row.get("source", "")
+    title = row.get("title", "") if source == "books" else ""
+    return Document(id_, source, row["text"], work=row.get("url", "") or title or id_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -37,17 +38,26 @@ def encode(tokenizer: Tokenizer, documents: Iterable[Document]) -> EncodedCorpus
         lengths=np.array([len(line) for line in lines]),
         sources=np.array(sources),
         n_bytes=np.array(n_bytes),
+        vocabulary=hashlib.sha256(tokenizer.to_str().encode()).hexdigest()[:16],
     )
 
 
 def save(corpus: EncodedCorpus, path: Path) -> None:
     """Write to a temporary name, then rename: a file under the real name is always whole."""
     temporary = path.with_name(path.name + ".tmp.npz")
-    np.savez(temporary, tokens=corpus.tokens, lengths=corpus.lengths, source=corpus.sources, bytes=corpus.n_bytes)
+    np.savez(
+        temporary,
+        tokens=corpus.tokens,
+        lengths=corpus.lengths,
+        source=corpus.sources,
+        bytes=corpus.n_bytes,
+        vocabulary=np.array(corpus.vocabulary),
+    )
     os.replace(temporary, path)
 
 
 def load(path: Path) -> EncodedCorpus:
     """What `save` wrote."""
     with np.load(path) as file:
-        return EncodedCorpus(file["tokens"], file["lengths"], file["source"], file["bytes"])
+        vocabulary = str(file["vocabulary"]) if "vocabulary" in file else ""
+        return EncodedCorpus(file["tokens"], file["lengths"], file["source"], file["bytes"], vocabulary)

@@ -7,33 +7,60 @@ of one that was not.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from unembed.errors import CheckpointFault
 from unembed.sweeps.local import deferred_interrupt
 from unembed.training import checkpoint
+from unembed.training.gradients import Objective, mean_nats
 from unembed.training.muon import Muon
-from unembed.training.networks import AttentionOnly, Wren, build, loss
+from unembed.training.networks import AttentionOnly, Wren, build
+from unembed.training.processes import OneProcess, TwoProcesses
 from unembed.training.recipes import WINDOW, Phase, Recipe
 from unembed.training.windows import EncodedCorpus, Windows, repeated
 
 Progress = Callable[[dict[str, Any]], None]
 
-MICRO_BATCH = 4096  # tokens whose logits are in memory at once
+SAVE_EVERY = 240.0  # seconds between checkpoints
+MEASURE_EVERY = 1_000_000  # tokens between measurements on held-back text
+MEASURED_ROWS = 128  # rows of 256 tokens that are measured on
 
 
 class Run:
-    """One training run in a folder (`checkpoint.pt`, `loss.jsonl`), begun anew or gone on with."""
+    """One training run in a folder (`checkpoint.pt`, `loss.jsonl`, `held_back.jsonl`), begun or continued."""
 
-    def __init__(self, recipe: Recipe, corpus: EncodedCorpus, folder: Path, *, compiled: bool = True) -> None:
-        """Draw the weights from the recipe's seed, or read the checkpoint."""
-        self.recipe, self.corpus, self.folder = recipe, corpus, folder
+    def __init__(
+        self,
+        recipe: Recipe,
+        corpus: EncodedCorpus,
+        folder: Path,
+        *,
+        held_back: EncodedCorpus | None = None,
+        compiled: bool = True,
+        processes: int = 1,
+    ) -> None:
+        """Draw the weights from the recipe's seed, or read the checkpoint.
+
+        Args:
+            recipe: sizes and phases.
+            corpus: what is trained on.
+            folder: where everything goes.
+            held_back: what the run is measured on as it goes.
+            compiled: whether the network goes through `torch.compile`.
+            processes: 1, or 2 that share the work on processor cores; the bits of the result are the same.
+
+        Raises:
+            CheckpointFault: the checkpoint is damaged, or of another recipe or vocabulary.
+        """
+        self.recipe, self.corpus, self.folder, self.held_back = recipe, corpus, folder, held_back
         folder.mkdir(parents=True, exist_ok=True)
         self.step = self.n_tokens = 0
         with torch.random.fork_rng():
@@ -41,30 +68,46 @@ class Run:
             self.network: Wren | AttentionOnly = build(recipe.shape)
         self.muon, self.adam = _optimisers(self.network, recipe)
         self.windows = self._windows(pass_=0, place=0)
-        self._loss = torch.compile(loss, dynamic=False) if compiled else loss
         if self.checkpoint_path.exists():
             self._restore()
+        self._gradients = (TwoProcesses if processes > 1 else OneProcess)(self.network, compiled=compiled)
+
+    def close(self) -> None:
+        """End the second process."""
+        self._gradients.close()
 
     @property
     def checkpoint_path(self) -> Path:
         """Where the state lies."""
         return self.folder / "checkpoint.pt"
 
-    def train(self, *, until: int | None = None, save_every: int = 100, progress: Progress | None = None) -> None:
+    def train(
+        self, *, until: int | None = None, save_every: float = SAVE_EVERY, progress: Progress | None = None
+    ) -> None:
         """Make updates until the recipe's end or step `until`, whichever is first; the state is on disk afterwards.
 
-        Ctrl-C waits for the update under way and saves it; a second one does not wait.
+        Ctrl-C waits for the current update and saves it; a second one does not wait.
+
+        Args:
+            until: the step to stop at.
+            save_every: seconds between checkpoints.
+            progress: called with each row of the loss curve.
         """
         end = self.recipe.steps if until is None else min(until, self.recipe.steps)
-        began = time.monotonic()
+        began = saved = time.monotonic()
         with deferred_interrupt(True) as interrupted:
             while self.step < end and not interrupted.is_set():
-                nats = self._update(self.recipe.phase(self.step))
+                before = self.n_tokens
+                nats, spread = self._update(self.recipe.phase(self.step))
                 if self.step % 10 == 0 or self.step == end:
                     row = {"step": self.step, "tokens": self.n_tokens, "loss": round(nats, 4)}
-                    self._log(row | {"seconds": round(time.monotonic() - began, 1)}, progress)
-                if self.step % save_every == 0:
+                    row |= {"spread": round(spread, 3)} if spread else {}
+                    self._log("loss.jsonl", row | {"seconds": round(time.monotonic() - began, 1)}, progress)
+                if self.n_tokens // MEASURE_EVERY > before // MEASURE_EVERY or self.step == end:
+                    self._measure(progress)
+                if time.monotonic() - saved > save_every:
                     self.save()
+                    saved = time.monotonic()
             self.save()
         if interrupted.is_set():
             raise KeyboardInterrupt
@@ -73,6 +116,7 @@ class Run:
         """Write the checkpoint."""
         state = {
             "net": self.network.state_dict(),
+            "vocabulary": self.corpus.vocabulary,
             "muon": self.muon.state_dict(),
             "adam": self.adam.state_dict(),
             "step": self.step,
@@ -83,8 +127,8 @@ class Run:
         }
         checkpoint.save(state, self.checkpoint_path)
 
-    def _update(self, phase: Phase) -> float:
-        """One step of both optimisers; the loss in nats per token."""
+    def _update(self, phase: Phase) -> Objective:
+        """One step of both optimisers; the loss in nats per token and the spread of the memories, if it has a price."""
         if phase.windows != self.windows.rows:
             # The same place in the text, counted in batches of the new size.
             place = self.windows.place * self.windows.rows // phase.windows
@@ -99,20 +143,14 @@ class Run:
             group["weight_decay"] = phase.weight_decay
         batch = repeated(self.windows.next(), phase.repeated_windows, phase.periods, [self.recipe.seed, self.step])
         rows = split_into_rows(batch, phase.context)
-        parts = rows.split(max(1, MICRO_BATCH // phase.context))
-        nats = 0.0
-        for part in parts:
-            share = len(part) / len(rows)
-            entropy, objective = self._loss(self.network, part, phase.sparsity)
-            (objective * share).backward()
-            nats += entropy.item() * share
+        objective = self._gradients.add(rows, sparsity=phase.sparsity)
         nn.utils.clip_grad_norm_([p for group in self.adam.param_groups for p in group["params"]], 1.0)
         self.muon.step()
         self.adam.step()
         self.network.zero_grad(set_to_none=True)
         self.step += 1
         self.n_tokens += rows.shape[0] * phase.context
-        return nats
+        return objective
 
     @torch.no_grad()
     def _begin_new_positions(self, phase: Phase) -> None:
@@ -126,6 +164,11 @@ class Run:
     def _restore(self) -> None:
         state = checkpoint.load(self.checkpoint_path)
         try:
+            if state["vocabulary"] != self.corpus.vocabulary:
+                raise ValueError(
+                    f"it has read text of vocabulary {state['vocabulary'] or 'unknown'}, "
+                    f"and this text is encoded with vocabulary {self.corpus.vocabulary or 'unknown'}"
+                )
             self.network.load_state_dict(state["net"])
             self.muon.load_state_dict(state["muon"])
             self.adam.load_state_dict(state["adam"])
@@ -137,16 +180,40 @@ class Run:
                 why=f"it is not of this recipe: {fault}",
                 instead="Give another folder, or delete it to begin anew",
             ) from fault
+        for name in ("loss.jsonl", "held_back.jsonl"):
+            self._forget_rows_after(self.folder / name, self.step)
 
     def _windows(self, *, pass_: int, place: int, rows: int | None = None) -> Windows:
         rows = rows or self.recipe.phases[0].windows
         return Windows(self.corpus, rows=rows, width=WINDOW, seed=self.recipe.seed, pass_=pass_, place=place)
 
-    def _log(self, row: dict[str, Any], progress: Progress | None) -> None:
-        with (self.folder / "loss.jsonl").open("a") as file:
+    def _measure(self, progress: Progress | None) -> None:
+        """Log nats a token of held-back text, in rows taken at even distances."""
+        if self.held_back is None:
+            return
+        tokens, context = self.held_back.tokens, min(256, self.recipe.shape.context)
+        n_rows = min(MEASURED_ROWS, (len(tokens) - 1) // context)
+        if not n_rows:
+            return
+        starts = np.linspace(0, len(tokens) - 1 - context, n_rows).astype(np.int64)
+        rows = torch.from_numpy(tokens[starts[:, None] + np.arange(context + 1)].astype(np.int64))
+        nats = mean_nats(self.network, rows)
+        bits = nats / math.log(2) * len(tokens) / int(self.held_back.n_bytes.sum())
+        row = {"step": self.step, "tokens": self.n_tokens, "held_back": round(nats, 4)}
+        self._log("held_back.jsonl", row | {"bits_per_byte": round(bits, 4)}, progress)
+
+    def _log(self, name: str, row: dict[str, Any], progress: Progress | None) -> None:
+        with (self.folder / name).open("a") as file:
             file.write(json.dumps(row) + "\n")
         if progress is not None:
             progress(row)
+
+    @staticmethod
+    def _forget_rows_after(path: Path, step: int) -> None:
+        """Drop rows that a killed run logged after its last checkpoint; they come again."""
+        if path.exists():
+            lines = [line for line in path.read_text().splitlines() if json.loads(line)["step"] <= step]
+            path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def split_into_rows(windows: Tensor, context: int) -> Tensor:

@@ -104,12 +104,21 @@ class Wren(nn.Module):
         self.ln_f = nn.LayerNorm(shape.d_model)
         _initialise(self)
 
-    def forward(self, ids: Tensor, spread: list[Tensor] | None = None) -> Tensor:
-        """Logits; if a list is given, each layer's `spread_of` is appended to it."""
+    @property
+    def unembedding(self) -> nn.Parameter:
+        """The matrix (d_vocab, d_model) that turns the last stream into logits."""
+        return self.wte.weight
+
+    def final_stream(self, ids: Tensor, spread: list[Tensor] | None = None) -> Tensor:
+        """What the unembedding reads; if a list is given, each layer's `spread_of` is appended to it."""
         x = self.wte(ids) + self.wpe.weight[: ids.shape[1]]
         for block in self.blocks:
             x = block(x, spread)
-        return F.linear(self.ln_f(x), self.wte.weight)
+        return self.ln_f(x)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits (batch, pos, d_vocab)."""
+        return F.linear(self.final_stream(ids), self.unembedding)
 
 
 class AttentionOnly(nn.Module):
@@ -128,13 +137,22 @@ class AttentionOnly(nn.Module):
         with torch.no_grad():
             self.wpe.weight.copy_(0.7 * sinusoids(shape.context, shape.d_model))
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Logits."""
+    @property
+    def unembedding(self) -> nn.Parameter:
+        """The matrix (d_vocab, d_model) that turns the last stream into logits."""
+        return self.lm_head.weight
+
+    def final_stream(self, ids: Tensor, spread: list[Tensor] | None = None) -> Tensor:
+        """What the unembedding reads; there are no memories whose spread could be added to the list."""
         x = self.wte(ids)
         positions = self.wpe.weight[: ids.shape[1]]
         for layer in self.layers:
             x = x + layer(x + positions, x)
-        return self.lm_head(x)
+        return x
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits (batch, pos, d_vocab)."""
+        return F.linear(self.final_stream(ids), self.unembedding)
 
 
 def sinusoids(n_pos: int, d_model: int) -> Tensor:
@@ -152,18 +170,6 @@ def sinusoids(n_pos: int, d_model: int) -> Tensor:
 def build(shape: Shape) -> Wren | AttentionOnly:
     """The network of this shape, freshly drawn."""
     return Wren(shape) if shape.d_mlp else AttentionOnly(shape)
-
-
-def loss(network: nn.Module, ids: Tensor, sparsity: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Mean cross entropy in nats, and what to descend on: it and `sparsity` times the mean spread of the memories.
-
-    Every token of `ids` (batch, pos + 1) but the first is predicted from those before it.
-    """
-    spread: list[Tensor] = []
-    with torch.autocast("cpu", torch.bfloat16):
-        logits = network(ids[:, :-1], spread) if sparsity else network(ids[:, :-1])
-    nats = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
-    return nats, nats + sparsity * torch.stack(spread).mean() if spread else nats
 
 
 def _initialise(network: nn.Module) -> None:

@@ -78,7 +78,7 @@ def publish(name: str, *, out: Path, to: Path, recipe: Recipe | None = None, the
 
 def wikitext(tokenizer: Tokenizer) -> EncodedCorpus:
     """The default corpus as token ids."""
-    return encoding.encode(tokenizer, [Document("wikitext", "wikitext", WIKITEXT.read_text())])
+    return encoding.encode(tokenizer, [Document("wikitext", "wikitext", WIKITEXT.read_text(), work="wikitext")])
 
 
 def n_gram_bits(

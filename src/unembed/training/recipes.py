@@ -1,11 +1,11 @@
-"""How each shipped model was made, as rows: sizes, and the phases of its training.
+"""How each shipped model is made, as rows: sizes, and the phases of its training.
 
-The phases are those that the shipped weights went through, restarts included; `make models` walks them again.
+What the shipped weights themselves went through stands in their model cards.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unembed.training.networks import Shape
 
@@ -46,6 +46,18 @@ class Recipe:
         """Updates in all."""
         return self.phases[-1].until
 
+    def with_decay(self, start: int, updates: int) -> Recipe:
+        """This recipe up to update `start`, then `updates` more with a rate that falls to zero in a straight line."""
+        phase = self.phase(start)
+        before = [other for other in self.phases if other.until <= start]
+        first = before[-1].until if before else 0
+        begin, end = phase.lr
+        now = begin + (end - begin) * (start - first) / (phase.until - first)
+        if start > first:
+            before.append(replace(phase, until=start, lr=(begin, now)))
+        decay = replace(phase, until=start + updates, lr=(now, 0.0), rise=0)
+        return replace(self, phases=(*before, decay))
+
     def phase(self, step: int) -> Phase:
         """The setting for the update after `step` updates."""
         return next(phase for phase in self.phases if step < phase.until)
@@ -61,43 +73,26 @@ class Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "wren": Recipe(
-        shape=Shape(n_layers=6, d_model=256, n_heads=8, d_head=32, d_mlp=1024, d_vocab=8192, context=512),
-        n_positions=256,
-        phases=(
-            Phase(600, context=128, windows=16),
-            Phase(2000, context=256, windows=8, lr=(0.85, 0.85), rise=30),
-            Phase(3150, context=256, windows=8, lr=(0.85, 0.495)),
-            Phase(3700, context=256, windows=8, lr=(0.495, 0.324), weight_decay=0.2, sparsity=0.02),
-            Phase(4100, context=256, windows=8, lr=(0.324, 0.2), weight_decay=0.2, sparsity=0.04),
-            Phase(4600, context=512, windows=8, lr=(0.2, 0.0), weight_decay=0.2, sparsity=0.04),
-        ),
-        history="""\
-How long the first phase was is an estimate (between 4 and 7 million tokens): its checkpoint was lost, and training went
-on from its weights in half precision, with optimisers begun anew. From step 3150 a price on how many memories write at
-once was added to the loss (`sparsity` in the recipe) and the hidden matrices' weight decay raised from 0.05 to 0.2.
-Positions from 256 on, seen in the last 500 steps alone, came out worse by 0.3 nats a token; they did not ship.""",
-        limits="""It has read less than one pass of its text. The aim of its making was a theme in at least 20 of the 60
-values listed; 16 have one, four of them no more than word endings. Many values still answer to pieces of words.""",
+        Shape(n_layers=8, d_model=256, n_heads=4, d_head=64, d_mlp=1024, d_vocab=16_384, context=256),
+        # The rate stays at its peak, so that training can go on for as long as there is time; a branch that ends it
+        # (`decay`) takes it to zero.
+        (Phase(2_500, context=256, windows=16), Phase(60_000, context=256, windows=32)),
+        warmup=200,
     ),
+    # The windows that repeat themselves are there so that induction heads form early; the last half of what either
+    # model reads is natural text alone, so that what its heads do then is what text calls for.
     "attn-1l": Recipe(
-        Shape(n_layers=1, d_model=144, n_heads=8, d_head=24, d_mlp=0, d_vocab=8192, context=512),
-        (Phase(300, context=512, windows=8), Phase(600, context=512, windows=8, lr=(1.0, 0.0))),
-        limits="Trained briefly: its heads complete pairs of tokens, and hardly any looks at a fixed distance.",
+        Shape(n_layers=1, d_model=144, n_heads=8, d_head=24, d_mlp=0, d_vocab=16_384, context=512),
+        (Phase(1_600, context=512, windows=16), Phase(2_000, context=512, windows=16, lr=(1.0, 0.0))),
     ),
     "attn-2l": Recipe(
-        Shape(n_layers=2, d_model=144, n_heads=8, d_head=24, d_mlp=0, d_vocab=8192, context=512),
+        Shape(n_layers=2, d_model=144, n_heads=8, d_head=24, d_mlp=0, d_vocab=16_384, context=512),
         (
-            Phase(1700, context=256, windows=16),
-            Phase(2600, context=512, windows=8, repeated_windows=1, periods=(16, 256), rise=30),
-            Phase(2700, context=512, windows=8, repeated_windows=2, periods=(16, 256)),
-            Phase(3200, context=512, windows=8, lr=(1.0, 0.0), repeated_windows=2, periods=(16, 256)),
+            Phase(7_500, context=512, windows=16, repeated_windows=2, periods=(16, 256)),
+            Phase(12_000, context=512, windows=16),
+            Phase(15_000, context=512, windows=16, lr=(1.0, 0.0)),
         ),
-        history="""\
-How the first phase went is an estimate (between 12 and 17 million tokens, part of them with repeating windows): its
-checkpoint was lost, and training went on from its weights in half precision, with optimisers begun anew. The windows
-that repeat themselves (their first 16 to 256 tokens, over and over) are there so that induction heads form; without
-them little of the text returns within 512 tokens.""",
-        limits="Its induction head owes itself to text made to repeat: it does not show when such heads form unhelped.",
+        warmup=200,
     ),
 }
-"""The shipped models; phases as they were walked."""
+"""The shipped models as `make models` trains them."""

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from unembed.errors import InvalidInput
-from unembed.training import encoding, export
-from unembed.training.documents import documents
+from unembed.errors import CheckpointFault, InvalidInput
+from unembed.training import checkpoint, encoding, export
+from unembed.training.documents import documents, split
 from unembed.training.encoding import encode
 from unembed.training.loop import Run
 from unembed.training.recipes import RECIPES, Recipe
@@ -29,8 +29,10 @@ def train(
     corpus: str | Path,
     out: str | Path,
     until: int | None = None,
+    decay: int | None = None,
     tokenizer: str | Path | None = None,
     threads: int | None = None,
+    processes: int = 1,
     compiled: bool = True,
     recipe: Recipe | None = None,
     progress: Progress | None = None,
@@ -43,8 +45,11 @@ def train(
         out: where everything goes: `tokenizer/`, `text/`, `<name>/checkpoint.pt`, `<name>/loss.jsonl`, and the model
             itself in `<name>/model/`.
         until: stop after this many updates; the next call goes on from there.
+        decay: branch off: copy the checkpoint to `<name>-decay/`, and make this many updates there with a rate that
+            falls to zero. A branch that was stopped goes on.
         tokenizer: a folder with a `tokenizer.json` to use; without it one is made from the corpus.
         threads: how many threads torch may use; as it is set if not given.
+        processes: 1, or 2 of one thread each, which on two processor cores is faster and gives the same bits.
         compiled: whether the loss goes through `torch.compile`, which needs a C++ compiler and is about twice as fast.
         recipe: sizes and phases other than those of the shipped model.
         progress: called with a row of the loss curve every ten updates.
@@ -63,9 +68,15 @@ def train(
     if threads is not None:
         torch.set_num_threads(threads)
     out = Path(out)
-    text = _encoded(Path(corpus), out, None if tokenizer is None else Path(tokenizer))
-    run = Run(recipe, text, out / name, compiled=compiled)
-    run.train(until=until, progress=progress)
+    text, held_back = _encoded(Path(corpus), out, None if tokenizer is None else Path(tokenizer), recipe.shape.d_vocab)
+    if decay is not None:
+        recipe = _branch(recipe, out, name, decay)
+        name = f"{name}-decay"
+    run = Run(recipe, text, out / name, held_back=held_back, compiled=compiled, processes=processes)
+    try:
+        run.train(until=until, progress=progress)
+    finally:
+        run.close()
     folder = out / name / "model"
     export.save(run.network, folder, n_positions=recipe.n_positions)
     shutil.copy(out / "token_counts.json", folder)
@@ -73,25 +84,43 @@ def train(
     return folder
 
 
-def _encoded(corpus: Path, out: Path, given: Path | None) -> EncodedCorpus:
-    """The training text as token ids; made once, with the tokenizer, then read."""
-    path = out / "text" / "train.npz"
+def _branch(recipe: Recipe, out: Path, name: str, updates: int) -> Recipe:
+    """The recipe of the branch whose rate falls to zero; its folder begins with the checkpoint of the trunk."""
+    folder = out / f"{name}-decay"
+    start = folder / "branch.json"
+    if not start.exists():
+        source = out / name / "checkpoint.pt"
+        if not source.exists():
+            raise CheckpointFault(f"checkpoint {source}", why="it does not exist", instead=f"Train {name} first")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, folder / "checkpoint.pt")
+        for curve in ("loss.jsonl", "held_back.jsonl"):
+            if (out / name / curve).exists():
+                shutil.copy(out / name / curve, folder)
+        step = checkpoint.load(folder / "checkpoint.pt")["step"]
+        start.write_text(json.dumps({"start": step, "updates": updates}) + "\n")
+    branch = json.loads(start.read_text())
+    return recipe.with_decay(branch["start"], branch["updates"])
+
+
+def _encoded(corpus: Path, out: Path, given: Path | None, d_vocab: int) -> tuple[EncodedCorpus, EncodedCorpus | None]:
+    """The training text and the held-back text as token ids; made once, with the tokenizer, then read."""
+    path, held_back = out / "text" / "train.npz", out / "text" / "held_back.npz"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        every = list(documents(corpus))
-        trained = [document for document in every if not document.is_held_back]
-        counts = word_counts(document.text for document in trained)
+        parts = split(documents(corpus))
+        counts = word_counts(document.text for document in parts.trained)
         if given is None:
-            tokenizer = fit_vocabulary([document.text for document in trained[::3]], counts, size=8192 - 257)
+            tokenizer = fit_vocabulary(counts, size=d_vocab - 257)
             save_tokenizer(tokenizer, out / "tokenizer", context=512)
         else:
-            shutil.copytree(given, out / "tokenizer", dirs_exist_ok=True)
+            if given.resolve() != (out / "tokenizer").resolve():
+                shutil.copytree(given, out / "tokenizer", dirs_exist_ok=True)
             tokenizer = Tokenizer.from_file(str(given / "tokenizer.json"))
         used = piece_counts(tokenizer, counts)
-        used[0] = len(trained)
+        used[0] = len(parts.trained)
         (out / "token_counts.json").write_text(json.dumps(used.tolist()) + "\n")
-        held_back = [document for document in every if document.is_held_back]
-        if held_back:
-            encoding.save(encode(tokenizer, held_back), out / "text" / "held_back.npz")
-        encoding.save(encode(tokenizer, trained), path)
-    return encoding.load(path)
+        if parts.held_back:
+            encoding.save(encode(tokenizer, parts.held_back), held_back)
+        encoding.save(encode(tokenizer, parts.trained), path)
+    return encoding.load(path), encoding.load(held_back) if held_back.exists() else None

@@ -18,10 +18,14 @@ import regex
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 END_OF_TEXT = "<|endoftext|>"
+FEWEST = 20.0  # nats that a piece costs: of all encodings of a word, one with the fewest pieces is the likeliest
 BYTES = [f"<0x{value:02X}>" for value in range(256)]
 
 # A space belongs to the word after it. Letters, digits and signs never share a piece, so the text "<0x41>" cannot be
 # taken for the byte piece.
+FEWEST = (
+    20.0  # nats that each piece costs, so that the encoding with the fewest pieces wins, and of these the likeliest
+)
 WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}{1,4}| ?[^\s\p{L}\p{M}\p{N}]+|\s"
 
 
@@ -47,61 +51,53 @@ def tokenizer_of(pieces: list[tuple[str, float]]) -> Tokenizer:
     return tokenizer
 
 
-def fit_vocabulary(
-    texts: Iterable[str],
-    counts: Counter[str],
-    *,
-    size: int,
-    first: int = 16_000,
-    word_least: int = 150,
-    least: int = 120,
-    fragment_weight: float = 0.4,
-) -> Tokenizer:
-    """Unigram pieces and every common whole word, the least used dropped until `size` remain and each is frequent.
+def fit_vocabulary(counts: Counter[str], *, size: int, fragments: int = 2000, least: int = 200) -> Tokenizer:
+    """The commonest whole words, and as many fragments as the remaining words need.
 
-    Unigram training alone keeps stems (" Palestin") that a person reading a list of tokens stumbles over; a whole word
-    beats a fragment of up to 1 / `fragment_weight` times its count.
+    Whole words have the first claim to a place: a person who reads a list of tokens stumbles over stems (" Palestin").
+    Fragments come from Unigram training on the words without a place of their own. Those that the text uses too
+    seldom are dropped, and their places go to the next common words.
 
     Args:
-        texts: what the first pieces and their probabilities are learned from; a fair sample is enough.
-        counts: words of the training text and how often each occurs.
+        counts: the words of the training text and how often each occurs.
         size: at most this many pieces remain, the bytes and the end-of-text token not counted.
-        first: pieces that Unigram training proposes.
-        word_least: whole words that occur this often are proposed too.
-        least: occurrences in the encoded training text below which a piece goes, whatever the size.
-        fragment_weight: what one use of a fragment counts beside one use of a whole word.
+        fragments: how many fragments to begin with.
+        least: every piece occurs at least this often in the encoded text.
     """
-    total = counts.total()
-    scores = dict(_trained(texts, first))
-    for word, count in counts.items():
-        if count >= word_least:
-            scores[word] = max(scores.get(word, -math.inf), math.log(count / total / 1.4))
-    pieces = list(scores.items())
+    words = [word for word, count in counts.most_common() if count >= least]
+    n_words = max(0, size - fragments)
+    whole = set(words[:n_words])
+    others = Counter({word: count for word, count in counts.items() if word not in whole})
+    common = Counter({word: count for word, count in others.items() if count >= least // 10})
+    proposed = {piece: score for piece, score in _unigram(common, fragments) if piece not in whole}
     while True:
-        tokenizer = tokenizer_of(pieces)
-        used = piece_counts(tokenizer, counts)[len(BYTES) + 1 :]
-        is_word = np.array([counts[piece] >= 0.5 * count for (piece, _), count in zip(pieces, used, strict=True)])
-        order = np.argsort(used * np.where(is_word, 1.0, fragment_weight), kind="stable")
-        rare = [int(i) for i in order if used[i] < least]
-        surplus = len(pieces) - size
-        if surplus <= 0 and not rare:
+        chosen = words[: max(0, size - len(proposed))]
+        for word in chosen[n_words:]:
+            others.pop(word, None)
+            proposed.pop(word, None)
+        share = math.log(max(1, others.total()) / counts.total())
+        pieces = [(word, math.log(counts[word] / counts.total())) for word in chosen]
+        pieces += [(piece, score + share) for piece, score in proposed.items()]
+        tokenizer = tokenizer_of([(piece, score - FEWEST) for piece, score in pieces])
+        used = piece_counts(tokenizer, others)[-len(proposed) :] if proposed else np.zeros(0)
+        rare = sorted((int(n), piece) for piece, n in zip(proposed, used, strict=True) if n < least)
+        if not rare:
             return tokenizer
-        # A third at a time: what a dropped piece was used for goes to others, and may lift them over the line.
-        n_now = max(len(rare), surplus)
-        n_now = max(min(n_now, 100), n_now // 3)
-        drop = set((order if surplus > 0 else rare)[:n_now])
-        pieces = [piece for i, piece in enumerate(pieces) if i not in drop]
+        # Half at a time: what a dropped piece was used for goes to others, and may lift them over the line.
+        for _, piece in rare[: max(50, len(rare) // 2)]:
+            del proposed[piece]
 
 
 def piece_counts(tokenizer: Tokenizer, counts: Counter[str]) -> np.ndarray:
     """How often each token id occurs in the encoded text that these words were counted in."""
-    total = np.zeros(tokenizer.get_vocab_size(), dtype=np.int64)
+    total = [0] * tokenizer.get_vocab_size()
     words = list(counts)
     for start in range(0, len(words), 50_000):
         chunk = words[start : start + 50_000]
         for word, encoded in zip(chunk, tokenizer.encode_batch(chunk), strict=True):
-            np.add.at(total, encoded.ids, counts[word])
-    return total
+            for token in encoded.ids:
+                total[token] += counts[word]
+    return np.array(total, dtype=np.int64)
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, context: int) -> None:
@@ -118,13 +114,14 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, context: int) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
 
 
-def _trained(texts: Iterable[str], size: int) -> list[tuple[str, float]]:
-    """Pieces and log-probabilities of Unigram training, not yet pruned."""
+def _unigram(counts: Counter[str], size: int) -> list[tuple[str, float]]:
+    """Pieces of these words and their log-probabilities by Unigram training."""
+    if not counts:
+        return []
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
-    trainer = trainers.UnigramTrainer(vocab_size=size, max_piece_length=20, shrinking_factor=0.8, show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
-    reserved = {END_OF_TEXT, *BYTES, "<unk>"}
-    return [
-        (piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"] if piece not in reserved
-    ]
+    trainer = trainers.UnigramTrainer(vocab_size=size, max_piece_length=16, shrinking_factor=0.5, show_progress=False)
+    tokenizer.train_from_iterator(("\n".join([word] * count) for word, count in counts.items()), trainer)
+    reserved = {END_OF_TEXT, *BYTES, "<unk>", "\n"}
+    vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
+    return [(piece, score) for piece, score in vocabulary if piece not in reserved]

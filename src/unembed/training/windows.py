@@ -8,16 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# How often a document of a source is read in one pass. Stories and cooking name concrete things over and over, which
-# is what memories become readable on; sources of long abstract prose are thinned.
+# How often a document of a source is read in one pass. Stories and recipes name concrete things over and over, which is
+# what memories become readable on; an encyclopedia is what the model is asked about; long abstract prose is thinned.
 PASSES = {
-    "tinystories": 1.5,
-    "storybooks": 1.5,
+    "tinystories": 2.0,
+    "storybooks": 2.0,
     "recipes": 2.0,
+    "wikipedia": 1.15,
     "openstax": 0.85,
     "wikinews": 0.85,
+    "books": 0.85,
     "speeches": 0.7,
     "factbook": 0.7,
+    "usgov": 0.7,
 }
 
 
@@ -29,6 +32,7 @@ class EncodedCorpus:
     lengths: np.ndarray
     sources: np.ndarray
     n_bytes: np.ndarray
+    vocabulary: str = ""  # SHA-256 of the tokenizer's file
 
 
 class Windows:
