@@ -5,7 +5,8 @@
 A value's 20 top tokens hold together when they stand in similar contexts of the training text. Contexts are a token's
 neighbours within four places, as positive pointwise mutual information reduced to 100 dimensions; similarity is the
 cosine there, less what tokens of the same frequencies have on average, so that frequent words do not pass for a theme.
-The score of a set is the mean over its pairs. A value counts when it scores above the 95th percentile of random vectors.
+The score of a set is the mean over its pairs. A value counts when it scores above the 95th percentile of random
+vectors.
 """
 
 from __future__ import annotations

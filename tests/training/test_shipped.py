@@ -11,13 +11,14 @@ from transformers import AutoModelForCausalLM
 
 import unembed.models.architectures.attention_only  # noqa: F401 (registers the architecture)
 from unembed.models.shipped_models import SHIPPED, shipped_folder
+from unembed.training import recipes
 from unembed.training.evaluation import prefix_matching_scores
-from unembed.training.recipes import RECIPES
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_folder_has_weights_curve_counts_and_card_of_its_recipe(name):
-    folder, recipe = shipped_folder(name), RECIPES[name]
+    folder = shipped_folder(name)
+    recipe = recipes.load(folder / "recipe.json")
     assert len(json.loads((folder / "token_counts.json").read_text())) == recipe.shape.d_vocab
     curve = [json.loads(line) for line in (folder / "loss.jsonl").read_text().splitlines()]
     assert curve[-1]["step"] == recipe.steps

@@ -10,29 +10,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-# Coefficients a, b, c of x -> a x + b x^3 + c x^5, one row an iteration: each row is the best polynomial for the
-# interval that the rows before leave. Four of them do what five of the fixed polynomial of Jordan et al. do.
-# Source: Amsel et al. 2025, "The Polar Express: Optimal Matrix Sign Methods and Their Application to Muon"
-_POLYNOMIALS = (
-    (8.28721201814563, -23.595886519098837, 17.300387312530933),
-    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
-    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
-    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
-)
 
+def orthogonalised(matrices: Tensor, steps: int = 4) -> Tensor:
+    """The nearest matrix with all singular values near one (between about 0.7 and 1.2), for each of a stack.
 
-def orthogonalised(matrices: Tensor) -> Tensor:
-    """For each matrix of a stack the nearest one whose singular values are all near one.
-
-    A quintic Newton-Schulz iteration in bfloat16: matrix products only, no SVD. Singular values above a hundredth of
-    the Frobenius norm come out between about 0.6 and 1.3.
+    A quintic Newton-Schulz iteration in bfloat16: matrix products only, no SVD. Four steps bring singular values from
+    0.005 of the Frobenius norm up there, which is a tenth of the mean for the largest matrices that are trained here.
     """
+    a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices.bfloat16()
     is_tall = x.size(-2) > x.size(-1)
     if is_tall:
         x = x.mT
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) * 1.01 + 1e-7)
-    for a, b, c in _POLYNOMIALS:
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(steps):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return (x.mT if is_tall else x).to(matrices.dtype)

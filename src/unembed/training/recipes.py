@@ -1,11 +1,13 @@
 """How each shipped model is made, as rows: sizes, and the phases of its training.
 
-What the shipped weights themselves went through stands in their model cards.
+What the shipped weights themselves went through stands in `recipe.json` beside them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from unembed.training.networks import Shape
 
@@ -69,6 +71,19 @@ class Recipe:
         begin, end = phase.lr
         risen = min([1.0, *((step - start + 1) / n for start, n in ((0, self.warmup), (first, phase.rise)) if n)])
         return risen * (begin + (end - begin) * (step - first) / (phase.until - first))
+
+
+def save(recipe: Recipe, path: Path) -> None:
+    """Write a recipe as JSON: what a run, or the model that came of it, went through."""
+    path.write_text(json.dumps(asdict(recipe), indent=1) + "\n")
+
+
+def load(path: Path) -> Recipe:
+    """What `save` wrote."""
+    row = json.loads(path.read_text())
+    pairs = ("lr", "periods")
+    phases = [Phase(**{key: tuple(v) if key in pairs else v for key, v in phase.items()}) for phase in row["phases"]]
+    return Recipe(**row | {"shape": Shape(**row["shape"]), "phases": tuple(phases)})
 
 
 RECIPES: dict[str, Recipe] = {

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 from unembed.errors import CheckpointFault, InvalidInput
-from unembed.training import checkpoint, encoding, export
+from unembed.training import checkpoint, encoding, export, recipes
 from unembed.training.documents import documents, split
 from unembed.training.encoding import encode
 from unembed.training.loop import Run
@@ -81,6 +81,7 @@ def train(
     export.save(run.network, folder, n_positions=recipe.n_positions)
     shutil.copy(out / "token_counts.json", folder)
     shutil.copy(run.folder / "loss.jsonl", folder)
+    recipes.save(recipe, run.folder / "recipe.json")
     return folder
 
 
