@@ -8,7 +8,7 @@ import lzma
 import pytest
 
 from unembed.errors import CorpusUnreadable
-from unembed.training.documents import documents, is_held_back
+from unembed.training.documents import HELD_BACK_ONE_IN, Document, documents, is_held_back, split
 
 
 def shard(folder, name, rows):
@@ -28,6 +28,49 @@ def test_one_document_in_eighty_is_held_back_whatever_the_order():
     assert 430 < sum(map(is_held_back, ids)) < 570
     # Pinned: another rule would let text that the shipped models were trained on into their measurement.
     assert [i for i in range(300) if is_held_back(f"doc-{i}")] == [87, 125, 148, 163, 289]
+
+
+def held_back_key(prefix):
+    return next(key for i in range(1000) if is_held_back(key := f"{prefix}{i}"))
+
+
+def test_a_document_is_held_back_by_its_id_and_the_rest_of_its_work_set_aside():
+    key = held_back_key("doc-")
+    piece = Document(key, "books", "a", work="Heidi")
+    other = Document("doc-0", "books", "b", work="Heidi")
+    continued = Document("more-books-0", "books", "c", work="Heidi")
+    free = Document("doc-1", "books", "d", work="Emma")
+    parts = split([free, other, piece, continued])
+    assert (parts.trained, parts.held_back, parts.set_aside) == ([free], [piece], [other, continued])
+
+
+def test_a_document_of_the_second_corpus_is_held_back_with_all_of_its_work():
+    work = held_back_key("https://page/")
+    pages = [Document(f"more-wikipedia-{i}", "wikipedia", "a", work=work) for i in range(3)]
+    older = Document("wikipedia-7", "wikipedia", "b", work=work)
+    by_its_id = Document("more-" + held_back_key("more-").removeprefix("more-"), "usgov", "c", work="elsewhere")
+    parts = split([*pages, older, by_its_id])
+    assert (parts.trained, parts.held_back, parts.set_aside) == ([by_its_id], pages, [older])
+
+
+def test_the_parts_of_a_folder_share_no_page_and_no_book():
+    every = [Document(f"{'more-' * (i % 2)}books-{i}", "books", "x", work=f"book {i % 400}") for i in range(4000)]
+    parts = split(every)
+    assert len(parts.trained) + len(parts.held_back) + len(parts.set_aside) == 4000
+    measured = {document.work for document in parts.held_back}
+    assert not measured & {document.work for document in parts.trained}
+    assert {document.work for document in parts.set_aside} <= measured
+    assert 4000 / HELD_BACK_ONE_IN / 2 < len(parts.held_back) < 4000 / HELD_BACK_ONE_IN * 2
+
+
+def test_the_work_of_a_document_is_its_page_or_book(tmp_path):
+    rows = [
+        {"id": "1", "source": "wikipedia", "title": "Oak", "url": "https://oak", "text": "a"},
+        {"id": "2", "source": "books", "title": "Heidi", "text": "b"},
+        {"id": "3", "source": "openstax", "title": "Physics", "text": "c"},
+    ]
+    shard(tmp_path, "a.jsonl.xz", rows)
+    assert [document.work for document in documents(tmp_path)] == ["https://oak", "Heidi", "3"]
 
 
 def test_an_empty_folder_says_what_it_should_hold(tmp_path):

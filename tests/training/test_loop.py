@@ -130,6 +130,61 @@ def test_a_damaged_checkpoint_is_refused(corpus, tmp_path):
         Run(RECIPE, corpus, tmp_path, compiled=False)
 
 
+def test_a_checkpoint_of_another_vocabulary_is_refused(corpus, tmp_path):
+    Run(RECIPE, replace(corpus, vocabulary="abc"), tmp_path, compiled=False).train(until=1)
+    with pytest.raises(CheckpointFault, match="vocabulary abc, and this text is encoded with vocabulary def"):
+        Run(RECIPE, replace(corpus, vocabulary="def"), tmp_path, compiled=False)
+
+
+def test_the_checkpoint_before_the_last_stays_and_is_named_when_the_last_is_damaged(corpus, tmp_path):
+    for until in (1, 2):
+        Run(RECIPE, corpus, tmp_path, compiled=False).train(until=until)
+    whole = (tmp_path / "checkpoint.pt").read_bytes()
+    (tmp_path / "checkpoint.pt").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointFault, match=r"Rename .*checkpoint\.previous\.pt"):
+        Run(RECIPE, corpus, tmp_path, compiled=False)
+    (tmp_path / "checkpoint.previous.pt").rename(tmp_path / "checkpoint.pt")
+    assert Run(RECIPE, corpus, tmp_path, compiled=False).step == 1
+
+
+def test_rows_logged_after_the_last_checkpoint_are_logged_once(corpus, tmp_path):
+    recipe = replace(RECIPE, phases=(Phase(30, 64, 1),))
+    Run(recipe, corpus, tmp_path, compiled=False).train(until=10)
+    saved = (tmp_path / "checkpoint.pt").read_bytes()
+    Run(recipe, corpus, tmp_path, compiled=False).train(until=20)
+    (tmp_path / "checkpoint.pt").write_bytes(saved)  # as if the process had been killed before it saved step 20
+    Run(recipe, corpus, tmp_path, compiled=False).train()
+    rows = [json.loads(line) for line in (tmp_path / "loss.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [10, 20, 30]
+
+
+def test_a_run_is_measured_on_held_back_text_at_its_end(corpus, tmp_path):
+    run = Run(RECIPE, corpus, tmp_path, held_back=corpus, compiled=False)
+    run.train()
+    row = json.loads((tmp_path / "held_back.jsonl").read_text())
+    assert row["step"] == RECIPE.steps
+    ids = torch.from_numpy(corpus.tokens.astype("int64"))
+    n_rows = (len(ids) - 1) // 256
+    assert n_rows < 128
+    starts = np.linspace(0, len(ids) - 257, n_rows).astype(int)
+    rows = torch.stack([ids[start : start + 257] for start in starts])
+    with torch.no_grad():
+        logits = run.network(rows[:, :-1]).flatten(0, 1)
+    exact = torch.nn.functional.cross_entropy(logits, rows[:, 1:].flatten()).item()
+    assert row["held_back"] == pytest.approx(exact, rel=1e-2)
+    assert row["bits_per_byte"] == pytest.approx(row["held_back"] / np.log(2) / 3, rel=1e-3)
+
+
+def test_a_branch_repeats_the_trunk_up_to_its_start_and_then_falls_to_zero():
+    branch = RECIPE.with_decay(4, 5)
+    assert branch.steps == 9
+    assert [branch.lr_factor(step) for step in range(4)] == [RECIPE.lr_factor(step) for step in range(4)]
+    assert [branch.lr_factor(step) for step in range(4, 9)] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+    assert branch.phase(5).windows == RECIPE.phase(4).windows
+    falling = replace(RECIPE, phases=(Phase(10, 64, 1, lr=(1.0, 0.0)),)).with_decay(5, 2)
+    assert [falling.lr_factor(step) for step in range(2, 7)] == pytest.approx([0.8, 0.7, 0.6, 0.5, 0.25])
+
+
 def test_the_learning_rate_rises_stays_and_falls_to_zero():
     recipe = replace(RECIPE, phases=(Phase(15, 64, 1), Phase(20, 64, 1, lr=(1.0, 0.0))), warmup=4)
     factors = [recipe.lr_factor(step) for step in range(20)]

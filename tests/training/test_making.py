@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from unembed.errors import CorpusUnreadable, InvalidInput
-from unembed.training import train
+from unembed.errors import CheckpointFault, CorpusUnreadable, InvalidInput
+from unembed.training import recipes, train
 from unembed.training.__main__ import main
 from unembed.training.networks import Shape
 from unembed.training.recipes import Phase, Recipe
@@ -67,3 +67,22 @@ def test_the_command_says_what_is_wrong_and_fails(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["--corpus", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]) == 1
     assert "no training text in" in capsys.readouterr().err
+
+
+def test_a_branch_leaves_the_trunk_as_it_was(corpus, tmp_path):
+    call = {"corpus": corpus, "out": tmp_path, "recipe": TINY, "compiled": False}
+    train("tiny", **call, until=2)
+    trunk = (tmp_path / "tiny" / "checkpoint.pt").read_bytes()
+    train("tiny", **call, decay=3, until=3)
+    branch = train("tiny", **call, decay=3)
+    assert (tmp_path / "tiny" / "checkpoint.pt").read_bytes() == trunk
+    assert branch == tmp_path / "tiny-decay" / "model"
+    walked = recipes.load(tmp_path / "tiny-decay" / "recipe.json")
+    assert walked == TINY.with_decay(2, 3)
+    assert walked.steps == 5
+    assert AutoModelForCausalLM.from_pretrained(branch).config.n_layer == 1
+
+
+def test_a_branch_needs_a_trunk(corpus, tmp_path):
+    with pytest.raises(CheckpointFault, match="Train tiny first"):
+        train("tiny", corpus=corpus, out=tmp_path, recipe=TINY, compiled=False, decay=3)

@@ -39,7 +39,7 @@ def out(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(WORDS, size=400)) for _ in range(12)]
     (tmp_path / "text").mkdir()
-    rows = [Document(str(i), "books", text) for i, text in enumerate(texts)]
+    rows = [Document(str(i), "books", text, work=str(i)) for i, text in enumerate(texts)]
     encoding.save(encode(tokenizer, rows[:10]), tmp_path / "text" / "train.npz")
     encoding.save(encode(tokenizer, rows[10:]), tmp_path / "text" / "held_back.npz")
     (tmp_path / "token_counts.json").write_text(json.dumps([0] * 257 + [500] * len(WORDS)))

@@ -40,6 +40,8 @@ class Gradients:
         The mean is of the cross entropy in nats, plus `sparsity` times the spread of the memories. Every token but the
         first of a row is predicted from those before it.
         """
+        if not len(rows):
+            return Objective(0.0, 0.0)
         parts = rows.split(max(1, ROW_TOKENS // (rows.shape[1] - 1)))
         nats = spread = 0.0
         for part in parts:

@@ -28,7 +28,7 @@ class OneProcess:
 
     def add(self, rows: Tensor, *, sparsity: float) -> Objective:
         """Write the gradients of the batch's mean into `grad` of the parameters."""
-        first, second = rows.chunk(N_HALVES)
+        first, second = rows.tensor_split(N_HALVES)
         a = self._gradients.add(first, sparsity=sparsity, share=len(first) / len(rows))
         grads = _gradients_of(self.network)
         self.network.zero_grad(set_to_none=True)
@@ -60,7 +60,7 @@ class TwoProcesses:
         Raises:
             EOFError: the second process has ended.
         """
-        first, second = rows.chunk(N_HALVES)
+        first, second = rows.tensor_split(N_HALVES)
         self._pipe.send((second.numpy(), sparsity, len(second) / len(rows)))
         a = self._gradients.add(first, sparsity=sparsity, share=len(first) / len(rows))
         b = Objective(*self._pipe.recv())
@@ -87,10 +87,10 @@ def _serve(pipe: Connection, network: Wren | AttentionOnly, grads: list[Tensor],
     while True:
         try:
             rows, sparsity, share = pipe.recv()
-        except EOFError:
+            objective = gradients.add(torch.from_numpy(rows), sparsity=sparsity, share=share)
+            for mine, computed in zip(grads, _gradients_of(network), strict=True):
+                mine.copy_(computed)
+            network.zero_grad(set_to_none=True)
+            pipe.send(tuple(objective))
+        except (EOFError, BrokenPipeError):  # the first process has ended
             return
-        objective = gradients.add(torch.from_numpy(rows), sparsity=sparsity, share=share)
-        for mine, computed in zip(grads, _gradients_of(network), strict=True):
-            mine.copy_(computed)
-        network.zero_grad(set_to_none=True)
-        pipe.send(tuple(objective))
