@@ -105,7 +105,7 @@ class Wren(nn.Module):
         _initialise(self)
 
     @property
-    def unembedding(self) -> nn.Parameter:
+    def unembedding(self) -> Tensor:
         """The matrix (d_vocab, d_model) that turns the last stream into logits."""
         return self.wte.weight
 
@@ -138,7 +138,7 @@ class AttentionOnly(nn.Module):
             self.wpe.weight.copy_(0.7 * sinusoids(shape.context, shape.d_model))
 
     @property
-    def unembedding(self) -> nn.Parameter:
+    def unembedding(self) -> Tensor:
         """The matrix (d_vocab, d_model) that turns the last stream into logits."""
         return self.lm_head.weight
 

@@ -81,8 +81,7 @@ def save(recipe: Recipe, path: Path) -> None:
 def load(path: Path) -> Recipe:
     """What `save` wrote."""
     row = json.loads(path.read_text())
-    pairs = ("lr", "periods")
-    phases = [Phase(**{key: tuple(v) if key in pairs else v for key, v in phase.items()}) for phase in row["phases"]]
+    phases = [Phase(**phase | {pair: tuple(phase[pair]) for pair in ("lr", "periods")}) for phase in row["phases"]]
     return Recipe(**row | {"shape": Shape(**row["shape"]), "phases": tuple(phases)})
 
 
