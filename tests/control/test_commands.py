@@ -7,10 +7,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-import unembed
 from tests.cli.conftest import save_model
 from unembed.cli.commands import app
-from unembed.reports.geva2022.section_6 import section_6
 
 TEXT = "\n".join(
     ["The first month of the year is January", "The year is the first", "of the month The first year"] * 12
@@ -125,10 +123,3 @@ def test_early_exit_is_fitted_measured_and_used(folder, corpus, tmp_path):
     other = save_model(tmp_path / "other", "llama")
     refused = ask("early-exit", "evaluate", rule, "--model", other, status=1)
     assert "weights are not those of" in refused.stderr
-
-
-def test_section_6_has_its_tables(folder, corpus):
-    lm = unembed.load(str(folder))
-    found = section_6(lm, corpus, n=36, seeds=(38,), clusters=12)
-    assert found.toxicity is None and len(found.saturation) == 2
-    assert {r["method"] for r in found.early_exit.rows()} >= {"sub_updates", "both", "margin", "oracle"}

@@ -90,8 +90,8 @@ def hand_made() -> EventSample:
     scores = np.arange(3 * 3 * 10 * 2 * 2, dtype=float).reshape(3, 3, 10, 2, 2)
     n = np.arange(3)
     return EventSample(
-        n, n + 1, n, n, n / 3, before, after, fallen * 0 + 9, fallen, scores[..., 0, 0].astype(int),
-        scores[..., 0, 0, 0] / 900, scores[..., 0, 0, 0] / 9000, scores, -scores, 0,
+        n, n + 1, n, n, n / 3, before, after, fallen * 0 + 9, fallen, fallen * -1.0, scores[..., 0, 0].astype(int),
+        scores[..., 0, 0], scores[..., 0, 0, 0] / 900, scores[..., 0, 0, 0] / 9000, scores, -scores, 0,
     )  # fmt: skip
 
 

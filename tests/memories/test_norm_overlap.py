@@ -7,7 +7,7 @@ import torch
 
 from tests.conftest import tiny
 from unembed.errors import InvalidInput
-from unembed.memories.norm_overlap import norm_overlap, overlap, value_norm_overlap, vectors_like
+from unembed.memories.norm_overlap import norm_overlap, overlap, value_norm_overlaps, vectors_like
 
 
 def test_overlap_is_intersection_over_union():
@@ -39,7 +39,7 @@ def test_random_vectors_have_the_values_mean_and_deviation_and_are_seeded():
     torch.testing.assert_close(drawn.mean(0), values.mean(0), rtol=0, atol=0.1)
     torch.testing.assert_close(drawn.std(0), values.std(0), rtol=0.02, atol=0)
     lm = tiny("gemma2")
-    first, again = (value_norm_overlap(lm, 0, 5, seed=3, top=8) for _ in range(2))
-    assert (first[0] == again[0]).all()
-    assert (first[1] == again[1]).all()
-    assert len(first[0]) == len(first[1]) == 5
+    first, again = (value_norm_overlaps(lm, 0, 5, seed=3, top=8) for _ in range(2))
+    assert (first.values == again.values).all()
+    assert (first.random == again.random).all()
+    assert len(first.values) == len(first.random_with_value) == 5

@@ -17,7 +17,8 @@ from unembed.reports import Exhibit, Figure, Report, Section, reopen, write
 from unembed.reports.document.charts import draw
 from unembed.reports.document.files import prepared
 from unembed.reports.document.html import page
-from unembed.reports.document.svg import Scale, fitted, written
+from unembed.reports.document.numbers import format_number
+from unembed.reports.document.svg import Scale, fitted
 from unembed.reports.document.terminal import summary
 from unembed.results import Table
 
@@ -140,7 +141,7 @@ def test_missing_numbers_leave_gaps() -> None:
     ],
 )
 def test_numbers_are_written_for_readers(value: float | None, percent: bool, shown: str) -> None:
-    assert written(value, percent=percent) == shown
+    assert format_number(value, percent=percent) == shown
 
 
 def test_axes_hold_all_values_on_round_numbers() -> None:
@@ -164,7 +165,7 @@ def test_reports_that_cannot_be_are_refused(tmp_path: Path) -> None:
         made(Figure("f", "f", "line", "u", "x", ("y",)))
     with pytest.raises(InvalidInput, match="no column 'z'"):
         made(Figure("f", "f", "line", "t", "x", ("z",)))
-    with pytest.raises(InvalidInput, match="none of line"):
+    with pytest.raises(InvalidInput, match="one of line"):
         Figure("f", "f", "pie", "t", "x", ("y",))
     with pytest.raises(InvalidInput, match="table 'nothing'"):
         sample()["nothing"]

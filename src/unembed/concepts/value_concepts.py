@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.concepts.detection import MAX_EXPECTED, Concept, coverage, find_concepts
@@ -122,6 +122,7 @@ def vector_concepts(
     seed: int | None = None,
     embedding: bool | None = None,
     max_expected: float = MAX_EXPECTED,
+    hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> VectorConcepts:
     """The concepts of any stream vectors.
 
@@ -135,10 +136,11 @@ def vector_concepts(
         seed: noted in the provenance if the vectors were drawn.
         embedding: see `model_classes`.
         max_expected: see `find_concepts`.
+        hidden: tokens left out of the top lists (never learned ones).
     """
     if top < 1:
         raise InvalidInput(f"the top {top} tokens", why="at least one token is needed")
-    ids = read(lm, vectors.to(lm.dtype), top, basis=basis).ids.cpu()
+    ids = read(lm, vectors.to(lm.dtype), top, basis=basis, hidden=hidden).ids.cpu()
     found = find_concepts(model_classes(lm, embedding), ids, max_expected=max_expected)
     named = tuple(labels) if labels is not None else tuple(str(i) for i in range(len(ids)))
     placed = tuple(layers) if layers is not None else (-1,) * len(ids)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.corpus import Batch, Segment
@@ -54,7 +54,11 @@ class EventSample:
     """Top token before each FFN."""
     candidates_after: Int[np.ndarray, "layer example"]
     """Its rank after that FFN."""
+    candidate_change: Float[np.ndarray, "layer example"]
+    """What the layer's update adds to the candidate's own raw logit, e_w . (x after - x before)."""
     dominant: Int[np.ndarray, "layer example 10"]
+    coefficients: Float[np.ndarray, "layer example 10"]
+    """Of the dominant ones, with their signs."""
     contribution: Float[np.ndarray, "layer example"]
     """Share of the dominant ones in the sum of |m| |v| of all."""
     random_contribution: Float[np.ndarray, "layer example"]
@@ -108,8 +112,14 @@ class EventSample:
 class EventRecorder(Reducer):
     """Reduces batches of prefixes to an `EventSample`, with one example for each row's last column."""
 
-    def __init__(self, seed: int = 0) -> None:
-        """`seed` is that of the random sub-updates."""
+    def __init__(self, seed: int = 0, hidden: Bool[Tensor, " d_vocab"] | None = None) -> None:
+        """Settings only.
+
+        Args:
+            seed: of the random sub-updates.
+            hidden: tokens that are never predictions, candidates or counted in ranks (never learned ones).
+        """
+        self.hidden = hidden
         self.seed = valid_seed(seed)
 
     def start(self, lm: Decoder) -> None:
@@ -146,12 +156,13 @@ class EventRecorder(Reducer):
         lm, activations = self._lm, self._activations
         before = torch.stack([activations[point].to(lm.device) for point in self._points])
         after = torch.stack([activations["resid_post", n].to(lm.device) for n in range(lm.n_layers)])
-        last = read(lm, after[-1], 1)
+        last = read(lm, after[-1], 1, hidden=self.hidden)
         final = last.ids[:, 0]
-        rows = read(lm, before, 1, track=final[None, :, None].expand(lm.n_layers, -1, -1))
+        rows = read(lm, before, 1, track=final[None, :, None].expand(lm.n_layers, -1, -1), hidden=self.hidden)
         candidates = rows.ids[..., 0]
         track = torch.stack([final.expand(lm.n_layers, -1), candidates], dim=-1)
-        after_ranks = read(lm, after, 1, track=track).tracked_ranks
+        after_ranks = read(lm, after, 1, track=track, hidden=self.hidden).tracked_ranks
+        rows_of_W_U = lm.weights.W_U.T[candidates].float()  # layer row d_model
         columns = {
             "segment": batch.segments,
             "length": batch.lengths,
@@ -162,6 +173,7 @@ class EventRecorder(Reducer):
             "final_after": after_ranks[..., 0],
             "candidates": candidates,
             "candidates_after": after_ranks[..., 1],
+            "candidate_change": (rows_of_W_U * (after.float() - before.float())).sum(dim=-1),
         }
         scale = final_scale(lm, after[-1])
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + batch.number)
@@ -181,6 +193,7 @@ class EventRecorder(Reducer):
         scores = self._scores(n, m, torch.cat([dominant, random], dim=-1), tokens, scale)
         return {
             "dominant": dominant,
+            "coefficients": m.gather(-1, dominant),
             "contribution": largest.sum(dim=-1) / total,
             "random_contribution": sizes.gather(-1, random).sum(dim=-1) / total,
             "scores": scores[:, :k],

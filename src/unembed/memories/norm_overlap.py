@@ -5,8 +5,10 @@ Source: Geva et al. 2022, appendix A.1 (Fig. 4): intersection over union of the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.errors import InvalidInput
@@ -36,13 +38,22 @@ def overlap(a: Int[Tensor, "row k"], b: Int[Tensor, "row k"]) -> Float[Tensor, "
 
 
 @torch.no_grad()
-def norm_overlap(lm: Decoder, vectors: Float[Tensor, "row d_model"], top: int = TOP) -> Float[Tensor, " row"]:
+def norm_overlap(
+    lm: Decoder,
+    vectors: Float[Tensor, "row d_model"],
+    top: int = TOP,
+    *,
+    hidden: Bool[Tensor, " d_vocab"] | None = None,
+    normed: Float[Tensor, "row d_model"] | None = None,
+) -> Float[Tensor, " row"]:
     """For each vector, the overlap of its top tokens read raw and through the final norm (gain and bias included).
 
     Args:
         lm: the model.
         vectors: of the stream; the norm takes each as if it were the whole stream.
         top: tokens compared.
+        hidden: tokens left out of both readings (never learned ones).
+        normed: other vectors to read through the norm, row by row; the same ones when None.
 
     Returns:
         Intersection over union, 0 to 1; 1 everywhere where the model has no final norm.
@@ -52,17 +63,53 @@ def norm_overlap(lm: Decoder, vectors: Float[Tensor, "row d_model"], top: int = 
     """
     if top < 1:
         raise InvalidInput(f"the top {top} tokens", why="at least one token must be compared")
-    raw, normed = (read(lm, vectors.to(lm.dtype), top, basis=basis).ids for basis in ("raw", "final"))
-    return overlap(raw, normed)
+    other = vectors if normed is None else normed
+    raw = read(lm, vectors.to(lm.dtype), top, basis="raw", hidden=hidden).ids
+    return overlap(raw, read(lm, other.to(lm.dtype), top, basis="final", hidden=hidden).ids)
+
+
+@dataclass(frozen=True, eq=False)
+class NormOverlaps:
+    """Overlaps of top tokens read raw and through the final norm: of vectors with themselves, and with other ones."""
+
+    values: Float[Tensor, " value"]
+    """Each value with itself."""
+    random: Float[Tensor, " value"]
+    """Each random vector with itself."""
+    value_with_random: Float[Tensor, " value"]
+    """A value read raw, a random vector read through the norm."""
+    random_with_value: Float[Tensor, " value"]
+    """A random vector read raw, a value read through the norm."""
 
 
 @torch.no_grad()
-def value_norm_overlap(
-    lm: Decoder, layer: int, per_layer: int | None = None, *, seed: int = 0, top: int = TOP
-) -> tuple[Float[Tensor, " value"], Float[Tensor, " random"]]:
-    """`norm_overlap` of a layer's values (or of so many drawn from them) and of as many random vectors like them."""
+def value_norm_overlaps(
+    lm: Decoder,
+    layer: int,
+    per_layer: int | None = None,
+    *,
+    seed: int = 0,
+    top: int = TOP,
+    hidden: Bool[Tensor, " d_vocab"] | None = None,
+) -> NormOverlaps:
+    """`norm_overlap` of a layer's values, of as many random vectors like them, and of each with the other.
+
+    Args:
+        lm: the model.
+        layer: whose values.
+        per_layer: how many of them to draw; all when None.
+        seed: of both draws.
+        top: tokens compared.
+        hidden: tokens left out of all readings.
+    """
     values = written_values(lm, lm.layer(layer))
     generator = torch.Generator().manual_seed(seed)
     n = len(values) if per_layer is None else min(per_layer, len(values))
     chosen = values[torch.randperm(len(values), generator=generator)[:n].to(values.device)]
-    return norm_overlap(lm, chosen, top), norm_overlap(lm, vectors_like(values, n, generator), top)
+    random = vectors_like(values, n, generator)
+    return NormOverlaps(
+        norm_overlap(lm, chosen, top, hidden=hidden),
+        norm_overlap(lm, random, top, hidden=hidden),
+        norm_overlap(lm, chosen, top, hidden=hidden, normed=random),
+        norm_overlap(lm, random, top, hidden=hidden, normed=chosen),
+    )

@@ -104,7 +104,12 @@ def value_readings(
 
 @torch.no_grad()
 def first_tokens(
-    lm: Decoder, layer: int, *, basis: str = "final", negated: bool = False
+    lm: Decoder,
+    layer: int,
+    *,
+    basis: str = "final",
+    negated: bool = False,
+    hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> tuple[Int[Tensor, " value"], Int[Tensor, " value"] | None]:
     """The top token of every value of a layer and, with `negated`, of every negated value, in one product.
 
@@ -116,8 +121,8 @@ def first_tokens(
     values = written_values(lm, layer)
     norm, head = lm.structure.final_norm, lm.structure.head
     if not negated or (basis == "final" and not isinstance(head, nn.Linear)):
-        plus = read(lm, values, 1, basis=basis).ids[:, 0]
-        return plus, read(lm, -values, 1, basis=basis).ids[:, 0] if negated else None
+        plus = read(lm, values, 1, basis=basis, hidden=hidden).ids[:, 0]
+        return plus, read(lm, -values, 1, basis=basis, hidden=hidden).ids[:, 0] if negated else None
     shift = torch.zeros_like(values[:1])
     if basis == "final" and norm is not None:
         values, other = norm.module(values), norm.module(-values)
@@ -133,6 +138,8 @@ def first_tokens(
             own = shift @ columns if b_U is None else shift @ columns + b_U[tokens]
             scores = rows @ columns
             for end, both in enumerate((own + scores, own - scores)):
+                if hidden is not None:
+                    both[:, hidden[tokens].to(both.device)] = -torch.inf
                 highest, at = top_k(both, 1)
                 better = highest[:, 0] > best[end]
                 best[end] = torch.where(better, highest[:, 0], best[end])

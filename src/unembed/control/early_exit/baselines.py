@@ -58,7 +58,9 @@ class Classifier:
             from sklearn.exceptions import ConvergenceWarning
             from sklearn.linear_model import LogisticRegression
             from sklearn.model_selection import GridSearchCV
-        except ImportError as error:
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "sklearn":
+                raise  # a fault inside the package, not its absence
             raise ExtraMissing(
                 "scikit-learn is not installed", why="classifiers need it", instead="pip install 'unembed[nlp]'"
             ) from error

@@ -19,6 +19,8 @@ from unembed.models.decoder import Decoder
 from unembed.results import Table
 
 SEEDS = (38, 39, 40, 41, 42)
+METHODS = ("sub_updates", "sub_updates, set", *FEATURES, *CONFIDENCES, "oracle", "last layer")
+"""Rows of the table."""
 PUBLISHED = {
     "representation": (94.4, 6.4, 3.0, 0.4),
     "update": (92.9, 5.4, 3.1, 0.3),
@@ -33,7 +35,7 @@ def table_6(
     found: Examples,
     *,
     seeds: Sequence[int] = SEEDS,
-    methods: Sequence[str] = ("sub_updates", "sub_updates, set", *FEATURES, *CONFIDENCES, "oracle", "last layer"),
+    methods: Sequence[str] = METHODS,
     clusters: int = 200,
     level: float = 0.05,
     progress: Callable[[int, int], None] | None = None,

@@ -248,7 +248,9 @@ def require(package: str, extra: str) -> Any:
 
     try:
         return importlib.import_module(package)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package.partition(".")[0]:
+            raise  # a fault inside the package, not its absence
         raise ExtraMissing(
             f"{package} is not installed", why="this part needs it", instead=f"pip install 'unembed[{extra}]'"
         ) from error

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unembed.reports.document.model import Figure
-from unembed.reports.document.svg import SERIES, WIDTH, Canvas, Scale, fitted, written, x_title, y_axis
+from unembed.reports.document.numbers import format_number
+from unembed.reports.document.svg import SERIES, WIDTH, Canvas, Scale, fitted, x_title, y_axis
 from unembed.results import Table
 
 Columns = Mapping[str, list[Any]]
@@ -44,7 +45,7 @@ def _writer(figure: Figure) -> Callable[[Any], str]:
     def write(value: Any) -> str:
         if figure.percent and isinstance(value, int | float):
             return f"{100 * value:.4g}".replace("-", "−") + "%"
-        return written(value)
+        return format_number(value)
 
     return write
 
@@ -53,7 +54,7 @@ def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[
     """Evenly spaced places for each x value, named below the axis as far as there is room."""
     n = max(len(values), 1)
     step = canvas.inner_width / n
-    names = [written(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]
+    names = [format_number(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]
     every = max(1, math.ceil(max((7 * len(name) + 6 for name in names), default=1) / step))
     for i, name in enumerate(names):
         if i % every == 0:
@@ -86,7 +87,7 @@ def _all(columns: Columns, names: Sequence[str], suffixes: Sequence[str] = ("", 
 def _hover(figure: Figure, columns: Columns, name: str, i: int, label: str) -> str:
     write = _writer(figure)
     low, high, published = _beside(columns, name)
-    said = f"{figure.x_label or figure.x} {written(columns[figure.x][i])}, {label}: {write(columns[name][i])}"
+    said = f"{figure.x_label or figure.x} {format_number(columns[figure.x][i])}, {label}: {write(columns[name][i])}"
     if low is not None and high is not None:
         said += f" [{write(low[i])}, {write(high[i])}]"
     if published is not None and published[i] is not None:
@@ -177,7 +178,7 @@ def _boxes(canvas: Canvas, figure: Figure, columns: Columns) -> None:
                 continue
             middle = x(i) + (s - (len(figure.y) - 1) / 2) * width
             said = (
-                f"{figure.x_label or figure.x} {written(columns[figure.x][i])}, {label}: median {write(q50)}, "
+                f"{figure.x_label or figure.x} {format_number(columns[figure.x][i])}, {label}: median {write(q50)}, "
                 f"half in [{write(q25)}, {write(q75)}], nine in ten in [{write(q05)}, {write(q95)}]"
             )
             colour = s % SERIES
@@ -192,7 +193,7 @@ def _heat(canvas: Canvas, figure: Figure, columns: Columns) -> None:
     across = list(dict.fromkeys(columns[figure.x]))
     down = list(dict.fromkeys(columns[figure.rows]))
     canvas.left = max(
-        canvas.left, 7 * max((len(written(name)) for name in down), default=0) + (26 if figure.y_label else 10)
+        canvas.left, 7 * max((len(format_number(name)) for name in down), default=0) + (26 if figure.y_label else 10)
     )
     side = canvas.inner_width / max(len(across), 1)
     tall = min(side, 26.0) if len(down) > 1 else 26.0
@@ -205,7 +206,7 @@ def _heat(canvas: Canvas, figure: Figure, columns: Columns) -> None:
     every = max(1, math.ceil(14 / tall))
     for r, name in enumerate(down):
         if r % every == 0:
-            canvas.text(canvas.left - 7, canvas.top + (r + 0.5) * tall + 4, written(name), anchor="end")
+            canvas.text(canvas.left - 7, canvas.top + (r + 0.5) * tall + 4, format_number(name), anchor="end")
     for i, value in enumerate(values):
         if value is None or not math.isfinite(value):
             continue
@@ -213,8 +214,8 @@ def _heat(canvas: Canvas, figure: Figure, columns: Columns) -> None:
         strength = min(1.0, abs(value) / largest)
         tone = "--heat" if value >= 0 else "--cold"
         said = (
-            f"{figure.y_label or figure.rows} {written(columns[figure.rows][i])}, "
-            f"{figure.x_label or figure.x} {written(columns[figure.x][i])}: {write(value)}"
+            f"{figure.y_label or figure.rows} {format_number(columns[figure.rows][i])}, "
+            f"{figure.x_label or figure.x} {format_number(columns[figure.x][i])}: {write(value)}"
         )
         colour = f"fill:rgba(var({tone}),{0.04 + 0.96 * strength:.3f})"
         canvas.box(canvas.left + c * side, canvas.top + r * tall, side - 1, tall - 1, "cell", said, colour)
@@ -229,7 +230,7 @@ def _scatter(canvas: Canvas, figure: Figure, columns: Columns) -> None:
     low, high = fitted(xs)
     x = Scale(low, high, canvas.left, WIDTH - canvas.right)
     for tick in x.ticks():
-        canvas.text(x(tick), canvas.height - canvas.bottom + 16, written(tick))
+        canvas.text(x(tick), canvas.height - canvas.bottom + 16, format_number(tick))
     x_title(canvas, figure.x_label)
     for s, (name, label) in enumerate(zip(figure.y, _names(figure), strict=True)):
         for i, value in enumerate(columns[name]):

@@ -9,8 +9,8 @@ from typing import Any
 
 from unembed.reports.document.charts import draw
 from unembed.reports.document.model import Exhibit, Figure, Finding, Report, Section, summary_line
+from unembed.reports.document.numbers import format_number
 from unembed.reports.document.svg import STYLE as FIGURE_STYLE
-from unembed.reports.document.svg import written
 from unembed.results import visible_html
 
 _STYLE = """
@@ -108,7 +108,7 @@ def _paragraph(text: str, kind: str = "") -> str:
 
 def _header(report: Report) -> str:
     facts = "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{_prose(written(value))}</dd></div>"
+        f"<div><dt>{html.escape(name)}</dt><dd>{_prose(format_number(value))}</dd></div>"
         for name, value in report.facts.items()
     )
     contents = "".join(f'<li><a href="#s{i}">{html.escape(s.title)}</a></li>' for i, s in enumerate(report.sections))
@@ -218,19 +218,19 @@ def _cells(exhibit: Exhibit, row: dict[str, Any], name: str) -> str:
     percent = name in exhibit.percent
     value = row[name]
     if isinstance(value, int | float | None):
-        shown = html.escape(written(value, percent=percent))
+        shown = html.escape(format_number(value, percent=percent))
         low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
         if low is not None and high is not None and not (math.isnan(low) or math.isnan(high)):
-            ends = (written(end, percent=percent).removesuffix(" %") for end in (low, high))
+            ends = (format_number(end, percent=percent).removesuffix(" %") for end in (low, high))
             shown += f' <span class="range">[{", ".join(ends)}]</span>'
         cells = f'<td class="n">{shown}</td>'
     else:
         wrap = ' class="prose"' if name.endswith(("_text", "_tokens")) or name in ("text", "tokens") else ""
         cells = f"<td{wrap}>{_text(name, value)}</td>"
     if f"{name}_n" in row:
-        cells += f'<td class="n">{written(row[f"{name}_n"])}</td>'
+        cells += f'<td class="n">{format_number(row[f"{name}_n"])}</td>'
     if f"{name}_published" in row:
-        cells += f'<td class="n published">{written(row[f"{name}_published"], percent=percent)}</td>'
+        cells += f'<td class="n published">{format_number(row[f"{name}_published"], percent=percent)}</td>'
     return cells
 
 
@@ -238,6 +238,6 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(_text(name, item) for item in value)
     if isinstance(value, int | float | None):
-        return html.escape(written(value))
+        return html.escape(format_number(value))
     is_token = name in ("token", "tokens") or name.endswith(("_token", "_tokens"))
     return visible_html(value) if is_token else _prose(str(value))

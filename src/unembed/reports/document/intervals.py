@@ -1,19 +1,25 @@
-"""A measured number with its interval: bootstrap over the units that were drawn at random.
+"""A measured number with its interval: bootstrap over the units that were drawn at random, exact bounds for shares.
 
-Resample what was sampled: examples where examples were drawn, keys where keys were drawn (their triggers are no
-independent draws). Every function takes a seed, so that a report made twice is the same report.
+What was drawn is resampled: examples where examples were drawn (all layers of an example together), keys where keys
+were drawn (their triggers are not independent draws), prefixes where prefixes were drawn. Values that belong to one
+drawn unit carry its number in `units`. Every function takes a seed, so that a report made twice is the same report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import binomtest
 
 DRAWS = 1000
 """Resamples behind every interval."""
+LEVEL = 0.95
+"""Of every interval."""
+
+Values = Sequence[int | float] | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Measured:
         value: the number; NaN where nothing could be measured.
         low: lower end of its 95 % interval.
         high: upper end.
-        n: units it was measured on.
+        n: values it was measured on.
         published: the paper's number in the same unit; None where there is none.
     """
 
@@ -38,74 +44,125 @@ class Measured:
 NOTHING = Measured(float("nan"), float("nan"), float("nan"), 0)
 
 
-def share_of(
-    hits: int, n: int, *, seed: int = 0, published: int | float | None = None, level: float = 0.95
-) -> Measured:
-    """The share hits / n, with the interval of the percentile bootstrap.
-
-    The sum of n resampled zeros and ones is binomial, so it is drawn as such. Where all or none are hits, resampling
-    never shows anything else; there the exact (Clopper-Pearson) bound stands in.
-    """
+def share_of(hits: int, n: int, *, published: int | float | None = None) -> Measured:
+    """The share hits / n of independent draws, with the exact (Clopper-Pearson) interval."""
     if n == 0:
         return Measured(float("nan"), float("nan"), float("nan"), 0, published)
-    p, tail = hits / n, (1 - level) / 2
-    if hits in (0, n):
-        bound = tail ** (1 / n)
-        low, high = (0.0, 1 - bound) if hits == 0 else (bound, 1.0)
-        return Measured(p, low, high, n, published)
-    sums = np.random.default_rng(seed).binomial(n, p, DRAWS) / n
-    low, high = np.quantile(sums, (tail, 1 - tail))
-    return Measured(p, float(low), float(high), n, published)
+    bounds = binomtest(hits, n).proportion_ci(LEVEL, method="exact")
+    return Measured(hits / n, float(bounds.low), float(bounds.high), n, published)
 
 
 def mean_of(
-    values: Sequence[int | float] | np.ndarray,
+    values: Values,
     *,
+    units: Values | None = None,
     seed: int = 0,
     published: int | float | None = None,
-    level: float = 0.95,
+    share: bool = False,
 ) -> Measured:
-    """The mean of independent units, with the interval of the percentile bootstrap; NaN units are left out."""
-    return statistic_of(values, "mean", seed=seed, published=published, level=level)
+    """The mean, with the interval of the percentile bootstrap over drawn units; NaN values are left out.
 
-
-def median_of(
-    values: Sequence[int | float] | np.ndarray,
-    *,
-    seed: int = 0,
-    published: int | float | None = None,
-    level: float = 0.95,
-) -> Measured:
-    """The median of independent units, with the interval of the percentile bootstrap; NaN units are left out."""
-    return statistic_of(values, "median", seed=seed, published=published, level=level)
-
-
-def statistic_of(
-    values: Sequence[int | float] | np.ndarray,
-    statistic: str,
-    *,
-    seed: int = 0,
-    published: int | float | None = None,
-    level: float = 0.95,
-) -> Measured:
-    """The "mean" or "median" of independent units with its bootstrap interval.
-
-    Memory: 2**22 resampled values at a time.
+    Args:
+        values: measured numbers.
+        units: the drawn unit that each value belongs to; every value is a unit of its own when None.
+        seed: of the resampling.
+        published: the paper's number.
+        share: values lie between 0 and 1. Where all are 0, or all 1, resampling shows nothing else, and the exact
+            bound for as many units stands in.
     """
-    found = np.asarray(values, dtype=np.float64)
-    found = found[~np.isnan(found)]
-    n = len(found)
-    if n == 0:
+    sample = _Sample.of(values, units)
+    if sample.n == 0:
         return Measured(float("nan"), float("nan"), float("nan"), 0, published)
-    reduce = {"mean": np.mean, "median": np.median}[statistic]
+    value = float(sample.values.mean())
+    if share and value in (0.0, 1.0):
+        bounds = share_of(int(value) * len(sample.counts), len(sample.counts))
+        return Measured(value, bounds.low, bounds.high, sample.n, published)
+    low, high = _ends(np.concatenate([sample.means(rows) for rows in _resamples(len(sample.counts), seed)]))
+    return Measured(value, low, high, sample.n, published)
+
+
+def difference_of(
+    a: Values,
+    b: Values,
+    *,
+    units_a: Values | None = None,
+    units_b: Values | None = None,
+    seed: int = 0,
+) -> Measured:
+    """The mean of `a` less the mean of `b`, both resampled by their units."""
+    return _compare(a, b, units_a, units_b, seed, np.subtract)
+
+
+def ratio_of(
+    a: Values,
+    b: Values,
+    *,
+    units_a: Values | None = None,
+    units_b: Values | None = None,
+    seed: int = 0,
+) -> Measured:
+    """The mean of `a` over the mean of `b`, both resampled by their units; infinite where `b` has a mean of 0."""
+    return _compare(a, b, units_a, units_b, seed, np.divide)
+
+
+def paired_difference(a: Values, b: Values, *, units: Values | None = None, seed: int = 0) -> Measured:
+    """The mean of a - b, value by value, with the bootstrap over drawn units."""
+    return mean_of(np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64), units=units, seed=seed)
+
+
+def _compare(a: Values, b: Values, units_a: Values | None, units_b: Values | None, seed: int, of: np.ufunc) -> Measured:
+    one, other = _Sample.of(a, units_a), _Sample.of(b, units_b)
+    if not one.n or not other.n:
+        return NOTHING
+    first = np.concatenate([one.means(rows) for rows in _resamples(len(one.counts), seed)])
+    second = np.concatenate([other.means(rows) for rows in _resamples(len(other.counts), seed + 1)])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(of(one.values.mean(), other.values.mean()))
+        low, high = _ends(of(first, second))
+    return Measured(value, low, high, one.n + other.n)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """Values with the sum and the count of each drawn unit."""
+
+    values: np.ndarray
+    sums: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, values: Values, units: Values | None) -> _Sample:
+        given = np.asarray(values, dtype=np.float64).ravel()
+        known = ~np.isnan(given)
+        if units is None:
+            return cls(given[known], given[known], np.ones(int(known.sum())))
+        _, number = np.unique(np.asarray(units).ravel()[known], return_inverse=True)
+        return cls(given[known], np.bincount(number, weights=given[known]), np.bincount(number).astype(np.float64))
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    def means(self, rows: np.ndarray) -> np.ndarray:
+        """The mean of each resample; rows of unit numbers."""
+        return self.sums[rows].sum(axis=1) / self.counts[rows].sum(axis=1)
+
+
+def _resamples(n: int, seed: int) -> Iterator[np.ndarray]:
+    """`DRAWS` rows of n unit numbers, 2**22 numbers at a time."""
     random, at_once = np.random.default_rng(seed), max(1, 2**22 // n)
-    drawn = [
-        reduce(found[random.integers(0, n, (min(at_once, DRAWS - start), n))], axis=1)
-        for start in range(0, DRAWS, at_once)
-    ]
-    tail = (1 - level) / 2
-    low, high = np.quantile(np.concatenate(drawn), (tail, 1 - tail))
-    return Measured(float(reduce(found)), float(low), float(high), n, published)
+    for start in range(0, DRAWS, at_once):
+        yield random.integers(0, n, (min(at_once, DRAWS - start), n))
+
+
+def _ends(drawn: np.ndarray) -> tuple[float, float]:
+    tail = (1 - LEVEL) / 2
+    known = drawn[~np.isnan(drawn)]
+    if not len(known):
+        return float("nan"), float("nan")
+    # Infinite ratios are ends of their own: no interpolation between them and the finite ones.
+    low, high = np.quantile(known, (tail, 1 - tail), method="inverted_cdf" if np.isinf(known).any() else "linear")
+    return float(low), float(high)
 
 
 def columns(name: str, numbers: Sequence[Measured]) -> dict[str, list[Any]]:

@@ -184,30 +184,6 @@ def fitted(values: Sequence[Real | None], *, zero: bool = True, logarithmic: boo
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
 
 
-def written(value: Real | int | str | None, *, percent: bool = False) -> str:
-    """A number as a reader likes it: three digits, thousands apart, percent where asked."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "–"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if percent:
-        shown = 100 * value
-        digits = 0 if shown == 0 or abs(shown) >= 99.95 else 1 if abs(shown) >= 1 else 2 if abs(shown) >= 0.1 else 4
-        return f"{shown:.{digits}f} %".replace("-", "−")
-    if isinstance(value, int):
-        return f"{value:,}".replace("-", "−")
-    if not math.isfinite(value):
-        return "∞" if value > 0 else "−∞"
-    size = abs(value)
-    if size != 0 and (size < 1e-3 or size >= 1e7):
-        return f"{value:.2e}".replace("-", "−")
-    digits = max(0, 2 - math.floor(math.log10(size))) if size else 0
-    shown = f"{value:,.{min(digits, 5)}f}"
-    return (shown.rstrip("0").rstrip(".") if "." in shown else shown).replace("-", "−")
-
-
 def y_axis(canvas: Canvas, scale: Scale, label: str, write: Callable[[Any], str]) -> None:
     """Grid lines with their numbers, and the axis title along the left side."""
     for tick in scale.ticks():

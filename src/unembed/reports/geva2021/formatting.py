@@ -12,7 +12,7 @@ from unembed.concepts.word_lists import STOP_WORDS
 from unembed.models.decoder import Decoder
 from unembed.reports.document.intervals import Measured, mean_of
 from unembed.reports.document.model import Exhibit
-from unembed.reports.document.svg import written
+from unembed.reports.document.numbers import format_number
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.results import Provenance, Table
 
@@ -75,12 +75,12 @@ class Beside:
 
 def percent(share: float) -> str:
     """A share as text."""
-    return written(float(share), percent=True)
+    return format_number(float(share), percent=True)
 
 
 def ranged(m: Measured) -> str:
     """A share with its interval, as text."""
-    low, high = (written(float(end), percent=True).removesuffix(" %") for end in (m.low, m.high))
+    low, high = (format_number(float(end), percent=True).removesuffix(" %") for end in (m.low, m.high))
     return f"{percent(m.value)} [{low}, {high}]"
 
 

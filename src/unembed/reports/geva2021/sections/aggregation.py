@@ -112,7 +112,7 @@ def composition_section(m: Measurements) -> Section:
     e, n_layers, provenance, n = m.examples, m.triggers.n_layers, provenance_of(m), len(m.positions)
 
     def zero(claims: np.ndarray) -> list:
-        return [share_of(int((~row).sum()), n, seed=m.seed) for row in claims]
+        return [share_of(int((~row).sum()), n) for row in claims]
 
     differs, active, output = zero(e["any_value"]), zero(e["any_active"]), zero(e["any_output"])
     stop, lengths = stop_words(m.lm), m.text.prefix_lengths(m.positions)
@@ -131,13 +131,13 @@ def composition_section(m: Measurements) -> Section:
         "stop_words": [_share(stop[e["update"][k][agreeing[k]]]) for k in range(n_layers)],
         "short_prefixes": [_share(short[agreeing[k]]) for k in range(n_layers)],
     }
-    stops = share_of(int(stop[predicted].sum()), len(predicted), seed=m.seed)
-    all_stops = share_of(int(stop[e["update"]].sum()), e["update"].size, seed=m.seed)
+    stops = share_of(int(stop[predicted].sum()), len(predicted))
+    all_stops = share_of(int(stop[e["update"]].sum()), e["update"].size)
     known = follows >= 0
-    gold_stops = share_of(int(stop[follows[known]].sum()), int(known.sum()), seed=m.seed)
-    all_gold = share_of(int(stop[gold[gold >= 0]].sum()), int((gold >= 0).sum()), seed=m.seed)
-    shorts = share_of(int(short[which].sum()), len(which), seed=m.seed)
-    all_short = share_of(int(short.sum()), n, seed=m.seed)
+    gold_stops = share_of(int(stop[follows[known]].sum()), int(known.sum()))
+    all_gold = share_of(int(stop[gold[gold >= 0]].sum()), int((gold >= 0).sum()))
+    shorts = share_of(int(short[which].sum()), len(which))
+    all_short = share_of(int(short.sum()), n)
     beside = Beside("composition_published", "Layers against their memories: here and published")
     least = min(range(n_layers), key=lambda k: active[k].value)
     beside.add(

@@ -43,7 +43,7 @@ def patterns_section(m: Measurements) -> Section:
     shallow = found["shallow"] + found["both"]
     number = found["n_shallow"] + found["n_semantic"]
     whole, null = mean_of(covered[keys], seed=m.seed), mean_of(covered[random], seed=m.seed)
-    some = share_of(int((number[keys] > 0).sum()), int(keys.sum()), seed=m.seed)
+    some = share_of(int((number[keys] > 0).sum()), int(keys.sum()))
     rising = contrast(semantic[is_upper], semantic[is_lower], m.seed)
     falling = contrast(shallow[is_upper], shallow[is_lower], m.seed)
     beside = Beside("patterns_published", "Patterns: here and published")

@@ -78,7 +78,7 @@ def poles_sections(m: Measurements) -> tuple[Section, ...]:
 
 def _rate(a: Agreement, layer: int, seed: int) -> Measured:
     rows = a.layer(layer)
-    return share_of(int(a.agrees[rows].sum()), int((a.target[rows] >= 0).sum()), seed=seed)
+    return share_of(int(a.agrees[rows].sum()), int((a.target[rows] >= 0).sum()))
 
 
 def _predictive(m: Measurements, a: Agreement) -> Exhibit:

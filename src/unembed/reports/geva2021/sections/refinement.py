@@ -48,19 +48,19 @@ def refinement_section(m: Measurements) -> Section:
     match = e["residual"] == final
     # Settled: from this layer on every residual says what the model says.
     settled = np.logical_and.accumulate(match[::-1], axis=0)[::-1]
-    matches = [share_of(int(row.sum()), n, seed=m.seed) for row in match]
+    matches = [share_of(int(row.sum()), n) for row in match]
     kinds = breakdown(e["residual"], e["update"], e["output"])
     table = {
         "layer": list(range(n_layers)),
         **columns("match", matches),
-        **columns("settled", [share_of(int(row.sum()), n, seed=m.seed) for row in settled]),
+        **columns("settled", [share_of(int(row.sum()), n) for row in settled]),
         **columns("mean_probability", means(list(e["probability"]), m.seed)),
         **boxes("probability", list(e["probability"])),
     }
     parts = {
         "layer": list(range(n_layers)),
         **{kind: [float(row.mean()) for row in kinds[kind]] for kind in CLASSES},
-        **columns("output_changes", [share_of(int(row.sum()), n, seed=m.seed) for row in e["output"] != e["residual"]]),
+        **columns("output_changes", [share_of(int(row.sum()), n) for row in e["output"] != e["residual"]]),
     }
     bottom = max(1, round(n_layers / 4)) if n_layers > 1 else 0
     upper = first_upper(n_layers)
@@ -71,14 +71,14 @@ def refinement_section(m: Measurements) -> Section:
     middle = [float(np.median(row)) for row in e["probability"]]
     residual_share = [float(row.mean()) for row in kinds["residual"]]
     changed = e["output"] != e["residual"]
-    composed = share_of(int((kinds["composition"] | kinds["joint"])[changed].sum()), int(changed.sum()), seed=m.seed)
+    composed = share_of(int((kinds["composition"] | kinds["joint"])[changed].sum()), int(changed.sum()))
     beside = Beside("refinement_published", "Refinement: here and published")
     beside.add(
         f"decided in the bottom layers (residual entering FFN {bottom})", decided, 33, "“roughly a third” (Sec. 5.2)"
     )
     beside.add("residual equals the prediction, first layer", matches[0])
     beside.add("residual equals the prediction, last layer", in_end, None, "about 95 %, read off Fig. 9")
-    beside.add("settled for good before the last FFN", share_of(int(settled[-1].sum()), n, seed=m.seed))
+    beside.add("settled for good before the last FFN", share_of(int(settled[-1].sum()), n))
     low, high = min(residual_share), max(residual_share)
     beside.add(
         "output that follows the residual alone, least layer",
@@ -195,12 +195,12 @@ def refinement_section(m: Measurements) -> Section:
 
 
 def _changes(changed: np.ndarray, n: int, seed: int) -> list:
-    return [share_of(int(row.sum()), n, seed=seed) for row in changed]
+    return [share_of(int(row.sum()), n) for row in changed]
 
 
 def _pick(rows: np.ndarray, share: float, n: int, seed: int):  # noqa: ANN202
     row = rows[int(np.argmin(np.abs(rows.mean(axis=1) - share)))]
-    return share_of(int(row.sum()), n, seed=seed)
+    return share_of(int(row.sum()), n)
 
 
 def last_layer_section(m: Measurements) -> Section:
@@ -217,7 +217,7 @@ def last_layer_section(m: Measurements) -> Section:
     usual = usual_cosine(m.lm, m.seed)
     related = (np.nan_to_num(lin, nan=0.0) >= RELATED) | (cosine >= usual)
     both_known = int((~np.isnan(lin)).sum())
-    close = share_of(int(related.sum()), len(chosen), seed=m.seed)
+    close = share_of(int(related.sum()), len(chosen))
     table = {
         "prefix_text": [prefix_text(m, p) for p in m.positions[chosen].tolist()],
         "residual_token": m.lm.token_strings(before.tolist()) if len(chosen) else [],
@@ -228,10 +228,10 @@ def last_layer_section(m: Measurements) -> Section:
         "judged": ["related" if r else "distant" for r in related],
     }
     beside = Beside("last_layer_published", "Compositions of the last layer: here and published")
-    beside.add("examples in which the last layer composes", share_of(len(found), len(output), seed=m.seed))
+    beside.add("examples in which the last layer composes", share_of(len(found), len(output)))
     beside.add(
         "of these, semantically distant from the residual",
-        share_of(len(chosen) - int(related.sum()), len(chosen), seed=m.seed),
+        share_of(len(chosen) - int(related.sum()), len(chosen)),
         66,
         "Sec. 5.2, by hand",
     )

@@ -36,9 +36,9 @@ def values_section(m: Measurements) -> Section:
     random = 1 / m.lm.d_vocab
     order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
     layer_of = np.searchsorted(a.bounds, order, side="right") - 1
-    in_upper = share_of(int((layer_of >= upper).sum()), len(order), seed=m.seed)
-    some = share_of(int((a.hits[order] > 0).sum()), int((a.followed[order] > 0).sum()), seed=m.seed)
-    usual = share_of(int((a.hits[known] > 0).sum()), int(known.sum()), seed=m.seed)
+    in_upper = share_of(int((layer_of >= upper).sum()), len(order))
+    some = share_of(int((a.hits[order] > 0).sum()), int((a.followed[order] > 0).sum()))
+    usual = share_of(int((a.hits[known] > 0).sum()), int(known.sum()))
     bins, by_bin = _by_probability(m)
     medians = [float(np.nanmedian(r)) if np.isfinite(r).any() else float("nan") for r in ranks]
     beside = Beside("values_published", "Values: here and published")
@@ -159,7 +159,7 @@ def values_section(m: Measurements) -> Section:
 
 def _rate(m: Measurements, rows: slice) -> Measured:
     known = m.agreement.target[rows] >= 0
-    return share_of(int(m.agreement.agrees[rows].sum()), int(known.sum()), seed=m.seed)
+    return share_of(int(m.agreement.agrees[rows].sum()), int(known.sum()))
 
 
 def _by_probability(m: Measurements) -> tuple[dict[str, list], list[Measured]]:
@@ -168,7 +168,7 @@ def _by_probability(m: Measurements) -> tuple[dict[str, list], list[Measured]]:
     known = np.flatnonzero(a.target >= 0)
     order = known[np.argsort(a.probability[known], kind="stable")]
     parts = [part for part in np.array_split(order, BINS) if len(part)]
-    rates = [share_of(int(a.agrees[part].sum()), len(part), seed=m.seed) for part in parts]
+    rates = [share_of(int(a.agrees[part].sum()), len(part)) for part in parts]
     found = {
         "bin": list(range(len(parts))),
         "from": [float(f"{a.probability[part[0]]:.3g}") for part in parts],

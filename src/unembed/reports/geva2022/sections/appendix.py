@@ -2,67 +2,73 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from unembed.memories.event_sample import DOMINANT, EventSample
-from unembed.models.decoder import Decoder
-from unembed.reports.claims import row
 from unembed.reports.document.intervals import columns, mean_of
-from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.reports.document.model import Exhibit, Figure, Finding, Section
 from unembed.reports.geva2022 import published
-from unembed.results import Provenance, Table
+from unembed.reports.geva2022.measurements import Measurements
+from unembed.results import Table
+
+_OVERLAPS = {
+    "values": "value, both readings",
+    "random": "random vector, both readings",
+    "value_with_random": "value raw, random vector through the norm",
+    "random_with_value": "random vector raw, value through the norm",
+}
 
 
-def norm_section(overlaps: dict[str, np.ndarray], provenance: Provenance) -> Section:
-    """App. A.1; `overlaps` has "real" and "random", (layer, vector) each."""
-    real, random = overlaps["real"], overlaps["random"]
-    cells: dict[str, list] = {"layer": list(range(len(real)))}
-    cells |= columns("values", [mean_of(row) for row in real])
-    cells |= columns("random_vectors", [mean_of(row) for row in random])
-    table = Table("Overlap of the top 30 tokens with and without the final norm (Fig. 4)", cells, provenance)
-    mine, chance = float(real.mean()), float(random.mean())
-    finding = row(
-        "The final norm does not change a value's projection to the vocabulary substantially.",
-        f"Mean overlap {mine:.1%} for values, {chance:.1%} for random vectors.",
-        bool(mine > 0.5),
-        "App. A.1, Fig. 4",
+def norm_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
+    """App. A.1."""
+    cells: dict[str, list] = {"layer": list(range(m.lm.n_layers))}
+    for name in _OVERLAPS:
+        cells |= columns(name, [mean_of(row, seed=m.seed, share=True) for row in m.overlaps[name]])
+    table = Table("Overlap of the top 30 tokens with and without the final norm (Fig. 4)", cells, m.provenance)
+    text = (
+        "Intersection over union of the 30 top tokens of a vector read raw, `E v`, and through the final norm, "
+        "`E LN(v)`, its gain and bias included. Random vectors have the mean and the deviation of the layer's values. "
+        "The contrast is between a value and itself and a value and a random vector, with the norm on either.",
+    )
+    figure = Figure(
+        "fig4",
+        "Overlap of top tokens",
+        "line",
+        "fig4",
+        "layer",
+        tuple(_OVERLAPS),
+        tuple(_OVERLAPS.values()),
+        x_label="layer",
+        y_label="intersection over union",
+        percent=True,
+        y_range=(0, 1),
+    )
+    exhibits = (Exhibit("fig4", table, "", tuple(_OVERLAPS)),)
+    return Section("The norm before the readout (App. A.1)", text, exhibits, (figure,), findings)
+
+
+def contribution_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
+    """App. A.3."""
+    sample = m.sample
+    cells: dict[str, list] = {"layer": list(range(sample.n_layers))}
+    dominant = [mean_of(row, seed=m.seed, published=published.CONTRIBUTION, share=True) for row in sample.contribution]
+    cells |= columns("dominant", dominant)
+    cells |= columns("random", [mean_of(row, seed=m.seed, share=True) for row in sample.random_contribution])
+    negative = (sample.coefficients < 0).mean(axis=-1)  # layer example
+    cells |= columns("negative", [mean_of(row, seed=m.seed, share=True) for row in negative])
+    table = Table("Share of the 10 dominant sub-updates in the sum of |m| |v| (Fig. 6)", cells, m.provenance)
+    figure = Figure(
+        "fig6",
+        "Share of ten sub-updates in each FFN update",
+        "line",
+        "fig6",
+        "layer",
+        ("dominant", "random"),
+        ("10 dominant", "10 random"),
+        x_label="layer",
+        y_label="share of the sum of |m| |v|",
+        percent=True,
     )
     text = (
-        "Intersection over union of the 30 top tokens of each value read raw, `E v`, and through the final norm, "
-        "`E LN(v)`, its gain and bias included. Random vectors have the mean and deviation of the layer's values.",
+        "A sub-update's contribution is |m| times the length of its value, before a norm that follows the FFN. "
+        "`negative` is the share of negative coefficients among the ten dominant ones.",
     )
-    figure = Figure("fig4", "Overlap of top tokens", "line", "fig4", "layer", ("values", "random_vectors"),
-                    ("values", "random vectors"), x_label="layer", y_label="intersection over union", percent=True,
-                    y_range=(0, 1))  # fmt: skip
-    return Section(
-        "The norm before the readout (App. A.1)",
-        text,
-        (Exhibit("fig4", table, "", ("values", "random_vectors")),),
-        (figure,),
-        (finding,),
-    )
-
-
-def contribution_section(lm: Decoder, sample: EventSample, provenance: Provenance) -> Section:
-    """App. A.3."""
-    cells: dict[str, list] = {"layer": list(range(sample.n_layers))}
-    cells |= columns("dominant", [mean_of(row) for row in sample.contribution])
-    cells |= columns("random", [mean_of(row) for row in sample.random_contribution])
-    table = Table("Share of the 10 dominant sub-updates in the sum of |m| |v| (Fig. 6)", cells, provenance)
-    share, even = float(sample.contribution.mean()), DOMINANT / lm.d_mlp
-    finding = row(
-        f"Ten sub-updates of 4,096 (0.24 %) make up about {published.CONTRIBUTION:.0%} of an update's contributions.",
-        f"Ten of {lm.d_mlp:,} ({even:.2%}) make up {share:.1%} on average, {share / even:.0f} times an even share.",
-        bool(share > 5 * even),
-        "App. A.3, Fig. 6",
-    )
-    figure = Figure("fig6", "Share of ten sub-updates in each FFN update", "line", "fig6", "layer",
-                    ("dominant", "random"), ("10 dominant", "10 random"), x_label="layer",
-                    y_label="share of the sum of |m| |v|", percent=True)  # fmt: skip
-    return Section(
-        "Contribution of the dominant sub-updates (App. A.3)",
-        ("A sub-update's contribution is |m| times the length of its value, before a norm that follows the FFN.",),
-        (Exhibit("fig6", table, "", ("dominant", "random")),),
-        (figure,),
-        (finding,),
-    )
+    exhibits = (Exhibit("fig6", table, "", ("dominant", "random", "negative")),)
+    return Section("Contribution of the dominant sub-updates (App. A.3)", text, exhibits, (figure,), findings)

@@ -8,51 +8,21 @@ from unembed.corpus import Segment
 from unembed.memories.event_sample import EventSample
 from unembed.memories.event_scores import Kind, counted_events, event_scores, saturation_shares
 from unembed.models.decoder import Decoder
-from unembed.reports.claims import row
 from unembed.reports.document.intervals import columns, mean_of, share_of
-from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.reports.document.model import Exhibit, Figure, Finding, Section
 from unembed.reports.geva2022 import published
+from unembed.reports.geva2022.measurements import Measurements
 from unembed.results import Provenance, Table
 
 KINDS: tuple[Kind, ...] = ("saturation", "elimination")
 SHOWN = 40
 
 
-def section(lm: Decoder, sample: EventSample, examples: list[Segment], basis: str, provenance: Provenance) -> Section:
+def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     """Tables, figures and findings."""
-    scores = _table_4(sample, basis, provenance)
-    rows = {(row["event"], row["sub_updates"]): row for row in scores.rows()}
-    saturation, elimination = rows["saturation", "dominant"], rows["elimination", "dominant"]
-    by_chance = rows["saturation", "random"]
-    shares = _saturation_table(sample, provenance)
-    last = list(shares.rows())[-1]["share"]
-    findings = (
-        row(
-            "The strongest sub-update of a saturation scores its token far higher than that of an elimination scores "
-            "the falling one (8.5 for saturations in GPT2).",
-            f"{saturation['max']:.2f} and {elimination['max']:.2f}.",
-            bool(saturation["max_low"] > elimination["max_high"]),
-            "Sec. 5.1, Tab. 4",
-        ),
-        row(
-            "In eliminations the mean score is near zero: the candidate falls because others rise.",
-            f"Mean {elimination['mean']:.3f}, largest {elimination['max']:.2f}, least {elimination['min']:.2f}.",
-            bool(abs(elimination["mean"]) < 0.2 * max(elimination["max"], -elimination["min"])),
-            "Sec. 5.1",
-        ),
-        row(
-            "Random sub-updates of the same layer hardly score the token at all.",
-            f"Largest of ten random ones {by_chance['max']:.2f}, of ten dominant ones {saturation['max']:.2f}.",
-            bool(by_chance["max_high"] < 0.5 * saturation["max_low"]),
-            "Sec. 5.1, Tab. 4",
-        ),
-        row(
-            "The last layer is where most predictions settle (34 % in GPT2 medium, 15 % in WikiLM).",
-            f"{last:.1%} settle in the last layer.",
-            bool(last >= max(row["share"] for row in shares.rows())),
-            "App. A.5, Tab. 9-10",
-        ),
-    )
+    sample, basis, provenance = m.sample, m.options.basis, m.provenance
+    scores = _table_4(m)
+    shares = _saturation_table(m)
     text = (
         "An example is a random prefix of a random sentence; the prediction is what the model says after it. A "
         "saturation is the first layer from which on the prediction is first after every FFN; it is the FFN's if the "
@@ -83,7 +53,7 @@ def section(lm: Decoder, sample: EventSample, examples: list[Segment], basis: st
                 ("share", "by_ffn")),
         Exhibit("saturation_published", _published_saturation(provenance), "Tab. 9-10, layers from 0.",
                 ("wikilm", "gpt2"), folded=True),
-        Exhibit("events", event_table(lm, sample, examples, provenance),
+        Exhibit("events", event_table(m.lm, sample, m.examples, provenance),
                 "Open one with `unembed trace` on its prefix.", folded=True),
     )  # fmt: skip
     return Section("Saturation and elimination (Sec. 5.1)", text, exhibits, figures, findings)
@@ -113,7 +83,8 @@ def _counts(sample: EventSample, provenance: Provenance) -> Table:
     return Table("Events", cells, provenance)
 
 
-def _table_4(sample: EventSample, basis: str, provenance: Provenance) -> Table:
+def _table_4(m: Measurements) -> Table:
+    sample, basis, provenance = m.sample, m.options.basis, m.provenance
     cells: dict[str, list[Any]] = {"event": [], "sub_updates": []}
     numbers: dict[str, list] = {"max": [], "mean": [], "min": []}
     for kind in KINDS:
@@ -124,14 +95,17 @@ def _table_4(sample: EventSample, basis: str, provenance: Provenance) -> Table:
             known = published.SATURATION_MAX["gpt2"] if kind == "saturation" and not random else None
             for name, per_event in (("max", scores.max), ("mean", scores.mean), ("min", scores.min)):
                 values = per_event(axis=1) if len(scores) else []
-                numbers[name].append(mean_of(values, published=known if name == "max" and basis == "raw" else None))
+                numbers[name].append(
+                    mean_of(values, seed=m.seed, published=known if name == "max" and basis == "raw" else None)
+                )
     for name, measured in numbers.items():
         cells |= columns(name, measured)
-    cells["n"] = [m.n for m in numbers["max"]]
+    cells["n"] = [measured.n for measured in numbers["max"]]
     return Table("Scores of the reference token (Tab. 4)", cells, provenance)
 
 
-def _saturation_table(sample: EventSample, provenance: Provenance) -> Table:
+def _saturation_table(m: Measurements) -> Table:
+    sample, provenance = m.sample, m.provenance
     layers, by_ffn, n = sample.saturation, sample.by_ffn(), len(sample)
     matched = published.for_model(sample.n_layers)
     known = published.SATURATION[matched] if matched else [None] * sample.n_layers

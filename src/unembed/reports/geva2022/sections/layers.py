@@ -7,81 +7,28 @@ from typing import Any
 import numpy as np
 
 from unembed.lens import read
-from unembed.memories.clustering.value_clusters import ValueClusters
-from unembed.memories.event_sample import EventSample
-from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores
+from unembed.memories.event_scores import candidate_scores
 from unembed.memories.values import values_of
-from unembed.models.decoder import Decoder
-from unembed.reports.claims import row
 from unembed.reports.document.intervals import columns, mean_of
-from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.reports.document.model import Exhibit, Figure, Finding, Section
 from unembed.reports.geva2022 import published
-from unembed.results import Provenance, Table
+from unembed.reports.geva2022.measurements import Measurements
+from unembed.results import Table
 
 SHORT = 3
 """Tokens of a short prefix (the paper: extreme sub-updates are mostly active on inputs of three or fewer)."""
 EASY = 0.5
 """Final probability from which on a target is called easy here; the paper says "obvious"."""
-FEW = 5
-"""Values of a group below which nothing is said of its depth."""
 _TOP = 10
 _CLUSTERS_SHOWN = 25
 
 
-def section(
-    lm: Decoder,
-    sample: EventSample,
-    extreme: ExtremeSubUpdates,
-    clusters: ValueClusters,
-    token_counts: np.ndarray,
-    provenance: Provenance,
-) -> Section:
+def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     """Tables, figures and findings."""
-    by_layer = _figure_3(sample, extreme, provenance)
-    cards = _cluster_table(lm, extreme, clusters, token_counts, provenance)
-    groups = _group_table(lm, sample, extreme, clusters, token_counts, provenance)
-    rows = {row["group"]: row for row in groups.rows()}
-    rare, common = rows["rare tokens"], rows["common tokens"]
-    third = max(1, sample.n_layers // 3)
-    lows = [row["min"] for row in by_layer.rows()]
-    everywhere = rows["all examples"]
-    findings = (
-        row(
-            "In the last layers some sub-updates score the top candidate strongly down (layers 23-24 of GPT2 medium, "
-            "14-16 of WikiLM, counted from 1).",
-            f"The lowest scores by layer: {', '.join(f'{v:.2f}' for v in lows)}.",
-            bool(int(np.argmin(lows)) >= sample.n_layers - third),
-            "Sec. 5.2, Fig. 3",
-        ),
-        row(
-            "Clusters that hold extreme sub-updates cover few of the values (1.7 % in GPT2, 1.1 % in WikiLM).",
-            f"{rows['both']['values_share']:.2%} of the values lie in such a cluster.",
-            bool(rows["both"]["values_share"] < 0.1),
-            "Sec. 5.2",
-        ),
-        row(
-            "One group promotes rare tokens from the upper layers, the other common tokens from all layers.",
-            "; ".join(
-                f"{row['memories']} value{'s' * (row['memories'] != 1)} for {name} tokens"
-                + (f" lie at {row['mean_depth']:.0%} of the depth on average" if row["memories"] else "")
-                for name, row in (("rare", rare), ("common", common))
-            )
-            + ".",
-            bool(rare["mean_depth"] > common["mean_depth"])
-            if min(rare["memories"], common["memories"]) >= FEW
-            else None,
-            "Sec. 5.2",
-        ),
-        row(
-            "Extreme sub-updates are mostly active on short inputs (three tokens or fewer) or easy targets.",
-            f"{rows['both']['short_prefix']:.1%} of their appearances have a prefix of at most {SHORT} tokens "
-            f"({everywhere['short_prefix']:.1%} of all examples); {rows['both']['easy_target']:.1%} have a prediction "
-            f"of probability {EASY} or more ({everywhere['easy_target']:.1%}); {rows['both']['either']:.1%} one of the "
-            f"two ({everywhere['either']:.1%}).",
-            bool(rows["both"]["either"] > max(0.5, everywhere["either"])),
-            "Sec. 5.2",
-        ),
-    )  # fmt: skip
+    extreme, clusters = m.extreme, m.clusters
+    by_layer = _figure_3(m)
+    cards = _cluster_table(m)
+    groups = _group_table(m)
     text = (
         "For every layer, what is first before its FFN is scored by the 10 dominant sub-updates; largest, mean and "
         "least of the ten, averaged over examples.",
@@ -113,11 +60,12 @@ def section(
     return Section("Promotion across layers (Sec. 5.2)", text, exhibits, figures, findings)
 
 
-def _figure_3(sample: EventSample, extreme: ExtremeSubUpdates, provenance: Provenance) -> Table:
+def _figure_3(m: Measurements) -> Table:
+    sample, extreme, provenance = m.sample, m.extreme, m.provenance
     scores = candidate_scores(sample, basis=extreme.basis)
     cells: dict[str, list[Any]] = {"layer": list(range(sample.n_layers))}
     for name, reduced in (("max", scores.max(-1)), ("mean", scores.mean(-1)), ("min", scores.min(-1))):
-        cells |= columns(name, [mean_of(row) for row in reduced])
+        cells |= columns(name, [mean_of(row, seed=m.seed) for row in reduced])
     random = candidate_scores(sample, basis=extreme.basis, random=True)
     cells["random_max"] = random.max(-1).mean(-1).tolist()
     cells["random_min"] = random.min(-1).mean(-1).tolist()
@@ -132,22 +80,17 @@ def is_rare(token_counts: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return (rank[ids] >= len(token_counts) / 2).mean(axis=1) >= 0.5
 
 
-def _top_ids(lm: Decoder, memories: np.ndarray) -> np.ndarray:
+def top_ids(m: Measurements, memories: np.ndarray) -> np.ndarray:
+    """The ten top tokens of each value, read raw."""
     if not len(memories):
         return np.zeros((0, _TOP), dtype=np.int64)
-    return read(lm, values_of(lm, memories), _TOP, basis="raw").ids.cpu().numpy()
+    return read(m.lm, values_of(m.lm, memories), _TOP, basis="raw", hidden=m.hidden).ids.cpu().numpy()
 
 
-def _group_table(
-    lm: Decoder,
-    sample: EventSample,
-    extreme: ExtremeSubUpdates,
-    clusters: ValueClusters,
-    token_counts: np.ndarray,
-    provenance: Provenance,
-) -> Table:
+def _group_table(m: Measurements) -> Table:
+    sample, extreme, clusters = m.sample, m.extreme, m.clusters
     memories = extreme.memories
-    rare = is_rare(token_counts, _top_ids(lm, memories)) if len(memories) else np.zeros(0, dtype=bool)
+    rare = is_rare(m.token_counts, top_ids(m, memories)) if len(memories) else np.zeros(0, dtype=bool)
     of_memory = {(int(n), int(i)): bool(r) for (n, i), r in zip(memories, rare, strict=True)}
     row_rare = np.array([of_memory[int(n), int(i)] for n, i in zip(extreme.layer, extreme.index, strict=True)], bool)
     sizes = np.bincount(clusters.labels)
@@ -172,16 +115,15 @@ def _group_table(
         for column, held in (("short_prefix", short), ("easy_target", easy), ("either", short | easy)):
             cells[column].append(_mean(held))
         cells["mean_prefix"].append(_mean(sample.length[examples]))
-    return Table("Two groups of extreme sub-updates", cells, provenance)
+    return Table("Two groups of extreme sub-updates", cells, m.provenance)
 
 
 def _mean(values: np.ndarray) -> float:
     return float(np.mean(values)) if len(values) else float("nan")
 
 
-def _cluster_table(
-    lm: Decoder, extreme: ExtremeSubUpdates, clusters: ValueClusters, token_counts: np.ndarray, provenance: Provenance
-) -> Table:
+def _cluster_table(m: Measurements) -> Table:
+    lm, extreme, clusters, token_counts = m.lm, m.extreme, m.clusters, m.token_counts
     of_row = np.array(
         [clusters.of(int(n), int(i)) for n, i in zip(extreme.layer, extreme.index, strict=True)], dtype=np.int64
     )
@@ -190,7 +132,7 @@ def _cluster_table(
     shown = numbers[order].tolist()
     cards = clusters.cards(numbers=shown, tokens=_TOP) if shown else clusters.cards(0)
     given = cards.columns
-    ids = [_top_ids(lm, np.array(clusters.members(n)[:8])).ravel() for n in shown]
+    ids = [top_ids(m, np.array(clusters.members(n)[:8])).ravel() for n in shown]
     cells = {
         "cluster": shown,
         "appearances": counts[order].tolist(),
@@ -204,4 +146,4 @@ def _cluster_table(
         "top_tokens": given["top_tokens"],
     }
     about = f"published: {published.EXTREME_SHARE['gpt2']:.1%} and {published.EXTREME_SHARE['wikilm']:.1%} of values"
-    return Table(f"Clusters of extreme sub-updates ({about})", cells, provenance)
+    return Table(f"Clusters of extreme sub-updates ({about})", cells, m.provenance)

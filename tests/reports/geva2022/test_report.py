@@ -20,13 +20,12 @@ from unembed.memories.event_sample import event_sample
 from unembed.memories.event_scores import event_scores
 from unembed.reports.document.files import reopen
 from unembed.reports.geva2022 import published
-from unembed.reports.geva2022.sections import concepts as concepts_section
-from unembed.reports.geva2022.sections import layers as layers_section
-from unembed.reports.geva2022.sections.concepts import NEGATED
+from unembed.reports.geva2022.measurements import NEGATED, judged_values
+from unembed.reports.geva2022.sections.layers import is_rare
 from unembed.reports.stages import Work
 
 TEXTS = [f"The first month of the year is {w} a b c. {w} is the first month of the year" for w in "abcdefghijkl"]
-OPTIONS: dict[str, Any] = {"examples": 20, "per_layer": 3, "clusters": 9, "norm_values": 8}
+OPTIONS: dict[str, Any] = {"examples": 20, "per_layer": 3, "clusters": 9, "norm_values": 8, "control": False}
 
 
 @pytest.fixture(scope="module", params=["gpt2", "gemma2"])
@@ -83,7 +82,7 @@ def test_a_second_run_gives_the_same_report(made, tmp_path: Path):
 
 def test_rare_and_common_tokens_are_told_by_their_counts():
     counts = np.array([100, 90, 80, 3, 2, 1])
-    assert layers_section.is_rare(counts, np.array([[0, 1], [0, 5], [4, 5]])).tolist() == [False, True, True]
+    assert is_rare(counts, np.array([[0, 1], [0, 5], [4, 5]])).tolist() == [False, True, True]
 
 
 def test_published_rows_are_whole():
@@ -137,9 +136,9 @@ def test_a_judge_stands_beside_the_program(made, tmp_path: Path):
     assert rows["unembed"]["in_a_pattern"] == pytest.approx(np.mean(automatic(found).coverage(KINDS[:3])))
     assert {row["annotators"] for row in report["judge_agreement"].rows()} == {"unembed and sees one"}
     kept, asked = Work(tmp_path, {"judge": "sees one"}), SeesOne.times
-    first = concepts_section.judged_values(found, SeesOne(), kept)
+    first = judged_values(found, SeesOne(), kept)
     assert first == judge_annotation(found, SeesOne()) and SeesOne.times == asked + 2 * len(found.labels)
-    assert concepts_section.judged_values(found, SeesOne(), kept) == first
+    assert judged_values(found, SeesOne(), kept) == first
     assert SeesOne.times == asked + 2 * len(found.labels)
     with pytest.raises(InvalidInput, match="a judge of type str"):
         unembed.report("geva2022", lm, TEXTS, tmp_path / "y", judge="gpt")

@@ -1,0 +1,42 @@
+"""Numbers as a reader sees them: three digits, one minus sign, shares in percent, intervals in brackets."""
+
+from __future__ import annotations
+
+import math
+
+from unembed.reports.document.intervals import Measured
+
+
+def format_number(value: int | float | str | None, *, percent: bool = False) -> str:
+    """A number as a reader likes it: three digits, thousands apart, percent where asked."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if percent:
+        shown = 100 * value
+        digits = 0 if shown == 0 or abs(shown) >= 99.95 else 1 if abs(shown) >= 1 else 2 if abs(shown) >= 0.1 else 4
+        return f"{shown:.{digits}f} %".replace("-", "−")
+    if isinstance(value, int):
+        return f"{value:,}".replace("-", "−")
+    if not math.isfinite(value):
+        return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    if size != 0 and (size < 1e-3 or size >= 1e7):
+        return f"{value:.2e}".replace("-", "−")
+    digits = max(0, 2 - math.floor(math.log10(size))) if size else 0
+    shown = f"{value:,.{min(digits, 5)}f}"
+    return (shown.rstrip("0").rstrip(".") if "." in shown else shown).replace("-", "−")
+
+
+def format_percent(share: float) -> str:
+    """A share in percent."""
+    return format_number(float(share), percent=True)
+
+
+def format_interval(measured: Measured, *, percent: bool = False) -> str:
+    """A measured number with its interval: `12.1 [11.0, 13.2]`, or `12.1 % [11.0, 13.2]`."""
+    low, high = (format_number(float(e), percent=percent).removesuffix(" %") for e in (measured.low, measured.high))
+    return f"{format_number(float(measured.value), percent=percent)} [{low}, {high}]"

@@ -1,0 +1,231 @@
+"""Everything the study of Geva et al. 2022 measures, in stages that a stopped run does not repeat."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from unembed.concepts.annotation.files import Annotation, Pattern, automatic
+from unembed.concepts.annotation.judge import judge_annotation, require_judge
+from unembed.concepts.value_concepts import VectorConcepts, sample_memories, vector_concepts
+from unembed.corpus import Corpus, Segment
+from unembed.errors import Unsupported
+from unembed.memories.clustering.dendrogram import Dendrogram
+from unembed.memories.clustering.value_clusters import ValueClusters, cluster_values
+from unembed.memories.event_sample import EventRecorder, EventSample, record_events
+from unembed.memories.event_scores import ExtremeSubUpdates, extreme_sub_updates
+from unembed.memories.norm_overlap import value_norm_overlaps, vectors_like
+from unembed.memories.prefix_sampling import draw_examples
+from unembed.memories.values import values_of, written_values
+from unembed.models.decoder import Decoder
+from unembed.reports.geva2022.applications import Applications, measure_applications
+from unembed.reports.geva2022.options import Options
+from unembed.reports.stages import Arrays, Work
+from unembed.results import Provenance
+from unembed.stream.run import run
+
+VALUES, RANDOM, UPDATES = "sub-updates", "random vectors", "updates"
+NEGATED = "sub-updates, negated"
+"""What a negative coefficient promotes: the same values read at their other end."""
+_STAGES = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """What the sections and findings of the report are made from.
+
+    Attributes:
+        lm: the model.
+        options: of the study.
+        corpus: the text.
+        examples: random prefixes.
+        sample: events and scores of these prefixes.
+        concepts: of values, random vectors, whole updates and, where coefficients are signed, negated values.
+        update_prefixes: for each of the whole updates, the number of the prefix it was made on.
+        judged: concepts that a judge sees in the same values; None without one.
+        clusters: of all values.
+        token_counts: occurrences of each token in the text.
+        overlaps: top tokens read raw and through the final norm: "values", "random", "value_with_random",
+            "random_with_value", (layer, vector) each.
+        extreme: the most extreme sub-updates of the examples.
+        applications: section 6.
+        seed: of all draws.
+    """
+
+    lm: Decoder
+    options: Options
+    corpus: Corpus
+    examples: list[Segment]
+    sample: EventSample
+    concepts: dict[str, VectorConcepts]
+    update_prefixes: Int[np.ndarray, " update"]
+    judged: Annotation | None
+    clusters: ValueClusters
+    token_counts: Int[np.ndarray, " d_vocab"]
+    overlaps: Arrays
+    extreme: ExtremeSubUpdates
+    applications: Applications
+    seed: int
+
+    @property
+    def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
+        """Tokens left out of every reading."""
+        return hidden_tokens(self.lm, self.options)
+
+    @property
+    def provenance(self) -> Provenance:
+        """Model, text, basis, seed, and what was left out."""
+        left_out = 0 if self.hidden is None else int(self.hidden.sum())
+        notes = {"top": 30, "unlearned tokens left out": left_out}
+        basis = self.options.basis
+        return self.lm.provenance(corpus=self.corpus.fingerprint, basis=basis, seed=self.seed, notes=notes)
+
+
+def hidden_tokens(lm: Decoder, options: Options) -> Bool[Tensor, " d_vocab"] | None:
+    """The tokens that the model never learned, unless the options include them; None where there are none."""
+    return None if options.include_unlearned or not lm.unlearned.any() else lm.unlearned
+
+
+def measure(lm: Decoder, corpus: Corpus, work: Work, options: Options) -> Measurements:
+    """Run the study.
+
+    Raises:
+        Unsupported: the model has no memories.
+        InvalidInput: the corpus is too small, or the model has no tokenizer.
+    """
+    if not lm.d_mlp:
+        raise Unsupported(f"geva2022 on {lm.name}", why="it has no feed-forward memories")
+    _ = lm.vocabulary  # a missing tokenizer is refused before any work
+    hidden = hidden_tokens(lm, options)
+    work.progress("examples", 0, _STAGES)
+    examples = draw_examples(lm, corpus, options.examples, work.seed)
+    work.progress("events", 1, _STAGES)
+    sample = EventSample.from_arrays(work.stage("events", lambda: _events(lm, examples, work.seed, hidden)))
+    work.progress("concepts", 2, _STAGES)
+    concepts, prefixes = _concepts(lm, examples, options.per_layer, work.seed, hidden)
+    judged = None if options.judge is None else judged_values(concepts[VALUES], options.judge, work)
+    work.progress("clusters", 3, _STAGES)
+    clusters = _clusters(lm, work, options.clusters)
+    counts = work.stage("token_counts", lambda: {"counts": token_counts(lm, corpus)})["counts"]
+    work.progress("norms", 4, _STAGES)
+    overlaps = work.stage("norms", lambda: _norms(lm, options.norm_values, work.seed, hidden))
+    work.progress("section 6", 5, _STAGES)
+    applications = measure_applications(lm, corpus, work, options)
+    extreme = extreme_sub_updates(sample, options.threshold, basis=options.basis)
+    work.progress("done", _STAGES, _STAGES)
+    return Measurements(
+        lm,
+        options,
+        corpus,
+        examples,
+        sample,
+        concepts,
+        prefixes,
+        judged,
+        clusters,
+        counts,
+        overlaps,
+        extreme,
+        applications,
+        work.seed,
+    )
+
+
+def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | None) -> Arrays:
+    recorder = EventRecorder(seed, hidden)
+    recorder.start(lm)
+    return record_events(lm, examples, recorder).to_arrays()
+
+
+@torch.no_grad()
+def _concepts(
+    lm: Decoder, examples: list[Segment], per_layer: int, seed: int, hidden: Tensor | None
+) -> tuple[dict[str, VectorConcepts], Int[np.ndarray, " update"]]:
+    """Concepts of values, of random vectors like them, and of whole updates: so many of each from each layer.
+
+    Where coefficients are signed also of the values negated: what a negative coefficient promotes. Second, the number
+    of the prefix of each update.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    layers = range(lm.n_layers)
+
+    def of(vectors: Tensor, labels: list[str], at: list[int]) -> VectorConcepts:
+        return vector_concepts(lm, vectors, labels, at, seed=seed, hidden=hidden)
+
+    chosen = sample_memories(lm, per_layer, seed)
+    signed = [(n, i) for n, i in chosen if lm.feed_forward(n).is_gated]
+    random = [vectors_like(written_values(lm, n), per_layer, generator) for n in layers]
+    drawn = torch.randperm(len(examples), generator=generator)[:per_layer].tolist()
+    updates = torch.stack(
+        [run(lm, examples[i].tokens[None], "mlp_out", logits=False)["mlp_out"][:, 0, -1] for i in drawn], dim=1
+    )
+    numbers = [examples[i].number for i in drawn]
+    found = {VALUES: of(values_of(lm, chosen), [f"L{n}M{i}" for n, i in chosen], [n for n, _ in chosen])}
+    if signed:
+        found[NEGATED] = of(-values_of(lm, signed), [f"-L{n}M{i}" for n, i in signed], [n for n, _ in signed])
+    found[RANDOM] = of(
+        torch.cat(random),
+        [f"random {n}.{i}" for n in layers for i in range(per_layer)],
+        [n for n in layers for _ in range(per_layer)],
+    )
+    found[UPDATES] = of(
+        updates.flatten(0, 1),
+        [f"update {n} of prefix {number}" for n in layers for number in numbers],
+        [n for n in layers for _ in drawn],
+    )
+    return found, np.tile(np.array(numbers), lm.n_layers)
+
+
+def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotation:
+    """What a judge sees in the values' top tokens; it is asked once, and its answers are stored."""
+    who = require_judge(judge)
+
+    def compute() -> Arrays:
+        work.progress(f"asking {who.annotator}", 0, 1)
+        answers = [
+            [[p.description, p.kind, list(p.tokens)] for p in row] for row in judge_annotation(found, who).patterns
+        ]
+        return {"patterns": np.array(json.dumps(answers))}
+
+    answers = json.loads(str(work.stage("judge", compute)["patterns"]))
+    patterns = tuple(tuple(Pattern(d, kind, tuple(tokens)) for d, kind, tokens in row) for row in answers)
+    return replace(automatic(found), annotator=who.annotator, patterns=patterns)
+
+
+def _norms(lm: Decoder, per_layer: int, seed: int, hidden: Tensor | None) -> Arrays:
+    rows = [value_norm_overlaps(lm, n, per_layer, seed=seed + n, hidden=hidden) for n in range(lm.n_layers)]
+    names = ("values", "random", "value_with_random", "random_with_value")
+    return {name: np.stack([getattr(row, name).cpu().numpy() for row in rows]) for name in names}
+
+
+def _clusters(lm: Decoder, work: Work, n_clusters: int | None) -> ValueClusters:
+    """The tree of all values, stored as a stage, and its cut; a tenth of the values as clusters when None."""
+    n_values = lm.n_layers * lm.d_mlp
+    n_clusters = max(1, n_values // 10) if n_clusters is None else n_clusters
+
+    def compute() -> Arrays:
+        clusters = cluster_values(lm, n_clusters)
+        tree = clusters.tree
+        return {
+            "children": tree.children,
+            "heights": tree.heights,
+            "sizes": tree.sizes,
+            "memory": clusters.memory,
+        }
+
+    stored = work.stage("clusters", compute)
+    tree = Dendrogram(len(stored["memory"]), stored["children"], stored["heights"], stored["sizes"])
+    return ValueClusters(lm, tuple(range(lm.n_layers)), tree, stored["memory"], tree.cut(n_clusters), "average")
+
+
+def token_counts(lm: Decoder, corpus: Corpus) -> Int[np.ndarray, " d_vocab"]:
+    """How often each token occurs in a corpus."""
+    counts = np.zeros(lm.d_vocab, dtype=np.int64)
+    for segment in corpus.segments(lm):
+        counts += np.bincount(segment.tokens[max(segment.skip, segment.lead) :].numpy(), minlength=lm.d_vocab)
+    return counts

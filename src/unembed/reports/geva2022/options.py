@@ -1,0 +1,63 @@
+"""Settings of the study of Geva et al. 2022."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from unembed.concepts.annotation.judge import Judge
+from unembed.errors import InvalidInput
+from unembed.memories.event_sample import SCORE_BASES
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of the study; the defaults are the paper's unless said otherwise.
+
+    Attributes:
+        examples: random prefixes for section 5 (paper: 2,000).
+        per_layer: vectors of each layer searched for concepts (paper: 10).
+        clusters: clusters of all values (paper: 10,000 of 98,304); a tenth of the values when None.
+        threshold: score beyond which a sub-update is extreme (paper: 10 for GPT2, 5 for WikiLM); the outermost 0.5 %
+            when None, because units of scores differ between models.
+        norm_values: values of each layer for App. A.1.
+        basis: "raw" (the paper's e_w . m_i v_i) or "frozen" (through the final norm), of the scores.
+        exit_examples: examples for section 6.2 (paper: 10,000); 0 leaves it out.
+        prompts: file of prompts to continue, for section 6.1; without it that section is left out.
+        words: file of banned words, for the word filter.
+        judge: names concepts in the same values beside the program; see `unembed.concepts.annotation.judge`.
+        include_unlearned: read tokens that the model never learned, too; left out by default.
+        control: run the study on the same architecture with random weights, too.
+    """
+
+    examples: int = 2000
+    per_layer: int = 10
+    clusters: int | None = None
+    threshold: float | None = None
+    norm_values: int = 1000
+    basis: str = "raw"
+    exit_examples: int = 600
+    prompts: str | None = None
+    words: str | None = None
+    judge: Judge | None = None
+    include_unlearned: bool = False
+    control: bool = True
+
+    def __post_init__(self) -> None:
+        if self.basis not in SCORE_BASES:
+            raise InvalidInput(f"basis {self.basis!r}", why=f"scores are stored in {' and '.join(SCORE_BASES)}")
+        for name in ("examples", "per_layer", "norm_values"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"option {name}={getattr(self, name)}", why="it must be at least 1")
+
+    def of_control(self) -> Options:
+        """Settings of the control: a small sample, no toxicity, no judge."""
+        return replace(
+            self,
+            examples=min(self.examples, 400),
+            norm_values=min(self.norm_values, 100),
+            exit_examples=min(self.exit_examples, 300),
+            prompts=None,
+            words=None,
+            judge=None,
+            control=False,
+        )

@@ -1,0 +1,88 @@
+"""The control of a study: the same architecture and tokenizer with the weights it had before training.
+
+A published finding that such a model agrees with says nothing about what training made. The study is run on it with a
+small sample, and the judgements are stored with the other caches, so that a second report on the same architecture,
+tokenizer, text and settings reads them.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+import torch
+
+from unembed.index.default_index import cache_folders
+from unembed.models.decoder import Decoder
+from unembed.models.loading import Opened
+from unembed.models.vocabulary import RARE
+from unembed.reports.claims import Claim, Judgement
+from unembed.reports.stages import Work
+from unembed.results import write_whole
+from unembed.version import __version__
+
+M = TypeVar("M")
+SEED = 20_210_905
+"""Of the control's weights; far from the small seeds that people give their own random models."""
+
+
+def with_random_weights(lm: Decoder, seed: int = SEED) -> Decoder:
+    """A model of the same configuration, tokenizer, dtype and device, initialised at random.
+
+    Tokens that `lm` never learned count as never learned here too, so that both leave out the same ones.
+
+    Memory: a second model of the same size.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        architecture: Any = type(lm.hf)
+        hf = architecture(copy.deepcopy(lm.hf.config)).to(device=lm.device, dtype=lm.dtype).eval()
+    counts = torch.where(lm.unlearned, 0, RARE)
+    return Decoder(Opened(hf, lm.tokenizer, f"{lm.name} with random weights", None, counts))
+
+
+def control_judgements(
+    study: str,
+    claims: Sequence[Claim[M]],
+    lm: Decoder,
+    work: Work,
+    settings: Mapping[str, Any],
+    measure: Callable[[Decoder, Work], M],
+) -> dict[str, Judgement]:
+    """Judgements on the model with random weights, by name of the claim; read from the cache where they are there.
+
+    Args:
+        study: its name.
+        claims: of the study.
+        lm: the model whose architecture is taken.
+        work: of the report.
+        settings: what the control's numbers depend on: the text and the options of its sample.
+        measure: runs the study's measurements.
+    """
+    config = {k: v for k, v in lm.hf.config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
+    tests = [(c.name, c.test) for c in claims]
+    # The tokenizer by what it makes of its own vocabulary: ids and strings.
+    vocabulary = hashlib.sha256("\0".join(lm.token_strings(range(lm.d_vocab))).encode(errors="replace")).hexdigest()
+    key = [study, __version__, config, vocabulary, str(lm.dtype), int(lm.unlearned.sum()), tests, dict(settings), SEED]
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    path = cache_folders()[0] / "controls" / f"{study}-{digest}.json"
+    try:
+        return {name: Judgement(**found) for name, found in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError):
+        pass  # not there yet, or cut short: measured again
+    work.progress("random weights", 0, 1)
+    own = replace(
+        work,
+        key={**work.key, "control": digest},
+        progress=lambda what, done, total: work.progress(f"random weights: {what}", done, total),
+    )
+    m = measure(with_random_weights(lm), own)
+    found = {claim.name: judged for claim in claims if (judged := claim.judgement(m)) is not None}
+    text = json.dumps({name: asdict(judged) for name, judged in found.items()}, ensure_ascii=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text.encode())
+    return found

@@ -1,0 +1,84 @@
+"""Intervals against SciPy, over drawn units, and the cases where resampling says nothing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from unembed.reports.document.intervals import (
+    columns,
+    difference_of,
+    mean_of,
+    paired_difference,
+    ratio_of,
+    share_of,
+)
+
+
+@pytest.mark.parametrize("hits", [0, 1, 37, 400])
+def test_the_interval_of_a_share_is_the_exact_binomial_one(hits: int) -> None:
+    m = share_of(hits, 400)
+    exact = stats.binomtest(hits, 400).proportion_ci(0.95, method="exact")
+    assert (m.value, m.low, m.high, m.n) == (hits / 400, exact.low, exact.high, 400)
+
+
+def test_ten_of_ten_is_no_certainty() -> None:
+    for m in (share_of(0, 10), mean_of([0.0] * 10, share=True), mean_of([0.0] * 60, units=[0, 1] * 30, share=True)):
+        assert m.low == 0 and m.high > 0.3
+    assert mean_of([1.0] * 10, share=True).low < 0.7
+
+
+def test_the_interval_of_a_mean_is_that_of_scipys_bootstrap() -> None:
+    x = np.random.default_rng(0).exponential(size=300)
+    m = mean_of(x, seed=1)
+    theirs = stats.bootstrap((x,), np.mean, n_resamples=4000, method="percentile", rng=np.random.default_rng(2))
+    assert m.value == pytest.approx(x.mean(), abs=1e-12)
+    assert (m.low, m.high) == pytest.approx(tuple(theirs.confidence_interval), abs=0.015)
+    assert m == mean_of(x, seed=1) and m != mean_of(x, seed=2)
+
+
+def test_values_of_one_drawn_unit_are_resampled_together() -> None:
+    by_unit = np.random.default_rng(0).normal(size=50)
+    values, units = np.repeat(by_unit, 40), np.repeat(np.arange(50), 40)
+    alone, together = mean_of(values), mean_of(values, units=units)
+    assert together.value == alone.value and together.n == 2000
+    as_units = mean_of(by_unit)
+    assert (together.low, together.high) == pytest.approx((as_units.low, as_units.high))
+    assert together.high - together.low > 4 * (alone.high - alone.low), "forty copies are one draw"
+
+
+def test_units_of_different_sizes_weigh_as_many_values_as_they_have() -> None:
+    values, units = [0.0, 0.0, 0.0, 1.0], [0, 0, 0, 1]
+    m = mean_of(values, units=units)
+    assert m.value == 0.25 and (m.low, m.high) == (0.0, 1.0)
+
+
+def test_differences_and_ratios_of_two_samples() -> None:
+    random = np.random.default_rng(3)
+    a, b = random.normal(5, 1, 400), random.normal(2, 1, 300)
+    difference, ratio = difference_of(a, b), ratio_of(a, b)
+    assert difference.value == pytest.approx(a.mean() - b.mean()) and ratio.value == pytest.approx(a.mean() / b.mean())
+    error = 1.96 * math.hypot(a.std() / 400**0.5, b.std() / 300**0.5)
+    assert (difference.high - difference.low) / 2 == pytest.approx(error, rel=0.1)
+    assert ratio.low < 2.5 < ratio.high or abs(ratio.value - 2.5) < 0.2
+    paired = paired_difference(a, a + 1)
+    assert (paired.low, paired.high) == pytest.approx((-1, -1))
+    assert math.isinf(ratio_of([1.0, 2.0], [0.0, 0.0]).value)
+    assert math.isnan(difference_of([], [1.0]).value)
+
+
+def test_missing_values() -> None:
+    m = mean_of([1.0, 2.0, float("nan"), 9.0])
+    assert (m.value, m.n) == (4.0, 3) and 1.0 <= m.low <= m.high <= 9.0
+    assert math.isnan(mean_of([]).value) and mean_of([]).n == 0
+    assert math.isnan(share_of(0, 0).value)
+
+
+def test_columns_for_a_table() -> None:
+    made = columns("x", [share_of(1, 2, published=0.4), share_of(1, 2)])
+    assert list(made) == ["x", "x_low", "x_high", "x_n", "x_published"]
+    assert made["x_published"] == [0.4, None]
+    assert "x_published" not in columns("x", [share_of(1, 2)])
