@@ -104,7 +104,7 @@ def main() -> None:
             mock.patch.object(building, "sweep", made_up_sweep(n_tokens)),
             mock.patch.object(building, "value_readings", made_up_readings),
         ):
-            index = unembed.Index.build(lm, corpus, path, top, top_tokens=k)
+            index = unembed.Index.build(lm, corpus, path, top, settings=unembed.index.IndexSettings(top_tokens=k))
         writing = time.process_time() - began
         parts = index.status()["parts"]
         without = index.status()["bytes"] - parts["tokens"] - parts["search"]

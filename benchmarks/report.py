@@ -58,7 +58,7 @@ def layers(dry: bool, tokens: int) -> None:
     from unembed.corpus import Segment
     from unembed.corpus.batches import bucketed
     from unembed.reports.geva2021.examples import Examples
-    from unembed.sweeps.forward import feeding
+    from unembed.sweeps.forward import feed_reducers
 
     torch.manual_seed(0)
     lm = unembed.load(GPT2LMHeadModel(GPT2Config()).eval())
@@ -81,7 +81,7 @@ def layers(dry: bool, tokens: int) -> None:
         positions = list(range(TOKENS_PER_EXAMPLE // 2, len(rows) * WINDOW, TOKENS_PER_EXAMPLE))
         seen = Examples(positions)
         seen.start(lm)
-        with feeding(lm, [seen]) as feed:
+        with feed_reducers(lm, [seen]) as feed:
             for batch in bucketed(iter(segments), BATCH, 64):
                 feed(batch)
         assert seen.result()["done"].all()

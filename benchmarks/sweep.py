@@ -35,8 +35,8 @@ from unembed.corpus import Batch, Corpus, open_corpus
 from unembed.language_model import LanguageModel
 from unembed.models.decoder import Decoder
 from unembed.sweeps import Ray, Reducer, TopTriggers, fast_difference, sweep
-from unembed.sweeps.fast_kernels import MODES, quickened
-from unembed.sweeps.forward import feeding
+from unembed.sweeps.fast_kernels import MODES, fast_forward
+from unembed.sweeps.forward import feed_reducers
 
 TOP = 25
 A1, A2 = "A1 plain forward", "A2 stopped, nothing kept"
@@ -107,7 +107,7 @@ def fed(lm: LanguageModel, reducer: Reducer) -> Callable[[Batch], None]:
     """A sweep's step with one reducer; hooks come and go with each call, as they would cost nothing to keep."""
 
     def step(batch: Batch) -> None:
-        with feeding(lm, [reducer]) as feed:
+        with feed_reducers(lm, [reducer]) as feed:
             feed(batch)
 
     return step
@@ -141,8 +141,8 @@ def again(top: TopTriggers, lm: LanguageModel) -> TopTriggers:
 
 
 def quick(lm: LanguageModel, top: TopTriggers, mode: str, stack: ExitStack) -> Callable[[Batch], None]:
-    """A fast sweep's step, from the same lists; the model stays quickened until the stack is left."""
-    stack.enter_context(quickened(lm, mode))
+    """A fast sweep's step, from the same lists; the model stays fast until the stack is left."""
+    stack.enter_context(fast_forward(lm, mode))
     return fed(lm, again(top, lm))
 
 

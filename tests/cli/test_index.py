@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import Result
 
-from unembed.index import Index
+from unembed.index import Index, IndexSettings
 
 Run = Callable[..., Result]
 TEXT = (
@@ -35,7 +35,7 @@ def folder(gpt2_folder: Path, corpus: Path, tmp_path_factory: pytest.TempPathFac
     from unembed.language_model import load
 
     path = tmp_path_factory.mktemp("index") / "built"
-    Index.build(load(gpt2_folder), corpus, path, top=5, top_tokens=12)
+    Index.build(load(gpt2_folder), corpus, path, top=5, settings=IndexSettings(top_tokens=12))
     return path
 
 

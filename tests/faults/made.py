@@ -24,12 +24,12 @@ import torch
 from tests.cli.conftest import save_model
 from tests.index.conftest import TEXTS
 from unembed.corpus import open_corpus
-from unembed.index import Index
+from unembed.index import Index, IndexSettings
 from unembed.index import build as building
 from unembed.language_model import LanguageModel, load
-from unembed.sweeps import Every, sweep
+from unembed.sweeps import CheckpointInterval, sweep
 
-SETTINGS: dict[str, Any] = {"top": 5, "top_tokens": 6, "tokens_per_batch": 24}
+SETTINGS: dict[str, Any] = {"top": 5, "settings": IndexSettings(top_tokens=6), "tokens_per_batch": 24}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class World:
 
     def build(self, folder: Path) -> Index:
         """Build, go on or repair; the sweep saves itself after every batch, so that kills meet its checkpoints too."""
-        with mock.patch.object(building, "sweep", partial(sweep, every=Every(batches=1))):
+        with mock.patch.object(building, "sweep", partial(sweep, every=CheckpointInterval(batches=1))):
             return Index.build(self.lm, open_corpus(self.corpus), folder, **SETTINGS)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import save_model
 from unembed.corpus import Corpus, open_corpus
-from unembed.index import Index
+from unembed.index import Index, IndexSettings
 from unembed.language_model import LanguageModel, load
 
 TEXTS = [
@@ -44,12 +44,20 @@ def gated(folders: dict[str, Path]) -> LanguageModel:
 
 @pytest.fixture(scope="session")
 def built(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    return Index.build(lm, corpus_of(), tmp_path_factory.mktemp("index") / "gpt2", top=5, top_tokens=6)
+    return Index.build(
+        lm, corpus_of(), tmp_path_factory.mktemp("index") / "gpt2", top=5, settings=IndexSettings(top_tokens=6)
+    )
 
 
 @pytest.fixture(scope="session")
 def gated_index(gated: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    return Index.build(gated, corpus_of("windows"), tmp_path_factory.mktemp("index") / "llama", top=4, top_tokens=6)
+    return Index.build(
+        gated,
+        corpus_of("windows"),
+        tmp_path_factory.mktemp("index") / "llama",
+        top=4,
+        settings=IndexSettings(top_tokens=6),
+    )
 
 
 @cache

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.index.conftest import corpus_of
 from unembed.errors import UnembedError
-from unembed.index import Index
+from unembed.index import Index, IndexSettings
 from unembed.language_model import load
 
 
@@ -26,7 +26,7 @@ def main(disk: Path, model: str) -> None:
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)], check=True)
         error = None
         try:
-            Index.build(lm, corpus_of(), disk / "index", top=5, top_tokens=6)
+            Index.build(lm, corpus_of(), disk / "index", top=5, settings=IndexSettings(top_tokens=6))
         except UnembedError as failure:
             error = str(failure)
         left = [path.name for path in disk.rglob("*") if path.name.endswith((".writing", ".tmp"))]

@@ -21,12 +21,12 @@ from tests.index.conftest import corpus_of
 from unembed.cli.index.view import status_lines
 from unembed.corpus import open_corpus
 from unembed.errors import CorpusUnreadable, IndexFault, InvalidInput, UnembedError, Unsupported
-from unembed.index import Index, lock
+from unembed.index import Index, IndexSettings, lock
 from unembed.index import build as building
 from unembed.index import manifest as manifests
 from unembed.language_model import LanguageModel, load
 
-_OPTIONS: dict[str, Any] = {"top": 5, "top_tokens": 6}
+_OPTIONS: dict[str, Any] = {"top": 5, "settings": IndexSettings(top_tokens=6)}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -126,8 +126,13 @@ def test_an_index_of_something_else_is_refused(built: Index, lm: LanguageModel, 
     for build, what in (
         (lambda: Index.build(gated, corpus_of(), built.path, **_OPTIONS), "model"),
         (lambda: Index.build(lm, corpus_of("windows"), built.path, **_OPTIONS), "corpus"),
-        (lambda: Index.build(lm, corpus_of(), built.path, top=6, top_tokens=6), "top"),
-        (lambda: Index.build(lm, corpus_of(), built.path, top=5, top_tokens=6, skip_first=True), "skip_first"),
+        (lambda: Index.build(lm, corpus_of(), built.path, top=6, settings=IndexSettings(top_tokens=6)), "top"),
+        (
+            lambda: Index.build(
+                lm, corpus_of(), built.path, top=5, settings=IndexSettings(top_tokens=6, skip_first=True)
+            ),
+            "skip_first",
+        ),
     ):
         with pytest.raises(IndexFault, match=f"index of another {what}:"):
             build()
@@ -195,7 +200,7 @@ def test_a_full_disk_is_one_line_and_the_build_goes_on_later(
 
 
 def test_a_fast_index_says_what_it_changed(lm: LanguageModel, built: Index, tmp_path: Path) -> None:
-    index = Index.build(lm, corpus_of(), tmp_path / "fast", fast="float32", **_OPTIONS)
+    index = Index.build(lm, corpus_of(), tmp_path / "fast", 5, settings=IndexSettings(top_tokens=6, fast="float32"))
     notes = index.provenance.notes
     assert notes["fast"] == "float32" and 0 < notes["largest_change"] < 1e-5
     assert f"largest change {notes['largest_change']:g}" in index.triggers(0, 0).provenance.line()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.index.conftest import corpus_of
 from unembed.errors import InvalidInput, OutOfRange
-from unembed.index import Index, Label
+from unembed.index import Index, IndexSettings, Label
 from unembed.index.labels import Labels
 from unembed.language_model import LanguageModel
 
@@ -41,7 +41,7 @@ def test_labels_are_kept_with_who_said_what(index: Index, lm: LanguageModel) -> 
     assert [row["label"] for row in index.labels(1, 3).rows()] == ["time"]
     with pytest.raises(InvalidInput, match="withdrawn before"):
         index.withdraw_label(first)
-    Index.build(lm, corpus_of(), index.path, top=5, top_tokens=6)
+    Index.build(lm, corpus_of(), index.path, top=5, settings=IndexSettings(top_tokens=6))
     assert len(index.labels()) == 2
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.index.conftest import corpus_of
-from unembed.index import Index
+from unembed.index import Index, IndexSettings
 from unembed.index import build as building
 from unembed.language_model import LanguageModel
 from unembed.sweeps import TopTriggers
@@ -41,7 +41,7 @@ def test_a_made_up_index_of_many_keys(made: Any, tmp_path: Path, lm: LanguageMod
         mock.patch.object(building, "sweep", sweep),
         mock.patch.object(building, "value_readings", made.made_up_readings),
     ):
-        index = Index.build(model, corpus, tmp_path / "index", 4, top_tokens=5)
+        index = Index.build(model, corpus, tmp_path / "index", 4, settings=IndexSettings(top_tokens=5))
     assert index.n_keys == 10_000
     triggers, _, _ = sweep(model, corpus, [TopTriggers(4)])
     readings = made.made_up_readings(model, 5)

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import unembed
-from unembed.index import Index
+from unembed.index import Index, IndexSettings
 from unembed.language_model import LanguageModel
 
 TOP, TOP_TOKENS = 6, 8
@@ -40,7 +40,9 @@ def wren() -> LanguageModel:
 @pytest.fixture(scope="module")
 def index(wren: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Index:
     corpus = unembed.open_corpus(TEXTS, segmentation="sentences")
-    return Index.build(wren, corpus, tmp_path_factory.mktemp("index") / "wren", top=TOP, top_tokens=TOP_TOKENS)
+    return Index.build(
+        wren, corpus, tmp_path_factory.mktemp("index") / "wren", top=TOP, settings=IndexSettings(top_tokens=TOP_TOKENS)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from tests.sweeps.recorder import lettered, texts
 from unembed.corpus import open_corpus
+from unembed.corpus.token_stream import TokenStream
 from unembed.language_model import LanguageModel
-from unembed.reports.geva2021.examples import Examples
+from unembed.reports.geva2021.examples import Examples, draw_positions
 from unembed.reports.geva2021.sections.refinement import CLASSES, breakdown
-from unembed.reports.geva2021.token_stream import Text
 from unembed.sweeps import sweep
 
 FAMILIES = ("opt", "gpt2", "llama", "gptj", "gemma2", "olmo2")
@@ -79,12 +79,14 @@ def brute(lm: LanguageModel, prefix: list[int], basis: str) -> dict[str, list[An
 
 
 @cache
-def swept(family: str, basis: str, tokens: int = 200) -> tuple[LanguageModel, Text, np.ndarray, dict[str, np.ndarray]]:
+def swept(
+    family: str, basis: str, tokens: int = 200
+) -> tuple[LanguageModel, TokenStream, np.ndarray, dict[str, np.ndarray]]:
     """A sweep with some examples in it."""
     lm = lettered(family, torch.float64)
     corpus = open_corpus(texts(8))
-    text = Text.of_corpus(corpus, lm)
-    places = text.drawn(12, "prefixes", 3, "letters")
+    text = TokenStream.of(corpus.segments(lm))
+    places = draw_positions(text, 12, "prefixes", 3, "letters")
     # Rows one at a time where the softmax of transformers gives NaN at padding in float64.
     tokens = 1 if family == "gemma2" else tokens
     (found,) = sweep(lm, corpus, [Examples(places.tolist(), basis, FRACTION)], tokens_per_batch=tokens)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,10 +10,10 @@ from scipy import stats
 from tests.sweeps.recorder import Everything, lettered, texts
 from unembed.concepts.token_classes import Classes
 from unembed.corpus import open_corpus
+from unembed.corpus.token_stream import TokenStream
 from unembed.errors import InvalidInput
-from unembed.index import Index
 from unembed.reports.geva2021 import patterns, perturbation, values, word_similarity
-from unembed.reports.geva2021.token_stream import Text
+from unembed.reports.geva2021.examples import draw_positions
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
 from unembed.sweeps import sweep
 
@@ -25,63 +23,28 @@ def made(family: str = "opt", how: str = "prefixes", top: int = 4, bos: bool = F
     lm = lettered(family, torch.float64, bos)
     corpus = open_corpus(texts(n))
     (lists,) = sweep(lm, corpus, [reducer(how, top)], tokens_per_batch=300)
-    return lm, corpus, Text.of_corpus(corpus, lm), KeyTriggers.of_lists(lists.values, lists.positions)
-
-
-@pytest.mark.parametrize("bos", [False, True])
-def test_the_text_says_of_every_place_what_the_corpus_says(bos: bool) -> None:
-    lm, corpus, text, _ = made(bos=bos)
-    seen = []
-    for segment in corpus.segments(lm):
-        for column in range(segment.skip, len(segment)):
-            place = segment.start + column
-            assert text.prefix(place).tolist() == segment.tokens[: column + 1].tolist()
-            follows = int(segment.tokens[column + 1]) if column + 1 < len(segment) else segment.next_token
-            assert int(text.following(np.array([place]))[0]) == follows
-            assert int(text.token(np.array([place]))[0]) == int(segment.tokens[column])
-            assert text.lead(place) == segment.lead == int(bos)
-            if column >= segment.lead:
-                seen.append(place)
-                assert int(text.prefix_lengths(np.array([place]))[0]) == column + 1 - segment.lead
-    assert text.all_prefixes().tolist() == seen
-    assert text.following(np.array([-1])).tolist() == text.token(np.array([-1])).tolist() == [-1]
-
-
-@pytest.mark.parametrize("bos", [False, True])
-@pytest.mark.parametrize("cut", [{"segmentation": "sentences"}, {"segmentation": "windows", "window": 20}])
-def test_an_index_holds_the_same_text(tmp_path: Path, bos: bool, cut: dict) -> None:
-    lm = lettered("opt", bos=bos)
-    corpus = open_corpus(texts(6), **cut)
-    text, index = Text.of_corpus(corpus, lm), Index.build(lm, corpus, tmp_path / "index", top=3)
-    again = Text.of_index(index, lm)
-    for name in ("tokens", "offsets", "starts", "leads", "after"):
-        assert getattr(again, name).tolist() == getattr(text, name).tolist(), name
-    assert again.all_prefixes().tolist() == text.all_prefixes().tolist()
-    places = text.all_prefixes()[::7]
-    for segment in again.segments_of(places):
-        whole = text.tokens[text.offsets[segment.number] : text.offsets[segment.number + 1]]
-        assert segment.tokens.tolist() == whole[: len(segment)].tolist()
+    return lm, corpus, TokenStream.of(corpus.segments(lm)), KeyTriggers.of_lists(lists.values, lists.positions)
 
 
 def test_random_examples_are_of_the_kind_asked_and_a_small_corpus_says_its_size() -> None:
     _, _, text, _ = made(bos=True)
-    everything = set(text.all_prefixes().tolist())
-    drawn = text.drawn(20, "prefixes", 0, "letters")
+    everything = set(text.prefix_positions().tolist())
+    drawn = draw_positions(text, 20, "prefixes", 0, "letters")
     assert len(set(drawn.tolist())) == 20 and set(drawn.tolist()) <= everything
-    assert drawn.tolist() == text.drawn(20, "prefixes", 0, "letters").tolist()
-    assert drawn.tolist() != text.drawn(20, "prefixes", 1, "letters").tolist()
-    one_each = text.drawn(10, "sentences", 0, "letters")
-    assert len(set(text.place(one_each)[0].tolist())) == 10 and set(one_each.tolist()) <= everything
+    assert drawn.tolist() == draw_positions(text, 20, "prefixes", 0, "letters").tolist()
+    assert drawn.tolist() != draw_positions(text, 20, "prefixes", 1, "letters").tolist()
+    one_each = draw_positions(text, 10, "sentences", 0, "letters")
+    assert len(set(text.segment(one_each).tolist())) == 10 and set(one_each.tolist()) <= everything
     with pytest.raises(InvalidInput, match=rf"it has {len(everything):,} prefixes .*examples={len(everything)}"):
-        text.drawn(10**6, "prefixes", 0, "letters")
+        draw_positions(text, 10**6, "prefixes", 0, "letters")
     with pytest.raises(InvalidInput, match="sentences of text"):
-        text.drawn(10**6, "sentences", 0, "letters")
+        draw_positions(text, 10**6, "sentences", 0, "letters")
 
 
 def test_triggers_of_the_released_code_come_from_each_sentence_once_and_never_its_end() -> None:
     lm, corpus, text, triggers = made("gpt2", "sentences", 5)
     coefficients, facts = sweep(lm, corpus, [Everything()])[0]
-    segment = text.place(facts["position"].numpy())[0]
+    segment = text.segment(facts["position"].numpy())
     for layer in range(lm.n_layers):
         for index in range(0, coefficients[layer].shape[1], 17):
             best: dict[int, tuple[float, int]] = {}
@@ -100,7 +63,7 @@ def test_triggers_of_the_released_code_come_from_each_sentence_once_and_never_it
             got = [p for p in triggers.positions[row].tolist() if p >= 0]
             # Equal beginnings of sentences have equal coefficients, so values are compared and places checked by them.
             np.testing.assert_allclose(triggers.coefficients[row][: len(got)], [v for v, _ in expected], rtol=1e-6)
-            assert len(got) == len(expected) == len(set(text.place(np.array(got, dtype=np.int64))[0].tolist()))
+            assert len(got) == len(expected) == len(set(text.segment(np.array(got, dtype=np.int64)).tolist()))
             for place, (value, _) in zip(got, expected, strict=True):
                 at = facts["position"].tolist().index(place)
                 assert float(coefficients[layer][at, index]) == pytest.approx(value, rel=1e-9)
@@ -119,7 +82,7 @@ def test_shortened_triggers_change_as_the_model_says(family: str) -> None:
             if place < 0:
                 assert np.isnan(found[k, t]).all()
                 continue
-            prefix, lead = text.prefix(place).tolist(), text.lead(place)
+            prefix, lead = text.prefix(place).tolist(), text.n_special
             if len(prefix) < 2:
                 assert np.isnan(found[k, t]).all()
                 continue
@@ -152,7 +115,7 @@ def test_values_agree_where_a_loop_over_all_of_them_says_so(basis: str, target: 
                 p = (v @ lm.weights.W_U if basis == "raw" else head(norm.module(v))).softmax(-1)
             places = [x for x in triggers.positions[row].tolist() if x >= 0]
             paired = [
-                int(text.following(np.array([x]))[0]) if target == "next" else int(text.prefix(x)[-1]) for x in places
+                int(text.next_tokens(np.array([x]))[0]) if target == "next" else int(text.prefix(x)[-1]) for x in places
             ]
             paired = [x for x in paired if x >= 0]
             assert found.top[row] == int(p.argmax())
@@ -250,7 +213,7 @@ def test_the_negative_pole_pairs_the_lowest_coefficients_with_negated_values(fam
     corpus = open_corpus(texts(8))
     # Rows one at a time: the softmax of gemma2 in transformers gives NaN at padding in float64.
     lists, (every, facts) = sweep(lm, corpus, [reducer("prefixes", 4), Everything()], tokens_per_batch=1)
-    text = Text.of_corpus(corpus, lm)
+    text = TokenStream.of(corpus.segments(lm))
     positive, negative = KeyTriggers.of_sweep(lists)
     assert negative is not None
     found = values.agreement(lm, text, negative, negated=True)
@@ -274,7 +237,7 @@ def test_the_negative_pole_pairs_the_lowest_coefficients_with_negated_values(fam
             p = (-v @ lm.weights.W_U).softmax(-1)
             assert found.top[row] == int(p.argmax()) == int((v @ lm.weights.W_U).argmin())
             np.testing.assert_allclose(found.probability[row], float(p.max()), rtol=1e-5)
-            following = [t for t in text.following(places[order].numpy()).tolist() if t >= 0]
+            following = [t for t in text.next_tokens(places[order].numpy()).tolist() if t >= 0]
             assert found.hits[row] == following.count(found.top[row]) and found.followed[row] == len(following)
             if following:
                 assert found.target[row] == following[0] and found.rank[row] == int((p > p[following[0]]).sum())

@@ -16,15 +16,16 @@ from tests.sweeps.recorder import lettered, texts
 from unembed.cli.commands import app
 from unembed.concepts.annotation.files import Pattern
 from unembed.corpus import open_corpus
+from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
 from unembed.errors import IndexFault, InvalidInput, UnembedError, Unsupported
-from unembed.index import Index
+from unembed.index import Index, IndexSettings
 from unembed.reports import Report, reopen, stages
 from unembed.reports.document.html import page
 from unembed.reports.geva2021 import measurements, told
 from unembed.reports.geva2021.annotator_agreement import compared, rule_labels
+from unembed.reports.geva2021.examples import draw_positions
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.patterns import Finder
-from unembed.reports.geva2021.token_stream import Text
 from unembed.reports.geva2021.triggers import KeyTriggers
 
 SMALL: dict[str, Any] = dict(
@@ -99,11 +100,13 @@ def test_a_stopped_study_goes_on_with_the_stage_it_was_in(tmp_path: Path, monkey
 def test_triggers_and_examples_together_take_one_pass_of_the_text(tmp_path: Path) -> None:
     lm, corpus = lettered("gpt2"), open_corpus(texts(12))
     options = Options.of(SMALL)
-    places = Text.of_corpus(corpus, lm).drawn(30, "prefixes", 0, "letters")
+    stream = TokenStream.of(corpus.segments(lm))
+    places = draw_positions(stream, 30, "prefixes", 0, "letters")
+    tokenized = TokenizedCorpus(corpus.name, corpus.fingerprint, stream)
     passes: list[int] = []
     hook = lm.structure.blocks[0].module.register_forward_pre_hook(lambda *_: passes.append(1))
     try:
-        measurements._from_corpus(lm, corpus, places, stages.Work(tmp_path, {}), options)
+        measurements._from_corpus(lm, tokenized, places, stages.Work(tmp_path, {}), options)
     finally:
         hook.remove()
     assert len(passes) == sum(1 for _ in corpus.batches(lm, options.tokens_per_batch)) > 3
@@ -111,7 +114,7 @@ def test_triggers_and_examples_together_take_one_pass_of_the_text(tmp_path: Path
 
 def test_an_index_gives_the_same_report_as_its_corpus(tmp_path: Path) -> None:
     lm, corpus = lettered("opt"), open_corpus(texts(12))
-    Index.build(lm, corpus, tmp_path / "index", top=6, min_prefix=1, tokens_per_batch=300)
+    Index.build(lm, corpus, tmp_path / "index", top=6, settings=IndexSettings(min_prefix=1), tokens_per_batch=300)
     by_index = unembed.report("geva2021", lm, None, tmp_path / "a", index=str(tmp_path / "index"), **SMALL)
     by_corpus = unembed.report("geva2021", lm, corpus, tmp_path / "b", **SMALL)
     for name in ("agreement", "breakdown", "patterns", "perturbation", "predictive_values"):
@@ -127,9 +130,11 @@ def test_an_index_gives_the_same_report_as_its_corpus(tmp_path: Path) -> None:
 
 def test_labels_of_an_index_say_how_far_the_rules_agree_with_people(tmp_path: Path) -> None:
     lm, corpus = lettered("opt"), open_corpus(texts(12))
-    index = Index.build(lm, corpus, tmp_path / "index", top=6, min_prefix=1, tokens_per_batch=300)
-    text, triggers = Text.of_index(index, lm), KeyTriggers.of_index(index, 6)
-    finder = Finder.of([text.prefix(p) for p in text.all_prefixes()[::9].tolist()], None, ())
+    index = Index.build(
+        lm, corpus, tmp_path / "index", top=6, settings=IndexSettings(min_prefix=1), tokens_per_batch=300
+    )
+    text, triggers = index.passages, KeyTriggers.of_index(index, 6)
+    finder = Finder.of([text.prefix(p) for p in text.prefix_positions()[::9].tolist()], None, ())
     keys = [(0, i) for i in range(12)]
     ours = rule_labels(finder, text, triggers, keys)
     assert {row["notes"]["pattern"] for row in ours} == {None, "shallow"}  # both answers, else there is no kappa
@@ -217,7 +222,7 @@ def test_gated_models_are_read_at_both_ends(tmp_path: Path, family: str) -> None
     layer, index = map(int, best["value"].split("."))
     assert best["token"] == lm.values.top_tokens(layer, index, 1, bottom=True)[0]
     assert len(report["patterns_negative"]) == lm.n_layers
-    Index.build(lm, corpus, tmp_path / "index", top=6, min_prefix=1, tokens_per_batch=300)
+    Index.build(lm, corpus, tmp_path / "index", top=6, settings=IndexSettings(min_prefix=1), tokens_per_batch=300)
     by_index = unembed.report("geva2021", lm, None, tmp_path / "a", index=str(tmp_path / "index"), **SMALL)
     for ours, theirs in zip(by_index["agreement_poles"].rows(), report["agreement_poles"].rows(), strict=True):
         assert ours["negative"] == pytest.approx(theirs["negative"], abs=1e-6)
@@ -248,7 +253,7 @@ def test_a_judge_looks_at_the_same_prefixes_and_is_compared_with_the_rules(tmp_p
     assert keys == list(zip(m.patterns["layer"][looked].tolist(), m.patterns["index"][looked].tolist(), strict=True))
     for (layer, index), items in zip(keys, judge.seen, strict=True):
         places = [p for p in m.triggers.positions[m.triggers.row(layer, index)][:6].tolist() if p >= 0]
-        assert items == [lm.decode(m.text.prefix(p)[m.text.lead(p) :].tolist()) for p in places]
+        assert items == [lm.decode(m.text.prefix(p, special=False).tolist()) for p in places]
     np.testing.assert_allclose(m.judged["shallow"], 3 / m.judged["prefixes"])
     report = told(m)
     rows = list(report["patterns_judged"].rows())

@@ -8,7 +8,7 @@ from typing import Any
 from tests.sweeps.recorder import lettered, texts
 from unembed.corpus import open_corpus
 from unembed.corpus.segments import Batch
-from unembed.sweeps import ActiveFraction, Every, MeanVariance, Quantiles, Reducer, TopTriggers, sweep
+from unembed.sweeps import ActiveFraction, CheckpointInterval, MeanVariance, Quantiles, Reducer, TopTriggers, sweep
 
 
 class Slow(ActiveFraction):
@@ -31,7 +31,7 @@ def run(folder: Path) -> list[Any]:
         open_corpus(texts(30)),
         reducers(),
         checkpoint=folder / "sweep.pt",
-        every=Every(batches=2),
+        every=CheckpointInterval(batches=2),
         tokens_per_batch=150,
     )
 

@@ -20,7 +20,7 @@ from tests.sweeps.recorder import lettered, texts
 from unembed.corpus import open_corpus
 from unembed.corpus.segments import Batch
 from unembed.errors import CheckpointFault, InvalidInput
-from unembed.sweeps import ActiveFraction, Every, Progress, TopTriggers, sweep
+from unembed.sweeps import ActiveFraction, CheckpointInterval, Progress, TopTriggers, sweep
 
 WAIT = 120
 
@@ -95,7 +95,12 @@ def test_every_batch_can_be_the_last_one(tmp_path: Path) -> None:
         Failing.at = at
         with pytest.raises(RuntimeError, match="power cut"):
             sweep(
-                lm, corpus, [TopTriggers(5), Failing()], checkpoint=file, every=Every(batches=1), tokens_per_batch=100
+                lm,
+                corpus,
+                [TopTriggers(5), Failing()],
+                checkpoint=file,
+                every=CheckpointInterval(batches=1),
+                tokens_per_batch=100,
             )
     Failing.at = -1
     resumed = sweep(lm, corpus, [TopTriggers(5), Failing()], checkpoint=file, tokens_per_batch=100)

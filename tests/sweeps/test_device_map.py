@@ -29,7 +29,7 @@ from unembed.memories.values import value_readings
 from unembed.models.offload import is_offloaded
 from unembed.stream.interventions import Edit, add_to_coefficient, scale_head
 from unembed.sweeps import ActiveFraction, MeanVariance, Reducer, TopTriggers, sweep
-from unembed.sweeps.ray.model_transfer import Named, packed, unpacked
+from unembed.sweeps.ray.model_transfer import ModelReference, deserialize_model, serialize_model
 
 accelerate = pytest.importorskip("accelerate")
 PROMPT = "The first month of the year is"
@@ -149,14 +149,14 @@ def test_workers_open_it_by_its_folder(both: list[LanguageModel], monkeypatch: p
     whole, split = both
     if not is_offloaded(split.hf):
         monkeypatch.setattr(split.hf, "hf_device_map", {"": 0, "lm_head": 1})
-    sent = packed(split)
-    assert isinstance(sent, Named)
-    there = unpacked(pickle.loads(pickle.dumps(sent)))
+    sent = serialize_model(split)
+    assert isinstance(sent, ModelReference)
+    there = deserialize_model(pickle.loads(pickle.dumps(sent)))
     tokens = torch.tensor([[3, 4, 5]])
     assert torch.equal(there.hf(tokens).logits, whole.hf(tokens).logits)
     monkeypatch.setattr(split.hf, "name_or_path", "")
     with pytest.raises(Unsupported, match=r"Ray\(open_model=\.\.\.\)"):
-        packed(split)
+        serialize_model(split)
 
 
 def test_the_command_line_lets_accelerate_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

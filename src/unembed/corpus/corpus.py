@@ -63,15 +63,18 @@ class Corpus:
                     yield name, text, (before + share * size) / whole
             before += size
 
-    def segments(self, encoder: Encoder) -> Iterator[Segment]:
+    def segments(self, encoder: Encoder, documents: Iterator[Document] | None = None) -> Iterator[Segment]:
         """Every segment in order, in the tokens of a model.
 
         Sentences are read on their own. A sentence longer than the context is cut into overlapping windows that all
         carry its sentence number, and every token is counted once.
+
+        Args:
+            encoder: the model.
+            documents: the documents of this corpus, where the caller reads along; `documents()` when None.
         """
-        if self.segmentation == "sentences":
-            return sentence_segments(self.documents(), encoder, self.window, self.overlap)
-        return window_segments(self.documents(), encoder, self.window, self.overlap)
+        cut = sentence_segments if self.segmentation == "sentences" else window_segments
+        return cut(self.documents() if documents is None else documents, encoder, self.window, self.overlap)
 
     def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 256) -> Iterator[Batch]:
         """Batches of about `tokens` tokens, of segments of about one length, the same in every run.
@@ -158,7 +161,7 @@ def open_corpus(
         ("markup", markup, ("auto", "wikitext", "plain")),
     ):
         if value not in allowed:
-            raise InvalidInput(f"{name}={value!r}", why=f"it is none of {', '.join(allowed)}")
+            raise InvalidInput(f"{name}={value!r}", why=f"it is not one of {', '.join(allowed)}")
     if window is not None:
         window = positive_int("window", window, 2)
     if overlap is not None and (positive_int("overlap", overlap, 0) < 0 or (window is not None and overlap >= window)):

@@ -3,8 +3,9 @@
 Owns the folder's layout and its safety: memory-mapped arrays for the hot path, the same as Parquet for SQL, SQLite for
 text search and labels, a manifest with provenance and checksums. The numbers in it come from `sweeps` and `memories`.
 
-Public names: `Index`, `Label`.
+Public names: `Index`, `IndexSettings`, `Label`.
 """
 
 from unembed.index.index import Index as Index
 from unembed.index.labels import Label as Label
+from unembed.index.plan import IndexSettings as IndexSettings

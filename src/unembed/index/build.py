@@ -22,14 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from unembed.corpus import Corpus
+from unembed.corpus import Corpus, Document
+from unembed.corpus.token_stream import TokenizedCorpus
 from unembed.index import tables
 from unembed.index.arrays import by_token, map_array, smallest, write_array
 from unembed.index.lock import build_lock
 from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import FileEntry, Manifest, write_file, write_manifest
 from unembed.index.passages import Passages
-from unembed.index.plan import Settings, check_place, planned, resumable
+from unembed.index.plan import IndexSettings, check_place, planned, resumable
 from unembed.index.stream_files import open_stream, write_stream
 from unembed.index.text_search import write_search
 from unembed.memories.values import value_readings, written_values
@@ -40,7 +41,7 @@ from unembed.sweeps import (
     ActiveShare,
     MeanVariance,
     Moments,
-    TopTriggers,
+    Ray,
     Triggers,
     fast_difference,
     sweep,
@@ -55,8 +56,10 @@ def build(
     lm: Decoder,
     corpus: Corpus,
     folder: Path,
-    settings: Settings,
+    settings: IndexSettings,
     *,
+    engine: str | Ray = "local",
+    tokens_per_batch: int = 2048,
     resume: bool = True,
     progress: Progress | None = None,
 ) -> Manifest:
@@ -75,28 +78,26 @@ def build(
         if (folder / MANIFEST_NAME).exists():
             manifest = resumable(folder, wanted, resume)
         else:
-            manifest = _with_difference(wanted, lm, corpus, settings)
+            manifest = wanted
             write_manifest(folder, manifest)
-        return _Builder(lm, corpus, folder, settings, progress).finish(manifest)
-
-
-def _with_difference(manifest: Manifest, lm: Decoder, corpus: Corpus, settings: Settings) -> Manifest:
-    """A fast sweep says in the provenance what it changed, measured on the first batch."""
-    if settings.fast is None:
-        return manifest
-    first = next(corpus.batches(lm, settings.tokens_per_batch))
-    notes = {"fast": settings.fast, "largest_change": float(f"{fast_difference(lm, first, settings.fast):.2g}")}
-    provenance = manifest.provenance
-    return replace(manifest, provenance=replace(provenance, notes={**provenance.notes, **notes}))
+        return _Builder(lm, corpus, folder, settings, engine, tokens_per_batch, progress).finish(manifest)
 
 
 class _Builder:
     """The parts in order, each written and entered in the manifest before the next is begun."""
 
     def __init__(
-        self, lm: Decoder, corpus: Corpus, folder: Path, settings: Settings, progress: Progress | None
+        self,
+        lm: Decoder,
+        corpus: Corpus,
+        folder: Path,
+        settings: IndexSettings,
+        engine: str | Ray,
+        tokens_per_batch: int,
+        progress: Progress | None,
     ) -> None:
         self._lm, self._corpus, self._folder, self._settings = lm, corpus, folder, settings
+        self._engine, self._tokens_per_batch = engine, tokens_per_batch
         self._progress = progress or (lambda part, done, total: None)
 
     def finish(self, manifest: Manifest) -> Manifest:
@@ -112,6 +113,8 @@ class _Builder:
         }
         for part, make in parts.items():
             if not manifest.has(part):
+                if part == "triggers":
+                    manifest = self._with_fast_difference(manifest)
                 files = (*manifest.files, *make())
                 order = {name: i for i, name in enumerate(parts)}
                 files = tuple(sorted(files, key=lambda entry: (order[entry.part], entry.path)))
@@ -123,6 +126,16 @@ class _Builder:
         self._clear()
         return manifest
 
+    def _with_fast_difference(self, manifest: Manifest) -> Manifest:
+        """The provenance of a fast sweep says by how much it changes coefficients, measured on the first batch."""
+        if self._settings.fast is None:
+            return manifest
+        first = next(self._tokenized.batches(self._lm, self._tokens_per_batch))
+        change = fast_difference(self._lm, first, self._settings.fast)
+        notes = {"fast": self._settings.fast, "largest_change": float(f"{change:.2g}")}
+        provenance = manifest.provenance
+        return replace(manifest, provenance=replace(provenance, notes={**provenance.notes, **notes}))
+
     def _write(self, name: str, part: str, write: Callable[[Path], None]) -> FileEntry:
         return write_file(self._folder, name, part, write)
 
@@ -132,6 +145,11 @@ class _Builder:
     @property
     def _n_tokens(self) -> int:
         return len(open_stream(self._folder, []).token)
+
+    @property
+    def _tokenized(self) -> TokenizedCorpus:
+        """The corpus as the part `tokens` holds it, so that the sweep tokenises nothing again."""
+        return TokenizedCorpus(self._corpus.name, self._corpus.fingerprint, open_stream(self._folder, []))
 
     @property
     def _passages(self) -> Passages:
@@ -151,8 +169,14 @@ class _Builder:
                 shown = done
                 self._progress("tokens", done, None)
 
-        files = write_stream(self._folder, self._corpus.segments(self._lm), report)
-        names = [document.name for document in self._corpus.documents()]
+        names: list[str] = []
+
+        def read_documents() -> Iterator[Document]:
+            for document in self._corpus.documents():
+                names.append(document.name)
+                yield document
+
+        files = write_stream(self._folder, self._corpus.segments(self._lm, read_documents()), report)
         stream = open_stream(self._folder, [])
         documents = self._write(
             "tables/documents.parquet",
@@ -162,24 +186,14 @@ class _Builder:
         return [*files, documents]
 
     def _triggers(self) -> list[FileEntry]:
-        s = self._settings
-        top = TopTriggers(
-            s.top,
-            poles=s.poles,
-            by=s.by,
-            min_prefix=s.min_prefix,
-            skip_first=s.skip_first,
-            per_document=s.per_document,
-            distinct=s.distinct,
-        )
         found, moments, active = sweep(
             self._lm,
-            self._corpus,
-            [top, MeanVariance(), ActiveFraction()],
-            engine=s.engine,
+            self._tokenized,
+            [self._settings.top_triggers(), MeanVariance(), ActiveFraction()],
+            engine=self._engine,
             checkpoint=self._folder / CHECKPOINT,
-            tokens_per_batch=s.tokens_per_batch,
-            fast=s.fast,
+            tokens_per_batch=self._tokens_per_batch,
+            fast=self._settings.fast,
             progress=lambda at: self._progress("triggers", at.tokens, round(at.tokens / max(at.share, 1e-9))),
         )
         entries = []

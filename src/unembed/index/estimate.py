@@ -12,11 +12,11 @@ import torch
 
 from unembed.corpus import Corpus, Segment
 from unembed.corpus.batches import bucketed
-from unembed.index.plan import Settings
+from unembed.index.plan import IndexSettings
 from unembed.memories.values import value_readings
 from unembed.models.decoder import Decoder
-from unembed.sweeps import ActiveFraction, MeanVariance, Reducer, TopTriggers
-from unembed.sweeps.forward import feeding
+from unembed.sweeps import ActiveFraction, Fast, MeanVariance, Reducer
+from unembed.sweeps.forward import feed_reducers
 
 _SAMPLE, _SWEPT = 20_000, 3_000
 """Tokens that are cut, and that are run."""
@@ -53,7 +53,7 @@ class Estimate:
         return asdict(self)
 
 
-def estimate(lm: Decoder, corpus: Corpus, settings: Settings) -> Estimate:
+def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_batch: int = 2048) -> Estimate:
     """Tokens, time and disk of an index.
 
     Raises:
@@ -71,8 +71,8 @@ def estimate(lm: Decoder, corpus: Corpus, settings: Settings) -> Estimate:
         tokens += len(segment) - segment.skip
     cutting = began.spent(1) / max(1, tokens)
     scale = 1.0 if is_exact else _times(corpus, sample[-1])
-    reducers = [TopTriggers(settings.top, poles=settings.poles, by=settings.by), MeanVariance(), ActiveFraction()]
-    a_token = _run(lm, sample, reducers, settings)
+    reducers = [settings.top_triggers(), MeanVariance(), ActiveFraction()]
+    a_token = _run(lm, sample, reducers, settings.fast, tokens_per_batch)
     began = _Moment()
     value_readings(lm, settings.top_tokens, layers=[0])
     a_layer = began.spent(_threads(lm))
@@ -82,7 +82,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: Settings) -> Estimate:
     all_tokens, segments = round(tokens * scale), round(len(sample) * scale)
     size = slots * _TRIGGER + keys * settings.top_tokens * _VALUE_TOKEN + segments * _SEGMENT
     size += all_tokens * _TOKEN + min(all_tokens, slots * tokens / max(1, len(sample))) * _SEARCHED
-    quiet, busy = all_tokens * (a_token + 2 * cutting) + a_layer * lm.n_layers + slots * 2e-6
+    quiet, busy = all_tokens * (a_token + cutting) + a_layer * lm.n_layers + slots * 2e-6
     return Estimate(all_tokens, segments, keys, float(quiet), float(busy), round(size), slots * 12, is_exact)
 
 
@@ -94,7 +94,9 @@ def _times(corpus: Corpus, last: Segment) -> float:
     return max(1.0, found) if found < float("inf") else 1.0
 
 
-def _run(lm: Decoder, sample: Sequence[Segment], reducers: Sequence[Reducer], settings: Settings) -> np.ndarray:
+def _run(
+    lm: Decoder, sample: Sequence[Segment], reducers: Sequence[Reducer], fast: Fast | None, tokens_per_batch: int
+) -> np.ndarray:
     """Seconds a token that a sweep takes, quiet and busy, over the first batches of a sample."""
     swept, seen = [], 0
     for segment in sample:
@@ -104,9 +106,9 @@ def _run(lm: Decoder, sample: Sequence[Segment], reducers: Sequence[Reducer], se
             break
     for reducer in reducers:
         reducer.start(lm)
-    with feeding(lm, reducers, settings.fast) as feed:
+    with feed_reducers(lm, reducers, fast) as feed:
         began = _Moment()
-        for batch in bucketed(iter(swept), settings.tokens_per_batch, 64):
+        for batch in bucketed(iter(swept), tokens_per_batch, 64):
             feed(batch)
         return began.spent(_threads(lm)) / max(1, seen)
 

@@ -20,14 +20,14 @@ from unembed.index.index_files import Contents
 from unembed.index.labels import COLUMNS as LABEL_COLUMNS
 from unembed.index.labels import HEAD, Label, Labels
 from unembed.index.manifest import Manifest, read_manifest
-from unembed.index.plan import By, Poles, Settings
+from unembed.index.plan import IndexSettings
 from unembed.index.sql import Sql
 from unembed.index.vectors import Vectors
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import weights_fingerprint
 from unembed.models.loading import open_model
 from unembed.results import Table
-from unembed.sweeps import Fast, Ray
+from unembed.sweeps import Ray
 from unembed.validation import as_path, as_str, finite_float, positive_int
 
 
@@ -52,56 +52,44 @@ class Index(Contents):
         lm: Decoder,
         corpus: Corpus | str | Path | Sequence[str] | None,
         path: str | os.PathLike[str],
-        top: int = 25,
+        top: int | None = None,
         engine: str | Ray = "local",
         resume: bool = True,
         *,
-        top_tokens: int = 30,
-        poles: Poles = "auto",
-        by: By = "product",
-        min_prefix: int = 0,
-        skip_first: bool = False,
-        per_document: int | None = None,
-        distinct: bool = False,
-        fast: Fast | None = None,
+        settings: IndexSettings | None = None,
         tokens_per_batch: int = 2048,
         progress: building.Progress | None = None,
     ) -> Index:
-        """Build an index, or finish one that was begun, or repair one that was damaged; then open it.
+        """Build an index, finish one whose build was interrupted, or repair one that was damaged; then open it.
 
         Args:
             lm: the model.
-            corpus: what `open_corpus` opens, or takes.
-            path: a new or empty folder, or one where the same index was begun.
-            top: triggers for each key and pole.
-            engine: of the sweep: "local", "ray", or a `Ray` with settings.
-            resume: False to refuse a folder where an index is.
-            top_tokens: tokens for each value.
-            poles: "positive", "both", or "auto": both in gated layers, where coefficients are signed.
-            by: in gated layers, order by the coefficient ("product") or by the gate alone.
-            min_prefix: least tokens of text in a trigger.
-            skip_first: leave out the first column of every segment.
-            per_document: at most so many triggers of a key from one document.
-            distinct: of equal prefixes, one.
-            fast: "float32" (other kernels, rounding differs) or "bfloat16" (products in bfloat16) for a faster sweep;
-                the provenance says the largest change of a coefficient in the first batch, over the largest of its
-                layer.
+            corpus: what `open_corpus` opens or takes.
+            path: a new or empty folder, or one where a build of the same index was interrupted.
+            top: triggers for each key and pole; those of `settings` (25) when None.
+            engine: of the sweep: "local", "ray", or a `Ray` with settings; changes nothing in the result.
+            resume: False to refuse a folder that holds an index.
+            settings: what the index contains.
             tokens_per_batch: of the sweep.
-            progress: called with a part's name, what is done of it, and how much there is (None: not known).
+            progress: called with the name of a part, how much of it is done, and how much there is (None: not known).
 
         Raises:
-            IndexFault: the folder holds an index of something else, or is being built by another process.
+            IndexFault: the folder holds an index of something else, or another process is building in it.
             InvalidInput: the folder holds other files, or a setting makes no sense.
             CorpusUnreadable: the corpus is empty or cannot be read.
             Unsupported: the model has no memories, or the processor no bfloat16.
             UnembedError: the disk is full; run the same call again when there is room.
         """
-        settings = Settings(
-            top, top_tokens, poles, by, min_prefix, skip_first, per_document, distinct, fast, tokens_per_batch, engine
-        )
-        folder = as_path(path)
+        settings, folder = _settings(settings, top), as_path(path)
         manifest = building.build(
-            require_decoder(lm), open_corpus(corpus), folder, settings, resume=resume, progress=progress
+            require_decoder(lm),
+            open_corpus(corpus),
+            folder,
+            settings,
+            engine=engine,
+            tokens_per_batch=tokens_per_batch,
+            resume=resume,
+            progress=progress,
         )
         return cls(folder, manifest, lm)
 
@@ -109,22 +97,18 @@ class Index(Contents):
     def estimate(
         lm: Decoder,
         corpus: Corpus | str | Path | Sequence[str] | None,
-        top: int = 25,
+        top: int | None = None,
         *,
-        top_tokens: int = 30,
-        poles: Poles = "auto",
-        by: By = "product",
-        fast: Fast | None = None,
+        settings: IndexSettings | None = None,
         tokens_per_batch: int = 2048,
     ) -> Estimate:
-        """What a build with these settings will cost: tokens, seconds, bytes. Runs the model on a small sample.
+        """The cost of a build with these settings: tokens, seconds, bytes. Runs the model on a small sample.
 
         Raises:
             CorpusUnreadable: the corpus is empty or cannot be read.
             Unsupported: the model has no memories.
         """
-        settings = Settings(top, top_tokens, poles, by, fast=fast, tokens_per_batch=tokens_per_batch)
-        return estimate(require_decoder(lm), open_corpus(corpus), settings)
+        return estimate(require_decoder(lm), open_corpus(corpus), _settings(settings, top), tokens_per_batch)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], lm: Decoder | None = None, *, partial: bool = False) -> Index:
@@ -385,3 +369,8 @@ class Index(Contents):
             layer, index = self._labelled(0 if layer is None else layer, index, of == HEAD)
         rows = Labels(self.path).rows(layer, index, of=of)
         return self.table("Labels", {name: [row[name] for row in rows] for name in LABEL_COLUMNS})
+
+
+def _settings(settings: IndexSettings | None, top: int | None) -> IndexSettings:
+    settings = settings or IndexSettings()
+    return settings if top is None else replace(settings, top=top)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
+from unembed.corpus.token_stream import TokenStream
+
 _BYTES = re.compile(r"(?:\\x[0-9a-f]{2})+")
 
 
@@ -33,28 +35,10 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Passages:
-    """The corpus as the model read it, cut into segments, with the text of every token of the vocabulary."""
+class Passages(TokenStream):
+    """The token stream of an index, with the text of every token of the vocabulary."""
 
-    token: Int[np.ndarray, " stream"]
-    start: Int[np.ndarray, " starts"]
-    first: Int[np.ndarray, " segments"]
-    document: Int[np.ndarray, " segments"]
-    sentence: Int[np.ndarray, " segments"]
-    origin: Int[np.ndarray, " segments"]
-    after: Int[np.ndarray, " segments"]
     strings: list[str]
-
-    def segment(self, positions: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
-        """The segment of each place in the stream."""
-        return np.searchsorted(self.start, positions, side="right") - 1
-
-    def next_tokens(self, positions: Int[np.ndarray, " place"]) -> Int[np.ndarray, " place"]:
-        """The token after each place; -1 where there is none."""
-        segment = self.segment(positions)
-        is_last = positions + 1 >= np.asarray(self.start)[segment + 1]
-        following = np.asarray(self.token)[np.where(is_last, positions, positions + 1)]
-        return np.where(is_last, np.asarray(self.after)[segment], following)
 
     def place(self, position: int, context: int | None = None) -> Place:
         """What stands at a place, with at most `context` tokens before it."""

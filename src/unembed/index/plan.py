@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import Manifest, fault, read_manifest, write_manifest
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import weights_fingerprint
-from unembed.sweeps import Fast, Ray
+from unembed.sweeps import Fast, TopTriggers
 from unembed.validation import positive_int
 
 Poles = Literal["auto", "positive", "both"]
@@ -22,21 +22,24 @@ By = Literal["product", "gate"]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What an index is asked to hold.
+class IndexSettings:
+    """What an index contains. A build with other settings makes another index.
 
     Attributes:
         top: triggers for each key and pole.
         top_tokens: tokens for each value.
-        poles: "positive", "both", or "auto": both in gated layers.
-        by: in gated layers, order by the coefficient ("product") or by the gate alone.
-        min_prefix: least tokens of text in a trigger.
-        skip_first: leave out the first column of every segment.
-        per_document: at most so many triggers of a key from one document.
-        distinct: of equal prefixes, one.
-        fast: of the sweep: "float32" or "bfloat16", a pass that is faster and not bit for bit the model's.
-        tokens_per_batch: of the sweep.
-        engine: of the sweep; changes nothing in the result.
+        poles: "positive", "both", or "auto": both in gated layers, where coefficients are signed.
+        by: in gated layers, order by the coefficient ("product") or by the gate alone ("gate").
+        min_prefix: the least number of text tokens in a trigger.
+        skip_first: leave out the first position of every segment.
+        per_document: at most this many triggers of a key from one document.
+        distinct: keep one of equal prefixes.
+        fast: "float32" (other kernels, rounding differs) or "bfloat16" (products in bfloat16) for a faster sweep. The
+            provenance then gives the largest change of a coefficient in the first batch, relative to the largest
+            coefficient of its layer.
+
+    Raises:
+        InvalidInput: a setting makes no sense.
     """
 
     top: int = 25
@@ -48,22 +51,28 @@ class Settings:
     per_document: int | None = None
     distinct: bool = False
     fast: Fast | None = None
-    tokens_per_batch: int = 2048
-    engine: str | Ray = "local"
 
     def __post_init__(self) -> None:
-        """Counts as plain ints, so that the manifest can hold them; refuse those that make no sense."""
-        least = {"top": 1, "top_tokens": 1, "min_prefix": 0, "per_document": 1, "tokens_per_batch": 1}
+        """Counts as plain ints, so that the manifest can store them."""
+        least = {"top": 1, "top_tokens": 1, "min_prefix": 0, "per_document": 1}
         for name, bound in least.items():
             if (number := getattr(self, name)) is not None:
                 object.__setattr__(self, name, positive_int(name, number, bound))
 
-    def identity(self) -> dict[str, Any]:
-        """What changes the content; a build with another identity is another index."""
-        return {name: value for name, value in vars(self).items() if name not in ("engine", "tokens_per_batch")}
+    def top_triggers(self) -> TopTriggers:
+        """The reducer that finds the triggers."""
+        return TopTriggers(
+            self.top,
+            poles=self.poles,
+            by=self.by,
+            min_prefix=self.min_prefix,
+            skip_first=self.skip_first,
+            per_document=self.per_document,
+            distinct=self.distinct,
+        )
 
 
-def planned(lm: Decoder, corpus: Corpus, settings: Settings) -> Manifest:
+def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
     """The manifest of an index of which nothing is made yet.
 
     Raises:
@@ -77,7 +86,7 @@ def planned(lm: Decoder, corpus: Corpus, settings: Settings) -> Manifest:
         corpus=corpus.fingerprint, basis="raw", notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation}
     )
     layers = tuple(lm.weights.n_memories)
-    return Manifest(provenance, weights_fingerprint(lm), layers, settings.identity() | {"cut": corpus_cut(corpus)})
+    return Manifest(provenance, weights_fingerprint(lm), layers, asdict(settings) | {"cut": corpus_cut(corpus)})
 
 
 def corpus_cut(corpus: Corpus) -> dict[str, Any]:

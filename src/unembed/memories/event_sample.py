@@ -25,7 +25,7 @@ from unembed.memories.events import Event, elimination_layer, events_of, saturat
 from unembed.memories.prefix_sampling import draw_examples, example_batches
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.stream.decomposition import memory_branch
-from unembed.sweeps.forward import feeding
+from unembed.sweeps.forward import feed_reducers
 from unembed.sweeps.reducers.reducer import Need, Reducer
 from unembed.validation import valid_seed
 
@@ -271,7 +271,7 @@ def record_events(
     lm: Decoder, examples: list[Segment], recorder: EventRecorder, tokens_per_batch: int = 4096
 ) -> EventSample:
     """Events of these prefixes; the recorder must have been started."""
-    with feeding(lm, [recorder]) as feed:
+    with feed_reducers(lm, [recorder]) as feed:
         for batch in example_batches(examples, tokens_per_batch):
             feed(batch)
     return recorder.result()

@@ -1,8 +1,8 @@
 """One pass of a model over a corpus that feeds any number of running statistics."""
 
+from unembed.sweeps.checkpoint import CheckpointInterval as CheckpointInterval
 from unembed.sweeps.fast_kernels import Fast as Fast
 from unembed.sweeps.fast_kernels import fast_difference as fast_difference
-from unembed.sweeps.local import Every as Every
 from unembed.sweeps.progress import Progress as Progress
 from unembed.sweeps.progress import to_stderr as to_stderr
 from unembed.sweeps.ray.workers import Ray as Ray

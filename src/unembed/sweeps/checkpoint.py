@@ -1,4 +1,4 @@
-"""A sweep saved to one file, written whole or not at all, and taken up again only by the same sweep."""
+"""A sweep saved to one file, written completely or not at all, and resumed only by the same sweep."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from unembed.corpus.corpus import Corpus
+from unembed.corpus.token_stream import TokenizedCorpus
 from unembed.errors import CheckpointFault
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import sampled_fingerprint
@@ -25,8 +26,8 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What a checkpoint holds: how many batches were fed, and every reducer's state after them."""
+class Checkpoint:
+    """The contents of a checkpoint: how many batches were processed, and the state of every reducer after them."""
 
     batches: int
     tokens: int
@@ -34,8 +35,24 @@ class Saved:
     states: tuple[Mapping[str, Any], ...]
 
 
-def identity(lm: Decoder, corpus: Corpus, reducers: Sequence[Reducer], tokens_per_batch: int) -> dict[str, str]:
-    """What must be equal for a sweep to go on from a checkpoint."""
+@dataclass(frozen=True)
+class CheckpointInterval:
+    """How often a sweep saves itself: after a number of batches or minutes, whichever comes first."""
+
+    batches: int | None = None
+    minutes: float | None = 5.0
+
+    def is_due(self, batches: int, seconds: float) -> bool:
+        """Whether that much has passed since the last save."""
+        if self.batches is not None and batches >= self.batches:
+            return True
+        return self.minutes is not None and seconds >= 60 * self.minutes
+
+
+def identity_of(
+    lm: Decoder, corpus: Corpus | TokenizedCorpus, reducers: Sequence[Reducer], tokens_per_batch: int
+) -> dict[str, str]:
+    """Everything that must be equal for a sweep to resume from a checkpoint."""
     return {
         "model": lm.name,
         "weights": sampled_fingerprint(lm),
@@ -46,35 +63,35 @@ def identity(lm: Decoder, corpus: Corpus, reducers: Sequence[Reducer], tokens_pe
     }
 
 
-def save(path: Path, saved: Saved, who: Mapping[str, str]) -> None:
-    """Write the checkpoint under another name, bring it to the disk, then rename it.
+def save(path: Path, checkpoint: Checkpoint, identity: Mapping[str, str]) -> None:
+    """Write the checkpoint under a temporary name, flush it to disk, then rename it.
 
     Raises:
         CheckpointFault: the disk is full or the folder cannot be written; what was there before is untouched.
     """
-    held = {
+    content = {
         "schema": SCHEMA,
-        "identity": dict(who),
-        "batches": saved.batches,
-        "tokens": saved.tokens,
-        "finished": saved.finished,
-        "states": [dict(state) for state in saved.states],
+        "identity": dict(identity),
+        "batches": checkpoint.batches,
+        "tokens": checkpoint.tokens,
+        "finished": checkpoint.finished,
+        "states": [dict(state) for state in checkpoint.states],
     }
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with beside.open("wb") as file:
-            torch.save(held, file)
+        with temporary.open("wb") as file:
+            torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except (OSError, RuntimeError) as error:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise _unwritable(path, error) from error
 
 
 def prepare(path: Path) -> None:
-    """See that the folder can be written, before hours are spent; remove what a killed sweep left half-written.
+    """Check that the folder can be written to before hours are spent; remove what a killed sweep left half-written.
 
     Raises:
         CheckpointFault: it cannot.
@@ -85,28 +102,28 @@ def prepare(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             left.unlink(missing_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        beside.touch()
-        beside.unlink()
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary.touch()
+        temporary.unlink()
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from error
 
 
 def _unwritable(path: Path, error: Exception) -> CheckpointFault:
-    # On a full disk torch reports where its archive broke off; the system's own words are in the error before.
+    # On a full disk torch reports where its archive broke off; the system's message is in the error before it.
     before = error if isinstance(error, OSError) else error.__context__
-    unnamed = "no file can have this name" if isinstance(error, ValueError) else "the disk may be full"
-    why = getattr(before, "strerror", None) or unnamed
+    default = "no file can have this name" if isinstance(error, ValueError) else "the disk may be full"
+    why = getattr(before, "strerror", None) or default
     return CheckpointFault(
-        f"checkpoint {path}", why=f"it cannot be written: {why}", instead="Make room, or name another file"
+        f"checkpoint {path}", why=f"it cannot be written: {why}", instead="Make room, or choose another file"
     )
 
 
-def load(path: Path, who: Mapping[str, str]) -> Saved | None:
-    """The checkpoint of this very sweep, or None where there is none.
+def load(path: Path, identity: Mapping[str, str]) -> Checkpoint | None:
+    """The checkpoint of this sweep, or None where there is none.
 
     Raises:
-        CheckpointFault: it is damaged, or of another sweep; the message says what differs.
+        CheckpointFault: it is damaged, or belongs to another sweep; the message says what differs.
     """
     if not path.exists():
         return None
@@ -114,20 +131,20 @@ def load(path: Path, who: Mapping[str, str]) -> Saved | None:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:
                 raise zipfile.BadZipFile
-        held = torch.load(path, map_location="cpu", weights_only=True)
-        saved = Saved(held["batches"], held["tokens"], held["finished"], tuple(held["states"]))
-        schema, found = held["schema"], held["identity"]
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        saved = Checkpoint(content["batches"], content["tokens"], content["finished"], tuple(content["states"]))
+        schema, stored = content["schema"], content["identity"]
     except (OSError, RuntimeError, EOFError, KeyError, TypeError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
         raise CheckpointFault(
-            f"checkpoint {path}", why="it is damaged or no checkpoint", instead="Delete it to begin again"
+            f"checkpoint {path}", why="it is damaged, or not a checkpoint", instead="Delete it to start again"
         ) from error
     if schema != SCHEMA:
         raise CheckpointFault(f"checkpoint {path}", why=f"its schema is {schema}, this version writes {SCHEMA}")
-    for name, value in who.items():
-        if found.get(name) != value:
+    for name, value in identity.items():
+        if stored.get(name) != value:
             raise CheckpointFault(
                 f"checkpoint {path}",
-                why=f"it belongs to another sweep: its {name} is {found.get(name)}, not {value}",
-                instead="Give the same settings, or another file",
+                why=f"it belongs to another sweep: its {name} is {stored.get(name)}, not {value}",
+                instead="Use the same settings, or another file",
             )
     return saved

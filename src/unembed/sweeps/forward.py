@@ -1,4 +1,4 @@
-"""One batch through the model: every reducer fed as its tensors appear, the pass stopped after the last of them."""
+"""One batch through the model: each reducer receives its tensors as they appear, and the pass stops after the last."""
 
 from __future__ import annotations
 
@@ -12,48 +12,50 @@ from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
 from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
 from unembed.stream.run import forward_arguments
-from unembed.sweeps.chunked_gelu import in_pieces
-from unembed.sweeps.fast_kernels import Fast, quickened
+from unembed.sweeps.fast_kernels import Fast, chunked_gelu, fast_forward
 from unembed.sweeps.reducers.reducer import LOGITS, Need, Reducer
 
 
 @contextmanager
-def feeding(lm: Decoder, reducers: Sequence[Reducer], fast: Fast | None = None) -> Iterator[Callable[[Batch], None]]:
-    """While inside, the function given runs a batch, exactly or fast, and feeds all reducers."""
-    wanting: dict[Need, list[Reducer]] = {}
+def feed_reducers(
+    lm: Decoder, reducers: Sequence[Reducer], fast: Fast | None = None
+) -> Iterator[Callable[[Batch], None]]:
+    """While inside, the yielded function runs a batch, exactly or fast, and feeds all reducers."""
+    by_need: dict[Need, list[Reducer]] = {}
     for reducer in reducers:
         for need in dict.fromkeys(reducer.needs):
-            wanting.setdefault(need, []).append(reducer)
-    logits = wanting.pop(LOGITS, [])
-    under_way: list[Batch] = []
-    waiting: set[Need] = set()
+            by_need.setdefault(need, []).append(reducer)
+    logit_reducers = by_need.pop(LOGITS, [])
+    current_batch: list[Batch] = []
+    missing: set[Need] = set()
 
     def callback(need: Need) -> Callback:
         point, layer = need
 
-        def look(tensor: Tensor) -> None:
-            for reducer in wanting[need]:
-                reducer.see(point, layer, tensor, under_way[0])
-            waiting.discard(need)
-            if not waiting and not logits:
+        def feed_tensor(tensor: Tensor) -> None:
+            for reducer in by_need[need]:
+                reducer.see(point, layer, tensor, current_batch[0])
+            missing.discard(need)
+            if not missing and not logit_reducers:
                 raise Stop
 
-        return look
+        return feed_tensor
 
-    with quickened(lm, fast), in_pieces(lm), attach_hooks(lm, {need: callback(need) for need in wanting}) as current:
+    callbacks = {need: callback(need) for need in by_need}
+    with fast_forward(lm, fast), chunked_gelu(lm), attach_hooks(lm, callbacks) as current:
 
         @torch.no_grad()
         def feed(batch: Batch) -> None:
-            under_way[:] = [batch]
-            waiting.update(wanting)
-            if wanting or logits:
+            current_batch[:] = [batch]
+            missing.update(by_need)
+            if by_need or logit_reducers:
                 tokens = batch.tokens.to(lm.device)
                 arguments = forward_arguments(lm, batch.mask.to(tokens)) | current.arguments
                 with memory_guard(f"a batch of {tokens.numel()} tokens"), suppress(Stop):
-                    if logits:
-                        out = lm.hf(tokens, **arguments).logits
-                        for reducer in logits:
-                            reducer.see(*LOGITS, out, batch)
+                    if logit_reducers:
+                        logits = lm.hf(tokens, **arguments).logits
+                        for reducer in logit_reducers:
+                            reducer.see(*LOGITS, logits, batch)
                     else:
                         body = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf
                         body(tokens, **arguments)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from unembed.errors import CheckpointFault
-from unembed.sweeps.local import deferred_interrupt
+from unembed.sweeps.interrupt import deferred_interrupt
 from unembed.training import checkpoint
 from unembed.training.gradients import Objective, mean_nats
 from unembed.training.muon import Muon

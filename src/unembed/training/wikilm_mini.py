@@ -24,7 +24,7 @@ from unembed.corpus.markup import looks_like_wikitext, tokenized
 from unembed.errors import CheckpointFault, InvalidInput
 from unembed.models.architectures.wikilm import WikiLMConfig, WikiLMForCausalLM
 from unembed.models.architectures.word_level import END, SPECIALS, UNKNOWN, word_tokenizer
-from unembed.sweeps.local import deferred_interrupt
+from unembed.sweeps.interrupt import deferred_interrupt
 from unembed.training import checkpoint
 from unembed.training.documents import HELD_BACK_ONE_IN, documents
 

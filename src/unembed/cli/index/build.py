@@ -96,10 +96,15 @@ def build(
     import unembed
     from unembed.cli.index.view import Report, deliver, deliver_status, in_words, is_complete
     from unembed.cli.model_loading import opened
+    from unembed.index import IndexSettings
 
     read = unembed.open_corpus(
         corpus, segmentation=segmentation, window=window, column=column, errors=errors, detokenize=detokenize,
         max_documents=max_documents,
+    )  # fmt: skip
+    settings = IndexSettings(
+        top, top_tokens, poles, min_prefix=min_prefix, skip_first=skip_first, per_document=per_document,
+        distinct=distinct, fast=fast,
     )  # fmt: skip
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
     if out is None:
@@ -107,15 +112,12 @@ def build(
 
         out = cached_path(lm, read)
     if dry_run or not is_complete(out):
-        cost = unembed.Index.estimate(lm, read, top, top_tokens=top_tokens, poles=poles, fast=fast)
+        cost = unembed.Index.estimate(lm, read, settings=settings)
         print(in_words(cost, lm.name), file=sys.stderr)
     if dry_run:
         deliver({"schema": "unembed.index.estimate/1", **cost.to_dict()}, as_json, lambda: None)
         return
     report = Report()
-    index = unembed.Index.build(
-        lm, read, out, top, engine, top_tokens=top_tokens, poles=poles, min_prefix=min_prefix, skip_first=skip_first,
-        per_document=per_document, distinct=distinct, fast=fast, progress=report,
-    )  # fmt: skip
+    index = unembed.Index.build(lm, read, out, engine=engine, settings=settings, progress=report)
     report.end()
     deliver_status(index, as_json)

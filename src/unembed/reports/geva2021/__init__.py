@@ -58,7 +58,7 @@ def told(m: Measurements) -> Report:
         "memories in a layer": int(m.triggers.bounds[1]),
         "vocabulary": lm.d_vocab,
         "corpus": m.corpus_name,
-        "tokens": len(m.text.tokens),
+        "tokens": int(m.text.lengths.sum()),
         "sentences": m.text.n_segments,
         "examples": len(m.positions),
         "seed": m.seed,

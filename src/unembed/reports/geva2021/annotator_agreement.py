@@ -9,8 +9,8 @@ import numpy as np
 
 from unembed.concepts.annotation.agreement import label_agreement
 from unembed.concepts.annotation.queue import NONE, RULES
+from unembed.corpus.token_stream import TokenStream
 from unembed.reports.geva2021.patterns import Finder, Pattern
-from unembed.reports.geva2021.token_stream import Text
 from unembed.reports.geva2021.triggers import KeyTriggers
 
 RULE = "rules"
@@ -27,19 +27,19 @@ def labels_of(author: str, layer: int, index: int, found: Sequence[Pattern]) -> 
 
 
 def rule_labels(
-    finder: Finder, text: Text, triggers: KeyTriggers, keys: Iterable[tuple[int, int]]
+    finder: Finder, text: TokenStream, triggers: KeyTriggers, keys: Iterable[tuple[int, int]]
 ) -> list[dict[str, Any]]:
     """What the rules find in the prefixes that people were shown, as labels of the annotation store."""
     found: list[dict[str, Any]] = []
     for layer, index in keys:
         places = triggers.positions[triggers.row(layer, index)][: RULES["key"].shown].tolist()
-        prefixes = [text.prefix(p)[text.lead(p) :] for p in places if p >= 0]
+        prefixes = [text.prefix(p, special=False) for p in places if p >= 0]
         found += labels_of(RULE, layer, index, finder.patterns(prefixes))
     return found
 
 
 def compared(
-    labels: Iterable[Mapping[str, Any]], finder: Finder, text: Text, triggers: KeyTriggers
+    labels: Iterable[Mapping[str, Any]], finder: Finder, text: TokenStream, triggers: KeyTriggers
 ) -> dict[str, np.ndarray]:
     """Cohen's kappa of each two annotators, the rules among them, on each question; empty arrays without labels.
 

@@ -18,6 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.corpus import Batch
+from unembed.corpus.token_stream import TokenStream
+from unembed.errors import InvalidInput
 from unembed.lens import read
 from unembed.memories.values import first_tokens, written_values
 from unembed.models.decoder import Decoder
@@ -163,3 +165,29 @@ class Examples(Reducer):
         """Take saved arrays back."""
         self._found = {k: state[k].numpy().copy() for k in self._found}
         self._done = state["done"].numpy().copy()
+
+
+def draw_positions(stream: TokenStream, n: int, how: str, seed: int, name: str) -> Int[np.ndarray, " n"]:
+    """The last positions of random prefixes, without repetition, in corpus order.
+
+    Args:
+        stream: the corpus.
+        n: how many.
+        how: "prefixes" or "sentences"; see `Options.draw`.
+        seed: of the draw.
+        name: of the corpus, for the error message.
+
+    Raises:
+        InvalidInput: the corpus is too small; the message says how many there are.
+    """
+    random = np.random.default_rng([seed, 2021])
+    begin, end = np.maximum(stream.start[:-1], stream.first), np.asarray(stream.start[1:])
+    population = stream.prefix_positions() if how == "prefixes" else np.flatnonzero(end > begin)
+    if len(population) < n:
+        raise InvalidInput(
+            f"{n:,} examples from {name}",
+            why=f"it has {len(population):,} {how} of text",
+            instead=f"Ask for fewer (--option examples={len(population)}), or give a larger corpus",
+        )
+    chosen = np.sort(random.choice(population, n, replace=False))
+    return chosen if how == "prefixes" else random.integers(begin[chosen], end[chosen])

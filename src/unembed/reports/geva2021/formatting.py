@@ -117,7 +117,7 @@ def snippet(text: str, most: int = 160) -> str:
 
 def prefix_text(m: Measurements, position: int) -> str:
     """The text of a prefix, its end where it is long."""
-    body = m.text.prefix(position)[m.text.lead(position) :]
+    body = m.text.prefix(position, special=False)
     return snippet(m.lm.decode(body.tolist()))
 
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from unembed.corpus import Corpus, open_corpus
+from unembed.corpus import open_corpus
 from unembed.corpus.batches import bucketed
+from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
 from unembed.errors import InvalidInput
 from unembed.index import Index
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2021 import annotator_agreement, pattern_search, perturbation, values
-from unembed.reports.geva2021.examples import Examples
+from unembed.reports.geva2021.examples import Examples, draw_positions
 from unembed.reports.geva2021.options import Options
-from unembed.reports.geva2021.token_stream import Text
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
 from unembed.reports.stages import STAGES, Work
 from unembed.sweeps import Progress, sweep
-from unembed.sweeps.forward import feeding
+from unembed.sweeps.forward import feed_reducers
 
 Arrays = dict[str, np.ndarray]
 
@@ -53,7 +53,7 @@ class Measurements:
     options: Options
     corpus_name: str
     corpus_fingerprint: str
-    text: Text
+    text: TokenStream
     triggers: KeyTriggers
     negative: KeyTriggers | None
     positions: np.ndarray
@@ -109,22 +109,20 @@ def measured(lm: Decoder, corpus: Any, work: Work, options: Options) -> Measurem
             why="triggers are prefixes of some text",
             instead="Give --corpus FILE (or --corpus shipped for the WikiText sample), or --index DIR",
         )
-    opened = None if corpus is None else open_corpus(corpus)
     if index is not None:
-        opened = None
         name, fingerprint = f"index {index.path}", str(index.provenance.corpus)
-        text = Text.of_index(index, lm)
+        text = index.passages
     else:
-        assert opened is not None
+        opened = open_corpus(corpus)
         name, fingerprint = opened.name, opened.fingerprint
         work.progress("reading the corpus", 0, 1)
-        text = Text.of_corpus(opened, lm)
-    positions = text.drawn(options.examples, options.draw, work.seed, name)
+        text = TokenStream.of(opened.segments(lm))
+    positions = draw_positions(text, options.examples, options.draw, work.seed, name)
     if index is not None:
         triggers, negative, found = _from_index(lm, index, text, positions, work, options)
     else:
-        assert opened is not None
-        triggers, negative, found = _from_corpus(lm, opened, positions, work, options)
+        tokenized = TokenizedCorpus(name, fingerprint, text)
+        triggers, negative, found = _from_corpus(lm, tokenized, positions, work, options)
     agreed = _agreement(lm, text, triggers, work, options)
     other_end = None if negative is None else _agreement(lm, text, negative, work, options, negated=True)
     keys, changed = _perturbed(lm, text, triggers, work, options)
@@ -151,7 +149,7 @@ def measured(lm: Decoder, corpus: Any, work: Work, options: Options) -> Measurem
 
 
 def _from_corpus(
-    lm: Decoder, corpus: Corpus, positions: np.ndarray, work: Work, options: Options
+    lm: Decoder, corpus: TokenizedCorpus, positions: np.ndarray, work: Work, options: Options
 ) -> tuple[KeyTriggers, KeyTriggers | None, Arrays]:
     """One sweep for triggers and examples together."""
 
@@ -186,7 +184,7 @@ def _from_corpus(
 
 
 def _from_index(
-    lm: Decoder, index: Index, text: Text, positions: np.ndarray, work: Work, options: Options
+    lm: Decoder, index: Index, text: TokenStream, positions: np.ndarray, work: Work, options: Options
 ) -> tuple[KeyTriggers, KeyTriggers | None, Arrays]:
     """Triggers as the index holds them; one pass over the sentences that hold examples."""
 
@@ -194,8 +192,8 @@ def _from_index(
         seen = Examples(positions.tolist(), options.basis, options.fraction)
         seen.start(lm)
         done = 0
-        with feeding(lm, [seen]) as feed:
-            for batch in bucketed(text.segments_of(positions), options.tokens_per_batch, 64):
+        with feed_reducers(lm, [seen]) as feed:
+            for batch in bucketed(text.segments_up_to(positions), options.tokens_per_batch, 64):
                 feed(batch)
                 done = int(seen.result()["done"].sum())
                 work.progress("one pass for the examples", done, len(positions))
@@ -206,7 +204,7 @@ def _from_index(
 
 
 def _agreement(
-    lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options, negated: bool = False
+    lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options, negated: bool = False
 ) -> values.Agreement:
     names = ("bounds", "top", "probability", "target", "rank", "hits", "followed")
 
@@ -221,7 +219,7 @@ def _agreement(
 
 
 def _perturbed(
-    lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options
+    lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options
 ) -> tuple[np.ndarray, np.ndarray]:
     keys = triggers.sampled(options.perturbed_keys, 1, work.seed, "perturbation")
 
@@ -240,7 +238,9 @@ def _perturbed(
     return np.array(keys, dtype=np.int64).reshape(-1, 2), work.stage("perturbation", compute)["changes"]
 
 
-def _people(index: Index, lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
+def _people(
+    index: Index, lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options
+) -> Arrays:
     """Agreement of the rules with the labels that people left in the index."""
     rows = [row for row in index.labels().rows() if row["kind"] == "key"]
     return (

@@ -10,11 +10,11 @@ import numpy as np
 from unembed.concepts.annotation.judge import judge_patterns, require_judge
 from unembed.concepts.annotation.queue import RULES
 from unembed.concepts.value_concepts import model_classes
+from unembed.corpus.token_stream import TokenStream
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2021 import patterns
 from unembed.reports.geva2021.annotator_agreement import kappas, labels_of, rule_labels
 from unembed.reports.geva2021.options import Options
-from unembed.reports.geva2021.token_stream import Text
 from unembed.reports.geva2021.triggers import KeyTriggers
 from unembed.reports.stages import Work
 
@@ -26,10 +26,10 @@ COLUMNS = (
 )
 
 
-def finder(lm: Decoder, text: Text, seed: int, options: Options) -> patterns.Finder:
+def finder(lm: Decoder, text: TokenStream, seed: int, options: Options) -> patterns.Finder:
     """The rules, with random prefixes of the corpus to say what is common."""
     kinds = ("semantic", "names", *(("embedding",) if options.semantic == "both" else ()))
-    everything = text.all_prefixes()
+    everything = text.prefix_positions()
     random = np.random.default_rng([seed, 3])
     drawn = random.choice(everything, min(patterns.REFERENCE, len(everything)), replace=False)
     classes = model_classes(lm, options.semantic == "both")
@@ -37,14 +37,14 @@ def finder(lm: Decoder, text: Text, seed: int, options: Options) -> patterns.Fin
 
 
 def by_rule(
-    lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options, name: str = "patterns"
+    lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options, name: str = "patterns"
 ) -> Arrays:
     """Shares of prefixes by kind of pattern, for sampled keys and for as many sets of random prefixes (layer -1)."""
 
     def compute() -> Arrays:
         work.progress(f"looking for patterns ({name})", 0, 1)
         random = np.random.default_rng([work.seed, 2])
-        everything = text.all_prefixes()
+        everything = text.prefix_positions()
         rules = finder(lm, text, work.seed, options)
         keys = _sampled(triggers, work, options)
         sets = [(key, triggers.positions[triggers.row(*key)][: options.shown]) for key in keys]
@@ -62,7 +62,7 @@ def by_rule(
     return work.stage(name, compute)
 
 
-def by_judge(lm: Decoder, text: Text, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
+def by_judge(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
     """What a judge finds in the prefixes of the same keys, and how far the rules agree with it (Cohen's kappa)."""
     judge = require_judge(options.judge)
 
@@ -101,6 +101,6 @@ def _columns(rows: Iterable[tuple[Any, ...]]) -> Arrays:
     return {name: np.array(column) for name, column in zip(COLUMNS, columns, strict=True)}
 
 
-def _body(text: Text, position: int) -> np.ndarray:
+def _body(text: TokenStream, position: int) -> np.ndarray:
     """A prefix without the special tokens in front."""
-    return text.prefix(position)[text.lead(position) :]
+    return text.prefix(position, special=False)

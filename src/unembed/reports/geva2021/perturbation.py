@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from unembed.corpus.token_stream import TokenStream
 from unembed.models.decoder import Decoder
-from unembed.reports.geva2021.token_stream import Text
 from unembed.reports.geva2021.triggers import KeyTriggers
 from unembed.stream.run import run
 
@@ -36,7 +36,7 @@ class Shortened:
 
 def changes(
     lm: Decoder,
-    text: Text,
+    text: TokenStream,
     triggers: KeyTriggers,
     keys: Sequence[tuple[int, int]],
     *,
@@ -80,7 +80,9 @@ def changes(
         return np.where(np.isfinite(whole), (found - whole) / whole, np.nan).astype(np.float32)
 
 
-def _jobs(text: Text, triggers: KeyTriggers, keys: Sequence[tuple[int, tuple[int, int]]], seed: int) -> list[Shortened]:
+def _jobs(
+    text: TokenStream, triggers: KeyTriggers, keys: Sequence[tuple[int, tuple[int, int]]], seed: int
+) -> list[Shortened]:
     """Every shortened prefix of a layer's keys, equal ones once."""
     jobs: dict[bytes, Shortened] = {}
     for k, (layer, index) in keys:
@@ -89,7 +91,7 @@ def _jobs(text: Text, triggers: KeyTriggers, keys: Sequence[tuple[int, tuple[int
             drawn = random.random()
             if position < 0:
                 continue
-            prefix, lead = text.prefix(position), text.lead(position)
+            prefix, lead = text.prefix(position), text.n_special
             n = len(prefix) - lead
             if n < 1 or len(prefix) < 2:
                 continue

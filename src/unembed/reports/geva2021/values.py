@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
+from unembed.corpus.token_stream import TokenStream
 from unembed.lens import read
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
-from unembed.reports.geva2021.token_stream import Text
 from unembed.reports.geva2021.triggers import KeyTriggers
 
 
@@ -57,7 +57,7 @@ class Agreement:
         return float(tops @ targets)
 
 
-def targets_of(text: Text, triggers: KeyTriggers, target: str = "next") -> Int[np.ndarray, "key top"]:
+def targets_of(text: TokenStream, triggers: KeyTriggers, target: str = "next") -> Int[np.ndarray, "key top"]:
     """The token that each trigger is paired with; -1 where there is none.
 
     Args:
@@ -67,14 +67,14 @@ def targets_of(text: Text, triggers: KeyTriggers, target: str = "next") -> Int[n
             released script has it.
     """
     flat = triggers.positions.ravel()
-    found = text.following(flat) if target == "next" else text.token(flat)
+    found = text.next_tokens(flat) if target == "next" else text.tokens_at(flat)
     return found.reshape(triggers.positions.shape)
 
 
 @torch.no_grad()
 def agreement(
     lm: Decoder,
-    text: Text,
+    text: TokenStream,
     triggers: KeyTriggers,
     *,
     basis: str = "raw",

@@ -1,4 +1,4 @@
-"""The driving side of a Ray sweep: what is to be done, what is there, what is safe, and what was lost."""
+"""The driver of a Ray sweep: schedules shards and merges, stores copies of states, and repeats what was lost."""
 
 from __future__ import annotations
 
@@ -9,208 +9,212 @@ from pathlib import Path
 from typing import Any
 
 from unembed.errors import Unsupported
-from unembed.sweeps.checkpoint import Saved, save
-from unembed.sweeps.local import Every, deferred_interrupt
-from unembed.sweeps.progress import Report, Reporter
-from unembed.sweeps.ray.merge_tree import MergeTree, Part, unbroken
-from unembed.sweeps.ray.shards import Seen, Shard
-from unembed.sweeps.ray.workers import Crew, Heard, Joining, Reading
+from unembed.sweeps.checkpoint import Checkpoint, CheckpointInterval, save
+from unembed.sweeps.interrupt import deferred_interrupt
+from unembed.sweeps.progress import ProgressCallback, Reporter
+from unembed.sweeps.ray.merge_tree import MergeTree, Part, contiguous_parts
+from unembed.sweeps.ray.shards import Coverage, Shard
+from unembed.sweeps.ray.workers import JobResult, MergeJob, ReadJob, WorkerPool
 
-PATIENCE = 300.0
-"""Seconds without any living worker after which a sweep gives up."""
-ATTEMPTS = 5
-"""So many workers beyond the number at work may die at one job."""
+WORKER_TIMEOUT_S = 300.0
+"""Seconds without any living worker after which a sweep fails."""
+MAX_JOB_FAILURES = 5
+"""Workers beyond the size of the pool that may die at one job."""
 
 
-class Drive:
-    """One sweep under way.
+class SweepDriver:
+    """One sweep in progress.
 
-    A part is safe once this process holds its states; until then its shards' batches are kept here, so that they can
-    be read again. What is made of a safe part is made safe at once.
+    A part is stored once this process holds a copy of its states. Until then the batches of its shards stay in memory
+    here, so that they can be read again. A merge that involves a stored part is stored at once.
 
     Args:
-        crew: the workers.
-        coming: shards that are not in `parts`.
+        pool: the workers.
+        shards: the shards that are not in `parts`.
         parts: what an earlier run saved.
-        at_risk: parts of so many shards are made safe.
+        at_risk: a part of this many shards is stored.
         checkpoint: where to save, if anywhere.
-        every: how often.
-        progress: told how far it is.
-        who: the sweep's identity, for the checkpoint.
+        every: how often to save.
+        progress: called with the progress.
+        identity: of the sweep, for the checkpoint.
     """
 
     def __init__(
         self,
-        crew: Crew,
-        coming: Iterator[Shard],
+        pool: WorkerPool,
+        shards: Iterator[Shard],
         parts: Sequence[Part],
         at_risk: int,
         checkpoint: Path | None,
-        every: Every,
-        progress: Report | None,
-        who: Mapping[str, str],
+        every: CheckpointInterval,
+        progress: ProgressCallback | None,
+        identity: Mapping[str, str],
     ) -> None:
-        """Take up what an earlier run saved."""
-        self._crew, self._coming, self._at_risk = crew, coming, at_risk
-        self._checkpoint, self._every, self._who = checkpoint, every, who
+        """Load what an earlier run saved."""
+        self._pool, self._shards, self._at_risk = pool, shards, at_risk
+        self._checkpoint, self._every, self._identity = checkpoint, every, identity
         self._reporter, self._tree = Reporter(progress), MergeTree()
-        self._cut: deque[Shard] = deque()
-        self._unsafe: dict[int, Shard] = {}
-        self._deaths: Counter[tuple[int, int]] = Counter()
-        self._n = 0
+        self._queue: deque[Shard] = deque()
+        self._not_stored: dict[int, Shard] = {}
+        self._failures: Counter[tuple[int, int]] = Counter()
+        self._n_shards = 0
         for part in parts:
-            part.where, self._n = crew.store(part.held or ()), part.end
+            part.ref, self._n_shards = pool.store(part.states or ()), part.end
             self._tree.put(part)
 
-    def finish(self) -> list[Part]:
-        """Read and join until one safe part covers the corpus; that part, or nothing where there was no shard.
+    def run(self) -> list[Part]:
+        """Read and merge until one stored part covers the corpus: that part, or an empty list if there was no shard.
 
         Raises:
-            Unsupported: workers do not come, or die one after another.
+            Unsupported: no worker starts, or worker after worker dies.
             Exception: whatever a reducer raised.
         """
-        done = self._done()
-        self._reporter.begin(done.tokens, done.share)
+        done = self._coverage()
+        self._reporter.resume(done.tokens, done.share)
         saved_at, saved, alive_at = time.monotonic(), done.batches, time.monotonic()
         with deferred_interrupt(self._checkpoint is not None) as interrupted:
-            while (whole := self._whole()) is None and self._tree.total != 0:
-                self._hand_out()
-                for heard in self._crew.hear(1.0):
-                    self._take(heard)
-                if self._crew.under_way() or self._crew.idle:
+            while (root := self._stored_root()) is None and self._tree.n_shards != 0:
+                self._assign_jobs()
+                for result in self._pool.poll(1.0):
+                    self._handle(result)
+                if self._pool.running_jobs() or self._pool.idle:
                     alive_at = time.monotonic()
-                elif time.monotonic() - alive_at > PATIENCE:
-                    raise Unsupported("engine='ray'", why=f"no worker could be started for {PATIENCE:.0f} seconds")
-                done = self._done()
-                self._reporter.tell(done.batches, done.tokens, done.share)
+                elif time.monotonic() - alive_at > WORKER_TIMEOUT_S:
+                    raise Unsupported(
+                        "engine='ray'", why=f"no worker could be started for {WORKER_TIMEOUT_S:.0f} seconds"
+                    )
+                done = self._coverage()
+                self._reporter.report(done.batches, done.tokens, done.share)
                 if interrupted.is_set():
                     self._save()
                     raise KeyboardInterrupt
                 if self._every.is_due(done.batches - saved, time.monotonic() - saved_at):
                     self._save()
                     saved_at, saved = time.monotonic(), done.batches
-        parts = [] if whole is None else [whole]
-        self._keep(parts, finished=True)
-        self._reporter.tell(done.batches, done.tokens, 1.0, end=True)
+        parts = [] if root is None else [root]
+        self._write_checkpoint(parts, finished=True)
+        self._reporter.report(done.batches, done.tokens, 1.0, end=True)
         return parts
 
-    def _whole(self) -> Part | None:
-        part = self._tree.whole()
-        if part is None or self._safe(part):
+    def _stored_root(self) -> Part | None:
+        part = self._tree.root()
+        if part is None or self._store(part):
             return part
         self._tree.drop(part)
-        self._again(part.first, part.end)
+        self._requeue(part.first, part.end)
         return None
 
-    def _hand_out(self) -> None:
-        """Give every idle worker something; joining comes first, because it frees memory."""
-        while self._crew.idle:
+    def _assign_jobs(self) -> None:
+        """Give every idle worker a job; merges come first, because they free memory."""
+        while self._pool.idle:
             if (pair := self._tree.pair()) is not None:
-                self._crew.give(Joining(*pair))
-            elif (shard := self._cut.popleft() if self._cut else self._read_on()) is not None:
-                self._unsafe[shard.number] = shard
-                self._crew.give(Reading(shard))
+                self._pool.submit(MergeJob(*pair))
+            elif (shard := self._queue.popleft() if self._queue else self._next_shard()) is not None:
+                self._not_stored[shard.number] = shard
+                self._pool.submit(ReadJob(shard))
             else:
                 break
-        # Cut ahead while all are busy, so that nobody waits for it afterwards.
-        if len(self._cut) < self._crew.n and (shard := self._read_on()) is not None:
-            self._cut.append(shard)
+        # Cut one shard ahead while all workers are busy, so that none of them waits for it.
+        if len(self._queue) < self._pool.n and (shard := self._next_shard()) is not None:
+            self._queue.append(shard)
 
-    def _read_on(self) -> Shard | None:
-        """The next shard of the corpus; how many there were, once there is none."""
-        if self._tree.total is not None:
+    def _next_shard(self) -> Shard | None:
+        """The next shard of the corpus. At the end, the tree learns how many there were."""
+        if self._tree.n_shards is not None:
             return None
-        shard = next(self._coming, None)
+        shard = next(self._shards, None)
         if shard is None:
-            self._tree.total = self._n
+            self._tree.n_shards = self._n_shards
         else:
-            self._n = shard.number + 1
+            self._n_shards = shard.number + 1
         return shard
 
-    def _take(self, heard: Heard) -> None:
-        """Note what was done; put back what was lost.
+    def _handle(self, result: JobResult) -> None:
+        """Record what was done; queue again what was lost.
 
         Raises:
-            Unsupported: the job was lost with its worker again and again.
+            Unsupported: the same job was lost with its worker again and again.
         """
-        job = heard.job
-        inputs = (job.earlier, job.later) if isinstance(job, Joining) else ()
-        if heard.seen is not None:
-            part = Part(*job.run, heard.seen, heard.where)
-            risky = len(part) < self._at_risk and all(kid.held is None for kid in inputs)
-            if risky or self._safe(part):
+        job = result.job
+        inputs = (job.earlier, job.later) if isinstance(job, MergeJob) else ()
+        if result.coverage is not None:
+            part = Part(*job.span, result.coverage, result.ref)
+            may_wait = len(part) < self._at_risk and all(child.states is None for child in inputs)
+            if may_wait or self._store(part):
                 self._tree.put(part)
                 return
-        elif not heard.input_lost:
-            self._deaths[job.run] += 1
-            if self._deaths[job.run] > ATTEMPTS + self._crew.n:  # all who were idle may have gone with one machine
+        elif not result.input_lost:
+            self._failures[job.span] += 1
+            # When a machine dies, every worker that was idle on it may be lost at the same job.
+            if self._failures[job.span] > MAX_JOB_FAILURES + self._pool.n:
                 raise Unsupported(
                     "engine='ray'",
-                    why=f"{self._deaths[job.run]} workers died at the same work",
-                    instead="Most often that is memory: fewer workers on a machine, or smaller batches",
+                    why=f"{self._failures[job.span]} workers died at the same job",
+                    instead="The usual cause is memory: use fewer workers on a machine, or smaller batches",
                 )
-        if isinstance(job, Reading):
-            self._again(*job.run)
+        if isinstance(job, ReadJob):
+            self._requeue(*job.span)
         for part in inputs:
-            if part.held is not None:
-                part.where = self._crew.store(part.held)
-            if part.held is not None or not heard.input_lost:
+            if part.states is not None:
+                part.ref = self._pool.store(part.states)
+            if part.states is not None or not result.input_lost:
                 self._tree.put(part)
             else:
-                self._again(part.first, part.end)
+                self._requeue(part.first, part.end)
 
-    def _again(self, first: int, end: int) -> None:
-        """Put shards in front of the queue."""
-        self._cut.extendleft(self._unsafe[number] for number in reversed(range(first, end)))
+    def _requeue(self, first: int, end: int) -> None:
+        """Put shards at the front of the queue."""
+        self._queue.extendleft(self._not_stored[number] for number in reversed(range(first, end)))
 
-    def _safe(self, part: Part) -> bool:
-        """Bring a part's states here, if they are not; False where they are lost."""
-        if part.held is None:
-            part.held = self._crew.fetch(part)
-        if part.held is None:
+    def _store(self, part: Part) -> bool:
+        """Copy a part's states to this process unless they are here; False where they are lost."""
+        if part.states is None:
+            part.states = self._pool.fetch(part)
+        if part.states is None:
             return False
         for number in range(part.first, part.end):
-            self._unsafe.pop(number, None)
+            self._not_stored.pop(number, None)
         return True
 
-    def _present(self) -> list[Part]:
-        """What would be there if every joining under way failed, from the corpus's begin without a gap."""
-        joining = [job for job in self._crew.under_way() if isinstance(job, Joining)]
-        return unbroken((*self._tree.waiting(), *(part for job in joining for part in (job.earlier, job.later))))
+    def _parts_from_start(self) -> list[Part]:
+        """The parts, inputs of running merges included, that cover the corpus from its start without a gap."""
+        merges = [job for job in self._pool.running_jobs() if isinstance(job, MergeJob)]
+        return contiguous_parts((*self._tree.parts(), *(part for job in merges for part in (job.earlier, job.later))))
 
-    def _done(self) -> Seen:
+    def _coverage(self) -> Coverage:
         """How much is done without a gap."""
-        done = Seen(0, 0, 0.0)
-        for part in self._present():
-            done = done.then(part.seen)
+        done = Coverage(0, 0, 0.0)
+        for part in self._parts_from_start():
+            done = done.then(part.coverage)
         return done
 
     def _save(self) -> None:
-        """Save what is done without a gap, made safe first; what proves lost is found by the job that needs it."""
+        """Save what is done without a gap, stored first; the job that needs a lost part finds that out."""
         parts: list[Part] = []
-        for part in self._present() if self._checkpoint is not None else ():
-            if not self._safe(part):
+        for part in self._parts_from_start() if self._checkpoint is not None else ():
+            if not self._store(part):
                 break
             parts.append(part)
-        self._keep(parts, finished=False)
+        self._write_checkpoint(parts, finished=False)
 
-    def _keep(self, parts: Sequence[Part], *, finished: bool) -> None:
+    def _write_checkpoint(self, parts: Sequence[Part], *, finished: bool) -> None:
         if self._checkpoint is not None:
-            batches, tokens = sum(part.seen.batches for part in parts), sum(part.seen.tokens for part in parts)
-            save(self._checkpoint, Saved(batches, tokens, finished, _states(parts)), self._who)
+            batches = sum(part.coverage.batches for part in parts)
+            tokens = sum(part.coverage.tokens for part in parts)
+            save(self._checkpoint, Checkpoint(batches, tokens, finished, _states(parts)), self._identity)
 
 
 def _states(parts: Sequence[Part]) -> tuple[Mapping[str, Any], ...]:
-    """All parts as a checkpoint holds them; see `parts_of`."""
-    table = [(p.first, p.end, p.seen.batches, p.seen.tokens, p.seen.share) for p in parts]
-    return ({"parts": table}, *(state for part in parts for state in part.held or ()))
+    """All parts as a checkpoint stores them; `parts_of` is the inverse."""
+    table = [(p.first, p.end, p.coverage.batches, p.coverage.tokens, p.coverage.share) for p in parts]
+    return ({"parts": table}, *(state for part in parts for state in part.states or ()))
 
 
-def parts_of(saved: Saved) -> list[Part]:
-    """The parts of a checkpoint: what each covers, then all their states in order."""
-    table, *states = saved.states
+def parts_of(checkpoint: Checkpoint) -> list[Part]:
+    """The parts of a checkpoint."""
+    table, *states = checkpoint.states
     width = len(states) // max(1, len(table["parts"]))
     return [
-        Part(first, end, Seen(batches, tokens, share), held=tuple(states[n * width : (n + 1) * width]))
+        Part(first, end, Coverage(batches, tokens, share), states=tuple(states[n * width : (n + 1) * width]))
         for n, (first, end, batches, tokens, share) in enumerate(table["parts"])
     ]

@@ -1,8 +1,8 @@
-"""The Ray engine: one model in each actor, shards handed out as they are done, a lost worker's share done again.
+"""The Ray engine: one model in each actor, shards assigned as actors become idle, lost shards read again.
 
-This process cuts the corpus, hands jobs out and keeps copies of what is done; all reading and all joining happens in
-the actors. An actor that dies, with its process or its machine, gives its job back to the queue, and another is asked
-for; meanwhile the others go on. The result depends on the corpus and the shard size only (see `merge_tree`).
+This process cuts the corpus, assigns jobs and stores copies of results; the actors run the model and merge states. When
+an actor dies, with its process or its machine, its job returns to the queue and another actor is started; the others
+continue. The result depends on the corpus and the shard size only (see `merge_tree`).
 """
 
 from __future__ import annotations
@@ -12,77 +12,79 @@ from pathlib import Path
 from typing import Any
 
 from unembed.corpus.corpus import Corpus
+from unembed.corpus.token_stream import TokenizedCorpus
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
-from unembed.sweeps.checkpoint import identity, load, prepare
+from unembed.sweeps.checkpoint import CheckpointInterval, identity_of, load, prepare
 from unembed.sweeps.fast_kernels import Fast
-from unembed.sweeps.local import Every
-from unembed.sweeps.progress import Report
-from unembed.sweeps.ray.driver import Drive, parts_of
-from unembed.sweeps.ray.model_transfer import packed
-from unembed.sweeps.ray.shards import begun, restored, shards
-from unembed.sweeps.ray.workers import Crew, Ray, imported
+from unembed.sweeps.progress import ProgressCallback
+from unembed.sweeps.ray.driver import SweepDriver, parts_of
+from unembed.sweeps.ray.model_transfer import serialize_model
+from unembed.sweeps.ray.shards import cut_shards, restore_reducers, start_reducers
+from unembed.sweeps.ray.workers import Ray, WorkerPool, import_ray
 from unembed.sweeps.reducers.reducer import Reducer
 
 
 def run(
     lm: Decoder,
-    corpus: Corpus,
+    corpus: Corpus | TokenizedCorpus,
     reducers: Sequence[Reducer],
     settings: Ray,
     checkpoint: Path | None,
-    every: Every,
+    every: CheckpointInterval,
     tokens_per_batch: int,
-    progress: Report | None,
+    progress: ProgressCallback | None,
     fast: Fast | None = None,
 ) -> list[Any]:
     """See `unembed.sweep`."""
-    ray = imported()
-    who: dict[str, str] = {}
+    ray = import_ray()
+    identity: dict[str, str] = {}
     if checkpoint is not None:
         prepare(checkpoint)
-        who = identity(lm, corpus, reducers, tokens_per_batch) | {
+        identity = identity_of(lm, corpus, reducers, tokens_per_batch) | {
             "fast": str(fast),
             "engine": f"ray, {settings.batches_per_shard} a shard",
         }
-    begun(lm, reducers)  # what a reducer cannot do with this model is said here, before any worker is asked for
-    saved = None if checkpoint is None else load(checkpoint, who)
+    start_reducers(lm, reducers)  # a reducer that cannot be used with this model fails here, before any worker starts
+    saved = None if checkpoint is None else load(checkpoint, identity)
     parts = [] if saved is None else parts_of(saved)
     if saved is None or not saved.finished:
         started_here = not ray.is_initialized()
         if started_here:
             ray.init(include_dashboard=False, log_to_driver=False, logging_level="WARNING")
-        crew: Crew | None = None
+        pool: WorkerPool | None = None
         try:
-            sent = None if settings.open_model else ray.put(packed(lm))
-            given = (sent, settings, list(reducers), fast)
-            crew = Crew(ray, settings, settings.workers or _room(ray, settings), given)
-            coming = shards(corpus.batches(lm, tokens_per_batch), settings.batches_per_shard, sum(map(len, parts)))
-            parts = Drive(crew, coming, parts, settings.shards_at_risk, checkpoint, every, progress, who).finish()
+            model = None if settings.open_model else ray.put(serialize_model(lm))
+            arguments = (model, settings, list(reducers), fast)
+            pool = WorkerPool(ray, settings, settings.workers or _max_workers(ray, settings), arguments)
+            batches = corpus.batches(lm, tokens_per_batch)
+            shards = cut_shards(batches, settings.batches_per_shard, skip=sum(map(len, parts)))
+            at_risk = settings.shards_at_risk
+            parts = SweepDriver(pool, shards, parts, at_risk, checkpoint, every, progress, identity).run()
         finally:
-            if crew is not None:
-                crew.leave()
+            if pool is not None:
+                pool.shutdown()
             if started_here:
                 ray.shutdown()
-    whole = begun(lm, reducers) if not parts else restored(lm, reducers, parts[0].held or ())
-    return [reducer.result() for reducer in whole]
+    merged = start_reducers(lm, reducers) if not parts else restore_reducers(lm, reducers, parts[0].states or ())
+    return [reducer.result() for reducer in merged]
 
 
-def _room(ray: Any, settings: Ray) -> int:
-    """How many workers the cluster has room for.
+def _max_workers(ray: Any, settings: Ray) -> int:
+    """How many workers fit into the cluster.
 
     Raises:
-        Unsupported: none.
+        Unsupported: not a single one.
     """
-    has = ray.cluster_resources()
-    n = int(has.get("CPU", 0) // settings.cpus)
+    resources = ray.cluster_resources()
+    n = int(resources.get("CPU", 0) // settings.cpus)
     if settings.gpus:
-        n = min(n, int(has.get("GPU", 0) / settings.gpus))
+        n = min(n, int(resources.get("GPU", 0) / settings.gpus))
     if n < 1:
         raise Unsupported(
             "engine='ray'",
-            why=f"the cluster has {has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs, and a worker wants "
-            f"{settings.cpus} and {settings.gpus:g}",
-            instead="Ask for less",
+            why=f"the cluster has {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs, and a worker "
+            f"needs {settings.cpus} and {settings.gpus:g}",
+            instead="Use fewer cpus and gpus for each worker",
         )
     return n

@@ -1,7 +1,7 @@
-"""A model sent to another process: its class, its configuration and its weights, or the name it was opened by.
+"""A model sent to another process: its class, configuration and weights, or the name it was opened by.
 
-A live model is never pickled: hooks and caches do not travel. The weights travel as plain bytes, which a cluster's
-object store keeps once for each machine, and which all workers of a machine read in place.
+A live model is never pickled, so hooks and caches stay behind. The weights are sent as plain bytes: Ray's object store
+holds them once for each machine, and all workers of a machine read them in place.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from unembed.models.offload import is_offloaded
 
 
 @dataclass(frozen=True)
-class Packed:
+class SerializedModel:
     """A model with its weights."""
 
     kind: type[PreTrainedModel]
     config: Any
     attention: str | None
     weights: dict[str, tuple[np.ndarray, torch.dtype, tuple[int, ...]]]
-    rest: dict[str, Any]
+    extras: dict[str, Any]
     """Tokenizer, name, revision, token counts."""
-    mark: str
+    weights_hash: str
 
 
 @dataclass(frozen=True)
-class Named:
-    """Where a model that is spread over devices, or partly not in memory, is opened again."""
+class ModelReference:
+    """Where to open a model again that is spread over devices or not wholly in memory."""
 
     where: str
     options: dict[str, Any]
-    mark: str
+    weights_hash: str
 
 
-def packed(lm: Decoder) -> Packed | Named:
-    """What another process needs to open the model.
+def serialize_model(lm: Decoder) -> SerializedModel | ModelReference:
+    """Everything another process needs to open the model.
 
     Raises:
         Unsupported: the model is spread over devices and was not opened by name or from a folder.
@@ -55,55 +55,54 @@ def packed(lm: Decoder) -> Packed | Named:
         if not hf.name_or_path:
             raise Unsupported(
                 f"sending {lm.name} to workers",
-                why="it is spread over devices and nothing says where it came from",
+                why="it is spread over devices and was not opened by name or from a folder",
                 instead="Give Ray(open_model=...), a function that opens it",
             )
-        dtype = lm.dtype_name
-        options = {"revision": lm.revision, "dtype": dtype, "device_map": "auto"}
-        return Named(hf.name_or_path, options, sampled_fingerprint(lm))
+        options = {"revision": lm.revision, "dtype": lm.dtype_name, "device_map": "auto"}
+        return ModelReference(hf.name_or_path, options, sampled_fingerprint(lm))
     weights = {name: _bytes(tensor) for name, tensor in hf.state_dict().items()}
-    rest = {
+    extras = {
         "tokenizer": opened.tokenizer,
         "name": lm.name,
         "revision": opened.revision,
         "token_counts": opened.token_counts,
     }
     attention = getattr(hf.config, "_attn_implementation", None)
-    return Packed(type(hf), hf.config, attention, weights, rest, sampled_fingerprint(lm))
+    return SerializedModel(type(hf), hf.config, attention, weights, extras, sampled_fingerprint(lm))
 
 
-def unpacked(sent: Packed | Named) -> Decoder:
-    """The model, opened here.
+def deserialize_model(source: SerializedModel | ModelReference) -> Decoder:
+    """Open the model in this process.
 
     Raises:
-        ModelUnavailable: what opens here has other weights: it was changed after it was opened, or another model lies
-            under its name on this machine.
+        ModelUnavailable: the weights differ: the model was changed after it was opened, or this machine has another
+            model under the same name.
     """
-    if isinstance(sent, Named):
-        lm = Decoder(open_model(sent.where, **sent.options))
+    if isinstance(source, ModelReference):
+        lm = Decoder(open_model(source.where, **source.options))
     else:
-        weights = {name: _tensor(*held) for name, held in sent.weights.items()}
+        weights = {name: _tensor(*data) for name, data in source.weights.items()}
         dtype = next((t.dtype for t in weights.values() if t.is_floating_point()), None)
-        attention: dict[str, Any] = {} if sent.attention is None else {"attn_implementation": sent.attention}
-        hf = sent.kind.from_pretrained(None, config=sent.config, state_dict=weights, dtype=dtype, **attention)
-        lm = Decoder(Opened(hf.eval(), **sent.rest))
-    if sampled_fingerprint(lm) != sent.mark:
+        attention: dict[str, Any] = {} if source.attention is None else {"attn_implementation": source.attention}
+        hf = source.kind.from_pretrained(None, config=source.config, state_dict=weights, dtype=dtype, **attention)
+        lm = Decoder(Opened(hf.eval(), **source.extras))
+    if sampled_fingerprint(lm) != source.weights_hash:
         raise ModelUnavailable(
             f"model {lm.name} in a worker",
-            why="its weights are not those of the model that is swept",
+            why="its weights differ from those of the model in the driving process",
             instead="Give Ray(open_model=...), a function that opens it",
         )
     return lm
 
 
 def _bytes(tensor: Tensor) -> tuple[np.ndarray, torch.dtype, tuple[int, ...]]:
-    """NumPy has no bfloat16, so the bytes travel and the dtype beside them."""
+    """Bytes and dtype apart, since NumPy has no bfloat16."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape)
 
 
-def _tensor(held: np.ndarray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """A view of bytes that may be read-only, as those of an object store are."""
+def _tensor(data: np.ndarray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """A view of bytes, which may be read-only (in an object store they are)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(held).view(dtype).view(shape)
+        return torch.from_numpy(data).view(dtype).view(shape)

@@ -1,4 +1,4 @@
-"""Shards of a sweep: runs of neighbouring batches, done anywhere, and what comes of them."""
+"""Shards of a sweep: runs of neighbouring batches, reduced by any worker."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
 from unembed.sweeps.fast_kernels import Fast
-from unembed.sweeps.forward import feeding
+from unembed.sweeps.forward import feed_reducers
 from unembed.sweeps.reducers.reducer import Reducer
 
 States = tuple[Mapping[str, Any], ...]
-"""Every reducer's state, its tensors on the CPU."""
+"""The state of every reducer, its tensors on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """How much was read.
+class Coverage:
+    """How much of the corpus was read.
 
     Attributes:
         batches: how many.
@@ -42,54 +42,54 @@ class Seen:
     tokens: int
     share: float
 
-    def then(self, later: Seen) -> Seen:
-        """Both, the later one right behind this."""
-        return Seen(self.batches + later.batches, self.tokens + later.tokens, later.share)
+    def then(self, later: Coverage) -> Coverage:
+        """Both, where `later` follows directly."""
+        return Coverage(self.batches + later.batches, self.tokens + later.tokens, later.share)
 
 
-def shards(batches: Iterator[Batch], size: int, skip: int = 0) -> Iterator[Shard]:
-    """Runs of `size` batches, the first `skip` runs left out."""
+def cut_shards(batches: Iterator[Batch], size: int, skip: int = 0) -> Iterator[Shard]:
+    """Runs of `size` batches, without the first `skip` runs."""
     number = 0
-    while held := tuple(islice(batches, size)):
+    while run := tuple(islice(batches, size)):
         if number >= skip:
-            yield Shard(number, held)
+            yield Shard(number, run)
         number += 1
 
 
-def begun(lm: Decoder, reducers: Sequence[Reducer]) -> list[Reducer]:
-    """Started copies of reducers that never started."""
-    fresh = deepcopy(list(reducers))
-    for reducer in fresh:
+def start_reducers(lm: Decoder, reducers: Sequence[Reducer]) -> list[Reducer]:
+    """Started copies of reducers, which stay unstarted themselves."""
+    copies = deepcopy(list(reducers))
+    for reducer in copies:
         reducer.start(lm)
-    return fresh
+    return copies
 
 
 def reduce_shard(
     lm: Decoder, reducers: Sequence[Reducer], shard: Shard, fast: Fast | None = None
-) -> tuple[Seen, States]:
-    """Feed a shard to fresh reducers."""
-    fresh = begun(lm, reducers)
-    with feeding(lm, fresh, fast) as feed:
+) -> tuple[Coverage, States]:
+    """Feed a shard to new copies of the reducers."""
+    started = start_reducers(lm, reducers)
+    with feed_reducers(lm, started, fast) as feed:
         for batch in shard.batches:
             feed(batch)
     tokens = sum(batch.n_counted for batch in shard.batches)
-    return Seen(len(shard.batches), tokens, shard.batches[-1].share), _states(fresh)
+    return Coverage(len(shard.batches), tokens, shard.batches[-1].share), _states(started)
 
 
-def joined(lm: Decoder, reducers: Sequence[Reducer], earlier: States, later: States) -> States:
+def merge_states(lm: Decoder, reducers: Sequence[Reducer], earlier: States, later: States) -> States:
     """The states after both of two neighbouring runs of shards."""
-    mine, theirs = restored(lm, reducers, earlier), restored(lm, reducers, later)
-    for one, other in zip(mine, theirs, strict=True):
+    left, right = restore_reducers(lm, reducers, earlier), restore_reducers(lm, reducers, later)
+    for one, other in zip(left, right, strict=True):
         one.merge(other)
-    return _states(mine)
+    return _states(left)
 
 
-def restored(lm: Decoder, reducers: Sequence[Reducer], states: States) -> list[Reducer]:
-    """Fresh reducers that hold these states."""
-    fresh = begun(lm, reducers)
-    for reducer, state in zip(fresh, states, strict=True):
+def restore_reducers(lm: Decoder, reducers: Sequence[Reducer], states: States) -> list[Reducer]:
+    """Copies of the reducers in these states."""
+    started = start_reducers(lm, reducers)
+    for reducer, state in zip(started, states, strict=True):
         reducer.load_state(state)
-    return fresh
+    return started
 
 
 def _states(reducers: Sequence[Reducer]) -> States:

@@ -1,4 +1,4 @@
-"""The workers of a Ray sweep: a model in a process of its own each, and who of them is idle, busy, coming or gone."""
+"""The workers of a Ray sweep: actors that each hold the model, and the pool that gives them jobs."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from unembed.errors import ExtraMissing, InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.sweeps.fast_kernels import Fast
 from unembed.sweeps.ray.merge_tree import Part
-from unembed.sweeps.ray.model_transfer import Named, Packed, unpacked
-from unembed.sweeps.ray.shards import Seen, Shard, States, joined, reduce_shard
+from unembed.sweeps.ray.model_transfer import ModelReference, SerializedModel, deserialize_model
+from unembed.sweeps.ray.shards import Coverage, Shard, States, merge_states, reduce_shard
 from unembed.sweeps.reducers.reducer import Reducer
 
-STILLBORN = 5
-"""So many workers in a row may die before their model is open."""
+MAX_STARTUP_FAILURES = 5
+"""Workers beyond the size of the pool that may die in a row before their model is open."""
 
 
 @dataclass(frozen=True)
 class Ray:
-    """How a sweep uses a Ray cluster: the one already connected to, else one on this machine, started if need be.
+    """How a sweep uses a Ray cluster: the one already connected to, else one that it starts on this machine.
 
     Attributes:
-        workers: actors; as many as the cluster has room for when None.
+        workers: the number of actors; as many as the cluster has room for when None.
         cpus: threads of each.
         gpus: GPUs of each, fractions allowed; the model is moved to the first.
-        batches_per_shard: handed out at once.
-        shards_at_risk: neighbouring shards that the workers join among themselves before this process keeps a copy;
-            what a lost machine held of them is done again. A power of two.
-        open_model: opens the model inside a worker; sent from here, or opened there by its name where it is spread over
-            devices, when None.
+        batches_per_shard: batches in one job.
+        shards_at_risk: neighbouring shards that the workers merge among themselves before this process stores a copy;
+            when a machine is lost, what only it stored is computed again. A power of two.
+        open_model: a function that opens the model inside a worker. When None, the weights are sent from here; a model
+            that is spread over devices is opened there by its name.
     """
 
     workers: int | None = None
@@ -50,7 +50,7 @@ class Ray:
             if value is not None and value < least:
                 raise InvalidInput(f"{name}={value}", why=f"it must be at least {least}")
         if self.batches_per_shard < 1 or self.gpus < 0:
-            raise InvalidInput(f"{self}", why="a shard holds a batch or more, and GPUs are not negative")
+            raise InvalidInput(f"{self}", why="a shard needs at least one batch, and gpus must not be negative")
         if self.shards_at_risk < 1 or self.shards_at_risk & (self.shards_at_risk - 1):
             raise InvalidInput(f"shards_at_risk={self.shards_at_risk}", why="it must be a power of two")
 
@@ -58,178 +58,185 @@ class Ray:
 class Worker:
     """A model in a process of its own."""
 
-    def open(self, sent: Packed | Named | None, settings: Ray, reducers: Sequence[Reducer], fast: Fast | None) -> bool:
+    def open(
+        self,
+        source: SerializedModel | ModelReference | None,
+        settings: Ray,
+        reducers: Sequence[Reducer],
+        fast: Fast | None,
+    ) -> bool:
         """Open the model once."""
         torch.set_num_threads(settings.cpus)
-        disable_progress_bar()  # a bar from every worker is no help
+        disable_progress_bar()  # one bar for each worker would only clutter the terminal
         if settings.open_model is not None:
             self._lm = settings.open_model()
         else:
-            assert sent is not None
-            self._lm = unpacked(sent)
-            if settings.gpus > 0 and isinstance(sent, Packed):
+            assert source is not None
+            self._lm = deserialize_model(source)
+            if settings.gpus > 0 and isinstance(source, SerializedModel):
                 self._lm.hf.to("cuda")  # type: ignore[arg-type]
         self._reducers = reducers
         self._fast: Fast | None = fast
         return True
 
-    def work(self, shard: Shard) -> tuple[Seen, States]:
-        """One shard."""
+    def read(self, shard: Shard) -> tuple[Coverage, States]:
+        """Run the model over one shard."""
         return reduce_shard(self._lm, self._reducers, shard, self._fast)
 
-    def join(self, seen: Seen, earlier: States, later: States) -> tuple[Seen, States]:
-        """Two neighbouring parts."""
-        return seen, joined(self._lm, self._reducers, earlier, later)
+    def merge(self, coverage: Coverage, earlier: States, later: States) -> tuple[Coverage, States]:
+        """Merge two neighbouring parts."""
+        return coverage, merge_states(self._lm, self._reducers, earlier, later)
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """A shard to be read."""
+class ReadJob:
+    """Run the model over a shard."""
 
     shard: Shard
 
     @property
-    def run(self) -> tuple[int, int]:
-        """First shard, and the one behind the last."""
+    def span(self) -> tuple[int, int]:
+        """The first shard, and the one after the last."""
         return self.shard.number, self.shard.number + 1
 
 
 @dataclass(frozen=True, eq=False)
-class Joining:
-    """Two neighbouring parts to be joined."""
+class MergeJob:
+    """Merge two neighbouring parts."""
 
     earlier: Part
     later: Part
 
     @property
-    def run(self) -> tuple[int, int]:
-        """First shard, and the one behind the last."""
+    def span(self) -> tuple[int, int]:
+        """The first shard, and the one after the last."""
         return self.earlier.first, self.later.end
 
 
-Job = Reading | Joining
+Job = ReadJob | MergeJob
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
-    """What became of a job: how much was seen and where its states are, or that it was lost.
+class JobResult:
+    """The outcome of one job: tokens processed and where its states live, or the failure.
 
     Attributes:
-        job: which.
-        seen: None where the job was lost.
-        where: a reference to the states.
-        input_lost: the job failed because what it was given is gone.
+        job: which job.
+        coverage: what the result covers; None where the job failed.
+        ref: the cluster's reference to the states.
+        input_lost: the job failed because an input of it no longer exists.
     """
 
     job: Job
-    seen: Seen | None = None
-    where: Any = None
+    coverage: Coverage | None = None
+    ref: Any = None
     input_lost: bool = False
 
 
-class Crew:
-    """The actors: who is idle, who does what, and who is still coming."""
+class WorkerPool:
+    """The actors: idle, busy, or still starting."""
 
     def __init__(self, ray: Any, settings: Ray, n: int, arguments: tuple[Any, ...]) -> None:
-        """Ask for n actors; they come as the cluster finds room."""
+        """Request n actors; they start as the cluster finds room."""
         self._ray, self._arguments, self.n = ray, arguments, n
-        # Asking for no GPU hides all of them, so it is always said. Ray restarts nothing: the engine does.
-        self._make = ray.remote(num_cpus=settings.cpus, num_gpus=settings.gpus, max_restarts=0)(Worker)
+        # A request without num_gpus would see every GPU, so 0 is passed too. Ray restarts nothing: the driver does.
+        self._actor_class = ray.remote(num_cpus=settings.cpus, num_gpus=settings.gpus, max_restarts=0)(Worker)
         self.idle: deque[Any] = deque()
-        self._coming: dict[Any, Any] = {}
+        self._starting: dict[Any, Any] = {}
         self._busy: dict[Any, tuple[Any, Job, Any]] = {}
-        self._stillborn = 0
+        self._startup_failures = 0
         for _ in range(n):
-            self._ask()
+            self._start_worker()
 
-    def _ask(self) -> None:
-        actor = self._make.options(scheduling_strategy="SPREAD").remote()
-        # Opened by a call of its own: what fails in a constructor looks like a dead machine.
-        self._coming[actor.open.remote(*self._arguments)] = actor
+    def _start_worker(self) -> None:
+        actor = self._actor_class.options(scheduling_strategy="SPREAD").remote()
+        # Opened by a call of its own: an error in a constructor looks like a dead machine.
+        self._starting[actor.open.remote(*self._arguments)] = actor
 
-    def under_way(self) -> list[Job]:
-        """Jobs that have not been heard of."""
+    def running_jobs(self) -> list[Job]:
+        """Jobs without a result so far."""
         return [job for _, job, _ in self._busy.values()]
 
-    def give(self, job: Job) -> None:
-        """Hand a job to an idle actor."""
+    def submit(self, job: Job) -> None:
+        """Give a job to an idle actor."""
         actor = self.idle.popleft()
-        if isinstance(job, Reading):
-            seen, states = actor.work.options(num_returns=2).remote(job.shard)
+        if isinstance(job, ReadJob):
+            done, states = actor.read.options(num_returns=2).remote(job.shard)
         else:
-            both = job.earlier.seen.then(job.later.seen)
-            seen, states = actor.join.options(num_returns=2).remote(both, job.earlier.where, job.later.where)
-        self._busy[seen] = actor, job, states
+            both = job.earlier.coverage.then(job.later.coverage)
+            done, states = actor.merge.options(num_returns=2).remote(both, job.earlier.ref, job.later.ref)
+        self._busy[done] = actor, job, states
 
-    def hear(self, seconds: float) -> list[Heard]:
-        """What was done, and what was lost, within some seconds.
+    def poll(self, seconds: float) -> list[JobResult]:
+        """Results of jobs that end within a number of seconds.
 
         Raises:
             Exception: whatever a reducer, or opening the model, raised in a worker.
-            Unsupported: one worker after another dies before its model is open.
+            Unsupported: worker after worker dies before its model is open.
         """
-        waiting = [*self._busy, *self._coming]
-        heard: list[Heard] = []
-        for answer in self._ray.wait(waiting, num_returns=1, timeout=seconds)[0] if waiting else ():
-            if answer in self._coming:
-                self._arrived(answer, self._coming.pop(answer))
+        waiting = [*self._busy, *self._starting]
+        results: list[JobResult] = []
+        for done in self._ray.wait(waiting, num_returns=1, timeout=seconds)[0] if waiting else ():
+            if done in self._starting:
+                self._finish_startup(done, self._starting.pop(done))
                 continue
-            actor, job, states = self._busy.pop(answer)
+            actor, job, states = self._busy.pop(done)
             try:
-                seen = self._told(answer)
+                coverage = self._get(done)
             except self._ray.exceptions.ObjectLostError:
                 self.idle.append(actor)
-                heard.append(Heard(job, input_lost=True))
+                results.append(JobResult(job, input_lost=True))
             except self._ray.exceptions.RayError:
-                self._ask()
-                heard.append(Heard(job))
+                self._start_worker()
+                results.append(JobResult(job))
             else:
                 self.idle.append(actor)
-                heard.append(Heard(job, seen, states))
-        return heard
+                results.append(JobResult(job, coverage, states))
+        return results
 
-    def _arrived(self, answer: Any, actor: Any) -> None:
+    def _finish_startup(self, done: Any, actor: Any) -> None:
         try:
-            self._told(answer)
+            self._get(done)
         except self._ray.exceptions.RayError as error:
-            self._stillborn += 1
-            if self._stillborn > STILLBORN + self.n:
+            self._startup_failures += 1
+            if self._startup_failures > MAX_STARTUP_FAILURES + self.n:
                 raise Unsupported(
                     "engine='ray'",
-                    why=f"{self._stillborn} workers in a row died before their model was open ({type(error).__name__})",
-                    instead="See whether a worker has the memory for it: fewer workers, or more cpus for each",
+                    why=f"{self._startup_failures} workers in a row died before their model was open "
+                    f"({type(error).__name__})",
+                    instead="Check that a worker has enough memory: use fewer workers, or more cpus for each",
                 ) from error
-            self._ask()
+            self._start_worker()
         else:
-            self._stillborn = 0
+            self._startup_failures = 0
             self.idle.append(actor)
 
-    def _told(self, answer: Any) -> Any:
-        """What an answer holds; an error inside a worker as it was raised there, a lost input as such."""
+    def _get(self, ref: Any) -> Any:
+        """The object behind a reference; an error raised inside a worker is raised again as itself."""
         try:
-            return self._ray.get(answer)
+            return self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, Exception) else error from error
 
     def fetch(self, part: Part) -> States | None:
-        """The states of a part, None where they are lost."""
+        """The states of a part; None where they are lost."""
         try:
-            return self._ray.get(part.where)
+            return self._ray.get(part.ref)
         except self._ray.exceptions.RayError:
             return None
 
     def store(self, states: States) -> Any:
-        """A new reference to states that are held here."""
+        """A new reference to states that this process holds."""
         return self._ray.put(states)
 
-    def leave(self) -> None:
-        """Let all actors go."""
-        for actor in (*self.idle, *self._coming.values(), *(actor for actor, _, _ in self._busy.values())):
+    def shutdown(self) -> None:
+        """End all actors."""
+        for actor in (*self.idle, *self._starting.values(), *(actor for actor, _, _ in self._busy.values())):
             self._ray.kill(actor)
 
 
-def imported() -> Any:
-    """Ray, without its telemetry.
+def import_ray() -> Any:
+    """The `ray` module, with its telemetry off.
 
     Raises:
         ExtraMissing: it is not installed.

@@ -1,4 +1,4 @@
-"""A batch laid out for a scan: one column for each position, which of them may enter a list, and their groups."""
+"""A batch flattened for a scan: one column for each position, which of them are counted, and their groups."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import Tensor
 from unembed.corpus.segments import Batch
 
 
-class Columns:
-    """Prepared once for all layers.
+class BatchColumns:
+    """The positions of a batch, prepared once for all layers.
 
     Args:
         batch: the segments.
-        counted: which positions may enter.
+        counted: the positions that may become triggers.
         device: where the activations are.
         per_document: group columns by document.
         distinct: group columns by prefix; of equal prefixes in the batch the earliest stands for all.
-        copies: take the counted positions out, rather than filter afterwards. It costs a copy of the activations, and
-            pays where much is not counted or where what is not counted would always survive.
+        copies: select the counted positions first instead of filtering afterwards. It copies the activations, which is
+            worth it where much is not counted, or where an uncounted position would often pass the threshold.
     """
 
     def __init__(
@@ -44,30 +44,30 @@ class Columns:
         if self.n == 0:
             return
         copies = copies or self.n < 0.75 * counted.numel()
-        self._kept = counted.to(device) if copies else None
+        self._selected = counted.to(device) if copies else None
 
-        def laid(t: Tensor) -> Tensor:
+        def as_columns(t: Tensor) -> Tensor:
             return (t[counted] if copies else t.flatten()).to(device)
 
-        self.positions: Int[Tensor, " column"] = laid(batch.positions)
-        self.allowed: Bool[Tensor, " column"] = laid(counted)
-        self.groups: Int[Tensor, " column"] | None = None if groups is None else laid(groups)
+        self.positions: Int[Tensor, " column"] = as_columns(batch.positions)
+        self.allowed: Bool[Tensor, " column"] = as_columns(counted)
+        self.groups: Int[Tensor, " column"] | None = None if groups is None else as_columns(groups)
         self.first = int(batch.positions[counted].min())
-        """The smallest place of an allowed column."""
+        """The smallest position of an allowed column."""
         self.within: list[tuple[int, Int[Tensor, " some"]]] | None = None
         """For each document its number and allowed columns, with `per_document`."""
         if per_document and self.groups is not None:
             documents = batch.documents.unique().tolist()
-            found = [(d, (self.allowed & (self.groups == d)).nonzero()[:, 0]) for d in documents]
-            self.within = [(d, columns) for d, columns in found if len(columns)]
+            by_document = [(d, (self.allowed & (self.groups == d)).nonzero()[:, 0]) for d in documents]
+            self.within = [(d, columns) for d, columns in by_document if len(columns)]
 
     def of(self, tensor: Float[Tensor, "batch pos key"]) -> Float[Tensor, "column key"]:
-        """The activations as columns, a view where nothing is copied."""
-        return tensor.reshape(-1, tensor.shape[-1]) if self._kept is None else tensor[self._kept]
+        """The activations as columns; a view where no copy is needed."""
+        return tensor.reshape(-1, tensor.shape[-1]) if self._selected is None else tensor[self._selected]
 
 
 def prefix_hashes(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
-    """64 bits for every prefix of every row: equal prefixes have equal hashes, others differ (chance about 2^-63).
+    """A 64-bit hash of every prefix of every row; two different prefixes collide with probability about 2^-63.
 
     A sum of mixed tokens times powers of an odd number, modulo 2^64.
     """
@@ -79,9 +79,9 @@ def prefix_hashes(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
 
 
 def _earliest(groups: Tensor, positions: Tensor, counted: Tensor) -> Bool[Tensor, "batch pos"]:
-    """The counted column of each group that stands earliest."""
+    """The earliest counted column of each group."""
     _, group = torch.unique(groups, return_inverse=True)
-    places = torch.where(counted, positions, torch.iinfo(torch.int64).max)
-    least = torch.full((int(group.max()) + 1,), torch.iinfo(torch.int64).max)
-    least.scatter_reduce_(0, group.flatten(), places.flatten(), "amin")
-    return places == least[group]
+    candidates = torch.where(counted, positions, torch.iinfo(torch.int64).max)
+    earliest = torch.full((int(group.max()) + 1,), torch.iinfo(torch.int64).max)
+    earliest.scatter_reduce_(0, group.flatten(), candidates.flatten(), "amin")
+    return candidates == earliest[group]

@@ -1,4 +1,4 @@
-"""Maxima of maxima over columns of activations, and the way back from a maximum to what lies under it."""
+"""Maxima over blocks of activations, and the entries of a block whose maximum is known."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 STEP = 8
-"""Columns under one maximum, and maxima under one of the next level: measured best where a read costs most."""
+"""Rows in a block; the fastest size measured for activations larger than the cache."""
 
 
 def maxima(x: Float[Tensor, "row key"], sign: int) -> Float[Tensor, "fewer key"]:
-    """The largest of `sign * x` over `STEP` rows each, which lie a stride apart; the rest under one maximum at the end.
+    """The maximum of `sign * x` over blocks of `STEP` rows that are a stride apart; left-over rows form the last block.
 
-    Rows a stride apart are read as `STEP` streams side by side, about twice as fast as neighbouring rows.
+    Rows a stride apart are read as `STEP` parallel streams, about twice as fast as neighbouring rows.
     """
     n, keys = x.shape
     stride = n // STEP
@@ -29,20 +29,20 @@ def maxima(x: Float[Tensor, "row key"], sign: int) -> Float[Tensor, "fewer key"]
 
 
 def members(row: Int[Tensor, " cell"], n: int) -> tuple[Int[Tensor, "cell step"], Bool[Tensor, "cell step"]]:
-    """The rows of `n` that lie under each row of their maxima, and which of the entries are rows at all."""
+    """The rows (of `n`) in the block of each maximum, and which of the entries are rows at all."""
     stride = n // STEP
     step = torch.arange(STEP, device=row.device)
     found = torch.where((row < stride)[:, None], row[:, None] + stride * step, stride * STEP + step)
     return found.clamp_max(n - 1), found < n
 
 
-def under(
+def rows_above(
     row: Int[Tensor, " cell"], key: Int[Tensor, " cell"], x: Tensor, threshold: Tensor, sign: int
 ) -> tuple[Int[Tensor, " found"], Int[Tensor, " found"]]:
-    """The rows of `x` under cells of its maxima that reach their key's threshold."""
+    """The rows of `x`, in the blocks of some maxima, that reach the threshold of their key."""
     rows, inside = members(row, len(x))
-    cell, place = ((entries(x, rows, key) * sign >= threshold[key][:, None]) & inside).nonzero(as_tuple=True)
-    return rows[cell, place], key[cell]
+    cell, entry = ((entries(x, rows, key) * sign >= threshold[key][:, None]) & inside).nonzero(as_tuple=True)
+    return rows[cell, entry], key[cell]
 
 
 def entries(
@@ -51,6 +51,6 @@ def entries(
     """The entries of `x` at several rows of one key for each cell."""
     if not x.is_contiguous():
         return x[rows, key[:, None]]
-    # One list of places in memory: torch gathers by it more than twice as fast as by two indices.
-    places = rows * x.shape[1] + key[:, None]
-    return x.view(-1).index_select(0, places.flatten()).view(places.shape)
+    # One list of flat offsets: torch gathers by it more than twice as fast as by two indices.
+    offsets = rows * x.shape[1] + key[:, None]
+    return x.view(-1).index_select(0, offsets.flatten()).view(offsets.shape)

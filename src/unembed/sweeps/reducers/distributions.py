@@ -1,6 +1,6 @@
 """How values are distributed: counts between given edges for every unit, and quantiles of a whole layer.
 
-Both count, so joining parts is exact and in any order.
+Both are counts, so merging is exact and independent of order.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from unembed.sweeps.reducers.pointwise import Pointwise, counted_columns
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Per layer (width, bins): how many positions fell into [edge, next edge); ends are open."""
+    """By layer, (width, bins): the number of positions in [edge, next edge); the ends are open."""
 
     layers: tuple[int, ...]
     edges: Float[Tensor, " edge"]
     counts: tuple[Int[Tensor, "width bin"], ...]
-    """One bin more than edges: below the first, between each two, from the last on."""
+    """One bin more than edges: below the first, between each two, and from the last on."""
 
 
 class Histogram(Pointwise):
     """Counts between edges for every unit.
 
     Args:
-        edges: rising numbers; compared in float32.
+        edges: increasing numbers, compared in float32.
         point: a capture point.
         layers: which layers; all when None.
 
     Memory: 8 bytes a unit and bin.
 
     Raises:
-        InvalidInput: the edges do not rise.
+        InvalidInput: the edges do not increase.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Histogram(Pointwise):
         super().__init__(point, layers)
         self.edges = tuple(float(e) for e in edges)
         if not self.edges or any(not a < b for a, b in zip(self.edges, self.edges[1:], strict=False)):
-            raise InvalidInput(f"edges={list(self.edges)}", why="they must rise, and there must be one at least")
+            raise InvalidInput(f"edges={list(self.edges)}", why="they must increase, and there must be at least one")
 
     def start(self, lm: Decoder) -> None:
-        """Nothing seen."""
+        """No positions."""
         super().start(lm)
         self._edges = torch.tensor(self.edges)
         self._counts: dict[int, Tensor] = {}
@@ -68,7 +68,7 @@ class Histogram(Pointwise):
         self._counts[layer] = counts + self._counts.get(layer, 0)
 
     def merge(self, other: Any) -> None:
-        """Join two parts."""
+        """Merge two parts."""
         for layer, counts in other._counts.items():
             self._counts[layer] = counts + self._counts.get(layer, 0)
 
@@ -82,20 +82,20 @@ class Histogram(Pointwise):
         return {str(layer): counts for layer, counts in self._counts.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take counts back."""
+        """Restore saved counts."""
         self._counts = {int(layer): counts.clone() for layer, counts in state.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """The distribution of a layer's values at a relative width of 2^-7 a bin."""
+    """The distribution of the values of each layer, in bins of relative width 2^-7."""
 
     layers: tuple[int, ...]
     counts: tuple[Int[Tensor, " bin"], ...]
     """One bin for each of the 65,536 upper halves of a float32, lowest values first."""
 
     def quantile(self, layer: int, q: float | Sequence[float]) -> Float[Tensor, " q"]:
-        """Values below which a share `q` of the layer's values lies, within 2^-8 of their size.
+        """Quantiles of a layer's values, to a relative error of 2^-8.
 
         Raises:
             InvalidInput: a share outside 0 to 1.
@@ -116,7 +116,7 @@ class Quantiles(Pointwise):
     """
 
     def start(self, lm: Decoder) -> None:
-        """Nothing seen."""
+        """No positions."""
         super().start(lm)
         self._counts = {layer: torch.zeros(1 << 16, dtype=torch.long) for layer in self._layers}
 
@@ -128,7 +128,7 @@ class Quantiles(Pointwise):
         self._counts[layer] += torch.bincount(bins.flatten(), minlength=1 << 16).cpu()
 
     def merge(self, other: Any) -> None:
-        """Join two parts."""
+        """Merge two parts."""
         for layer, counts in other._counts.items():
             self._counts[layer] += counts
 
@@ -141,7 +141,7 @@ class Quantiles(Pointwise):
         return {str(layer): counts for layer, counts in self._counts.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take counts back."""
+        """Restore saved counts."""
         self._counts = {int(layer): counts.clone() for layer, counts in state.items()}
 
 

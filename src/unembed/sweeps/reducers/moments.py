@@ -17,91 +17,91 @@ from unembed.sweeps.reducers.pointwise import Pointwise, counted_columns, key_co
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Per layer, for each unit of the point: float64 on the CPU."""
+    """The moments of each unit of a point, by layer: float64 on the CPU."""
 
     layers: tuple[int, ...]
     count: int
     mean: tuple[Float[Tensor, " width"], ...]
     variance: tuple[Float[Tensor, " width"], ...]
-    """Of the positions counted (divided by their number, not by one less)."""
+    """Over the counted positions: the squares are divided by their number, not by one less."""
     least: tuple[Float[Tensor, " width"], ...]
     largest: tuple[Float[Tensor, " width"], ...]
 
 
 class MeanVariance(Pointwise):
-    """Mean, variance, least and largest value of every unit; parts joined as in Chan, Golub and LeVeque 1979.
+    """Mean, variance, least and largest value of every unit; parts merged as in Chan, Golub and LeVeque 1979.
 
     Memory: 32 bytes a unit.
     """
 
     def start(self, lm: Decoder) -> None:
-        """Nothing seen."""
+        """No positions."""
         super().start(lm)
-        self._held: dict[int, dict[str, Tensor]] = {}
+        self._sums: dict[int, dict[str, Tensor]] = {}
         self._n: dict[int, int] = dict.fromkeys(self._layers, 0)
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Take a layer's positions in."""
+        """Add the positions of a layer."""
         x = counted_columns(tensor, batch).float()
         if len(x) == 0:
             return
         variance, mean = torch.var_mean(x, dim=0, correction=0)
         part = {"mean": mean, "m2": variance * len(x), "least": x.amin(dim=0), "largest": x.amax(dim=0)}
-        self._take(layer, len(x), {name: t.double().cpu() for name, t in part.items()})
+        self._add(layer, len(x), {name: t.double().cpu() for name, t in part.items()})
 
-    def _take(self, layer: int, n: int, part: Mapping[str, Tensor]) -> None:
+    def _add(self, layer: int, n: int, part: Mapping[str, Tensor]) -> None:
         if n == 0:
             return
-        if layer not in self._held:
-            self._held[layer], self._n[layer] = {name: t.clone() for name, t in part.items()}, n
+        if layer not in self._sums:
+            self._sums[layer], self._n[layer] = {name: t.clone() for name, t in part.items()}, n
             return
-        held, before = self._held[layer], self._n[layer]
+        sums, before = self._sums[layer], self._n[layer]
         after = before + n
-        step = part["mean"] - held["mean"]
-        held["mean"] += step * (n / after)
-        held["m2"] += part["m2"] + step**2 * (before * n / after)
-        held["least"] = torch.minimum(held["least"], part["least"])
-        held["largest"] = torch.maximum(held["largest"], part["largest"])
+        step = part["mean"] - sums["mean"]
+        sums["mean"] += step * (n / after)
+        sums["m2"] += part["m2"] + step**2 * (before * n / after)
+        sums["least"] = torch.minimum(sums["least"], part["least"])
+        sums["largest"] = torch.maximum(sums["largest"], part["largest"])
         self._n[layer] = after
 
     def merge(self, other: Any) -> None:
-        """Join two parts."""
-        for layer, part in other._held.items():
-            self._take(layer, other._n[layer], part)
+        """Merge two parts."""
+        for layer, part in other._sums.items():
+            self._add(layer, other._n[layer], part)
 
     def result(self) -> Moments:
         """Moments of every unit; empty where nothing was counted."""
-        found = [layer for layer in self._layers if layer in self._held]
+        found = [layer for layer in self._layers if layer in self._sums]
 
         def column(name: str) -> tuple[Tensor, ...]:
-            return tuple(self._held[layer][name].clone() for layer in found)
+            return tuple(self._sums[layer][name].clone() for layer in found)
 
-        variance = tuple(self._held[layer]["m2"] / self._n[layer] for layer in found)
+        variance = tuple(self._sums[layer]["m2"] / self._n[layer] for layer in found)
         count = max(self._n.values(), default=0)
         return Moments(tuple(found), count, column("mean"), variance, column("least"), column("largest"))
 
     def state(self) -> dict[str, Any]:
         """Counts and float64 sums."""
-        held: dict[str, Any] = {f"n.{layer}": n for layer, n in self._n.items()}
-        for layer, part in self._held.items():
-            held |= {f"{name}.{layer}": t for name, t in part.items()}
-        return held
+        state: dict[str, Any] = {f"n.{layer}": n for layer, n in self._n.items()}
+        for layer, part in self._sums.items():
+            state |= {f"{name}.{layer}": t for name, t in part.items()}
+        return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take sums back."""
+        """Restore saved sums."""
         self._n = {layer: int(state[f"n.{layer}"]) for layer in self._layers}
         names = ("mean", "m2", "least", "largest")
-        self._held = {n: {name: state[f"{name}.{n}"].clone() for name in names} for n in self._layers if self._n[n]}
+        self._sums = {n: {name: state[f"{name}.{n}"].clone() for name in names} for n in self._layers if self._n[n]}
 
 
 @dataclass(frozen=True, eq=False)
 class ActiveShare:
-    """How often each unit was active, and how many were at once."""
+    """How often each unit was active, and how many were active at once."""
 
     layers: tuple[int, ...]
     count: int
     active: tuple[Int[Tensor, " width"], ...]
-    """At how many positions."""
+    """The number of positions at which each unit was active."""
 
     def share(self, layer: int) -> Float[Tensor, " width"]:
         """Share of the positions at which each unit of a layer was active."""
@@ -116,10 +116,10 @@ class ActiveFraction(Pointwise):
     """How often each memory is active.
 
     Args:
-        threshold: active means a coefficient above it; in gated layers, whose coefficients are signed, a magnitude
-        above.
+        threshold: a memory is active where its coefficient is larger; in gated layers, whose coefficients are signed,
+            where the magnitude is.
         layers: which layers; all when None.
-        magnitude: compare magnitudes; None does so in gated layers only.
+        magnitude: compare magnitudes; None compares them in gated layers only.
 
     Memory: 8 bytes a key.
     """
@@ -132,7 +132,7 @@ class ActiveFraction(Pointwise):
         self.threshold, self.magnitude = threshold, magnitude
 
     def start(self, lm: Decoder) -> None:
-        """Nothing seen."""
+        """No positions."""
         super().start(lm)
         gated = {layer: lm.feed_forward(layer).is_gated for layer in self._layers}
         self._magnitude = {layer: gated[layer] if self.magnitude is None else self.magnitude for layer in self._layers}
@@ -149,7 +149,7 @@ class ActiveFraction(Pointwise):
         self._count += batch.n_counted
 
     def merge(self, other: Any) -> None:
-        """Join two parts."""
+        """Merge two parts."""
         for layer in self._layers:
             self._active[layer] += other._active[layer]
         self._count += other._count
@@ -163,6 +163,6 @@ class ActiveFraction(Pointwise):
         return {"count": self._count} | {f"active.{layer}": t for layer, t in self._active.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take counts back."""
+        """Restore saved counts."""
         self._count = int(state["count"])
         self._active = {layer: state[f"active.{layer}"].clone() for layer in self._layers}

@@ -1,4 +1,4 @@
-"""Which tokens follow where a memory is active, beside how often they follow anywhere."""
+"""Which tokens follow where a memory is active, compared with how often they follow anywhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unembed.sweeps.reducers.reducer import Need, Reducer
 
 @dataclass(frozen=True, eq=False)
 class NextTokens:
-    """Counts of next tokens: at positions where each memory was active, and at all."""
+    """Counts of next tokens: at positions where each memory was active, and at all positions."""
 
     memories: tuple[tuple[int, int], ...]
     counts: Int[Tensor, "memory d_vocab"]
@@ -27,7 +27,7 @@ class NextTokens:
     all_counts: Int[Tensor, " d_vocab"]
 
     def lift(self, layer: int, index: int) -> Float[Tensor, " d_vocab"]:
-        """How many times likelier each token follows where the memory is active; 0 where it never does."""
+        """How much more often each token follows where the memory is active than anywhere; 0 where it never does."""
         row = self._row(layer, index)
         share = self.counts[row].double() / max(int(self.counts[row].sum()), 1)
         base = self.all_counts.double() / max(int(self.all_counts.sum()), 1)
@@ -41,16 +41,20 @@ class NextTokens:
 
     def _row(self, layer: int, index: int) -> int:
         if (layer, index) not in self.memories:
-            raise OutOfRange(f"memory {layer}, {index}", why="its next tokens were not counted")
+            raise OutOfRange(
+                f"memory {layer}, {index}",
+                why="its next tokens were not counted",
+                instead="Name it in NextTokenCounts(memories)",
+            )
         return self.memories.index((layer, index))
 
 
 class NextTokenCounts(Reducer):
-    """Co-occurrence of active memories with the next token. Positions without a next token are not counted.
+    """How often each token follows an active memory. Positions without a next token are not counted.
 
     Args:
-        memories: (layer, index) of each memory; a table for all of them would not fit.
-        threshold: active means a coefficient above it; in gated layers a magnitude above.
+        memories: (layer, index) of each memory; a table of all memories would not fit.
+        threshold: a memory is active where its coefficient is larger; in gated layers where its magnitude is.
 
     Memory: 16 bytes a memory and token of the vocabulary.
 
@@ -61,11 +65,11 @@ class NextTokenCounts(Reducer):
     def __init__(self, memories: Sequence[tuple[int, int]], threshold: float = 0.0) -> None:
         """Settings only."""
         if not memories:
-            raise InvalidInput("memories", why="none is named")
+            raise InvalidInput("memories", why="the list is empty")
         self.memories, self.threshold = tuple(dict.fromkeys((int(a), int(b)) for a, b in memories)), threshold
 
     def start(self, lm: Decoder) -> None:
-        """Nothing seen.
+        """No positions.
 
         Raises:
             OutOfRange: there is no such memory.
@@ -82,7 +86,7 @@ class NextTokenCounts(Reducer):
 
     @property
     def needs(self) -> Collection[Need]:
-        """The coefficients of the layers named."""
+        """The coefficients of the layers of the memories."""
         return [("coefficients", layer) for layer in sorted(self._rows)]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
@@ -98,12 +102,12 @@ class NextTokenCounts(Reducer):
             self._weights[row].index_add_(0, following[at], x[at, column])
 
     def update(self, batch: Batch) -> None:
-        """Count what follows anywhere."""
+        """Count all next tokens."""
         following = batch.next_tokens[batch.counted & (batch.next_tokens >= 0)]
         self._all += torch.bincount(following, minlength=len(self._all))
 
     def merge(self, other: Any) -> None:
-        """Join two parts."""
+        """Merge two parts."""
         self._counts += other._counts
         self._weights += other._weights
         self._all += other._all
@@ -117,6 +121,6 @@ class NextTokenCounts(Reducer):
         return {"counts": self._counts, "weights": self._weights, "all": self._all}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take counts back."""
+        """Restore saved counts."""
         self._counts, self._weights = state["counts"].clone(), state["weights"].clone()
         self._all = state["all"].clone()

@@ -1,4 +1,4 @@
-"""Statistics of one capture point, layer by layer: what they share."""
+"""The common part of statistics over one capture point, layer by layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unembed.sweeps.reducers.reducer import Need, Reducer
 
 
 class Pointwise(Reducer):
-    """A reducer that looks at one point of some layers, position by position.
+    """A reducer over one point of some layers, position by position.
 
     Args:
         point: a capture point with a width, such as "coefficients" or "resid_post".
@@ -27,7 +27,7 @@ class Pointwise(Reducer):
         self.point, self.layers = point, None if layers is None else tuple(layers)
 
     def start(self, lm: Decoder) -> None:
-        """Which layers, and whether they have the point.
+        """Resolve the layers and check that they have the point.
 
         Raises:
             PointMissing: a layer does not have the point.
@@ -38,12 +38,12 @@ class Pointwise(Reducer):
 
     @property
     def needs(self) -> Collection[Need]:
-        """The point at every layer asked."""
+        """The point at every chosen layer."""
         return [(self.point, layer) for layer in self._layers]
 
 
 def counted_columns(tensor: Tensor, batch: Batch) -> Float[Tensor, "n width"]:
-    """The positions that count, one row each; heads are laid side by side."""
+    """The counted positions, one row each; heads are concatenated."""
     flat = tensor.reshape(-1, tensor[0, 0].numel())
     if batch.n_counted == len(flat):
         return flat

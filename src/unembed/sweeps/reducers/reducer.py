@@ -1,4 +1,4 @@
-"""What a running statistic promises, so that a sweep can feed it, save it, resume it and join its parts."""
+"""The interface of a running statistic, which a sweep can feed, save, resume and merge."""
 
 from __future__ import annotations
 
@@ -19,40 +19,39 @@ LOGITS: Need = ("logits", 0)
 class Reducer(ABC):
     """A running statistic over a corpus.
 
-    A sweep calls, in this order: `start(lm)` once; for every batch `see(...)` for each need, in the order of the
-    forward
-    pass, then `update(batch)`; at the end `result()`. Parts made from different batches are joined by `merge`, which
-    must be associative. `state()` is all that is needed to go on elsewhere, as tensors and plain values; `load_state`
-    takes it back after `start`.
+    A sweep calls `start(lm)` once. For every batch it calls `see(...)` for each need, in the order of the forward pass,
+    then `update(batch)`. At the end it calls `result()`. `merge` adds what another reducer of the same settings saw in
+    other batches; it must be associative. `state()` gives everything needed to continue elsewhere, as tensors and plain
+    values; `load_state` restores it after `start`.
 
-    A reducer is built from plain settings only, so that it can be pickled before `start` and built again by a worker.
+    A reducer is built from plain settings only, so that it can be pickled before `start` and copied to a worker.
     """
 
     @abstractmethod
     def start(self, lm: Decoder) -> None:
-        """Take sizes from the model and begin empty."""
+        """Read the sizes of the model and start empty."""
 
     @property
     @abstractmethod
     def needs(self) -> Collection[Need]:
-        """What it wants to see, known after `start`."""
+        """The tensors it needs, known after `start`."""
 
-    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:  # noqa: B027 - not all reducers look
-        """One needed tensor of the batch, live: (batch, pos, width) on the model's device.
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:  # noqa: B027 - some reducers need no tensor
+        """Receive one needed tensor of the batch, live: (batch, pos, width) on the model's device.
 
-        Padding is in it; `batch.counted` says which positions to count. Copy what must outlive the call.
+        It contains padding; `batch.counted` marks the positions to count. Copy whatever must outlive the call.
         """
 
-    def update(self, batch: Batch) -> None:  # noqa: B027 - what `see` did may be all
-        """The batch has been seen whole."""
+    def update(self, batch: Batch) -> None:  # noqa: B027 - `see` may do everything
+        """Called after the last tensor of the batch."""
 
     @abstractmethod
     def merge(self, other: Any) -> None:
-        """Take in what another of the same settings saw."""
+        """Add what another reducer of the same settings saw."""
 
     @abstractmethod
     def result(self) -> Any:
-        """The statistic, a frozen value that keeps no hold on this reducer."""
+        """The statistic, a frozen value that shares no memory with this reducer."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
@@ -60,9 +59,9 @@ class Reducer(ABC):
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; call after `start`."""
+        """Restore a saved state; call after `start`."""
 
     def settings(self) -> str:
-        """What must be equal for two states to be joined; by default the class and its plain attributes at birth."""
+        """What must be equal for two states to be merged: by default the class and its public attributes."""
         plain = {k: v for k, v in sorted(vars(self).items()) if not k.startswith("_")}
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in plain.items())})"

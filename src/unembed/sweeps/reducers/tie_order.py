@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 EMPTY = torch.iinfo(torch.int64).max
-"""Position of a slot that holds nothing; its value is -inf."""
+"""Position of an empty slot; its value is -inf."""
 
 
 def nth_largest(x: Float[Tensor, "column key"], n: int, sign: int) -> Float[Tensor, " key"]:
@@ -17,24 +17,24 @@ def nth_largest(x: Float[Tensor, "column key"], n: int, sign: int) -> Float[Tens
     return sign * x.T.contiguous().topk(n, dim=1, largest=sign > 0, sorted=True).values[:, -1]
 
 
-def ordered(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def sort_rows(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Rows by falling value, equal values by rising position."""
     v, order = v.sort(dim=1, descending=True)
     p = p.gather(1, order)
     g = None if g is None else g.gather(1, order)
-    wrong = ((v[:, 1:] == v[:, :-1]) & (p[:, 1:] < p[:, :-1])).nonzero()[:, 0].unique()
-    if len(wrong):  # equal values happen where prefixes are equal; few rows, so the second sort is only for them
-        by_position = p[wrong].argsort(dim=1, stable=True)
-        by_value = v[wrong].gather(1, by_position).argsort(dim=1, descending=True, stable=True)
+    misordered = ((v[:, 1:] == v[:, :-1]) & (p[:, 1:] < p[:, :-1])).nonzero()[:, 0].unique()
+    if len(misordered):  # equal prefixes have equal values; few rows, so only they are sorted twice
+        by_position = p[misordered].argsort(dim=1, stable=True)
+        by_value = v[misordered].gather(1, by_position).argsort(dim=1, descending=True, stable=True)
         order = by_position.gather(1, by_value)
-        v[wrong], p[wrong] = v[wrong].gather(1, order), p[wrong].gather(1, order)
+        v[misordered], p[misordered] = v[misordered].gather(1, order), p[misordered].gather(1, order)
         if g is not None:
-            g[wrong] = g[wrong].gather(1, order)
+            g[misordered] = g[misordered].gather(1, order)
     return v, p, g
 
 
-def limited(v: Tensor, p: Tensor, g: Tensor, at_most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ordered rows without what is worse than `at_most` others of its own group."""
+def limit_per_group(v: Tensor, p: Tensor, g: Tensor, at_most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sorted rows, each entry removed that has `at_most` better ones of its own group before it."""
     v, p, g = v.clone(), p.clone(), g.clone()
     width = v.shape[1]
     earlier = torch.ones(width, width, dtype=torch.bool, device=v.device).tril(-1)

@@ -15,7 +15,7 @@ from torch import Tensor
 from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.sweeps.reducers.batch_columns import Columns
+from unembed.sweeps.reducers.batch_columns import BatchColumns
 from unembed.sweeps.reducers.reducer import Need, Reducer
 from unembed.sweeps.reducers.tie_order import EMPTY
 from unembed.sweeps.reducers.top_lists import TopLists
@@ -24,26 +24,28 @@ from unembed.validation import positive_int
 
 
 class TopTriggers(Reducer):
-    """The top-t prefixes of all keys of all layers: what sorting all coefficients would give.
+    """The top-t prefixes of all keys of all layers, exactly as sorting all coefficients would give them.
 
     The positive pole holds coefficients above 0, the negative one those below; a coefficient of exactly 0 adds
-    nothing to the stream and is no trigger, as in the papers' code.
+    nothing to the stream and is not a trigger, as in the papers' code.
 
     Args:
-        top: how many per key.
+        top: triggers for each key.
         layers: which layers; all when None.
         poles: "positive", "both", or "auto": both in gated layers, where coefficients are signed.
-        by: "product", what multiplies the value; or, in gated layers, "gate": the gate before its activation.
-        min_prefix: least tokens of text in a prefix, special tokens in front left out.
-        skip_first: leave out column 0, where many models put very large activations.
-        per_document: at most so many triggers of a key from one document.
-        distinct: of equal prefixes (all tokens from the start of the segment) keep one: in a batch the earliest,
-            between batches the one with the higher coefficient, which differs by rounding only.
+        by: "product", the coefficient that multiplies the value; or, in gated layers, "gate", the gate before its
+            activation.
+        min_prefix: the least number of text tokens in a prefix, special tokens in front not counted.
+        skip_first: leave out column 0, where many models have very large activations.
+        per_document: at most this many triggers of a key from one document.
+        distinct: keep one of equal prefixes (all tokens from the start of the segment): within a batch the earliest,
+            between batches the one with the larger coefficient, which differs by rounding only.
 
     Memory: 12 bytes per slot (16 to 20 with `per_document` or `distinct`) and less than a tenth more while running.
 
     Raises:
-        InvalidInput: a setting makes no sense, or `per_document` with `distinct`: no bounded state can do both exactly.
+        InvalidInput: a setting makes no sense, or `per_document` and `distinct` are combined: no bounded state can do
+            both exactly.
     """
 
     def __init__(
@@ -58,20 +60,20 @@ class TopTriggers(Reducer):
         per_document: int | None = None,
         distinct: bool = False,
     ) -> None:
-        """Settings only; sizes come with `start`."""
+        """Settings only; `start` reads the sizes."""
         for name, value, allowed in (
             ("poles", poles, ("auto", "positive", "both")),
             ("by", by, ("product", "gate")),
         ):
             if value not in allowed:
-                raise InvalidInput(f"{name}={value!r}", why=f"it is none of {', '.join(allowed)}")
+                raise InvalidInput(f"{name}={value!r}", why=f"it is not one of {', '.join(allowed)}")
         top, min_prefix = positive_int("top", top, most=100_000), positive_int("min_prefix", min_prefix, 0)
         per_document = None if per_document is None else positive_int("per_document", per_document)
         if per_document and distinct:
             raise InvalidInput(
                 "per_document with distinct",
-                why="the two limits cross, and no list of bounded length can keep both exactly",
-                instead="Choose one of them",
+                why="no list of bounded length can apply both limits exactly",
+                instead="Choose one of the two",
             )
         self.top, self.layers, self.poles, self.by = top, None if layers is None else tuple(layers), poles, by
         self.min_prefix, self.skip_first = min_prefix, skip_first
@@ -84,32 +86,32 @@ class TopTriggers(Reducer):
         self._seen = 0
         limit = self.per_document or (1 if self.distinct else None)
         for layer in self._layers:
-            site = lm.feed_forward(layer)
-            if self.by == "gate" and not site.is_gated:
+            ffn = lm.feed_forward(layer)
+            if self.by == "gate" and not ffn.is_gated:
                 raise InvalidInput("by='gate'", why=f"layer {layer} of {lm.name} has no gate", instead="Use 'product'")
-            both = self.poles == "both" or (self.poles == "auto" and site.is_gated)
+            both = self.poles == "both" or (self.poles == "auto" and ffn.is_gated)
             w_out = lm.weights.W_out[layer]
             dtype = torch.float64 if w_out.dtype == torch.float64 else torch.float32
             for sign in (1, -1) if both else (1,):
                 self._lists[layer, sign] = TopLists(w_out.shape[0], self.top, dtype, w_out.device, limit)
-        self._columns: Columns | None = None
+        self._columns: BatchColumns | None = None
 
     @property
     def needs(self) -> Collection[Need]:
-        """The coefficients, or gates, of every layer asked."""
+        """The coefficients, or gates, of every chosen layer."""
         return [("coefficients" if self.by == "product" else "gate", layer) for layer in self._layers]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Let a layer's lists take what belongs into them."""
+        """Update the lists of a layer."""
         columns = self._columns
         if columns is None or columns.batch is not batch or columns.device != tensor.device:
-            columns = self._columns = Columns(
+            columns = self._columns = BatchColumns(
                 batch,
                 self.counted(batch),
                 tensor.device,
                 per_document=self.per_document is not None,
                 distinct=self.distinct,
-                # Column 0 may hold values so large that it would seem to survive everywhere.
+                # Column 0 may hold values so large that every block would seem to contain a candidate.
                 copies=self.skip_first or self.min_prefix > 1,
             )
         if columns.n:
@@ -119,7 +121,7 @@ class TopTriggers(Reducer):
                     self._lists[layer, sign].offer(x, sign, columns)
 
     def update(self, batch: Batch) -> None:
-        """Count what was seen."""
+        """Count the positions."""
         self._seen += int(self.counted(batch).sum())
         self._columns = None
 
@@ -131,9 +133,9 @@ class TopTriggers(Reducer):
         return counted & (batch.columns > 0) if self.skip_first else counted
 
     def merge(self, other: Any) -> None:
-        """Join two parts; no place may be in both."""
+        """Merge two parts; no position may be in both."""
         for at, theirs in other._lists.items():
-            self._lists[at].join(theirs)
+            self._lists[at].merge(theirs)
         self._seen += other._seen
 
     def result(self) -> Triggers:
@@ -142,10 +144,10 @@ class TopTriggers(Reducer):
         def lists(sign: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             values, positions = [], []
             for layer in self._layers:
-                held = self._lists.get((layer, sign)) or self._lists[layer, 1].emptied()
-                held.settle()
-                values.append(held.values.cpu() * sign)
-                positions.append(torch.where(held.positions == EMPTY, -1, held.positions).cpu())
+                top = self._lists.get((layer, sign)) or self._lists[layer, 1].empty_copy()
+                top.flush()
+                values.append(top.values.cpu() * sign)
+                positions.append(torch.where(top.positions == EMPTY, -1, top.positions).cpu())
             return tuple(values), tuple(positions)
 
         negative = lists(-1) if any(sign == -1 for _, sign in self._lists) else (None, None)
@@ -153,13 +155,13 @@ class TopTriggers(Reducer):
 
     def state(self) -> dict[str, Any]:
         """The lists, per layer and sign."""
-        held: dict[str, Any] = {"seen": self._seen}
+        state: dict[str, Any] = {"seen": self._seen}
         for (layer, sign), lists in self._lists.items():
-            held |= {f"{layer}.{sign}.{name}": tensor for name, tensor in lists.state().items()}
-        return held
+            state |= {f"{layer}.{sign}.{name}": tensor for name, tensor in lists.state().items()}
+        return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take saved lists back."""
+        """Restore saved lists."""
         self._seen = int(state["seen"])
         for (layer, sign), lists in self._lists.items():
             start = f"{layer}.{sign}."

@@ -1,4 +1,4 @@
-"""What a sweep for triggers leaves: for every key its list of coefficients and places."""
+"""The result of a sweep for triggers: coefficients and positions of every key."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Triggers:
     Attributes:
         layers: which layers, in order; the other fields have one entry each.
         values: (key, t); -inf where a key has fewer triggers.
-        positions: (key, t), places on the corpus axis; -1 where a key has fewer triggers.
-        negative_values: the most negative coefficients, lowest first, +inf where there are fewer; None unless both
-            poles were kept somewhere. A layer with one pole has none at all.
-        negative_positions: their places.
-        tokens_seen: how many positions were counted.
+        positions: (key, t), positions in the token stream; -1 where a key has fewer triggers.
+        negative_values: the most negative coefficients, lowest first, +inf where there are fewer; None unless a
+            layer has both poles. A layer with one pole has infinite values only.
+        negative_positions: their positions.
+        tokens_seen: the number of positions counted.
     """
 
     layers: tuple[int, ...]

@@ -116,7 +116,7 @@ def composition_section(m: Measurements) -> Section:
 
     differs, active, output = zero(e["any_value"]), zero(e["any_active"]), zero(e["any_output"])
     stop, lengths = stop_words(m.lm), m.text.prefix_lengths(m.positions)
-    gold = m.text.following(m.positions)
+    gold = m.text.next_tokens(m.positions)
     agreeing = e["any_active"]
     layers, which = np.nonzero(agreeing)
     predicted = e["update"][layers, which]

@@ -12,13 +12,13 @@ from tests.families import FAMILIES, build
 from tests.sweeps.recorder import lettered
 from unembed.errors import ModelUnavailable
 from unembed.language_model import load
-from unembed.sweeps.ray.model_transfer import packed, unpacked
+from unembed.sweeps.ray.model_transfer import deserialize_model, serialize_model
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_arrives_bit_for_bit(family: str) -> None:
     lm = load(build(family))
-    there = unpacked(pickle.loads(pickle.dumps(packed(lm))))
+    there = deserialize_model(pickle.loads(pickle.dumps(serialize_model(lm))))
     here, found = (dict(m.hf.named_parameters()) | dict(m.hf.named_buffers()) for m in (lm, there))
     assert here.keys() == found.keys() and all(torch.equal(here[name], found[name]) for name in here)
     assert not there.hf.training and there.hf.config._attn_implementation == lm.hf.config._attn_implementation
@@ -31,7 +31,7 @@ def test_a_watched_model_with_a_tokenizer_in_bfloat16() -> None:
     lm = lettered("llama", torch.bfloat16)
     handle = lm.hf.register_forward_hook(lambda *_: None)  # a lambda cannot be pickled, and need not
     try:
-        there = unpacked(pickle.loads(pickle.dumps(packed(lm))))
+        there = deserialize_model(pickle.loads(pickle.dumps(serialize_model(lm))))
     finally:
         handle.remove()
     assert there.dtype == torch.bfloat16 and torch.equal(there.encode("abc"), lm.encode("abc"))
@@ -40,13 +40,13 @@ def test_a_watched_model_with_a_tokenizer_in_bfloat16() -> None:
 def test_shipped_models_and_wikilm_arrive() -> None:
     for name in ("wren", "attn-2l"):
         lm = unembed.load(name)
-        there = unpacked(pickle.loads(pickle.dumps(packed(lm))))
+        there = deserialize_model(pickle.loads(pickle.dumps(serialize_model(lm))))
         assert there.name == name and torch.equal(there.unlearned, lm.unlearned)
 
 
 def test_weights_that_do_not_arrive_are_noticed() -> None:
     lm = load(build("gpt2"))
-    sent = packed(lm)
+    sent = serialize_model(lm)
     sent.weights["transformer.h.0.mlp.c_fc.weight"][0][:] = 0
-    with pytest.raises(ModelUnavailable, match="not those of the model that is swept"):
-        unpacked(sent)
+    with pytest.raises(ModelUnavailable, match="differ from those of the model in the driving process"):
+        deserialize_model(sent)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.sweeps.fake_ray import FakeRay
+from tests.sweeps.ray.fake_ray import FakeRay
 from tests.sweeps.recorder import lettered, texts
 from tests.sweeps.test_checkpoint import same
 from unembed.corpus import open_corpus
 from unembed.corpus.segments import Batch
 from unembed.errors import CheckpointFault, ExtraMissing, InvalidInput, NotFinite, PointMissing, Unsupported
 from unembed.language_model import LanguageModel
-from unembed.sweeps import ActiveFraction, Every, MeanVariance, Ray, Reducer, TopTriggers, sweep
+from unembed.sweeps import ActiveFraction, CheckpointInterval, MeanVariance, Ray, Reducer, TopTriggers, sweep
 from unembed.sweeps.ray import engine as ray_engine
 
 
@@ -23,7 +23,7 @@ from unembed.sweeps.ray import engine as ray_engine
 def faked(monkeypatch: pytest.MonkeyPatch):
     def fake(**how: int) -> FakeRay:
         made = FakeRay(**how)
-        monkeypatch.setattr(ray_engine, "imported", lambda: made)
+        monkeypatch.setattr(ray_engine, "import_ray", lambda: made)
         return made
 
     return fake
@@ -53,7 +53,7 @@ def test_lost_workers_and_lost_objects_change_nothing(faked, how: dict[str, int]
         else []
     )
     fake, file = faked(**how), tmp_path / "sweep.pt"
-    found = swept(engine=settings, checkpoint=file, every=Every(batches=2))
+    found = swept(engine=settings, checkpoint=file, every=CheckpointInterval(batches=2))
     assert (fake.deaths > 1) == ("mortal" in how) and (fake.leaks > 1) == ("leaky" in how)
     assert all(same(a, b) for a, b in zip(found, whole, strict=True))
     local = swept()
@@ -68,8 +68,8 @@ def test_lost_workers_and_lost_objects_change_nothing(faked, how: dict[str, int]
 def test_the_workers_join(faked) -> None:
     fake = faked()
     swept(engine=Ray(batches_per_shard=1))
-    shards = fake.jobs - fake.joins
-    assert shards > 6 and fake.joins == shards - 1
+    shards = fake.jobs - fake.merges
+    assert shards > 6 and fake.merges == shards - 1
 
 
 class Stopped(Exception):
@@ -95,7 +95,7 @@ def test_stopped_after_any_save_it_goes_on(faked, leaky: int, tmp_path: Path, mo
     monkeypatch.setattr(driver, "save", stopping)
     while True:
         try:
-            found = swept(engine=settings, checkpoint=file, every=Every(batches=2))
+            found = swept(engine=settings, checkpoint=file, every=CheckpointInterval(batches=2))
             break
         except Stopped:
             stops += 1
@@ -113,15 +113,15 @@ def test_a_cluster_without_room(faked) -> None:
 
 def test_work_that_kills_every_worker_ends_the_sweep(faked) -> None:
     fake = faked(mortal=1)
-    with pytest.raises(Unsupported, match=r"9 workers died at the same work\. Most often that is memory"):
+    with pytest.raises(Unsupported, match=r"9 workers died at the same job\. The usual cause is memory"):
         swept(engine=Ray(workers=3, open_model=opened))
     assert fake.living == fake.deaths, "every dead actor is asked for again, and the living are let go"
 
 
 def test_workers_that_die_while_they_open_the_model(faked) -> None:
-    faked(stillborn=7)
+    faked(startup_failures=7)
     assert same(swept(engine=Ray(workers=3))[0], swept()[0])
-    faked(stillborn=1000)
+    faked(startup_failures=1000)
     with pytest.raises(Unsupported, match="9 workers in a row died before their model was open"):
         swept(engine=Ray(workers=3))
 

@@ -1,4 +1,4 @@
-"""The fast pass: near the exact one, by a difference that is stated, and gone when it is over."""
+"""The fast forward pass is near the exact one, by a difference that is measured, and the model is restored after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sweeps.test_checkpoint import same
 from unembed.corpus import open_corpus
 from unembed.errors import CheckpointFault, InvalidInput, Unsupported
 from unembed.sweeps import TopTriggers, fast_difference, fast_kernels, sweep
-from unembed.sweeps.fast_kernels import quickened
+from unembed.sweeps.fast_kernels import TANH_GELUS, chunked_gelu, fast_forward
 
 BFLOAT16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 needs_bfloat16 = pytest.mark.skipif(not BFLOAT16, reason="this processor does not multiply in bfloat16")
@@ -31,7 +31,7 @@ def coefficients(family: str, mode: Any) -> torch.Tensor:
 def test_other_kernels_change_rounding_only(family: str, tokens: torch.Tensor) -> None:
     lm = tiny(family)
     exact = lm.run(tokens, "coefficients")
-    with quickened(lm, "float32"):
+    with fast_forward(lm, "float32"):
         found = lm.run(tokens, "coefficients")
     torch.testing.assert_close(found["coefficients"], exact["coefficients"], rtol=1e-4, atol=1e-5)
     again = lm.run(tokens, "coefficients")
@@ -75,7 +75,7 @@ def test_modules_that_others_have_taken_over_are_left_to_them() -> None:
     module.forward = lambda x: theirs(x)
     mine = module.forward
     try:
-        with quickened(lm, "float32"):
+        with fast_forward(lm, "float32"):
             assert module.forward is mine
             assert "forward" in vars(lm.hf.get_decoder().layers[0].fc2)
         assert module.forward is mine
@@ -84,9 +84,61 @@ def test_modules_that_others_have_taken_over_are_left_to_them() -> None:
 
 
 def test_what_cannot_be_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInput, match="none of float32, bfloat16"):
-        fast_kernels.checked(lettered("opt"), "int8")
+    with pytest.raises(InvalidInput, match="not one of float32, bfloat16"):
+        fast_kernels.check_fast(lettered("opt"), "int8")
     monkeypatch.setattr(fast_kernels.torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(Unsupported, match="does not multiply in bfloat16"):
         sweep(lettered("opt"), ["abc"], [TopTriggers(5)], fast="bfloat16")
     sweep(lettered("opt"), ["abc"], [TopTriggers(5)], fast="float32")  # without oneDNN the products stay torch's own
+
+
+@pytest.mark.parametrize("module", TANH_GELUS, ids=lambda module: module.__name__)
+@pytest.mark.parametrize("width", [80, 77, 3072])
+def test_chunks_give_the_bits_of_one_call(module: type, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_kernels, "CHUNK", 1000)
+    x = 4 * torch.randn(3, 37, width, generator=torch.Generator().manual_seed(0))
+    activation = module().eval()
+    given = []
+
+    def record(chunk: torch.Tensor) -> torch.Tensor:
+        given.append(chunk.numel())
+        return activation(chunk)
+
+    with torch.no_grad():
+        found = fast_kernels._in_chunks(record)(x)
+        assert torch.equal(found, activation(x))
+        assert len(given) > 2 and sum(given) == x.numel()
+        turned = x.transpose(0, 1)
+        assert torch.equal(fast_kernels._in_chunks(activation)(turned), activation(turned))
+
+
+def test_a_chunked_pass_has_the_bits_of_the_model_and_hooks_see_one_call(
+    tokens: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = tiny("gpt2")
+    exact = lm.run(tokens, "coefficients")
+    monkeypatch.setattr(fast_kernels, "CHUNK", 50)
+    activation: Any = lm.hf.get_submodule("transformer.h.0.mlp.act")
+    seen = []
+    handle = activation.register_forward_hook(lambda _m, _a, out: seen.append(out.shape))
+    try:
+        with chunked_gelu(lm):
+            assert "forward" in vars(activation)
+            found = lm.run(tokens, "coefficients")
+    finally:
+        handle.remove()
+    assert torch.equal(found["coefficients"], exact["coefficients"]) and torch.equal(found.logits, exact.logits)
+    assert seen == [exact["coefficients"][0].shape]
+    assert "forward" not in vars(activation)
+
+
+def test_an_activation_that_another_library_replaced_is_left_alone() -> None:
+    lm = tiny("gpt2")
+    activation: Any = lm.hf.get_submodule("transformer.h.0.mlp.act")
+    activation.forward = mine = lambda x: x
+    try:
+        with chunked_gelu(lm):
+            assert activation.forward is mine
+        assert activation.forward is mine
+    finally:
+        del activation.forward

@@ -16,7 +16,7 @@ from unembed.corpus import open_corpus
 from unembed.corpus.segments import Batch
 from unembed.errors import NotFinite
 from unembed.index import Index
-from unembed.sweeps import ActiveFraction, Every, MeanVariance, Ray, TopTriggers, sweep
+from unembed.sweeps import ActiveFraction, CheckpointInterval, MeanVariance, Ray, TopTriggers, sweep
 from unembed.sweeps.ray import workers
 
 # A busy machine needs longer to start Ray's processes than Ray waits by itself.
@@ -55,7 +55,7 @@ def others_sign(folder: Path, node: str, seconds: float = 300) -> None:
 
 @pytest.fixture(scope="module")
 def cluster():
-    workers.imported()
+    workers.import_ray()
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80_000_000})
     nodes.add_node(num_cpus=1, object_store_memory=80_000_000)
     ray.init(address=nodes.address, include_dashboard=False, log_to_driver=False)
@@ -123,7 +123,7 @@ def test_a_node_killed_mid_way_changes_nothing(cluster, tmp_path: Path) -> None:
     killer.start()
     settings, file = Ray(workers=2, batches_per_shard=3), tmp_path / "sweep.pt"
     # The head does no batch before the other node has done one: that both work is no luck of scheduling.
-    found = swept(tmp_path / "signs", 0.2, head, engine=settings, checkpoint=file, every=Every(batches=3))
+    found = swept(tmp_path / "signs", 0.2, head, engine=settings, checkpoint=file, every=CheckpointInterval(batches=3))
     killer.join()
     done = signs(tmp_path / "signs")
     n_batches = sum(1 for _ in open_corpus(CORPUS).batches(lettered("gpt2"), 150))

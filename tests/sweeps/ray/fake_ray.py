@@ -42,11 +42,11 @@ class FakeRay:
 
     exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError, ObjectLostError=ObjectLostError)
 
-    def __init__(self, mortal: int = 0, leaky: int = 0, stillborn: int = 0) -> None:
-        self.mortal, self.leaky, self.stillborn = mortal, leaky, stillborn
+    def __init__(self, mortal: int = 0, leaky: int = 0, startup_failures: int = 0) -> None:
+        self.mortal, self.leaky, self.startup_failures = mortal, leaky, startup_failures
         self.in_order = False
         """Whether jobs are done first come, first served, or the latest first."""
-        self.jobs = self.deaths = self.leaks = self.living = self.joins = 0
+        self.jobs = self.deaths = self.leaks = self.living = self.merges = 0
 
     def is_initialized(self) -> bool:
         return True
@@ -74,13 +74,13 @@ class FakeRay:
 
         return SimpleNamespace(
             open=SimpleNamespace(remote=lambda *given: Reference(lambda: self.opened(worker, given))),
-            work=job("work"),
-            join=job("join"),
+            read=job("read"),
+            merge=job("merge"),
         )
 
     def opened(self, worker: Any, given: tuple[Any, ...]) -> Any:
-        if self.stillborn:
-            self.stillborn -= 1
+        if self.startup_failures:
+            self.startup_failures -= 1
             raise RayError("the actor died")
         return self.inside(lambda: worker.open(*(g.get() if isinstance(g, Reference) else g for g in given)))
 
@@ -98,7 +98,7 @@ class FakeRay:
             if self.mortal and self.jobs % self.mortal == 0:
                 self.deaths += 1
                 raise RayError("the actor died")
-            self.joins += name == "join"
+            self.merges += name == "merge"
             seen, answer.states = self.inside(
                 lambda: getattr(worker, name)(*(g.get() if isinstance(g, Reference) else g for g in given))
             )

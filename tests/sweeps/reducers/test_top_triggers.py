@@ -153,7 +153,7 @@ def test_parts_join_to_the_whole() -> None:
     lm = lettered(GATED)
     opened = open_corpus(texts(25))
     batches = list(opened.batches(lm, 200))
-    from unembed.sweeps.forward import feeding
+    from unembed.sweeps.forward import feed_reducers
 
     limits: list[dict[str, Any]] = [{}, {"per_document": 1}, {"distinct": True}]
     for options in limits:
@@ -161,7 +161,7 @@ def test_parts_join_to_the_whole() -> None:
         for part in parts:
             part.start(lm)
         for i, batch in enumerate(batches):
-            with feeding(lm, [parts[1 + i % 3], parts[0]]) as feed:
+            with feed_reducers(lm, [parts[1 + i % 3], parts[0]]) as feed:
                 feed(batch)
         late = TopTriggers(6, **options)
         late.start(lm)
@@ -181,7 +181,7 @@ def test_state_is_twelve_bytes_a_slot() -> None:
     held = sum(t.numel() * t.element_size() for t in reducer.state().values() if isinstance(t, Tensor))
     assert held <= 1.001 * lm.n_layers * lm.d_mlp * 25 * 12
     for lists in reducer._lists.values():
-        assert lists.waiting_bytes() == 0
+        assert lists.buffered_bytes() == 0
 
 
 @pytest.mark.parametrize(
