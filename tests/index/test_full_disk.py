@@ -49,6 +49,6 @@ def test_labels_are_kept_whole_or_not_and_read_on_any_disk(built: Index, tmp_pat
     room, full, read_only, again = (json.loads(line) for line in done.stdout.splitlines())
     assert (room["error"], again["error"]) == (None, None)
     assert "disk is full" in full["error"] and "readonly" in read_only["error"]
-    assert all("Check who may write there" in one["error"] for one in (full, read_only))
+    assert all("Check the permissions" in one["error"] for one in (full, read_only))
     assert [one["labels"] for one in (room, full, read_only, again)] == [4, 4, 4, 8]
     assert all(one["in_sql"] == one["labels"] for one in (room, full, read_only, again))

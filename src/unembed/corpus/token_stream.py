@@ -10,14 +10,15 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from jaxtyping import Int
 
-from unembed.corpus.batches import bucketed
-from unembed.corpus.segments import Batch, Encoder, Segment
 from unembed.errors import CorpusUnreadable
+
+if TYPE_CHECKING:  # an index is read without torch
+    from unembed.corpus.segments import Batch, Encoder, Segment
 
 SEGMENT_COLUMNS = {"start": "q", "first": "q", "origin": "q", "document": "i", "sentence": "i", "after": "i"}
 """The arrays over segments, with their type codes: 64 and 32 bits."""
@@ -137,6 +138,10 @@ class TokenStream:
         return np.concatenate([self.token[opening : opening + n], self.token[first:end]])
 
     def _segment(self, number: int, end: int) -> Segment:
+        import torch
+
+        from unembed.corpus.segments import Segment
+
         start, whole = int(self.start[number]), int(self.start[number + 1])
         column_zero = int(self.first[number]) - self.n_special
         return Segment(
@@ -168,6 +173,8 @@ class TokenizedCorpus:
 
     def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 256) -> Iterator[Batch]:
         """The batches that `Corpus.batches` gives; nothing is tokenised again, so `encoder` is not used."""
+        from unembed.corpus.batches import bucketed
+
         return bucketed(self.stream.segments(), tokens, ahead)
 
 

@@ -8,4 +8,4 @@ Public names: `Index`, `IndexSettings`, `Label`.
 
 from unembed.index.index import Index as Index
 from unembed.index.labels import Label as Label
-from unembed.index.plan import IndexSettings as IndexSettings
+from unembed.index.settings import IndexSettings as IndexSettings

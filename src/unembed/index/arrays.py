@@ -80,3 +80,19 @@ def by_token(
     flat = ids.reshape(-1)
     order = smallest(np.lexsort((-scores.reshape(-1), flat)), flat.size)
     return order, np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=d_vocab))]).astype(np.int64)
+
+
+def open_poles(folder: Path, keys: int, top: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The triggers, memory-mapped, by pole.
+
+    Raises:
+        IndexFault: a file is missing or cut short.
+    """
+    return {
+        pole: (
+            map_array(folder, f"triggers/{pole}/coefficient.npy", shape=(keys, top), dtype=np.float32),
+            map_array(folder, f"triggers/{pole}/position.npy", shape=(keys, top), dtype=(np.int32, np.int64)),
+        )
+        for pole in ("positive", "negative")
+        if pole == "positive" or (folder / "triggers" / pole).is_dir()
+    }

@@ -25,12 +25,13 @@ import torch
 from unembed.corpus import Corpus, Document
 from unembed.corpus.token_stream import TokenizedCorpus
 from unembed.index import tables
-from unembed.index.arrays import by_token, map_array, smallest, write_array
+from unembed.index.arrays import by_token, map_array, open_poles, smallest, write_array
 from unembed.index.lock import build_lock
 from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import FileEntry, Manifest, write_file, write_manifest
 from unembed.index.passages import Passages
-from unembed.index.plan import IndexSettings, check_place, planned, resumable
+from unembed.index.plan import check_place, planned, resumable
+from unembed.index.settings import BuildProgress, IndexSettings
 from unembed.index.stream_files import open_stream, write_stream
 from unembed.index.text_search import write_search
 from unembed.memories.values import value_readings, written_values
@@ -48,8 +49,6 @@ from unembed.sweeps import (
 )
 
 CHECKPOINT = ".sweep"
-Progress = Callable[[str, int, int | None], None]
-"""Called with the part being made, what of it is done, and how much there is (None when not known)."""
 
 
 def build(
@@ -61,7 +60,7 @@ def build(
     engine: str | Ray = "local",
     tokens_per_batch: int = 2048,
     resume: bool = True,
-    progress: Progress | None = None,
+    progress: BuildProgress | None = None,
 ) -> Manifest:
     """Make the parts that are not there yet, or no longer what was written, and mark the index complete.
 
@@ -94,7 +93,7 @@ class _Builder:
         settings: IndexSettings,
         engine: str | Ray,
         tokens_per_batch: int,
-        progress: Progress | None,
+        progress: BuildProgress | None,
     ) -> None:
         self._lm, self._corpus, self._folder, self._settings = lm, corpus, folder, settings
         self._engine, self._tokens_per_batch = engine, tokens_per_batch
@@ -296,19 +295,3 @@ def poles_of(found: Triggers) -> dict[str, tuple[np.ndarray, np.ndarray]]:
             torch.cat(found.negative_positions).numpy(),
         )
     return poles
-
-
-def open_poles(folder: Path, keys: int, top: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The triggers, memory-mapped, by pole.
-
-    Raises:
-        IndexFault: a file is missing or cut short.
-    """
-    return {
-        pole: (
-            map_array(folder, f"triggers/{pole}/coefficient.npy", shape=(keys, top), dtype=np.float32),
-            map_array(folder, f"triggers/{pole}/position.npy", shape=(keys, top), dtype=(np.int32, np.int64)),
-        )
-        for pole in ("positive", "negative")
-        if pole == "positive" or (folder / "triggers" / pole).is_dir()
-    }

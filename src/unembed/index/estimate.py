@@ -12,7 +12,7 @@ import torch
 
 from unembed.corpus import Corpus, Segment
 from unembed.corpus.batches import bucketed
-from unembed.index.plan import IndexSettings
+from unembed.index.settings import IndexSettings
 from unembed.memories.values import value_readings
 from unembed.models.decoder import Decoder
 from unembed.sweeps import ActiveFraction, Fast, MeanVariance, Reducer

@@ -1,4 +1,4 @@
-"""An index opened: the questions it answers."""
+"""An open index and the questions it answers."""
 
 from __future__ import annotations
 
@@ -8,35 +8,39 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unembed.corpus import Corpus, open_corpus
 from unembed.errors import IndexFault
-from unembed.index import active_keys, queries, status, tables
-from unembed.index import build as building
-from unembed.index.estimate import Estimate, estimate
+from unembed.index import queries, status, tables
 from unembed.index.export import export
 from unembed.index.index_files import Contents
 from unembed.index.labels import COLUMNS as LABEL_COLUMNS
 from unembed.index.labels import HEAD, Label, Labels
 from unembed.index.manifest import Manifest, read_manifest
-from unembed.index.plan import IndexSettings
-from unembed.index.sql import Sql
-from unembed.index.vectors import Vectors
-from unembed.models.decoder import Decoder, require_decoder
-from unembed.models.fingerprint import weights_fingerprint
-from unembed.models.loading import open_model
+from unembed.index.settings import BuildProgress, IndexSettings
 from unembed.results import Table
-from unembed.sweeps import Ray
 from unembed.validation import as_path, as_str, finite_float, positive_int
+
+if TYPE_CHECKING:  # an index is read without torch
+    from unembed.corpus import Corpus
+    from unembed.index.coefficients import CoefficientsView
+    from unembed.index.contexts import ContextsView
+    from unembed.index.estimate import Estimate
+    from unembed.index.memory_search import Search
+    from unembed.index.sql import Sql
+    from unembed.index.vectors import Vectors
+    from unembed.models.decoder import Decoder
+    from unembed.sweeps import Ray
 
 
 class Index(Contents):
-    """What a sweep left on disk for one model and corpus. Any number of processes and threads may read it at once.
+    """Triggers, value readings and statistics of the memories (FFN neurons) of a model over a corpus, on disk.
+
+    Any number of processes and threads may read it at once.
 
     Attributes:
         path: its folder.
-        manifest: what it is of, and its files.
+        manifest: its model, corpus, settings and files.
     """
 
     def __init__(self, path: Path, manifest: Manifest, lm: Decoder | None = None) -> None:
@@ -58,7 +62,7 @@ class Index(Contents):
         *,
         settings: IndexSettings | None = None,
         tokens_per_batch: int = 2048,
-        progress: building.Progress | None = None,
+        progress: BuildProgress | None = None,
     ) -> Index:
         """Build an index, finish one whose build was interrupted, or repair one that was damaged; then open it.
 
@@ -80,12 +84,16 @@ class Index(Contents):
             Unsupported: the model has no memories, or the processor no bfloat16.
             UnembedError: the disk is full; run the same call again when there is room.
         """
-        settings, folder = _settings(settings, top), as_path(path)
-        manifest = building.build(
+        from unembed.corpus import open_corpus
+        from unembed.index.build import build
+        from unembed.models.decoder import require_decoder
+
+        folder = as_path(path)
+        manifest = build(
             require_decoder(lm),
             open_corpus(corpus),
             folder,
-            settings,
+            _settings(settings, top),
             engine=engine,
             tokens_per_batch=tokens_per_batch,
             resume=resume,
@@ -108,6 +116,10 @@ class Index(Contents):
             CorpusUnreadable: the corpus is empty or cannot be read.
             Unsupported: the model has no memories.
         """
+        from unembed.corpus import open_corpus
+        from unembed.index.estimate import estimate
+        from unembed.models.decoder import require_decoder
+
         return estimate(require_decoder(lm), open_corpus(corpus), _settings(settings, top), tokens_per_batch)
 
     @classmethod
@@ -116,8 +128,8 @@ class Index(Contents):
 
         Args:
             path: its folder.
-            lm: the model, where questions need it and it is open already; else it is opened by name when first needed.
-            partial: open one whose build is not finished, and answer from the parts that are.
+            lm: the model, if it is open already; otherwise it is opened by its name when a question needs it.
+            partial: open an index whose build is not finished, and answer from its finished parts.
 
         Raises:
             IndexFault: there is no index, it is not complete, or it is not of this model.
@@ -142,6 +154,8 @@ class Index(Contents):
         Raises:
             IndexFault: the index is of another.
         """
+        from unembed.models.decoder import require_decoder
+
         if why := self.misfit(require_decoder(lm)):
             raise IndexFault(
                 f"index {self.path} is not of {lm.name}", why=why, instead="Open the model it is of, or build another"
@@ -150,6 +164,8 @@ class Index(Contents):
 
     def misfit(self, lm: Decoder) -> str | None:
         """Why the index is not of a model; None where it is."""
+        from unembed.models.fingerprint import weights_fingerprint
+
         provenance, dtype = self.provenance, lm.dtype_name
         if provenance.dtype != dtype:
             return f"it was built with {provenance.model} in {provenance.dtype}, and this is {dtype}"
@@ -159,17 +175,20 @@ class Index(Contents):
 
     @property
     def poles(self) -> tuple[str, ...]:
-        """Which triggers it holds: "positive", and "negative" for gated layers."""
+        """The poles whose triggers it stores: "positive", and "negative" for gated layers."""
         return tuple(self.trigger_lists)
 
     @property
     def model(self) -> Decoder:
-        """The model; opened by its name when first asked for, and kept.
+        """The model, opened by its name at the first use.
 
         Raises:
             IndexFault: what opens under that name is not the model of this index.
             ModelUnavailable: nothing opens under that name.
         """
+        from unembed.models.decoder import Decoder
+        from unembed.models.loading import open_model
+
         with self._opening:
             if self._lm is None:
                 self.attach(Decoder(open_model(self.provenance.model, dtype=self.provenance.dtype)))
@@ -184,12 +203,12 @@ class Index(Contents):
         Args:
             layer: the layer.
             index: the memory.
-            top: at most so many.
-            pole: "positive" or, where it is kept, "negative".
-            context: tokens of each prefix to give, counted back from the trigger; all when None.
+            top: rows at most.
+            pole: "positive" or, in gated layers, "negative".
+            context: tokens of each prefix, counted back from the trigger; all when None.
 
         Returns:
-            Columns rank, coefficient, document, sentence, position (in the document), prefix (up to and without the
+            Columns rank, coefficient, document, sentence, position (in the document), prefix (the text before the
             trigger token), token (the trigger token), next_token.
 
         Raises:
@@ -206,30 +225,32 @@ class Index(Contents):
 
         Args:
             token: a token's text, leading space included, or its id.
-            top: at most so many.
-            by: "score" (largest first) or "rank" (its place among the value's top tokens, then score).
+            top: rows at most.
+            by: "score" (largest first) or "rank" (of the token among the top tokens of the value, then score).
 
         Returns:
             Columns layer, index, rank, score, top_tokens.
 
         Raises:
-            NotOneToken: the text is no token.
+            NotOneToken: the text is not one token.
         """
         return queries.promoting(self, token, top, by)
 
     def firing_on(self, text: str, top: int = 20, *, by: str = "strength") -> Table:
-        """Keys that fire most on a new text, the model run on it.
+        """Keys that fire most on a new text, on which the model is run.
 
         Args:
             text: the text.
-            top: at most so many.
+            top: rows at most.
             by: "strength" (the coefficient over that of the key's own best trigger, which makes keys comparable) or
                 "coefficient" (its absolute value).
 
         Returns:
-            Columns layer, index, pole, coefficient, strength, place (how many of the stored triggers are stronger),
+            Columns layer, index, pole, coefficient, strength, place (the number of stored triggers that are stronger),
             position and token (where in the text), top_tokens (what the value promotes).
         """
+        from unembed.index import active_keys
+
         return active_keys.firing_on(self, self.model, as_str("text", text), positive_int("top", top), by)
 
     def search(self, text: str, top: int = 20, *, pole: str = "positive", context: int | None = None) -> Table:
@@ -237,9 +258,9 @@ class Index(Contents):
 
         Args:
             text: words, all required; "quoted phrases"; `begin*` for beginnings of words.
-            top: at most so many.
-            pole: "positive" or, where it is kept, "negative".
-            context: tokens of each prefix to give; all when None.
+            top: rows at most.
+            pole: "positive" or, in gated layers, "negative".
+            context: tokens of each prefix; all when None.
 
         Returns:
             Columns layer, index, rank, coefficient, strength (over the key's best trigger) and those of `triggers`.
@@ -252,12 +273,14 @@ class Index(Contents):
         Args:
             layer: the layer.
             index: the memory.
-            top: at most so many, itself left out.
+            top: rows at most, without the memory itself.
             among: "values", or "keys" (in a gated layer the gate's column).
 
         Returns:
             Columns layer, index, cosine, top_tokens.
         """
+        from unembed.index.vectors import Vectors
+
         layer, index = self.memory(layer, index)
         with self._opening:
             if as_str("among", among) not in self._vectors:
@@ -269,21 +292,54 @@ class Index(Contents):
         columns = self.memories(rows.numpy()) | {"cosine": best.tolist(), "top_tokens": self.top_tokens(rows.numpy())}
         return self.table(f"{among.capitalize()} most similar to {layer}.{index}", columns)
 
+    def contexts(self, layer: int, index: int, top: int = 10, *, pole: str = "positive") -> ContextsView:
+        """The triggers of a key with the coefficient of every token in them; the model is run on their text.
+
+        Raises:
+            OutOfRange: there is no such memory.
+        """
+        from unembed.index.contexts import contexts_view
+
+        return contexts_view(self.model, self, layer, index, positive_int("top", top), pole)
+
+    def coefficients(self, layer: int, index: int, *, bins: int = 48) -> CoefficientsView:
+        """Statistics of a memory's coefficient over the corpus, with a histogram and examples by strength.
+
+        The statistics cover the whole corpus; histogram and examples cover a sample, on which the model is run.
+
+        Raises:
+            OutOfRange: there is no such memory.
+        """
+        from unembed.index.coefficients import coefficients_view
+
+        return coefficients_view(self.model, self, layer, index, positive_int("bins", bins))
+
+    def find(self, query: str, top: int = 50) -> Search:
+        """Memories and labelled heads by words they promote or suppress, by text of their triggers, or by name.
+
+        `unembed.index.memory_search` documents the query language.
+        """
+        from unembed.index.memory_search import search
+
+        return search(self.model, self, as_str("query", query), positive_int("top", top))
+
     def sql(self, query: str, *, timeout: float = 60.0) -> Table:
         """The rows of one SELECT over the views triggers, values, statistics, vocabulary, documents and labels.
 
-        Nothing can be written, and nothing outside the index read.
+        It cannot write, and cannot read anything outside the index.
 
         Raises:
-            InvalidInput: it is no SELECT, DuckDB rejects it, or it ran longer than `timeout` seconds.
+            InvalidInput: it is not a SELECT, DuckDB rejects it, or it ran longer than `timeout` seconds.
         """
         query, timeout = as_str("query", query), finite_float("timeout", timeout)
         with self._opening:
             sql = self._sql
-        return self.table(query.strip(), sql.select(query, Labels(self.path).arrow(), timeout=timeout))
+        return self.table(query.strip(), sql.select(query, Labels(self.path).columns(), timeout=timeout))
 
     @cached_property
     def _sql(self) -> Sql:
+        from unembed.index.sql import Sql
+
         paths = {name: f"tables/{name}.parquet" for name in tables.NAMES}
         parts = {entry.path: entry.part for entry in self.manifest.files}
         held = {name: path for name, path in paths.items() if path in parts}
@@ -292,11 +348,11 @@ class Index(Contents):
         return Sql(self.path, held)
 
     def status(self) -> dict[str, Any]:
-        """What the index is of, how far its build has come, and bytes by part, as JSON can hold it."""
+        """Model, corpus, settings, state of the build and bytes of each part, ready for JSON."""
         return status.status(self)
 
     def verify(self) -> Table:
-        """Every file beside its checksum: columns file, part, bytes, fault (None where the file is sound)."""
+        """Compare every file with its checksum: columns file, part, bytes, fault (None where the file is intact)."""
         return status.files(self)
 
     def export(
@@ -307,17 +363,17 @@ class Index(Contents):
         layer: int | None = None,
         context: int | None = None,
     ) -> int:
-        """Write every trigger, of one layer or all, to one file; how many rows.
+        """Write every trigger, of one layer or all, to one file; the number of rows.
 
         Args:
             path: the file.
             kind: "parquet", "jsonl" or "csv".
             layer: only this one.
-            context: tokens of each prefix to give; all when None.
+            context: tokens of each prefix; all when None.
 
         Raises:
-            InvalidInput: the format is unknown, or no file can stand there.
-            UnembedError: the disk is full; what was there before is left.
+            InvalidInput: the format is unknown, or the file cannot be created.
+            UnembedError: the disk is full; an earlier file of that name is left as it was.
         """
         return export(self, as_path(path), kind, layer=layer, context=context)
 
@@ -331,15 +387,15 @@ class Index(Contents):
         kind: str = "memory",
         notes: Mapping[str, Any] | None = None,
     ) -> int:
-        """Append a label to a memory or a head; the number it got. `Label` says what the arguments are."""
+        """Append a label to a memory or a head; its number. `Label` describes the arguments."""
         return self.add_labels([Label(layer, index, label, author, kind, notes)])[0]
 
     def add_labels(self, labels: Iterable[Label]) -> list[int]:
-        """Append labels to memories or heads, all or none; the numbers they got.
+        """Append labels to memories or heads, all or none; their numbers.
 
         Raises:
             OutOfRange: there is no such layer, memory or head.
-            InvalidInput: a label is empty or longer than 10,000 characters, or its notes are no JSON.
+            InvalidInput: a label is empty or longer than 10,000 characters, or its notes are not JSON.
         """
         placed = []
         for one in labels:
@@ -351,11 +407,11 @@ class Index(Contents):
         return (self.model.layer(layer), self.model.head(index)) if head else self.memory(layer, index)
 
     def withdraw_label(self, number: int, *, author: str = "") -> None:
-        """Append that a label no longer holds; the row itself stays."""
+        """Withdraw a label. Its row stays and a second one records the withdrawal."""
         Labels(self.path).withdraw(number, author=author)
 
     def labels(self, layer: int | None = None, index: int | None = None, *, of: str = "memory") -> Table:
-        """Labels that hold, of one memory or head, a layer or all.
+        """Labels that are not withdrawn: of one memory or head, a layer or all.
 
         Args:
             layer: only of this layer.

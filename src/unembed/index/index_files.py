@@ -10,8 +10,7 @@ import numpy as np
 
 from unembed.errors import IndexFault, InvalidInput, NotOneToken, OutOfRange
 from unembed.index import tables
-from unembed.index.arrays import map_array
-from unembed.index.build import open_poles
+from unembed.index.arrays import map_array, open_poles
 from unembed.index.manifest import Manifest, check
 from unembed.index.passages import Passages
 from unembed.index.stream_files import open_stream

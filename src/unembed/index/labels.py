@@ -1,6 +1,6 @@
-"""What people and programs call a memory: an append-only table in SQLite, several writers at once.
+"""Labels of memories and heads: an append-only table in SQLite that several processes can write to at once.
 
-Nothing is ever changed or deleted: a label is withdrawn by a row that says so, which keeps who said what when.
+Nothing is changed or deleted: another row withdraws a label, so the history of authors and times stays.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from unembed.errors import IndexFault, InvalidInput
 from unembed.validation import as_int, as_str
 
 NAME = "labels.sqlite"
 HEAD = "head"
-"""The kind of a label whose index counts attention heads; those of all other kinds count memories."""
+"""The kind of a label whose index is an attention head; for all other kinds it is a memory."""
 _OF = {"memory": ["kind != 'head'"], HEAD: ["kind = 'head'"], "all": []}
 COLUMNS = ("id", "layer", "index", "kind", "label", "author", "made", "notes")
 _SCHEMA = """
@@ -35,21 +33,21 @@ BEGIN SELECT RAISE(ABORT, 'labels are append-only'); END;
 CREATE TRIGGER IF NOT EXISTS labels_are_not_deleted BEFORE DELETE ON labels
 BEGIN SELECT RAISE(ABORT, 'labels are append-only'); END;
 """
-_KEPT = "withdraws IS NULL AND id NOT IN (SELECT withdraws FROM labels WHERE withdraws IS NOT NULL)"
+_NOT_WITHDRAWN = "withdraws IS NULL AND id NOT IN (SELECT withdraws FROM labels WHERE withdraws IS NOT NULL)"
 _LONGEST = 10_000
 
 
 @dataclass(frozen=True)
 class Label:
-    """What someone calls a memory or a head.
+    """A name for a memory or a head.
 
     Attributes:
         layer: the layer.
         index: the memory, or the head.
         label: a name or a sentence.
-        author: who says so: a person, or a program and its settings.
-        kind: what is labelled: "memory", "key", "value", or a name of your own; "head" for an attention head.
-        notes: further facts that JSON can hold.
+        author: a person, or a program and its settings.
+        kind: of the labelled thing: "memory", "key", "value", or a name of your own; "head" for an attention head.
+        notes: further facts, ready for JSON.
     """
 
     layer: int
@@ -61,23 +59,23 @@ class Label:
 
 
 class Labels:
-    """The labels of an index; the file is made when the first one is added."""
+    """The labels of an index; the first label creates the file."""
 
     def __init__(self, folder: Path) -> None:
-        """Name the file; nothing is opened yet."""
+        """Opens nothing."""
         self.path = folder / NAME
 
     def add(self, labels: Sequence[Label]) -> list[int]:
-        """Append labels, all or none; the numbers they got.
+        """Append labels, all or none; their numbers.
 
         Raises:
-            InvalidInput: a label is empty or longer than 10,000 characters, or its notes are no JSON.
+            InvalidInput: a label is empty or longer than 10,000 characters, or its notes are not JSON.
         """
-        rows = [(*_columns(label), None) for label in labels]
+        rows = [(*_row(label), None) for label in labels]
         return self._append(rows) if rows else []
 
     def withdraw(self, number: int, *, author: str) -> None:
-        """Append that a label no longer holds.
+        """Withdraw a label.
 
         Raises:
             InvalidInput: there is no such label, or it was withdrawn before.
@@ -85,12 +83,12 @@ class Labels:
         number, author = as_int("label", number), as_str("author", author)
         kept = [row for row in self.rows(of="all") if row["id"] == number]
         if not kept:
-            raise InvalidInput(f"label {number}", why="there is none, or it was withdrawn before")
+            raise InvalidInput(f"label {number}", why="there is no such label, or it was withdrawn before")
         row = kept[0]
         self._append([(row["layer"], row["index"], row["kind"], row["label"], author, "{}", number)])
 
     def rows(self, layer: int | None = None, index: int | None = None, *, of: str = "memory") -> list[dict[str, Any]]:
-        """Labels that hold, oldest first: of one memory or head, or of all.
+        """Labels that are not withdrawn, oldest first: of one memory or head, or of all.
 
         Raises:
             InvalidInput: `of` is neither "memory" nor "head" nor "all".
@@ -99,7 +97,7 @@ class Labels:
             raise InvalidInput(f"labels of {of!r}", why="labels are of 'memory', 'head' or 'all'")
         if not self.path.exists():
             return []
-        wanted, values = [_KEPT, *_OF[of]], []
+        wanted, values = [_NOT_WITHDRAWN, *_OF[of]], []
         for name, value in (("layer", layer), ('"index"', index)):
             if value is not None:
                 wanted.append(f"{name} = ?")
@@ -107,25 +105,17 @@ class Labels:
         columns = ", ".join(f'"{name}"' for name in COLUMNS)
         with self._open(reading=True) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'labels'").fetchone():
-                return []  # another process makes it at this moment
+                return []  # another process is creating it at this moment
             found = connection.execute(
                 f"SELECT {columns} FROM labels WHERE {' AND '.join(wanted)} ORDER BY id", values
             ).fetchall()
         rows = [dict(zip(COLUMNS, row, strict=True)) for row in found]
         return [row | {"notes": json.loads(row["notes"])} for row in rows]
 
-    def arrow(self) -> pa.Table:
-        """The labels that hold, as SQL sees them; notes as text."""
+    def columns(self) -> dict[str, list[Any]]:
+        """The labels that are not withdrawn, as SQL sees them: by column, notes as text."""
         rows = self.rows(of="all")
-        types = {"id": pa.int64(), "layer": pa.int32(), "index": pa.int32()}
-        return pa.table(
-            {
-                name: pa.array(
-                    [str(row[name]) if name == "notes" else row[name] for row in rows], types.get(name, pa.string())
-                )
-                for name in COLUMNS
-            }
-        )
+        return {name: [str(row[name]) if name == "notes" else row[name] for row in rows] for name in COLUMNS}
 
     def _append(self, rows: Sequence[tuple[Any, ...]]) -> list[int]:
         made = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
@@ -138,9 +128,9 @@ class Labels:
 
     @contextmanager
     def _open(self, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
-        """A connection; one that reads makes no file, so that it reads in a folder of someone else's.
+        """A connection. One that reads creates no file, so that it works in a read-only folder.
 
-        Of the modes, "rw" reads where nobody may write, and "ro" would not read what a killed writer left half written.
+        Mode "rw" reads there too; "ro" could not roll back what a killed writer left half-written.
         """
         mode = "rw" if reading else "rwc"
         try:
@@ -154,7 +144,7 @@ class Labels:
             yield connection
         except sqlite3.OperationalError as error:
             raise IndexFault(
-                f"cannot use {self.path}", why=str(error), instead="Check who may write there, and what room is left"
+                f"cannot use {self.path}", why=str(error), instead="Check the permissions and the free space there"
             ) from error
         except sqlite3.DatabaseError as error:
             raise IndexFault(f"{self.path} is damaged", why=str(error), instead="Restore a copy of it") from error
@@ -162,12 +152,14 @@ class Labels:
             connection.close()
 
 
-def _columns(given: Label) -> tuple[int, int, str, str, str, str]:
+def _row(given: Label) -> tuple[int, int, str, str, str, str]:
     label, author, kind = as_str("label", given.label), as_str("author", given.author), as_str("kind", given.kind)
     if not label.strip() or len(label) > _LONGEST:
-        raise InvalidInput(f"a label of {len(label)} characters", why=f"1 to {_LONGEST:,} are kept")
+        raise InvalidInput(f"a label of {len(label)} characters", why=f"its length must be 1 to {_LONGEST:,}")
     try:
         notes = json.dumps(dict(given.notes or {}), ensure_ascii=False, allow_nan=False)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise InvalidInput("the notes of a label", why=str(error), instead="Give what JSON can hold") from error
+        raise InvalidInput(
+            "the notes of a label", why=str(error), instead="Use strings, numbers, booleans, lists and dictionaries"
+        ) from error
     return given.layer, given.index, kind, label, author, notes

@@ -1,75 +1,20 @@
-"""What an index is asked to hold, and whether a folder may become it: new, begun, complete, or something else's."""
+"""Whether an index can be built in a folder: a new one, one whose build was interrupted, or something else's."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from unembed.corpus import Corpus
 from unembed.errors import IndexFault, InvalidInput, Unsupported
 from unembed.index.lock import NAME as LOCK_NAME
 from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import Manifest, fault, read_manifest, write_manifest
+from unembed.index.settings import IndexSettings
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import weights_fingerprint
-from unembed.sweeps import Fast, TopTriggers
-from unembed.validation import positive_int
-
-Poles = Literal["auto", "positive", "both"]
-By = Literal["product", "gate"]
-
-
-@dataclass(frozen=True)
-class IndexSettings:
-    """What an index contains. A build with other settings makes another index.
-
-    Attributes:
-        top: triggers for each key and pole.
-        top_tokens: tokens for each value.
-        poles: "positive", "both", or "auto": both in gated layers, where coefficients are signed.
-        by: in gated layers, order by the coefficient ("product") or by the gate alone ("gate").
-        min_prefix: the least number of text tokens in a trigger.
-        skip_first: leave out the first position of every segment.
-        per_document: at most this many triggers of a key from one document.
-        distinct: keep one of equal prefixes.
-        fast: "float32" (other kernels, rounding differs) or "bfloat16" (products in bfloat16) for a faster sweep. The
-            provenance then gives the largest change of a coefficient in the first batch, relative to the largest
-            coefficient of its layer.
-
-    Raises:
-        InvalidInput: a setting makes no sense.
-    """
-
-    top: int = 25
-    top_tokens: int = 30
-    poles: Poles = "auto"
-    by: By = "product"
-    min_prefix: int = 0
-    skip_first: bool = False
-    per_document: int | None = None
-    distinct: bool = False
-    fast: Fast | None = None
-
-    def __post_init__(self) -> None:
-        """Counts as plain ints, so that the manifest can store them."""
-        least = {"top": 1, "top_tokens": 1, "min_prefix": 0, "per_document": 1}
-        for name, bound in least.items():
-            if (number := getattr(self, name)) is not None:
-                object.__setattr__(self, name, positive_int(name, number, bound))
-
-    def top_triggers(self) -> TopTriggers:
-        """The reducer that finds the triggers."""
-        return TopTriggers(
-            self.top,
-            poles=self.poles,
-            by=self.by,
-            min_prefix=self.min_prefix,
-            skip_first=self.skip_first,
-            per_document=self.per_document,
-            distinct=self.distinct,
-        )
 
 
 def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:

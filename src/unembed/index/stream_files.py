@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unembed.corpus import Segment
 from unembed.corpus.token_stream import SEGMENT_COLUMNS, SegmentTable
 from unembed.index.arrays import map_array, write_array
 from unembed.index.manifest import FileEntry, write_file
 from unembed.index.passages import Passages
+
+if TYPE_CHECKING:
+    from unembed.corpus import Segment
 
 PART = "tokens"
 

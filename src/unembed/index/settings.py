@@ -1,0 +1,70 @@
+"""The settings of an index: what it contains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from unembed.validation import positive_int
+
+if TYPE_CHECKING:  # an index is read without torch
+    from unembed.sweeps import Fast, TopTriggers
+
+Poles = Literal["auto", "positive", "both"]
+By = Literal["product", "gate"]
+BuildProgress = Callable[[str, int, int | None], None]
+"""Called with the name of a part, how much of it is done, and how much there is (None where that is not known)."""
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """What an index contains. A build with other settings makes another index.
+
+    Attributes:
+        top: triggers for each key and pole.
+        top_tokens: tokens for each value.
+        poles: "positive", "both", or "auto": both in gated layers, where coefficients are signed.
+        by: in gated layers, order by the coefficient ("product") or by the gate alone ("gate").
+        min_prefix: the least number of text tokens in a trigger.
+        skip_first: leave out the first position of every segment.
+        per_document: at most this many triggers of a key from one document.
+        distinct: keep one of equal prefixes.
+        fast: "float32" (other kernels, rounding differs) or "bfloat16" (products in bfloat16) for a faster sweep. The
+            provenance then gives the largest change of a coefficient in the first batch, relative to the largest
+            coefficient of its layer.
+
+    Raises:
+        InvalidInput: a setting makes no sense.
+    """
+
+    top: int = 25
+    top_tokens: int = 30
+    poles: Poles = "auto"
+    by: By = "product"
+    min_prefix: int = 0
+    skip_first: bool = False
+    per_document: int | None = None
+    distinct: bool = False
+    fast: Fast | None = None
+
+    def __post_init__(self) -> None:
+        """Counts as plain ints, so that the manifest can store them."""
+        least = {"top": 1, "top_tokens": 1, "min_prefix": 0, "per_document": 1}
+        for name, bound in least.items():
+            if (number := getattr(self, name)) is not None:
+                object.__setattr__(self, name, positive_int(name, number, bound))
+
+    def top_triggers(self) -> TopTriggers:
+        """The reducer that finds the triggers."""
+        from unembed.sweeps import TopTriggers
+
+        return TopTriggers(
+            self.top,
+            poles=self.poles,
+            by=self.by,
+            min_prefix=self.min_prefix,
+            skip_first=self.skip_first,
+            per_document=self.per_document,
+            distinct=self.distinct,
+        )
