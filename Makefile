@@ -39,16 +39,16 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	@$(PIP) --editable '.[docs]'
 	@touch $@
 
-# Where traces look first; a changed model or corpus makes another folder, and this stamp older than its files.
-READY := .cache/unembed/.ready
+# The ready index lies in the user's cache folder (UNEMBED_CACHE); this stamp says that it was built.
+READY := $(VENV)/.ready
 
 $(READY): src/unembed/models/shipped/wren/model.safetensors src/unembed/corpus/shipped/wikitext/valid.txt src/unembed/index/manifest.py | $(VENV)/.installed
 	@echo "Indexing what every memory of wren fires on (once; under a minute, over 12 articles)" >&2
-	@UNEMBED_CACHE=.cache/unembed $(BIN)/unembed index build --detokenize --max-documents 12 >/dev/null
+	@$(BIN)/unembed index build --detokenize --max-documents 12 >/dev/null
 	@touch $@
 
 run: $(VENV)/.installed $(READY)  ## install, index the embedded model, then trace a prompt on it
-	@UNEMBED_CACHE=.cache/unembed $(BIN)/unembed trace "$(PROMPT)" --hide-unlearned
+	@$(BIN)/unembed trace "$(PROMPT)" --hide-unlearned
 
 # One thread each: two workers that both spread over all cores crawl.
 test: $(VENV)/.installed-dev  ## all tests but those in a browser
@@ -58,7 +58,7 @@ browser: $(VENV)/.installed-browser  ## the explorer in headless Chromium (a `ch
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser $(ARGS)
 
 pictures: $(VENV)/.installed-browser $(READY)  ## make the documentation's pictures of the explorer again
-	@UNEMBED_CACHE=$(CURDIR)/.cache/unembed $(BIN)/python -m tests.browser.pictures $(ARGS)
+	@$(BIN)/python -m tests.browser.pictures $(ARGS)
 
 lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between rooms
 	@$(BIN)/ruff format --check .
@@ -81,7 +81,7 @@ models: $(VENV)/.installed-dev  ## train the embedded models again: CORPUS=folde
 	@$(BIN)/python -m unembed.training --corpus "$(CORPUS)" $(ARGS)
 
 readme: $(VENV)/.installed-dev $(READY)  ## run the commands whose output README.md and the tutorial show, and put in what they print
-	@UNEMBED_CACHE=$(CURDIR)/.cache/unembed $(BIN)/python -m tests.package.shown --write
+	@$(BIN)/python -m tests.package.shown --write
 
 toxic-model: $(VENV)/.installed-dev  ## fine-tune a copy of wren on COMMENTS=jigsaw.csv, to measure suppression on (not shipped)
 	@test -n "$(COMMENTS)" || { echo 'Name the comments: make toxic-model COMMENTS=path/to/comments.csv' >&2; exit 2; }

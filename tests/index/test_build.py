@@ -134,9 +134,9 @@ def test_an_index_of_something_else_is_refused(built: Index, lm: LanguageModel, 
             "skip_first",
         ),
     ):
-        with pytest.raises(IndexFault, match=f"index of another {what}:"):
+        with pytest.raises(IndexFault, match=f"index with another {what}:"):
             build()
-    with pytest.raises(IndexFault, match="holds an index already"):
+    with pytest.raises(IndexFault, match="already holds an index"):
         Index.build(lm, corpus_of(), built.path, resume=False, **_OPTIONS)
     with pytest.raises(IndexFault, match="is not of llama"):
         Index.open(built.path, gated)
@@ -207,7 +207,7 @@ def test_a_fast_index_says_what_it_changed(lm: LanguageModel, built: Index, tmp_
     assert any("swept fast (float32)" in line for line in status_lines(index.status()))
     assert not any("fast" in line for line in status_lines(built.status()))
     assert np.allclose(index.trigger_lists["positive"][0], built.trigger_lists["positive"][0], rtol=1e-4)
-    with pytest.raises(IndexFault, match="index of another fast: float32 there, None now"):
+    with pytest.raises(IndexFault, match="index with another fast: float32 there, None now"):
         Index.build(lm, corpus_of(), tmp_path / "fast", **_OPTIONS)
 
 

@@ -96,7 +96,7 @@ def test_promoting_finds_exactly_the_values_that_hold_the_token(built: Index, lm
     scores = [row["score"] for row in found]
     assert scores == sorted(scores, reverse=True)
     for row in found:
-        assert int(ids[row["layer"], row["index"], row["rank"]]) == token
+        assert int(ids[row["layer"], row["index"], row["rank"] - 1]) == token
     ranks = [row["rank"] for row in built.promoting(token, 10_000, by="rank").rows()]
     assert ranks == sorted(ranks)
 

@@ -64,9 +64,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNEMBED_CACHE", str(tmp_path_factory.mktemp("ready")))
         patch.delenv("NO_COLOR", raising=False)
-        built = re.findall(
-            r"UNEMBED_CACHE=\S+ \$\(BIN\)/unembed (index build .*?) >", (ROOT / "Makefile").read_text("utf-8")
-        )
+        built = re.findall(r"\$\(BIN\)/unembed (index build .*?) >", (ROOT / "Makefile").read_text("utf-8"))
         assert CliRunner().invoke(app, built[0].split()).exit_code == 0
         yield
 

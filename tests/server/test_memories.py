@@ -16,7 +16,7 @@ import unembed
 from tests.server.conftest import TOKEN
 from unembed.index.clusters import FILE, stored_clusters
 from unembed.index.memory_search import understand
-from unembed.memories.token_suppression import values_scoring
+from unembed.memories.token_ranking import values_scoring
 from unembed.server.app import create
 from unembed.server.model_queue import Superseded
 from unembed.server.state import Session

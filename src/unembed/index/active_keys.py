@@ -1,4 +1,4 @@
-"""Which keys fire most on a new text, measured against their own triggers."""
+"""The keys that fire most on a new text, compared with their own triggers."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from jaxtyping import Float, Int
 
 from unembed.corpus.segmentation import leading
 from unembed.errors import InvalidInput
-from unembed.index.index_files import Contents, shortened
+from unembed.index.index_files import IndexFiles, shortened
 from unembed.models.decoder import Decoder
 from unembed.results import Table
 from unembed.stream.run import run
 
 
-def firing_on(held: Contents, lm: Decoder, text: str, top: int, by: str) -> Table:
+def firing_on(files: IndexFiles, lm: Decoder, text: str, top: int, by: str) -> Table:
     """See `Index.firing_on`."""
-    poles = tuple(held.trigger_lists)
-    found = strongest(lm, text, held.trigger_lists, by=by, top=top, settings=held.manifest.settings)
+    poles = tuple(files.trigger_lists)
+    found = strongest(lm, text, files.trigger_lists, by=by, top=top, settings=files.manifest.settings)
     ids = lm.encode(text)[0].tolist()
-    columns: dict[str, Any] = held.memories(found.rows) | {
+    columns: dict[str, Any] = files.memories(found.rows) | {
         "pole": [poles[i] for i in found.poles],
         "coefficient": found.coefficient.tolist(),
         "strength": found.strength.tolist(),
         "place": found.place.tolist(),
         "position": found.position.tolist(),
-        "token": [held.strings[ids[p]] for p in found.position],
-        "top_tokens": held.top_tokens(found.rows),
+        "token": [files.strings[ids[p]] for p in found.position],
+        "top_tokens": files.top_tokens(found.rows),
     }
-    return held.table(f"Keys that fire most on {shortened(text)!r}", columns)
+    return files.table(f"Keys that fire most on {shortened(text)!r}", columns)
 
 
 @dataclass(frozen=True, eq=False)
 class Firing:
-    """Keys and where in the text they fire most, in the order asked for.
+    """Keys and the position at which each fires most, in the chosen order.
 
     Attributes:
         rows: rows of the keys in the index.
         poles: 0 for positive, 1 for negative coefficients.
         coefficient: the largest (negative pole: the lowest) on the text.
         strength: coefficient over that of the key's best trigger.
-        place: how many of the stored triggers are stronger.
-        position: where in the text.
+        place: the number of stored triggers that are stronger.
+        position: in the text.
     """
 
     rows: Int[np.ndarray, " found"]
@@ -65,9 +65,9 @@ def strongest(
     top: int,
     settings: Mapping[str, Any],
 ) -> Firing:
-    """The keys that fire most on a text; keys without a trigger have no strength, and are left out when that orders.
+    """The keys that fire most on a text. Keys without a trigger have no strength and are left out of that order.
 
-    The positions that the sweep did not count (special tokens in front, too short prefixes) are not counted here.
+    Positions that the sweep did not count (special tokens in front, short prefixes) are not counted here either.
 
     Raises:
         InvalidInput: the text is empty or too long, or `by` is neither "strength" nor "coefficient".

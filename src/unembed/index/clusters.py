@@ -1,4 +1,4 @@
-"""The group of alike directions that a memory's value is in, among all values of the model."""
+"""The cluster of a memory's value among all values of the model."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ import numpy as np
 import torch
 
 from unembed.errors import UnembedError
+from unembed.index.index_files import IndexFiles
 from unembed.memories.clustering.dendrogram import Dendrogram
 from unembed.memories.clustering.unit_vectors import unit_rows
 from unembed.memories.clustering.value_clusters import ValueClusters, cluster_values, coherence
-from unembed.memories.values import values_of
+from unembed.memories.values import Values, values_of
+from unembed.models.decoder import Decoder
 from unembed.results.files import write_whole
 
 SCHEMA = "unembed.cluster/1"
 FILE = "clusters.npz"
-"""In an index's folder: the tree of all values, and the weights that it is of."""
+"""In the folder of an index: the dendrogram of all values, and the fingerprint of the weights."""
 _TREE = ("children", "heights", "sizes", "memory")
 _COUNTED, _TOP, _SHOWN = 64, 30, 8
 
 
 @dataclass(frozen=True)
 class Near:
-    """A member, and the cosine of its value with the memory's own."""
+    """A member, and the cosine of its value with that of the memory."""
 
     layer: int
     index: int
@@ -40,7 +42,7 @@ class Near:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """A memory's cluster; without a number while the values are not grouped yet."""
+    """The cluster of a memory; without a number while the values are not clustered yet."""
 
     schema: str
     layer: int
@@ -64,22 +66,22 @@ class ClusterView:
     """The nearest others, at most 8."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
+        """All fields, ready for JSON."""
         return dataclasses.asdict(self)
 
 
-def n_clusters_of(lm: Any) -> int:
+def n_clusters_of(lm: Decoder) -> int:
     """How many clusters all values are cut into."""
     return max(1, lm.n_layers * lm.d_mlp // 10)
 
 
-def stored_clusters(lm: Any, held: Any) -> ValueClusters | None:
-    """The clusters that an index's folder keeps; None where there are none, or of other weights."""
-    path = Path(held.path) / FILE
+def stored_clusters(lm: Decoder, files: IndexFiles) -> ValueClusters | None:
+    """The clusters stored with an index; None where there are none, or the weights differ."""
+    path = Path(files.path) / FILE
     if not path.is_file():
         return None
     with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), np.load(path) as stored:
-        if str(stored["weights"]) == held.manifest.weights:
+        if str(stored["weights"]) == files.manifest.weights:
             children, heights, sizes, memory = (stored[name] for name in _TREE)
             tree = Dendrogram(len(memory), children, heights, sizes)
             layers = tuple(range(lm.n_layers))
@@ -87,35 +89,37 @@ def stored_clusters(lm: Any, held: Any) -> ValueClusters | None:
     return None
 
 
-def made_clusters(lm: Any, held: Any = None, progress: Callable[[int, int], None] | None = None) -> ValueClusters:
-    """All values in clusters, and kept in the index's folder where there is one and one may write.
+def made_clusters(
+    lm: Decoder, files: IndexFiles | None = None, progress: Callable[[int, int], None] | None = None
+) -> ValueClusters:
+    """Cluster all values, and store the result with the index if its folder is writable.
 
     Args:
         lm: the model.
-        held: its index, if it has one.
-        progress: called with steps done and steps in all; what it raises ends the work, and nothing is kept.
+        files: its index, if there is one.
+        progress: called with steps done and steps in total; an exception from it ends the work, and nothing is stored.
 
     Raises:
         Unsupported: the model has no memories.
     """
     found = cluster_values(lm, n_clusters_of(lm), progress=progress)
-    if held is not None:
-        tree, packed, weights = found.tree, io.BytesIO(), np.array(held.manifest.weights)
+    if files is not None:
+        tree, packed, weights = found.tree, io.BytesIO(), np.array(files.manifest.weights)
         arrays = {"heights": tree.heights, "sizes": tree.sizes, "memory": found.memory, "weights": weights}
         np.savez(packed, allow_pickle=False, children=tree.children, **arrays)
-        # A folder that nobody may write to keeps none: the clusters are there all the same.
+        # In a read-only folder the clusters are returned and not stored.
         with suppress(OSError, UnembedError):
-            write_whole(Path(held.path) / FILE, packed.getvalue())
+            write_whole(Path(files.path) / FILE, packed.getvalue())
     return found
 
 
 @torch.no_grad()
-def cluster_view(lm: Any, clusters: ValueClusters | None, layer: int, index: int) -> ClusterView:
+def cluster_view(lm: Decoder, clusters: ValueClusters | None, layer: int, index: int) -> ClusterView:
     """The cluster of a memory: what its members share, and which lie nearest.
 
     Args:
         lm: the model.
-        clusters: of all its values, or None while they are not grouped.
+        clusters: of all its values, or None while they are not clustered.
         layer: the memory's layer.
         index: the memory.
 
@@ -151,10 +155,10 @@ def cluster_view(lm: Any, clusters: ValueClusters | None, layer: int, index: int
     )
 
 
-def _shared(lm: Any, members: Iterable[tuple[int, int]]) -> list[tuple[str, int]]:
+def _shared(lm: Decoder, members: Iterable[tuple[int, int]]) -> list[tuple[str, int]]:
     members, found = list(members), Counter[int]()
     for layer in {n for n, _ in members}:
-        ids, _ = lm.values.top(layer, [i for n, i in members if n == layer], _TOP)
+        ids, _ = Values(lm).top(layer, [i for n, i in members if n == layer], _TOP)
         for row in ids.tolist():
             found.update(row)
     kept = sorted(((token, n) for token, n in found.items() if n > 1), key=lambda pair: (-pair[1], pair[0]))[:12]

@@ -1,4 +1,4 @@
-"""How large one memory's coefficient usually is: statistics over the index's corpus, a histogram of a sample."""
+"""The distribution of one memory's coefficient: statistics over the corpus of the index, a histogram of a sample."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import numpy as np
 
 from unembed.index import tables
 from unembed.index.contexts import Context, context, read
+from unembed.index.index_files import IndexFiles
+from unembed.models.decoder import Decoder
 
 SCHEMA = "unembed.coefficients/1"
 _STATISTICS = ("mean", "variance", "least", "largest", "active_fraction")
@@ -20,7 +22,7 @@ _MOST, _LEAST, _WORK = 4096, 256, 1e11
 """Tokens of a sample: as many as cost so many multiplications in the blocks, within these bounds."""
 _BANDS = (1.0, 0.5, 0.25, 0.1, 0.0)
 """Bounds of the bands, as shares of the corpus's largest coefficient."""
-_KEPT = 2**27
+_CACHE_BYTES = 2**27
 """Bytes of samples that are kept, and at least two layers of an index: of a small model all, so that going through its
 memories runs the model once a layer."""
 _SAMPLES: WeakKeyDictionary[Any, OrderedDict[int, Any]] = WeakKeyDictionary()
@@ -50,7 +52,7 @@ class CoefficientsView:
     layer_largest: float
     """The largest coefficient that any memory of the layer has on the corpus."""
     edges: list[float]
-    """Bounds of the histogram's bins, one more than counts."""
+    """Bounds of the bins of the histogram, one more than counts."""
     counts: list[int]
     """Of the sampled tokens."""
     high: float
@@ -62,11 +64,11 @@ class CoefficientsView:
     """Tokens of the corpus."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
+        """All fields, ready for JSON."""
         return dataclasses.asdict(self)
 
 
-def coefficients_view(lm: Any, held: Any, layer: int, index: int, bins: int = 48) -> CoefficientsView:
+def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bins: int = 48) -> CoefficientsView:
     """The statistics, and a histogram and bands over evenly spaced passages of the corpus.
 
     Raises:
@@ -74,14 +76,14 @@ def coefficients_view(lm: Any, held: Any, layer: int, index: int, bins: int = 48
         IndexFault: the index's triggers are not built yet.
     """
     layer, index = lm.memory(layer, index)
-    held.need("triggers")
-    path, row = held.path / "tables/statistics.parquet", held.row(layer, index)
+    files.need("triggers")
+    path, row = files.path / "tables/statistics.parquet", files.row(layer, index)
     columns = {name: tables.read_column(path, name) for name in _STATISTICS}
     statistics = {name: float(column[row]) for name, column in columns.items()}
-    of_layer = columns["largest"][held.bounds[layer] : held.bounds[layer + 1]]
-    sample = _sampled(lm, held, layer)
+    of_layer = columns["largest"][files.bounds[layer] : files.bounds[layer + 1]]
+    sample = _sampled(lm, files, layer)
     m = sample.coefficients[:, index]
-    found = m[sample.own]
+    found = m[sample.is_own]
     counts, edges = np.histogram(found, bins=bins)
     return CoefficientsView(
         SCHEMA,
@@ -92,44 +94,44 @@ def coefficients_view(lm: Any, held: Any, layer: int, index: int, bins: int = 48
         edges.tolist(),
         counts.tolist(),
         float(np.quantile(found, 0.99)),
-        _bands(held, sample, m, statistics),
+        _bands(files, sample, m, statistics),
         len(found),
-        len(held.passages.token),
+        len(files.passages.token),
     )
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """Evenly spaced passages of the corpus, one after the other: each token's place, its coefficients in one layer."""
+    """Evenly spaced passages of the corpus, concatenated: positions, and coefficients in one layer."""
 
     coefficients: np.ndarray
     """(tokens, memories of the layer)"""
     at: np.ndarray
     begins: np.ndarray
     """Where each passage begins in the arrays."""
-    own: np.ndarray
-    """Whether a token is the passage's own, not the context that a window repeats."""
+    is_own: np.ndarray
+    """Whether a token belongs to the passage, not to the context that its window repeats."""
 
 
-def _sampled(lm: Any, held: Any, layer: int) -> _Sample:
-    """The sample of a layer; the last ones are kept, for one run of the model gives all memories of a layer."""
-    kept = _SAMPLES.setdefault(held, OrderedDict())
-    if layer not in kept:  # of one model: an index is read with no other
-        kept[layer] = _read(lm, held, layer)
-        while len(kept) > 2 and sum(one.coefficients.nbytes for one in kept.values()) > _KEPT:
-            kept.popitem(last=False)
-    return kept[layer]
+def _sampled(lm: Decoder, files: IndexFiles, layer: int) -> _Sample:
+    """The sample of a layer. The latest stay cached, since one run of the model gives all memories of a layer."""
+    cached = _SAMPLES.setdefault(files, OrderedDict())
+    if layer not in cached:  # an index belongs to one model
+        cached[layer] = _read(lm, files, layer)
+        while len(cached) > 2 and sum(one.coefficients.nbytes for one in cached.values()) > _CACHE_BYTES:
+            cached.popitem(last=False)
+    return cached[layer]
 
 
-def _read(lm: Any, held: Any, layer: int) -> _Sample:
+def _read(lm: Decoder, files: IndexFiles, layer: int) -> _Sample:
     work = 12 * lm.n_layers * lm.d_model**2
     wanted = int(min(_MOST, max(_LEAST, _WORK / work)))
-    start = np.asarray(held.passages.start)
+    start = np.asarray(files.passages.start)
     lengths = np.diff(start)
     n = min(len(lengths), max(1, round(wanted / max(1.0, float(lengths.mean())))))
     chosen = np.unique(np.linspace(0, len(lengths) - 1, n).round().astype(int))
     ends = [int(start[s + 1]) - 1 for s in chosen]
-    passages = list(read(lm, held, layer, slice(None), ends))
+    passages = list(read(lm, files, layer, slice(None), ends))
     at = [np.arange(end + 1 - len(m), end + 1) for end, m in zip(ends, passages, strict=True)]
     return _Sample(
         np.concatenate(passages),
@@ -139,20 +141,20 @@ def _read(lm: Any, held: Any, layer: int) -> _Sample:
     )
 
 
-def _bands(held: Any, sample: _Sample, m: np.ndarray, statistics: dict[str, float]) -> list[Band]:
+def _bands(files: IndexFiles, sample: _Sample, m: np.ndarray, statistics: dict[str, float]) -> list[Band]:
     """Shares of the largest coefficient, then what lies below 0."""
     top = max(statistics["largest"], float(m.max()), 0.0)
     bounds = [share * top for share in _BANDS] + [min(statistics["least"], float(m.min()))]
     bands = []
     for up_to, above in itertools.pairwise(bounds):
         inside = (m > above) & (m <= up_to) if up_to > 0 else m < 0
-        members = np.flatnonzero(inside & sample.own)
+        members = np.flatnonzero(inside & sample.is_own)
         members = members[np.argsort(-m[members], kind="stable")]
         shown = np.unique(np.linspace(0, len(members) - 1, min(_SHOWN, len(members))).round().astype(int))
         contexts = []
         for i in members[shown]:
             begin = sample.begins[np.searchsorted(sample.begins, i, side="right") - 1]
-            contexts.append(context(held, int(sample.at[i]), m[begin : i + 1], float(m[i])))
+            contexts.append(context(files, int(sample.at[i]), m[begin : i + 1], float(m[i])))
         if contexts:
             bands.append(Band(float(above), float(up_to), len(members), contexts))
     return bands

@@ -1,4 +1,4 @@
-"""Passages of an index's corpus as the model reads them: one memory's coefficient at every token up to a place."""
+"""Passages of the corpus as the model read them, with the coefficient of one memory at every token."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from unembed.corpus.segmentation import leading
+from unembed.index.index_files import IndexFiles
+from unembed.index.passages import Passages
+from unembed.models.decoder import Decoder
+from unembed.stream.run import run
 
 SCHEMA = "unembed.contexts/1"
 _LONGEST = 400
-"""Tokens of a context that a view keeps."""
+"""Tokens of a context in a view, at most."""
 _SHADED = 20_000
-"""Tokens that are read again for one memory's triggers; where windows are long, later triggers stay without."""
+"""Tokens read again for the triggers of one memory; where windows are long, later triggers have no coefficients."""
 _BATCH = 16
 
 
@@ -32,7 +35,7 @@ class Context:
     """At the last token."""
     tokens: list[str]
     coefficients: list[float]
-    """One for each token; none where the passage was too long to be read again."""
+    """One for each token; empty where the passage was too long to read again."""
     next_token: str | None
 
 
@@ -45,75 +48,72 @@ class ContextsView:
     index: int
     pole: str
     kept: int
-    """Triggers that the index keeps of a key; what is weaker is in no list."""
+    """Triggers that the index stores for each key."""
     contexts: list[Context]
 
     def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
+        """All fields, ready for JSON."""
         return dataclasses.asdict(self)
 
 
-def contexts_view(lm: Any, held: Any, layer: int, index: int, top: int, pole: str = "positive") -> ContextsView:
-    """The triggers that the index keeps, strongest first; coefficients along them from a run of the model.
+def contexts_view(
+    lm: Decoder, files: IndexFiles, layer: int, index: int, top: int, pole: str = "positive"
+) -> ContextsView:
+    """The stored triggers, strongest first, with the coefficients along them from a run of the model.
 
     Raises:
         OutOfRange: there is no such memory.
         IndexFault: the index's triggers are not built yet.
     """
     layer, index = lm.memory(layer, index)
-    stored, position = held.pole(pole)
-    row = held.row(layer, index)
+    stored, position = files.pole(pole)
+    row = files.row(layer, index)
     ends = [int(at) for at in position[row][:top] if at >= 0]
-    spent = np.cumsum([_length(held, at) for at in ends])
-    shaded = read(lm, held, layer, index, [at for at, n in zip(ends, spent, strict=True) if n <= _SHADED])
-    found = [context(held, at, next(shaded, None), float(m)) for at, m in zip(ends, stored[row], strict=False)]
-    return ContextsView(SCHEMA, layer, index, pole, held.top, found)
+    spent = np.cumsum([_length(files, at) for at in ends])
+    shaded = read(lm, files, layer, index, [at for at, n in zip(ends, spent, strict=True) if n <= _SHADED])
+    found = [context(files, at, next(shaded, None), float(m)) for at, m in zip(ends, stored[row], strict=False)]
+    return ContextsView(SCHEMA, layer, index, pole, files.top, found)
 
 
-def context(held: Any, at: int, coefficients: np.ndarray | None, coefficient: float) -> Context:
-    """The passage up to a place; `coefficients` are those of its last tokens."""
-    place = held.passages.place(at, 0)
-    first = max(at + 1 - _length(held, at), at + 1 - _LONGEST)
-    ids = np.asarray(held.passages.token[first : at + 1]).tolist()
+def context(files: IndexFiles, at: int, coefficients: np.ndarray | None, coefficient: float) -> Context:
+    """The passage up to a position; `coefficients` are those of its last tokens."""
+    place = files.passages.place(at, 0)
+    first = max(at + 1 - _length(files, at), at + 1 - _LONGEST)
+    ids = np.asarray(files.passages.token[first : at + 1]).tolist()
     along = [] if coefficients is None else coefficients[-len(ids) :].tolist()
-    tokens = _letters_joined(held.passages, ids)
+    tokens = _letters_joined(files.passages, ids)
     return Context(place.document, place.position, coefficient, tokens, along, place.next_token)
 
 
-def _letters_joined(passages: Any, ids: list[int]) -> list[str]:
-    """The text of each token; of bytes that are letters only together, the first has the text and the others none."""
+def _letters_joined(passages: Passages, ids: list[int]) -> list[str]:
+    """The text of each token; of bytes that form one character together, the first has it and the others are empty."""
     texts = [passages.strings[i] for i in ids]
-    for is_bytes, run in itertools.groupby(range(len(ids)), key=lambda i: texts[i].startswith("\\x")):
-        places = list(run)
+    for is_bytes, group in itertools.groupby(range(len(ids)), key=lambda i: texts[i].startswith("\\x")):
+        places = list(group)
         if is_bytes:
             whole = passages.text(np.array([ids[i] for i in places]))
             texts[places[0] : places[-1] + 1] = [whole] + [""] * (len(places) - 1)
     return texts
 
 
-def read(lm: Any, held: Any, layer: int, index: int | slice, ends: Sequence[int]) -> Iterator[np.ndarray]:
-    """Coefficients of a memory, or of several, over the passage of each place, from its first token to the place.
+def read(lm: Decoder, files: IndexFiles, layer: int, index: int | slice, ends: Sequence[int]) -> Iterator[np.ndarray]:
+    """Coefficients of one or more memories over the passage that ends at each position.
 
-    The model reads what it read when the index was built: special tokens, the window's context, the tokens.
+    The model reads what it read when the index was built: special tokens, the context of the window, the tokens.
     """
-    point = "gate" if held.manifest.settings["by"] == "gate" else "coefficients"
-    front = torch.tensor(leading(lm), dtype=torch.long)
+    point = "gate" if files.manifest.settings["by"] == "gate" else "coefficients"
+    stream = files.passages
     for first in range(0, len(ends), _BATCH):
-        parts = [
-            torch.cat(
-                [front, torch.tensor(np.asarray(held.passages.token[at + 1 - _length(held, at) : at + 1])).long()]
-            )
-            for at in ends[first : first + _BATCH]
-        ]
+        parts = [torch.from_numpy(stream.prefix(at).astype(np.int64)) for at in ends[first : first + _BATCH]]
         # Padded on the right: a causal model's earlier positions do not see it, and it is cut off again.
         ids = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
-        m = lm.run(ids, point, layers=[layer], logits=False).at(point, layer)[..., index]
+        m = run(lm, ids, point, layers=[layer], logits=False).at(point, layer)[..., index]
         for row, part in zip(m.float().cpu().numpy(), parts, strict=True):
-            yield row[len(front) : len(part)]
+            yield row[stream.n_special : len(part)]
 
 
-def _length(held: Any, at: int) -> int:
-    """Tokens from the beginning of what the model had read, special tokens left out, to a place."""
-    passages = held.passages
+def _length(files: IndexFiles, at: int) -> int:
+    """Text tokens that the model had read at a position."""
+    passages = files.passages
     segment = int(np.searchsorted(passages.start, at, side="right")) - 1
     return max(1, at + 1 - int(passages.first[segment]))

@@ -1,12 +1,13 @@
-"""Indexes that are kept ready: where they lie, and which of them is of a model.
+"""Ready indexes: indexes in the cache folder, which traces and the explorer find by themselves.
 
-A ready index lies in a folder named after the weights, the corpus and the layout, so that a changed model, another
-corpus or another version never uses it.
+The name of the folder contains the weights, the corpus and the layout, so that a changed model, another corpus or
+another version never uses it.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from unembed.corpus import Corpus
@@ -19,21 +20,25 @@ from unembed.models.fingerprint import weights_fingerprint
 VARIABLE = "UNEMBED_CACHE"
 
 
-def cache_folders() -> list[Path]:
-    """Where ready indexes are looked for; the first is where they are built.
+def cache_folder() -> Path:
+    """The folder of ready indexes: `$UNEMBED_CACHE`, else `unembed` in the platform's cache folder.
 
-    `$UNEMBED_CACHE` if it is set, else `.cache/unembed` here where there is one, and `~/.cache/unembed`.
+    That is `~/Library/Caches` on macOS, `%LOCALAPPDATA%` on Windows, and `$XDG_CACHE_HOME` or `~/.cache` elsewhere.
     """
     if chosen := os.environ.get(VARIABLE):
-        return [Path(chosen)]
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unembed"
-    here = Path(".cache/unembed")
-    return [here, home] if here.is_dir() else [home]
+        return Path(chosen)
+    if sys.platform == "darwin":
+        platform = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        platform = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        platform = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return platform / "unembed"
 
 
 def cached_path(lm: Decoder, corpus: Corpus) -> Path:
     """Where the ready index of a model and a corpus is built."""
-    return cache_folders()[0] / f"{weights_fingerprint(lm)[:16]}-{corpus.fingerprint}-{SCHEMA}"
+    return cache_folder() / f"{weights_fingerprint(lm)[:16]}-{corpus.fingerprint}-{SCHEMA}"
 
 
 def cached_index(lm: Decoder) -> Index | None:
@@ -42,15 +47,14 @@ def cached_index(lm: Decoder) -> Index | None:
     The weights are read only if an index names this model.
     """
     candidates = []
-    for folder in cache_folders():
-        for path in folder.glob("*/manifest.json"):
-            try:
-                manifest = read_manifest(path.parent)
-            except IndexFault:
-                continue  # of another version, or damaged: as good as none
-            whole = manifest.state == "complete" and all(_is_there(path.parent, entry) for entry in manifest.files)
-            if whole and manifest.provenance.model == lm.name:
-                candidates.append((path.stat().st_mtime, path.parent))
+    for path in cache_folder().glob("*/manifest.json"):
+        try:
+            manifest = read_manifest(path.parent)
+        except IndexFault:
+            continue  # another version, or damaged
+        is_complete = manifest.state == "complete" and all(_exists(path.parent, entry) for entry in manifest.files)
+        if is_complete and manifest.provenance.model == lm.name:
+            candidates.append((path.stat().st_mtime, path.parent))
     for _, path in sorted(candidates, reverse=True):
         index = Index.open(path)
         if index.misfit(lm) is None:
@@ -59,7 +63,7 @@ def cached_index(lm: Decoder) -> Index | None:
     return None
 
 
-def _is_there(folder: Path, entry: FileEntry) -> bool:
+def _exists(folder: Path, entry: FileEntry) -> bool:
     try:
         return (folder / entry.path).stat().st_size == entry.size
     except OSError:

@@ -1,4 +1,4 @@
-"""The triggers of an index as one file that others read: Parquet, JSON lines or CSV, with the text of each prefix."""
+"""The triggers of an index in one file, with the text of each prefix: Parquet, JSON lines or CSV."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unembed.errors import InvalidInput, UnembedError
-from unembed.index.index_files import Contents
+from unembed.index.index_files import IndexFiles
 from unembed.results import check_writable
 from unembed.validation import positive_int
 
@@ -20,11 +20,11 @@ FORMATS = ("parquet", "jsonl", "csv")
 _ROWS_OF_KEYS = 512
 
 
-def export(held: Contents, path: Path, kind: str, *, layer: int | None, context: int | None) -> int:
-    """Write every trigger, a row each; how many rows. The file appears whole or not at all.
+def export(files: IndexFiles, path: Path, kind: str, *, layer: int | None, context: int | None) -> int:
+    """Write every trigger, one in a row; the number of rows. The file appears completely or not at all.
 
     Raises:
-        InvalidInput: the format is unknown, or a file cannot stand there.
+        InvalidInput: the format is unknown, or the file cannot be created.
         UnembedError: the disk is full.
     """
     if kind not in FORMATS:
@@ -34,7 +34,7 @@ def export(held: Contents, path: Path, kind: str, *, layer: int | None, context:
         context = positive_int("context", context, 0)
     temporary = target.with_name(f".{target.name}.writing")
     try:
-        count = _WRITERS[kind](temporary, _tables(held, layer, context))
+        count = _WRITERS[kind](temporary, _tables(files, layer, context))
         temporary.replace(target)
     except OSError as error:
         raise UnembedError(
@@ -45,20 +45,20 @@ def export(held: Contents, path: Path, kind: str, *, layer: int | None, context:
     return count
 
 
-def _tables(held: Contents, layer: int | None, context: int | None) -> Iterator[dict[str, list[Any]]]:
+def _tables(files: IndexFiles, layer: int | None, context: int | None) -> Iterator[dict[str, list[Any]]]:
     """Columns for some keys at a time."""
-    first, last = (0, held.n_keys)
+    first, last = (0, files.n_keys)
     if layer is not None:
-        layer = held.memory(layer, 0)[0]
-        first, last = int(held.bounds[layer]), int(held.bounds[layer + 1])
+        layer = files.memory(layer, 0)[0]
+        first, last = int(files.bounds[layer]), int(files.bounds[layer + 1])
     for start in range(first, last, _ROWS_OF_KEYS):
         keys = slice(start, min(start + _ROWS_OF_KEYS, last))
-        for pole, (coefficient, position) in held.trigger_lists.items():
+        for pole, (coefficient, position) in files.trigger_lists.items():
             at = np.asarray(position[keys])
             rows, ranks = np.nonzero(at >= 0)
-            places = [held.passages.place(int(p), context) for p in at[rows, ranks]]
-            columns: dict[str, list[Any]] = dict(held.memories(rows + start))
-            columns |= {"pole": [pole] * len(rows), "rank": ranks.tolist()}
+            places = [files.passages.place(int(p), context) for p in at[rows, ranks]]
+            columns: dict[str, list[Any]] = dict(files.memories(rows + start))
+            columns |= {"pole": [pole] * len(rows), "rank": (ranks + 1).tolist()}
             columns["coefficient"] = np.asarray(coefficient[keys])[rows, ranks].tolist()
             for name in ("document", "sentence", "position", "prefix", "token", "next_token"):
                 columns[name] = [getattr(place, name) for place in places]

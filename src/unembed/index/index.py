@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from unembed.errors import IndexFault
 from unembed.index import queries, status, tables
 from unembed.index.export import export
-from unembed.index.index_files import Contents
+from unembed.index.index_files import IndexFiles
 from unembed.index.labels import COLUMNS as LABEL_COLUMNS
 from unembed.index.labels import HEAD, Label, Labels
 from unembed.index.manifest import Manifest, read_manifest
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # an index is read without torch
     from unembed.sweeps import Ray
 
 
-class Index(Contents):
+class Index(IndexFiles):
     """Triggers, value readings and statistics of the memories (FFN neurons) of a model over a corpus, on disk.
 
     Any number of processes and threads may read it at once.
@@ -290,7 +290,7 @@ class Index(Contents):
         cosines[self.row(layer, index)] = -2.0
         best, rows = cosines.topk(min(positive_int("top", top), len(cosines) - 1))
         columns = self.memories(rows.numpy()) | {"cosine": best.tolist(), "top_tokens": self.top_tokens(rows.numpy())}
-        return self.table(f"{among.capitalize()} most similar to {layer}.{index}", columns)
+        return self.table(f"{among.capitalize()} most similar to L{layer}M{index}", columns)
 
     def contexts(self, layer: int, index: int, top: int = 10, *, pole: str = "positive") -> ContextsView:
         """The triggers of a key with the coefficient of every token in them; the model is run on their text.
@@ -342,10 +342,10 @@ class Index(Contents):
 
         paths = {name: f"tables/{name}.parquet" for name in tables.NAMES}
         parts = {entry.path: entry.part for entry in self.manifest.files}
-        held = {name: path for name, path in paths.items() if path in parts}
-        for part in {parts[path] for path in held.values()}:
+        files = {name: path for name, path in paths.items() if path in parts}
+        for part in {parts[path] for path in files.values()}:
             self.need(part)
-        return Sql(self.path, held)
+        return Sql(self.path, files)
 
     def status(self) -> dict[str, Any]:
         """Model, corpus, settings, state of the build and bytes of each part, ready for JSON."""
@@ -353,7 +353,7 @@ class Index(Contents):
 
     def verify(self) -> Table:
         """Compare every file with its checksum: columns file, part, bytes, fault (None where the file is intact)."""
-        return status.files(self)
+        return status.verify(self)
 
     def export(
         self,

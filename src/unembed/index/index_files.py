@@ -1,4 +1,4 @@
-"""What an index holds, opened as it is needed: memory maps, the vocabulary, and which row is which memory."""
+"""The files of an index, opened when they are needed: memory maps, the vocabulary, and the row of each memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from unembed.validation import as_int, as_str
 _SHOWN_TOKENS = 8
 
 
-class Contents:
-    """The parts of an index. Each is opened when first asked for; a part that is not built yet says so."""
+class IndexFiles:
+    """The parts of an index. Each is opened at its first use; one that is not built yet raises an error."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
-        """Keep the folder and what its manifest says."""
+        """Opens nothing but the manifest."""
         self.path, self.manifest = path, manifest
         self._checked: set[str] = set()
 
@@ -39,10 +39,10 @@ class Contents:
         return int(self.manifest.settings["top"])
 
     def need(self, part: str) -> None:
-        """Check that a part is there and, the first time, that its files are what was written.
+        """Check that a part is built and, the first time, that its files are intact.
 
         Raises:
-            IndexFault: its build has not come so far, or a file is damaged.
+            IndexFault: it is not built yet, or a file is damaged.
         """
         if not self.manifest.has(part):
             raise IndexFault(
@@ -74,7 +74,7 @@ class Contents:
 
     @cached_property
     def trigger_lists(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """For each pole, coefficients and positions, (keys, top)."""
+        """Coefficients and positions of each pole, (keys, top)."""
         self.need("triggers")
         return open_poles(self.path, self.n_keys, self.top)
 
@@ -82,16 +82,16 @@ class Contents:
         """Coefficients and positions of one pole.
 
         Raises:
-            InvalidInput: the index does not hold it.
+            InvalidInput: the index has no such pole.
         """
         if as_str("pole", pole) not in self.trigger_lists:
-            held = " and ".join(self.trigger_lists)
-            raise InvalidInput(f"pole {pole!r}", why=f"this index holds {held} coefficients")
+            poles = " and ".join(self.trigger_lists)
+            raise InvalidInput(f"pole {pole!r}", why=f"this index holds {poles} coefficients")
         return self.trigger_lists[pole]
 
     @cached_property
     def readings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and scores of every value's top tokens, (keys, k)."""
+        """Ids and scores of the top tokens of every value, (keys, k)."""
         self.need("values")
         return (
             map_array(self.path, "values/token.npy", shape=(self.n_keys, None), dtype=np.int32),
@@ -107,7 +107,7 @@ class Contents:
         )
 
     def entries_of(self, token: int) -> np.ndarray:
-        """Where a token stands among all readings (row * k + rank), best score first."""
+        """The entries of a token in all value readings (row * k + rank from 0), best score first."""
         entry, start = self._by_token
         return np.asarray(entry[int(start[token]) : int(start[token + 1])])
 
@@ -153,7 +153,7 @@ class Contents:
         """The id of a token given by its text or id.
 
         Raises:
-            NotOneToken: the text is no token.
+            NotOneToken: the text is not one token.
             OutOfRange: the id is not in the vocabulary.
         """
         if not isinstance(token, str):
@@ -165,11 +165,13 @@ class Contents:
             spaced = f" {token}"
             hint = f"Try {spaced!r} with its leading space" if spaced in self._by_string else ""
             model = self.provenance.model
-            raise NotOneToken(f"{token!r} is not one token", why=f"the vocabulary of {model} has none so", instead=hint)
+            raise NotOneToken(
+                f"{token!r} is not one token", why=f"the vocabulary of {model} has no such token", instead=hint
+            )
         return self._by_string[token]
 
     def top_tokens(self, rows: np.ndarray) -> list[list[str]]:
-        """The eight tokens that each row's value promotes most."""
+        """The eight tokens that the value of each row promotes most."""
         return [[self.strings[i] for i in ids] for ids in self.readings[0][rows, :_SHOWN_TOKENS].tolist()]
 
     def table(self, title: str, columns: Any) -> Table:

@@ -17,7 +17,7 @@ from typing import Any
 from unembed.errors import IndexFault, InvalidInput, UnembedError
 from unembed.results import Provenance
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the files' layout; rises when a reader of the old one would misread the new."""
 NAME = "manifest.json"
 _FORMAT = "unembed.index"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from unembed.models.fingerprint import weights_fingerprint
 
 
 def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
-    """The manifest of an index of which nothing is made yet.
+    """The manifest of an index before its first part is built.
 
     Raises:
         Unsupported: the model has no memories.
@@ -26,7 +27,7 @@ def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
     """
     if not lm.d_mlp:
         lm.feed_forward(0)
-        raise Unsupported(f"an index of {lm.name}", why="it has no memories")
+        raise Unsupported(f"an index of {lm.name}", why="it has no memories (FFN neurons)")
     provenance = lm.provenance(
         corpus=corpus.fingerprint, basis="raw", notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation}
     )
@@ -35,8 +36,39 @@ def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
 
 
 def corpus_cut(corpus: Corpus) -> dict[str, Any]:
-    """How a corpus was cut, without where it lay: part of what an index is of."""
+    """How a corpus was cut, without its name and location: a part of the identity of an index."""
     return {name: value for name, value in corpus.describe().items() if name not in ("name", "files", "fingerprint")}
+
+
+def check_folder(folder: Path, corpus: Corpus, settings: IndexSettings) -> None:
+    """Check that an index of this corpus may be built in a folder, before any model is opened.
+
+    Raises:
+        IndexFault: it holds an index of another corpus, or with other settings.
+        InvalidInput: it holds other files, or is a file.
+    """
+    check_place(folder)
+    if (folder / MANIFEST_NAME).exists():
+        stored = read_manifest(folder)
+        _compare(
+            folder, ("corpus", stored.provenance.corpus, corpus.fingerprint), *_settings_of(stored, corpus, settings)
+        )
+
+
+def _settings_of(stored: Manifest, corpus: Corpus, settings: IndexSettings) -> Iterator[tuple[str, Any, Any]]:
+    """Name, stored value and new value of every setting."""
+    new = asdict(settings) | {"cut": corpus_cut(corpus)}
+    return ((name, stored.settings.get(name), value) for name, value in new.items())
+
+
+def _compare(folder: Path, *facts: tuple[str, Any, Any]) -> None:
+    for name, stored, new in facts:
+        if stored != new:
+            raise IndexFault(
+                f"{folder} holds an index with another {name}",
+                why=f"{_short(stored)} there, {_short(new)} now",
+                instead="Give another folder, or remove this one",
+            )
 
 
 def check_place(folder: Path) -> None:
@@ -65,36 +97,32 @@ def check_place(folder: Path) -> None:
 
 
 def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
-    """The manifest there, its sound files only.
+    """The manifest in the folder, with its intact files only.
 
     Raises:
-        IndexFault: it is of something else, or resuming was not wanted.
+        IndexFault: it belongs to something else, or `resume` is False.
     """
     there = read_manifest(folder)
     if not resume:
         raise IndexFault(
-            f"{folder} holds an index already ({there.state})",
-            why="resume is off, and nothing is overwritten",
+            f"{folder} already holds an index ({there.state})",
+            why="resume is False, and nothing is overwritten",
             instead="Give another folder, or remove this one",
         )
-    for what, old, new in (
-        ("model", there.weights, wanted.weights),
+    if there.weights != wanted.weights:
+        _compare(folder, ("model", there.provenance.model, wanted.provenance.model))
+        _compare(folder, ("model", f"weights {there.weights[:12]}", f"weights {wanted.weights[:12]}"))
+    _compare(
+        folder,
         ("dtype", there.provenance.dtype, wanted.provenance.dtype),
         ("corpus", there.provenance.corpus, wanted.provenance.corpus),
         *((name, there.settings.get(name), value) for name, value in wanted.settings.items()),
-    ):
-        if old != new:
-            shown = (there.provenance.model, wanted.provenance.model) if what == "model" else (old, new)
-            raise IndexFault(
-                f"{folder} holds an index of another {what}",
-                why=f"{_short(shown[0])} there, {_short(shown[1])} now",
-                instead="Give another folder, or remove this one",
-            )
+    )
     sound = tuple(entry for entry in there.files if fault(folder, entry) is None)
     if sound == there.files:
         return there
     damaged = {entry.part for entry in there.files if entry not in sound}
-    # A part with one damaged file is made again whole; what is derived from it is the same bytes, and stays.
+    # A part with a damaged file is built again completely. Parts derived from it would get the same bytes, and stay.
     repaired = replace(there, state="building", files=tuple(e for e in sound if e.part not in damaged))
     write_manifest(folder, repaired)
     return repaired

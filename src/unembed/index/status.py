@@ -1,44 +1,44 @@
-"""How an index stands: what it is of, how far its build has come, and whether its files are what was written."""
+"""The state of an index: model and corpus, progress of its build, integrity of its files."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from unembed.index.index_files import Contents
+from unembed.index.index_files import IndexFiles
 from unembed.index.labels import Labels
 from unembed.index.manifest import fault
 from unembed.results import Table
 
 
-def status(held: Contents) -> dict[str, Any]:
+def status(files: IndexFiles) -> dict[str, Any]:
     """See `Index.status`."""
-    manifest = held.manifest
+    manifest = files.manifest
     parts: dict[str, int] = {}
     for entry in manifest.files:
         parts[entry.part] = parts.get(entry.part, 0) + entry.size
     return {
-        "path": str(held.path),
+        "path": str(files.path),
         "state": manifest.state,
-        "provenance": held.provenance.to_dict(),
+        "provenance": files.provenance.to_dict(),
         "weights": manifest.weights,
         "settings": dict(manifest.settings),
         "layers": len(manifest.layers),
-        "keys": held.n_keys,
-        "poles": list(held.trigger_lists) if manifest.has("triggers") else [],
+        "keys": files.n_keys,
+        "poles": list(files.trigger_lists) if manifest.has("triggers") else [],
         "facts": dict(manifest.facts),
         "parts": parts,
         "bytes": sum(parts.values()),
-        "labels": len(Labels(held.path).rows(of="all")),
+        "labels": len(Labels(files.path).rows(of="all")),
     }
 
 
-def files(held: Contents) -> Table:
+def verify(files: IndexFiles) -> Table:
     """See `Index.verify`."""
-    found = held.manifest.files
+    entries = files.manifest.files
     columns = {
-        "file": [entry.path for entry in found],
-        "part": [entry.part for entry in found],
-        "bytes": [entry.size for entry in found],
-        "fault": [fault(held.path, entry) for entry in found],
+        "file": [entry.path for entry in entries],
+        "part": [entry.part for entry in entries],
+        "bytes": [entry.size for entry in entries],
+        "fault": [fault(files.path, entry) for entry in entries],
     }
-    return held.table(f"Files of index {held.path}", columns)
+    return files.table(f"Files of index {files.path}", columns)

@@ -8,10 +8,10 @@
 | `vocabulary` | a token | token_id, token |
 | `documents` | a document | document, name, start |
 
-`statistics` are of the coefficients over the corpus: mean, variance, least, largest, active (positions where it is
-above 0; in gated layers, other than 0), active_fraction, and the length of the value, value_norm.
-`triggers` has token_id and next_token_id; `documents.start` plus `triggers.position` is the place on the corpus axis,
-as in the arrays.
+Ranks count from 1; layers, memories, documents and positions count from 0. `statistics` are those of the coefficient
+over the corpus: mean, variance, least, largest, active (positions where it is above 0; in gated layers, other than 0),
+active_fraction, and the length of the value, value_norm. `triggers` has token_id and next_token_id; `documents.start`
+plus `triggers.position` is the position in the token stream, as in the arrays.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _trigger_rows(
             {
                 "key": np.repeat(np.arange(keys), t),
                 "pole": np.full(keys * t, list(poles).index(pole), np.int8),
-                "rank": np.tile(np.arange(t, dtype=np.int16), keys),
+                "rank": np.tile(np.arange(1, t + 1, dtype=np.int16), keys),
                 "coefficient": m.reshape(-1),
                 "at": at.reshape(-1),
             }
@@ -108,7 +108,7 @@ def write_values(path: Path, token: Any, score: Any, layers: Sequence[int]) -> N
             {
                 "layer": pa.array(np.repeat(layer[rows], k), pa.int16()),
                 "index": pa.array(np.repeat(index[rows], k), pa.int32()),
-                "rank": pa.array(np.tile(np.arange(k, dtype=np.int16), n), pa.int16()),
+                "rank": pa.array(np.tile(np.arange(1, k + 1, dtype=np.int16), n), pa.int16()),
                 "token_id": pa.array(np.asarray(token[rows]).reshape(-1), pa.int32()),
                 "score": pa.array(np.asarray(score[rows]).reshape(-1), pa.float32()),
             }

@@ -1,4 +1,4 @@
-"""Values found by the words they promote, with a preview of what else they promote and what fires them."""
+"""Values ranked by the score they give a token: those that promote a word, or suppress it, and what fires them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ class RankedValue:
     top_tokens: tuple[str, ...]
     triggers: tuple[str, ...] = ()
     """Prefixes on which it fires most, the last token in brackets; empty when no text was searched."""
+
+
+@dataclass(frozen=True)
+class ScoredValue:
+    """A memory and the raw score its value gives a token."""
+
+    layer: int
+    index: int
+    score: float
 
 
 def word_forms(lm: Decoder, word: str) -> list[int]:
@@ -175,3 +184,26 @@ def firing(
     return {
         m: tuple(text for value, text in sorted(found, reverse=True)[:top] if value > 0) for m, found in seen.items()
     }
+
+
+@torch.no_grad()
+def values_scoring(lm: Decoder, token: str | int, top: int = 20, *, lowest: bool = False) -> list[ScoredValue]:
+    """The values with the largest (or lowest) score v . e_w for a token, in the raw basis, exactly.
+
+    Raises:
+        NotOneToken: the text is not one token.
+        Unsupported: the model has no memories.
+
+    Memory: one score for each memory, and one layer's values.
+    """
+    direction = lm.weights.W_U[:, lm.single_token(token)]
+    rows = [(values := written_values(lm, n)) @ direction.to(values.dtype) for n in range(lm.n_layers)]
+    starts = torch.tensor([len(row) for row in rows]).cumsum(0)
+    scores = torch.cat([row.float().cpu() for row in rows])
+    best = scores.topk(min(positive_int("top", top), len(scores)), largest=not lowest)
+    layers = torch.searchsorted(starts, best.indices, right=True)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), starts])[layers]
+    return [
+        ScoredValue(n, i, s)
+        for n, i, s in zip(layers.tolist(), (best.indices - offsets).tolist(), best.values.tolist(), strict=True)
+    ]

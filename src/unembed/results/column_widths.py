@@ -5,6 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def column_blocks(least: Sequence[int], width: int, gap: int) -> list[range]:
+    """Runs of columns that fit beside each other without breaking a word; a wider column is a block of its own.
+
+    Args:
+        least: the width at which no word breaks, by column.
+        width: of the terminal.
+        gap: cells that each column takes besides its text.
+    """
+    starts, used = [0], 0
+    for column, cells in enumerate(least):
+        if used and used + cells + gap > width:
+            starts.append(column)
+            used = 0
+        used += cells + gap
+    return [range(a, b) for a, b in zip(starts, [*starts[1:], len(least)], strict=True)]
+
+
 def column_widths(natural: Sequence[int], least: Sequence[int], room: int) -> list[int | None]:
     """Widths for columns that do not all fit as wide as they would be.
 

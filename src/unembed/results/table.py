@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from unembed.errors import ExtraMissing, InvalidInput
-from unembed.results.column_widths import column_widths
+from unembed.results.column_widths import column_blocks, column_widths
 from unembed.results.files import write_whole
 from unembed.results.provenance import Provenance
 from unembed.results.token_text import visible_html, visible_rich
@@ -303,16 +303,25 @@ class Table:
             shown = RichTable(box=None, pad_edge=False, show_header=False)
             for name, heading in headings.items():
                 shown.add_row(visible_rich(heading, prose=True, style="dim"), rows[0][name])
+            tables = [shown]
         else:
-            numeric = self._numeric(_SHOWN_ROWS)
-            shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-            for (name, heading), width in zip(headings.items(), column_widths(natural, least, room), strict=True):
-                justify = "right" if name in numeric else "left"
-                shown.add_column(visible_rich(heading, prose=True), justify=justify, overflow="fold", width=width)
-            for row in rows:
-                shown.add_row(*row.values())
+            numeric, names = self._numeric(_SHOWN_ROWS), list(headings)
+            tables = []
+            # Columns that do not fit without breaking words continue in a second table under the first.
+            for block in column_blocks(least, options.max_width - 1, gap=2):
+                shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+                columns = [names[i] for i in block]
+                room = options.max_width - 2 * len(columns) - 1
+                widths = column_widths([natural[i] for i in block], [least[i] for i in block], room)
+                for name, width in zip(columns, widths, strict=True):
+                    justify = "right" if name in numeric else "left"
+                    heading = visible_rich(headings[name], prose=True)
+                    shown.add_column(heading, justify=justify, overflow="fold", width=width)
+                for row in rows:
+                    shown.add_row(*(row[name] for name in columns))
+                tables.append(shown)
         yield visible_rich(self.title, prose=True, style="bold")
-        yield shown
+        yield from tables
         if len(self) > _SHOWN_ROWS:
             yield visible_rich(f"{len(self) - _SHOWN_ROWS:,} more rows", prose=True)
         yield visible_rich(self.provenance.line(), prose=True, style="dim")

@@ -97,6 +97,7 @@ def build(
     from unembed.cli.index.view import Report, deliver, deliver_status, in_words, is_complete
     from unembed.cli.model_loading import opened
     from unembed.index import IndexSettings
+    from unembed.index.plan import check_folder
 
     read = unembed.open_corpus(
         corpus, segmentation=segmentation, window=window, column=column, errors=errors, detokenize=detokenize,
@@ -106,6 +107,8 @@ def build(
         top, top_tokens, poles, min_prefix=min_prefix, skip_first=skip_first, per_document=per_document,
         distinct=distinct, fast=fast,
     )  # fmt: skip
+    if out is not None:
+        check_folder(out, read, settings)
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
     if out is None:
         from unembed.index.default_index import cached_path

@@ -54,17 +54,24 @@ def draw_passages(found: Any, value: Any | None, width: int, *, plain: bool) -> 
     named = "layer" in rows[0]
     cells = 0 if plain else 8 if width < 100 else 12
     scale = Scale.of([abs(row["coefficient"]) for row in rows], cells) if cells else None
-    room = max(20, width - 9 - (cells + 2 if cells else 0) - (9 if named else 0) - 16 - 4)
+    has_strength = "strength" in rows[0]
+    room = max(
+        20, width - 9 - (cells + 2 if cells else 0) - (11 if named else 0) - (10 if has_strength else 0) - 16 - 4
+    )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
     if named:
         table.add_column("memory", no_wrap=True)
+    if has_strength:
+        table.add_column("strength", justify="right", no_wrap=True)
     table.add_column("m", justify="right", no_wrap=True)
     if scale is not None:
         table.add_column("", no_wrap=True)
     table.add_column("trigger", no_wrap=True, justify="right")
     table.add_column("next", no_wrap=True)
     for row in rows:
-        line: list[Any] = [Text(f"{row['layer']}.{row['index']}")] if named else []
+        line: list[Any] = [Text(f"L{row['layer']}M{row['index']}")] if named else []
+        if has_strength:
+            line.append(Text(f"{row['strength']:.2f}"))
         line.append(signed(row["coefficient"]))
         if scale is not None:
             line.append(Text(scale.right(abs(row["coefficient"])), style=PROMOTES))

@@ -76,7 +76,7 @@ export function render(root, page) {
     const hits = found.hits.filter((x) => layer === "" || x.layer === Number(layer));
     trail.splice(0, Infinity, ...hits.filter((x) => x.of !== "head").map(key));
     fill(results, found.notes.map((n) => h("p", { class: "warn" }, n)),
-      hits.length ? table(["", "memory", "why", "found", "place", "score", "top tokens"], hits.map((x) => [x.of === "head" ? "" : tick(x), link(x, x.of), h("span", { class: "tag" }, x.why), h("span", { class: "context", dir: "auto" }, x.why === "trigger" || x.why === "name" ? x.found : token(x.found)), x.rank === null ? "" : x.rank + 1, x.score ?? "", toks(x.top_tokens)]), `${hits.length} ${hits.some((x) => x.of === "head") ? "memories and heads" : "memories"}`) : !found.notes.length && empty("Nothing found", "Try another form of the word, or look how it is split into tokens above."));
+      hits.length ? table(["", "memory", "why", "found", "place", "score", "top tokens"], hits.map((x) => [x.of === "head" ? "" : tick(x), link(x, x.of), h("span", { class: "tag" }, x.why), h("span", { class: "context", dir: "auto" }, x.why === "trigger" || x.why === "name" ? x.found : token(x.found)), x.rank ?? "", x.score ?? "", toks(x.top_tokens)]), `${hits.length} ${hits.some((x) => x.of === "head") ? "memories and heads" : "memories"}`) : !found.notes.length && empty("Nothing found", "Try another form of the word, or look how it is split into tokens above."));
     tools();
   }
 
