@@ -308,9 +308,9 @@ def ray(size: Size) -> None:
         return
     import ray as cluster  # pyright: ignore[reportMissingImports]
 
-    from unembed.sweeps.ray.workers import imported
+    from unembed.sweeps.ray.workers import import_ray
 
-    imported().init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="WARNING")
+    import_ray().init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="WARNING")
     torch.set_num_threads(2)
     lm = unembed.load()
     texts = [document.text for document in open_corpus(max_documents=2 if size.tiny else None).documents()]

@@ -56,5 +56,5 @@ def test_a_made_up_index_of_many_keys(made: Any, tmp_path: Path, lm: LanguageMod
     found = index.promoting(60, 10_000)
     at = np.argwhere((readings.ids == 60).numpy())
     assert sorted(zip(*(found.columns[name] for name in ("layer", "index", "rank")), strict=True)) == sorted(
-        map(tuple, at.tolist())
+        (layer, key, rank + 1) for layer, key, rank in at.tolist()
     )

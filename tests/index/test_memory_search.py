@@ -14,7 +14,7 @@ def test_search_and_steering_look_for_the_same_forms_of_a_word() -> None:
     wren = unembed.load()
     forms = wren.token_strings(word_forms(wren, "paris"))
     assert " Paris" in forms
-    hits = search(wren, None, "paris", 20).hits
+    hits = search(wren, None, "paris", 400).hits
     assert {hit.found for hit in hits} <= set(forms)
     steered = promoting(wren, ["paris"], 3)
     assert {(value.layer, value.index) for value in steered} <= {(hit.layer, hit.index) for hit in hits}
