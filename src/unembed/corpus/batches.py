@@ -7,15 +7,15 @@ from itertools import islice
 
 from unembed.corpus.segments import Batch, Segment
 
-LEAST_SHARE = 0.25
+MIN_FILL = 0.25
 PADDING = 0.02
 
 
 def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[Batch]:
     """Segments in batches of at most `tokens` columns times rows.
 
-    `ahead` batches' worth of segments are read, sorted by length (by number where equal) and cut; then the next. Within
-    such a stretch batches come by length, from short to long.
+    Segments for `ahead` batches are read, sorted by length (by number where equal) and cut into batches, then the next.
+    Within such a stretch, batches go from short to long.
     """
     number, begin = 0, 0.0
     while stretch := _stretch(segments, tokens * ahead):
@@ -29,17 +29,17 @@ def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[B
 
 
 def _cut(segments: list[Segment], tokens: int) -> Iterator[list[Segment]]:
-    """Runs of segments whose longest times their number is at most `tokens`.
+    """Runs of segments whose number times the longest of them is at most `tokens`.
 
-    A run ends early, at a quarter of that, where the next segment would make more than a fiftieth of it padding: on
-    WikiText's sentences 0.4 % is padding then, for a sixth more batches.
+    A run that has a quarter of that ends early if the next segment would make more than a fiftieth of it padding. On
+    the sentences of WikiText 0.4 % is padding then, for a sixth more batches.
     """
     rows: list[Segment] = []
     real = 0
     for segment in segments:
-        places = (len(rows) + 1) * len(segment)
-        padded = real >= LEAST_SHARE * tokens and real + len(segment) < (1 - PADDING) * places
-        if rows and (places > tokens or padded):
+        cells = (len(rows) + 1) * len(segment)
+        padded = real >= MIN_FILL * tokens and real + len(segment) < (1 - PADDING) * cells
+        if rows and (cells > tokens or padded):
             yield rows
             rows, real = [], 0
         rows.append(segment)
@@ -48,10 +48,10 @@ def _cut(segments: list[Segment], tokens: int) -> Iterator[list[Segment]]:
 
 
 def _stretch(segments: Iterator[Segment], tokens: int) -> list[Segment]:
-    """The next segments, until they hold so many tokens."""
-    held: list[Segment] = []
+    """The next segments, until they have that many tokens."""
+    stretch: list[Segment] = []
     size = 0
     while size < tokens and (nexts := list(islice(segments, 1))):
-        held += nexts
+        stretch += nexts
         size += len(nexts[0])
-    return held
+    return stretch

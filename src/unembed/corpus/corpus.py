@@ -1,4 +1,4 @@
-"""A corpus: where its text comes from, how it is cut, and its fingerprint."""
+"""A corpus: the source of its text, its segmentation, and its fingerprint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unembed.validation import as_str, as_tuple, positive_int
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents that can be read as often as needed, and the way they are cut. Open one with `open_corpus`."""
+    """Documents that can be read any number of times, and their segmentation. Open one with `open_corpus`."""
 
     name: str
     files: tuple[Path, ...]
@@ -46,7 +46,7 @@ class Corpus:
             yield Document(number, name, detokenized(text) if self.detokenize else text, (begin, end))
             number, begin = number + 1, end
         if number == 0:
-            raise CorpusUnreadable(f"corpus {self.name}", why="it holds no text", instead="Give one with text in it")
+            raise CorpusUnreadable(f"corpus {self.name}", why="it contains no text", instead="Give one with text")
 
     def _named_texts(self) -> Iterator[tuple[str, str, float]]:
         """Name, text, and the share of the corpus read after it."""
@@ -54,7 +54,7 @@ class Corpus:
             if text.strip():
                 yield f"text {number}", text, (number + 1) / len(self.texts)
         if self.hub is not None:
-            yield from (found for found in self.hub.documents() if found[1].strip())
+            yield from (document for document in self.hub.documents() if document[1].strip())
         sizes = [path.stat().st_size for path in self.files] if self.files else []
         whole, before = max(sum(sizes), 1), 0
         for path, size in zip(self.files, sizes, strict=True):
@@ -67,7 +67,7 @@ class Corpus:
         """Every segment in order, in the tokens of a model.
 
         Sentences are read on their own. A sentence longer than the context is cut into overlapping windows that all
-        carry its sentence number, and every token is counted once.
+        have its sentence number, and every token is counted once.
 
         Args:
             encoder: the model.
@@ -81,19 +81,19 @@ class Corpus:
 
         Args:
             encoder: the model.
-            tokens: columns times rows of a batch, at most (one long segment may be more).
-            ahead: segments of how many batches are sorted by length together; more means less padding.
+            tokens: columns times rows of a batch, at most; one long segment can exceed it.
+            ahead: the number of batches whose segments are sorted by length together; more means less padding.
         """
         return bucketed(self.segments(encoder), positive_int("tokens", tokens), positive_int("ahead", ahead))
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of content and cut, 16 hexadecimal digits; reads the files once."""
+        """The first 16 digits of SHA-256 over content and segmentation; reads the files once."""
         digest = hashlib.sha256()
         cut = (self.segmentation, self.window, self.overlap, self.detokenize, self.max_documents, self.reading)
         digest.update(repr(cut).encode())
         if self.hub is not None:
-            digest.update(self.hub.mark())
+            digest.update(self.hub.fingerprint())
         for text in self.texts:
             digest.update(b"text" + len(text).to_bytes(8, "big") + text.encode(errors="surrogatepass"))
         for path in self.files:
@@ -104,7 +104,7 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def describe(self) -> dict[str, object]:
-        """The facts of the corpus as JSON can hold them, for manifests and provenances."""
+        """The facts of the corpus, ready for JSON, for manifests and provenance."""
         return {
             "name": self.name,
             "fingerprint": self.fingerprint,
@@ -133,7 +133,7 @@ def open_corpus(
     detokenize: bool = False,
     max_documents: int | None = None,
 ) -> Corpus:
-    """Open a corpus; nothing is read but the names of its files.
+    """Open a corpus. Only the names of its files are read.
 
     Args:
         source: None for the shipped WikiText-103 validation text; a file (.txt, .jsonl, .parquet, else plain text), a
@@ -143,14 +143,14 @@ def open_corpus(
             overlapping stretches.
         window: longest segment in tokens; the model's context, at most 1,024, when None.
         overlap: tokens of an earlier window that the next one sees again as context; a quarter of the window when None.
-        column: field of JSON lines or Parquet that holds the text.
-        errors: "strict", "replace" or "ignore", for bytes that are no UTF-8.
+        column: the field of JSON lines or Parquet that contains the text.
+        errors: "strict", "replace" or "ignore", for bytes that are not UTF-8.
         markup: "auto", "wikitext" or "plain".
-        detokenize: turn WikiText's spacing (` @-@ `, ` , `) into ordinary writing; the papers did not.
-        max_documents: stop after so many.
+        detokenize: turn the spacing of WikiText (` @-@ `, ` , `) into ordinary writing; the papers did not.
+        max_documents: stop after this many.
 
     Raises:
-        CorpusUnreadable: no such file.
+        CorpusUnreadable: there is no such file.
         InvalidInput: an option makes no sense.
     """
     if isinstance(source, Corpus):
@@ -178,7 +178,7 @@ def open_corpus(
         return Corpus(str(source), tuple(paths_of(source)), (), *rest)
     texts = as_tuple("texts", source)
     if not all(isinstance(text, str) for text in texts):
-        raise InvalidInput("corpus", why="a list must hold texts only")
+        raise InvalidInput("corpus", why="an item of the list is not a string", instead="Give a list of strings")
     if not any(text.strip() for text in texts):
-        raise CorpusUnreadable("corpus in memory", why="it holds no text", instead="Give at least one text")
+        raise CorpusUnreadable("corpus in memory", why="it contains no text", instead="Give at least one text")
     return Corpus("texts in memory", (), texts, *rest)

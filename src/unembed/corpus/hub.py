@@ -12,18 +12,18 @@ from typing import Any
 from unembed.errors import CorpusUnreadable, ExtraMissing
 
 PREFIX = "datasets:"
-_ROWS_IN_MARK = 64
+_FINGERPRINT_ROWS = 64
 
 
 @dataclass(frozen=True)
 class HubData:
-    """One split of a data set: what `datasets:NAME[:CONFIG][:SPLIT]` names.
+    """One split of a data set, as `datasets:NAME[:CONFIG][:SPLIT]` names it.
 
     Attributes:
         name: of the data set on the hub, or a folder that `datasets` understands.
         config: its configuration, None for the only one.
         split: such as "train".
-        column: that holds the text.
+        column: the column of the text.
     """
 
     name: str
@@ -33,7 +33,7 @@ class HubData:
 
     @classmethod
     def parse(cls, source: str, column: str) -> HubData:
-        """The parts of a name with the prefix; the split is "train" unless told.
+        """Parse a name with the prefix; the default split is "train".
 
         Raises:
             CorpusUnreadable: it has no name, or too many parts.
@@ -41,7 +41,7 @@ class HubData:
         name, *rest = source.removeprefix(PREFIX).split(":")
         if not name or len(rest) > 2:
             raise CorpusUnreadable(
-                f"corpus {source!r}", why="it is no data set's name", instead=f"Write {PREFIX}NAME:CONFIG:SPLIT"
+                f"corpus {source!r}", why="it is not the name of a data set", instead=f"Write {PREFIX}NAME:CONFIG:SPLIT"
             )
         config = rest[0] if len(rest) == 2 else None
         return cls(name, config or None, (rest[-1] if rest else "") or "train", column)
@@ -56,7 +56,7 @@ class HubData:
             ) from error
         try:
             return datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
-        except Exception as error:  # the library raises errors of many libraries
+        except Exception as error:  # the library passes on errors of many other libraries
             why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
             raise CorpusUnreadable(
                 f"data set {self.name}", why=why, instead="Check its name, configuration and split, and the network"
@@ -68,7 +68,7 @@ class HubData:
         return splits[self.split].num_examples if splits and self.split in splits else None
 
     def documents(self) -> Iterator[tuple[str, str, float]]:
-        """Name, text and the share read after it (0 throughout where the number of rows is not known).
+        """Name, text and the share of the split read after it; always 0 where the number of rows is unknown.
 
         Raises:
             CorpusUnreadable: there is no such data set or column.
@@ -85,9 +85,9 @@ class HubData:
                 )
             yield f"{self.name}:{number}", text, (number + 1) / n if n else 0.0
 
-    def mark(self) -> bytes:
-        """What tells it from others: its names, the number of rows and the first 64 texts."""
+    def fingerprint(self) -> bytes:
+        """SHA-256 over names, number of rows and the first 64 texts."""
         digest = hashlib.sha256(repr((self.name, self.config, self.split, self.column, self._n_rows)).encode())
-        for _, text, _ in islice(self.documents(), _ROWS_IN_MARK):
+        for _, text, _ in islice(self.documents(), _FINGERPRINT_ROWS):
             digest.update(text.encode(errors="surrogatepass") + b"\0")
         return digest.digest()

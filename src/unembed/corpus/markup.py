@@ -1,4 +1,4 @@
-"""WikiText's markup: articles by their title line, headings, and the spaces and signs of its tokenisation."""
+"""The markup of WikiText: articles by their title lines, and the spaces and marks of its tokenisation."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 _TITLE = re.compile(r"^ ?= (?!=)(.+?) = ?$")
-_HEADING = re.compile(r"^ ?(=(?: =)*) .+ \1 ?$")
-
-
-def is_heading(line: str) -> bool:
-    """Whether a line is a title or a heading, such as ` = = Description = = `."""
-    return bool(_HEADING.match(line.rstrip("\n")))
 
 
 def title(line: str) -> str | None:
-    """The article's title when the line is one (` = Homarus gammarus = `), else None."""
+    """The title of an article if the line is one (` = Homarus gammarus = `), else None."""
     found = _TITLE.match(line.rstrip("\n"))
     return found.group(1) if found and not found.group(1).endswith(" =") else None
 
@@ -26,21 +20,21 @@ def looks_like_wikitext(first_lines: Iterable[str]) -> bool:
 
 
 def articles(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """(title, text with its headings) of each article; a title stands between blank lines.
+    """(title, text with its headings) of each article; a title is surrounded by blank lines.
 
     Text before the first title is an article named "".
     """
-    name, held, blank_before = "", [], True
+    name, lines_of_article, blank_before = "", [], True
     for line in lines:
         found = title(line) if blank_before else None
         if found is not None:
-            if any(part.strip() for part in held):
-                yield name, "".join(held)
-            name, held = found, []
-        held.append(line)
+            if any(part.strip() for part in lines_of_article):
+                yield name, "".join(lines_of_article)
+            name, lines_of_article = found, []
+        lines_of_article.append(line)
         blank_before = not line.strip()
-    if any(part.strip() for part in held):
-        yield name, "".join(held)
+    if any(part.strip() for part in lines_of_article):
+        yield name, "".join(lines_of_article)
 
 
 _JOINS = [
@@ -55,7 +49,7 @@ _JOINS = [
 
 
 def detokenized(text: str) -> str:
-    """The text as a person would write it: ` @-@ ` is `-`, ` , ` is `, `; `<unk>` stays, since the word is lost."""
+    """The text in ordinary writing: ` @-@ ` becomes `-`, ` , ` becomes `, `; `<unk>` stays, since the word is lost."""
     for pattern, put in _JOINS:
         text = pattern.sub(put, text)
     return text
@@ -82,7 +76,7 @@ _SPLITS = [
 def tokenized(text: str) -> str:
     """Running text as WikiText writes it: spaces between words and signs, ` @-@ ` inside words, ` @.@ ` inside numbers.
 
-    The way back from `detokenized`, but for abbreviations that only a reader knows.
+    The inverse of `detokenized`, except for some abbreviations.
     """
     for pattern, put in _SPLITS:
         text = pattern.sub(put, text)

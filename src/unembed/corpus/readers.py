@@ -25,9 +25,9 @@ class Reading:
     """How files are read.
 
     Attributes:
-        column: the field of JSON lines or Parquet that holds the text.
-        errors: "strict" stops at bytes that are no UTF-8, "replace" puts U+FFFD there, "ignore" leaves them out.
-        markup: "wikitext", "plain", or "auto", which looks whether a file starts with an article's title.
+        column: the field of JSON lines or Parquet that contains the text.
+        errors: for bytes that are not UTF-8: "strict" stops, "replace" inserts U+FFFD, "ignore" leaves them out.
+        markup: "wikitext", "plain", or "auto": WikiText if a file starts with the title of an article.
     """
 
     column: str = "text"
@@ -36,13 +36,13 @@ class Reading:
 
 
 def paths_of(source: str | Path) -> list[Path]:
-    """The files a path, a folder or a pattern names, in the order of their names.
+    """The files of a path, a folder or a pattern, in alphabetical order.
 
     Raises:
         CorpusUnreadable: there are none.
     """
     path = Path(source).expanduser()
-    # Those of os.path take a name that no file can have for one that no file has.
+    # Unlike Path.is_file, os.path.isfile does not fail for names that no file can have.
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):
@@ -50,11 +50,11 @@ def paths_of(source: str | Path) -> list[Path]:
         found = sorted(p for p in path.rglob("*") if p.suffix in kinds)
         if found:
             return found
-        raise CorpusUnreadable(f"folder {path}", why=f"it holds no file that ends in {', '.join(kinds)}")
+        raise CorpusUnreadable(f"folder {path}", why=f"it contains no file that ends in {', '.join(kinds)}")
     found = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if os.path.isfile(p))
     if not found:
         raise CorpusUnreadable(
-            f"corpus {str(source)!r}", why="no file has this name or fits this pattern", instead="Check the path"
+            f"corpus {str(source)!r}", why="no file has this name or matches this pattern", instead="Check the path"
         )
     return found
 
@@ -62,7 +62,7 @@ def paths_of(source: str | Path) -> list[Path]:
 def documents_of(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
     """(name, text, share of the file read) of every document of one file.
 
-    The kind is told by the ending; anything else is plain text.
+    The file extension decides the format; anything else is plain text.
 
     Raises:
         CorpusUnreadable: it cannot be read or decoded, or a row has no such column.
@@ -79,7 +79,7 @@ def documents_of(path: Path, reading: Reading) -> Iterator[tuple[str, str, float
 
 
 class _Lines:
-    """Lines with their ends kept, decoded one by one so that the place of a bad byte is known."""
+    """Lines with their line ends, decoded one by one so that an error can name the bad byte."""
 
     def __init__(self, path: Path, reading: Reading) -> None:
         self._path, self._errors = path, reading.errors
@@ -120,17 +120,17 @@ def _text(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
 
 
 def _paragraph_documents(name: str, lines: Iterator[str], at_most: int = 1 << 20) -> Iterator[tuple[str, str]]:
-    """A plain file is one document; a very large one is cut at line ends so that it need not fit in memory."""
-    held: list[str] = []
+    """A plain file as one document; a very large one is cut at line ends so that it need not fit into memory."""
+    part_lines: list[str] = []
     size, part = 0, 0
     for line in lines:
-        held.append(line)
+        part_lines.append(line)
         size += len(line)
         if size >= at_most:
-            yield (name if part == 0 else f"{name} part {part + 1}"), "".join(held)
-            held, size, part = [], 0, part + 1
-    if held:
-        yield (name if part == 0 else f"{name} part {part + 1}"), "".join(held)
+            yield (name if part == 0 else f"{name} part {part + 1}"), "".join(part_lines)
+            part_lines, size, part = [], 0, part + 1
+    if part_lines:
+        yield (name if part == 0 else f"{name} part {part + 1}"), "".join(part_lines)
 
 
 def _json_lines(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
@@ -142,7 +142,7 @@ def _json_lines(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise CorpusUnreadable(where, why=f"it is no JSON: {error.msg} at column {error.colno}") from error
+            raise CorpusUnreadable(where, why=f"it is not JSON: {error.msg} at column {error.colno}") from error
         if not isinstance(row, dict) or not isinstance(row.get(reading.column), str):
             has = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
             raise CorpusUnreadable(
@@ -171,7 +171,7 @@ def _parquet(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
                 if isinstance(text, str):
                     yield f"{path.name}:{number}", text, (number + 1) / file.metadata.num_rows
                 elif text is not None:
-                    raise CorpusUnreadable(f"{path}, row {number}", why=f"column {reading.column!r} holds no text")
+                    raise CorpusUnreadable(f"{path}, row {number}", why=f"column {reading.column!r} is not text")
                 number += 1
     except pa.ArrowException as error:
-        raise CorpusUnreadable(f"{path}", why=f"it is no Parquet file that can be read: {error}") from error
+        raise CorpusUnreadable(f"{path}", why=f"it is not a readable Parquet file: {error}") from error

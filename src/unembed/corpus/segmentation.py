@@ -1,4 +1,4 @@
-"""Documents cut into what the model reads at once, with every token's place kept."""
+"""Documents cut into segments, the stretches that the model reads at once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from unembed.corpus.sentences import sentences
 from unembed.errors import InvalidInput
 
 LONGEST = 1024
-"""Tokens of a window unless told: models of today have contexts that a batch would not fit into."""
+"""Default window in tokens: the full context of a current model would not fit into a batch."""
 
 
 class _Axis:
-    """Where the next segment starts, and what number it has."""
+    """The start and number of the next segment."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -27,14 +27,14 @@ class _Axis:
 def sentence_segments(
     documents: Iterator[Document], encoder: Encoder, window: int | None, overlap: int | None
 ) -> Iterator[Segment]:
-    """Each sentence a segment of its own; one longer than the context in overlapping windows."""
+    """Each sentence as a segment; a sentence longer than the context as overlapping windows."""
     size, back = sizes(encoder, window, overlap)
     lead = leading(encoder)
     axis = _Axis()
     for document in documents:
-        found = sentences(document.text)
-        for number, tokens in enumerate(encoder.encode_all(found)):
-            share = _between(document.span, number + 1, len(found))
+        texts = sentences(document.text)
+        for number, tokens in enumerate(encoder.encode_all(texts)):
+            share = _between(document.span, number + 1, len(texts))
             for segment in _windows(tokens, len(lead), size, back, document.number, number, axis):
                 yield replace(segment, share=share)
 
@@ -42,7 +42,7 @@ def sentence_segments(
 def window_segments(
     documents: Iterator[Document], encoder: Encoder, window: int | None, overlap: int | None
 ) -> Iterator[Segment]:
-    """Each document in overlapping windows; `sentence` counts them."""
+    """Each document as overlapping windows; `sentence` counts them."""
     size, back = sizes(encoder, window, overlap)
     lead = leading(encoder)
     axis = _Axis()
@@ -57,10 +57,10 @@ def window_segments(
 def _windows(
     tokens: Tensor, lead: int, size: int, back: int, document: int, sentence: int | None, axis: _Axis
 ) -> Iterator[Segment]:
-    """One stretch of tokens as windows; the special tokens in front open each of them.
+    """One text as windows, each of which begins with the special tokens.
 
-    A later window is [special tokens, `back` tokens of context, new tokens]. Its column 0 is put on the axis so that
-    its text tokens stand where they stand; its special tokens are not counted again.
+    A later window is [special tokens, `back` tokens of context, new tokens]. Its start is chosen so that its text
+    tokens have their own positions; its special tokens are not counted again.
     """
     n = len(tokens)
     start, done, count = axis.position, 0, 0
@@ -87,7 +87,7 @@ def _between(span: tuple[float, float], done: int, of: int) -> float:
 
 
 def sizes(encoder: Encoder, window: int | None, overlap: int | None) -> tuple[int, int]:
-    """The longest segment and how many tokens two windows share.
+    """The longest segment, and the number of tokens that two windows share.
 
     Raises:
         InvalidInput: the window is longer than the model's context, or leaves no room for new tokens.
@@ -97,7 +97,7 @@ def sizes(encoder: Encoder, window: int | None, overlap: int | None) -> tuple[in
         raise InvalidInput(f"window={size}", why=f"the model's context is {encoder.n_ctx}")
     back = size // 4 if overlap is None else overlap
     if back + len(leading(encoder)) >= size:
-        raise InvalidInput(f"overlap={back}", why=f"a window of {size} tokens then holds nothing new")
+        raise InvalidInput(f"overlap={back}", why=f"a window of {size} tokens then has no room for new tokens")
     return size, back
 
 

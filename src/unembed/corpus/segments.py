@@ -1,7 +1,7 @@
-"""What a corpus is made of: documents, segments (what the model reads at once) and batches of segments.
+"""The parts of a corpus: documents, segments (what the model reads at once) and batches of segments.
 
-Every counted token has one place on one axis, its `position`: the number of counted and context tokens of the corpus
-before it. Segments of a corpus lie on this axis in order, so "earlier" is "smaller", and a trigger needs one number.
+Every counted token has one `position`: the number of counted tokens of the corpus before it. Positions rise in the
+order of the corpus, so a trigger is identified by one number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 @runtime_checkable
 class Encoder(Protocol):
-    """What a corpus asks of a model: its tokens and how long a prompt may be."""
+    """What a corpus needs of a model: its tokenizer and the length of its context."""
 
     @property
     def n_ctx(self) -> int | None:
@@ -39,7 +39,7 @@ class Document:
     """Its title where it has one (WikiText), else file and line or row."""
     text: str
     span: tuple[float, float] = (0.0, 1.0)
-    """Which share of the corpus it takes, from and to, for progress."""
+    """Its start and end as shares of the corpus, for progress."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Segment:
         number: counted through the corpus.
         document: number of its document.
         sentence: number of the sentence or window inside the document.
-        start: place of column 0 on the corpus axis; column c stands at `start + c`.
-        skip: how many first columns are context only and are not counted here (an earlier window counted them).
-        lead: how many first columns are special tokens that the tokenizer put in front of the text.
+        start: position of column 0; column c is at `start + c`.
+        skip: leading columns that are only context; an earlier window counted them.
+        lead: leading columns that are special tokens of the tokenizer.
         tokens: ids, (pos,).
         next_token: the token after the last one, -1 where the corpus has none or the segment is a sentence.
         share: of the corpus read when the segment ends, 0 to 1.
@@ -84,11 +84,11 @@ class Batch:
         segments: segment numbers.
         documents: document numbers.
         sentences: sentence numbers inside the document.
-        starts: place of column 0 on the corpus axis.
-        skips: first columns that are not counted.
-        leads: first columns that are special tokens.
+        starts: position of column 0.
+        skips: leading columns that are not counted.
+        leads: leading columns that are special tokens.
         after: the token after the last, -1 for none.
-        share: of the corpus done when the batch is, 0 to 1.
+        share: of the corpus read after the batch, 0 to 1.
     """
 
     number: int
@@ -141,17 +141,17 @@ class Batch:
 
     @cached_property
     def counted(self) -> Bool[Tensor, "batch pos"]:
-        """True at the positions that statistics count: real, and not counted by an earlier window."""
+        """True at the columns that statistics count: real tokens that no earlier window counted."""
         return self.mask & (self.columns >= self.skips[:, None])
 
     @cached_property
     def positions(self) -> Int[Tensor, "batch pos"]:
-        """Each column's place on the corpus axis."""
+        """The position of each column."""
         return self.starts[:, None] + self.columns
 
     @cached_property
     def prefix_lengths(self) -> Int[Tensor, "batch pos"]:
-        """Tokens of text in the prefix that ends here, special tokens in front left out."""
+        """Text tokens in the prefix that ends at each column."""
         return (self.columns + 1 - self.leads[:, None]).clamp_min(0)
 
     @cached_property
@@ -165,5 +165,5 @@ class Batch:
 
     @cached_property
     def n_counted(self) -> int:
-        """How many positions statistics count."""
+        """The number of positions that statistics count."""
         return int(self.counted.sum())

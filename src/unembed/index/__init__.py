@@ -1,7 +1,8 @@
-"""What a sweep leaves on disk for one model and corpus, and the questions it answers.
+"""Indexes on disk: what the memories (FFN neurons) of one model do over one corpus, and queries on it.
 
-Owns the folder's layout and its safety: memory-mapped arrays for the hot path, the same as Parquet for SQL, SQLite for
-text search and labels, a manifest with provenance and checksums. The numbers in it come from `sweeps` and `memories`.
+Owns the layout and integrity of the folder: memory-mapped arrays for fast access, the same contents as Parquet for SQL,
+SQLite for text search and labels, and a manifest with provenance and checksums. The numbers come from `sweeps` and
+`memories`. An index is read without torch; it is imported by the queries that run the model.
 
 Public names: `Index`, `IndexSettings`, `Label`.
 """

@@ -1,22 +1,22 @@
-"""The rectangles that the hot path reads: plain NumPy files, opened as read-only memory maps.
+"""The arrays of an index: plain NumPy files, opened as read-only memory maps.
 
-| file | shape, dtype | what |
+| file | shape, dtype | contents |
 |---|---|---|
 | `triggers/{pole}/coefficient.npy` | (keys, t) float32 | best first; infinite where a key has fewer than t |
-| `triggers/{pole}/position.npy` | (keys, t) int32 or int64 | place in the token stream; -1 where there is none |
+| `triggers/{pole}/position.npy` | (keys, t) int32 or int64 | position in the token stream; -1 where there is none |
 | `values/token.npy`, `values/score.npy` | (keys, k) int32, float32 | top tokens of every value, best first |
-| `values/by_token/entry.npy` | (keys * k) int32 or int64 | row * k + rank in `values/token.npy`, by token, best first |
+| `values/by_token/entry.npy` | (keys * k) int32 or int64 | row * k + column of `values/token.npy`, by token |
 | `values/by_token/start.npy` | (d_vocab + 1) int64 | where each token's group starts |
-| `tokens/token.npy` | (stream) int32 | the corpus on its axis: every counted token once |
-| `tokens/start.npy` | (segments + 1) int64 | where on it the counted tokens of each segment start |
-| `tokens/first.npy` | (segments) int64 | where its text starts: earlier, if it re-reads a window's end |
-| `tokens/document.npy` | (segments) int32 | the document each segment is of |
-| `tokens/sentence.npy` | (segments) int32 | the sentence or window of the document that it is |
-| `tokens/origin.npy` | (segments) int64 | where its document starts |
-| `tokens/after.npy` | (segments) int32 | the token after its last one; -1 where there is none |
+| `tokens/token.npy` | (stream) int32 | the token stream: every counted token once |
+| `tokens/start.npy` | (segments + 1) int64 | position at which the counted tokens of each segment start |
+| `tokens/first.npy` | (segments) int64 | position at which its text starts; earlier in a later window |
+| `tokens/document.npy` | (segments) int32 | the document of each segment |
+| `tokens/sentence.npy` | (segments) int32 | its number among the sentences or windows of the document |
+| `tokens/origin.npy` | (segments) int64 | position at which its document starts |
+| `tokens/after.npy` | (segments) int32 | the token after its last; -1 where there is none |
 
-Where two types are named, the smaller one is used while it suffices. `keys` runs over all layers, layer by layer. A
-pole is `positive` (largest coefficients) or `negative` (lowest, kept for gated layers).
+Where two dtypes are given, the smaller one is used while it suffices. `keys` counts all layers, layer by layer. A pole
+is `positive` (largest coefficients) or `negative` (lowest, kept for gated layers).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from unembed.errors import IndexFault
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Write a `.npy` file, little-endian and in C order, whatever its name ends in."""
+    """Write a `.npy` file, little-endian and in C order, under any name."""
     with path.open("wb") as handle:
         array = np.ascontiguousarray(array)
         np.lib.format.write_array_header_1_0(handle, np.lib.format.header_data_from_array_1_0(array))
-        handle.write(array.data)  # NumPy's own way of writing does not say that the disk is full
+        handle.write(array.data)  # np.save would not report a full disk
 
 
 def map_array(folder: Path, name: str, *, shape: tuple[int | None, ...], dtype: Any) -> np.ndarray:
-    """A read-only memory map of an array, its header checked; `dtype` may be several, any of which will do.
+    """A read-only memory map of an array with its header checked; `dtype` can be a tuple of allowed dtypes.
 
     Raises:
         IndexFault: the file is missing, cut short or not of this shape.
@@ -70,12 +70,12 @@ def smallest(positions: Int[np.ndarray, "..."], n: int) -> Int[np.ndarray, "..."
 def by_token(
     ids: Int[np.ndarray, "keys k"], scores: Float[np.ndarray, "keys k"], d_vocab: int
 ) -> tuple[Int[np.ndarray, " entries"], Int[np.ndarray, " starts"]]:
-    """The inverted list of value readings: for every token, where it stands among values' top tokens, best score first.
+    """The inverted list of value readings: the entries of every token among the top tokens, best score first.
 
     Equal scores keep the order of keys.
 
     Returns:
-        Entries (row * k + rank) grouped by token, and where each token's group starts, d_vocab + 1 numbers.
+        Entries (row * k + column) grouped by token, and where each token's group starts, d_vocab + 1 numbers.
     """
     flat = ids.reshape(-1)
     order = smallest(np.lexsort((-scores.reshape(-1), flat)), flat.size)

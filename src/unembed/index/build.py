@@ -1,14 +1,14 @@
-"""Building an index part by part, so that whatever stopped it, the same call goes on where it stopped.
+"""Building an index part by part, so that the same call resumes a build that was interrupted.
 
-| part | made from | made again alone |
+| part | built from | can be rebuilt alone |
 |---|---|---|
 | `vocabulary` | tokenizer | yes |
 | `tokens` (and documents) | corpus | yes |
-| `triggers` (and statistics) | the sweep, which saves itself | yes, by a sweep |
+| `triggers` (and statistics) | a sweep of `tokens`, with a checkpoint | yes |
 | `values` | the weights | yes |
 | `tables`, `search` | the arrays | yes |
 
-Every part is deterministic: an interrupted and resumed build leaves the same bytes as one that ran through.
+Every part is deterministic: an interrupted and resumed build writes the same bytes as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -62,13 +62,14 @@ def build(
     resume: bool = True,
     progress: BuildProgress | None = None,
 ) -> Manifest:
-    """Make the parts that are not there yet, or no longer what was written, and mark the index complete.
+    """Build the parts that are missing or damaged, and mark the index complete.
 
     Raises:
-        IndexFault: the folder is an index of something else, is being built, or resume is False and an index is there.
+        IndexFault: the folder holds an index of something else, another process is building in it, or it holds an
+            index and `resume` is False.
         InvalidInput: the folder holds other files.
         Unsupported: the model has no memories.
-        UnembedError: the disk is full; the same call goes on afterwards.
+        UnembedError: the disk is full; the same call resumes the build when there is room.
     """
     wanted = planned(lm, corpus, settings)
     check_place(folder)
@@ -83,7 +84,7 @@ def build(
 
 
 class _Builder:
-    """The parts in order, each written and entered in the manifest before the next is begun."""
+    """Builds the parts in order; each is written and entered in the manifest before the next one starts."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class _Builder:
         self._progress = progress or (lambda part, done, total: None)
 
     def finish(self, manifest: Manifest) -> Manifest:
-        """Make what is missing; the manifest of the complete index."""
+        """Build the missing parts; the manifest of the complete index."""
         self._layers = manifest.layers
         parts: dict[str, Callable[[], list[FileEntry]]] = {
             "vocabulary": self._vocabulary,
@@ -277,7 +278,7 @@ class _Builder:
         }
 
     def _clear(self) -> None:
-        """Remove what earlier, interrupted builds left under temporary names."""
+        """Remove temporary files of interrupted builds."""
         for path in self._folder.rglob(".*.writing"):
             path.unlink(missing_ok=True)
         checkpoint = self._folder / CHECKPOINT
@@ -287,7 +288,7 @@ class _Builder:
 
 
 def poles_of(found: Triggers) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """A sweep's lists as (keys, t) coefficients and positions, by pole."""
+    """The triggers of a sweep as (keys, t) coefficients and positions, by pole."""
     poles = {"positive": (torch.cat(found.values).float().numpy(), torch.cat(found.positions).numpy())}
     if found.negative_values is not None and found.negative_positions is not None:
         poles["negative"] = (

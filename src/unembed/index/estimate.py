@@ -1,4 +1,4 @@
-"""What an index will cost, told before it is built: a sample of the corpus is cut and a few batches are run."""
+"""The cost of an index before it is built: a sample of the corpus is tokenised and a few batches are run."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from unembed.sweeps import ActiveFraction, Fast, MeanVariance, Reducer
 from unembed.sweeps.forward import feed_reducers
 
 _SAMPLE, _SWEPT = 20_000, 3_000
-"""Tokens that are cut, and that are run."""
+"""Tokens to tokenise, and tokens to run."""
 # Bytes: a trigger is 8 in arrays and about 8 in Parquet, a value token 12 and about 5; the rest as on WikiText.
 _TRIGGER, _VALUE_TOKEN, _TOKEN, _SEGMENT, _SEARCHED = 16, 17, 4, 36, 4
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a build will cost. Counts of a corpus larger than the sample are extrapolated.
+    """The cost of a build. Counts of a corpus larger than the sample are extrapolated.
 
     Attributes:
         tokens: of the corpus.
         segments: sentences or windows.
         keys: of all layers.
-        seconds: of the whole build, on this machine with nothing else to do.
-        seconds_busy: with the machine as busy as it was while this was measured.
-        bytes: of the finished index, the corpus's tokens and the search file included.
-        memory: bytes of the sweep's state.
-        is_exact: whether the corpus was counted whole.
+        seconds: of the whole build on this machine, if it is otherwise idle.
+        seconds_busy: of the whole build, if the machine stays as busy as it was during the measurement.
+        bytes: of the finished index, tokens and search file included.
+        memory: bytes of the state of the sweep.
+        is_exact: whether the whole corpus was counted.
     """
 
     tokens: int
@@ -62,7 +62,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
     """
     lm.feed_forward(0)
     sample: list[Segment] = []
-    tokens, is_exact, began = 0, True, _Moment()
+    tokens, is_exact, began = 0, True, _Stopwatch()
     for segment in corpus.segments(lm):
         if tokens >= _SAMPLE:
             is_exact = False
@@ -73,7 +73,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
     scale = 1.0 if is_exact else _times(corpus, sample[-1])
     reducers = [settings.top_triggers(), MeanVariance(), ActiveFraction()]
     a_token = _run(lm, sample, reducers, settings.fast, tokens_per_batch)
-    began = _Moment()
+    began = _Stopwatch()
     value_readings(lm, settings.top_tokens, layers=[0])
     a_layer = began.spent(_threads(lm))
     keys = sum(lm.weights.n_memories)
@@ -87,7 +87,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
 
 
 def _times(corpus: Corpus, last: Segment) -> float:
-    """How many times the part up to a segment the whole corpus is."""
+    """The size of the whole corpus relative to the part up to a segment."""
     by_share = 1 / last.share if last.share > 0 else float("inf")
     by_count = corpus.max_documents / (last.document + 1) if corpus.max_documents else float("inf")
     found = min(by_share, by_count)
@@ -97,7 +97,7 @@ def _times(corpus: Corpus, last: Segment) -> float:
 def _run(
     lm: Decoder, sample: Sequence[Segment], reducers: Sequence[Reducer], fast: Fast | None, tokens_per_batch: int
 ) -> np.ndarray:
-    """Seconds a token that a sweep takes, quiet and busy, over the first batches of a sample."""
+    """Seconds for each token of a sweep, idle and busy, measured on the first batches of a sample."""
     swept, seen = [], 0
     for segment in sample:
         swept.append(segment)
@@ -107,25 +107,25 @@ def _run(
     for reducer in reducers:
         reducer.start(lm)
     with feed_reducers(lm, reducers, fast) as feed:
-        began = _Moment()
+        began = _Stopwatch()
         for batch in bucketed(iter(swept), tokens_per_batch, 64):
             feed(batch)
         return began.spent(_threads(lm)) / max(1, seen)
 
 
 def _threads(lm: Decoder) -> int | None:
-    """How many threads share the model's work; None where another device does it."""
+    """The number of threads that run the model; None where another device runs it."""
     return torch.get_num_threads() if lm.device.type == "cpu" else None
 
 
-class _Moment:
-    """When something began, by the clock and by this process's processor time."""
+class _Stopwatch:
+    """Wall time and processor time since its creation."""
 
     def __init__(self) -> None:
         self._clock, self._processor = time.perf_counter(), time.process_time()
 
     def spent(self, threads: int | None) -> np.ndarray:
-        """Seconds since: what they would have been on a quiet machine, and what they were."""
+        """Seconds since the start: on an idle machine, and as measured."""
         busy = time.perf_counter() - self._clock
         quiet = busy if threads is None else min(busy, (time.process_time() - self._processor) / threads)
         return np.array([quiet, busy])

@@ -141,7 +141,7 @@ class Index(IndexFiles):
             raise IndexFault(
                 f"index {folder} is not complete",
                 why=f"its build has finished {done}",
-                instead="Run the same build again: it goes on where it stopped (or open it with partial=True)",
+                instead="Run the same build again: it resumes where it stopped (or open it with partial=True)",
             )
         index = cls(folder, manifest)
         if lm is not None:

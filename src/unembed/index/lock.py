@@ -1,4 +1,4 @@
-"""One builder at a time for a folder; readers need no lock."""
+"""One build at a time in a folder; readers need no lock."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NAME = ".lock"
 
 @contextmanager
 def build_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder for building. The system lets go of it when the process ends, however it ends.
+    """Lock the folder for a build. The system releases the lock when the process ends, however it ends.
 
     Raises:
-        IndexFault: another process holds it.
+        IndexFault: another process has locked it.
         UnembedError: the folder cannot be written to.
     """
     import fcntl

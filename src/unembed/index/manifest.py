@@ -1,7 +1,7 @@
-"""The manifest: what an index is of, which files it has, and whether they are still what was written.
+"""The manifest of an index: model, corpus and settings, and size and checksum of every file.
 
-Files stand under a temporary name until they are whole and on disk; only then does the manifest, itself replaced by
-rename, name them with size and checksum. What the manifest does not name does not exist.
+A file has a temporary name until it is complete and on disk; only then does the manifest list it. The manifest itself
+is replaced by a rename. A file that it does not list is not part of the index.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from unembed.errors import IndexFault, InvalidInput, UnembedError
 from unembed.results import Provenance
 
 SCHEMA = 2
-"""Version of the files' layout; rises when a reader of the old one would misread the new."""
+"""Version of the layout of the files; it rises when a reader of the old layout would misread the new one."""
 NAME = "manifest.json"
 _FORMAT = "unembed.index"
 _CHUNK = 1 << 20
 _CHECKED = 1 << 28
-"""Bytes up to which a file is compared with its checksum when it is first read: a fifth of a second at the most."""
+"""The largest file, in bytes, that is compared with its checksum at the first read: at most 0.2 seconds."""
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file: its path inside the index, size in bytes and SHA-256, and the part it belongs to."""
+    """One file: path inside the index, size in bytes, SHA-256, and the part that it belongs to."""
 
     path: str
     size: int
@@ -38,16 +38,16 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What stands in `manifest.json`.
+    """The contents of `manifest.json`.
 
     Attributes:
-        provenance: model, revision, dtype, corpus, version; in its notes the settings of the sweep.
+        provenance: model, revision, dtype, corpus, version; its notes describe the sweep.
         weights: SHA-256 of the model's weights.
         layers: memories of each layer, so that key (layer, index) is row `sum(layers[:layer]) + index` of every array.
-        settings: what the builder was asked for; a build with others is refused.
+        settings: of the build; a build with other settings is refused.
         state: "building" or "complete".
         files: every finished file.
-        facts: counts for people (tokens, documents, seconds), which no reader depends on.
+        facts: counts for display (tokens, segments, documents).
     """
 
     provenance: Provenance
@@ -59,11 +59,11 @@ class Manifest:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def has(self, part: str) -> bool:
-        """Whether a part was finished."""
+        """Whether a part is built."""
         return any(entry.part == part for entry in self.files)
 
     def to_json(self) -> str:
-        """The text of `manifest.json`: its first lines say what this folder is."""
+        """The text of `manifest.json`; its first lines identify the folder as an index."""
         body = {"format": _FORMAT, "schema": SCHEMA, "state": self.state, "provenance": self.provenance.to_dict()}
         body |= {"weights": self.weights, "layers": list(self.layers), "settings": dict(self.settings)}
         body |= {"facts": dict(self.facts), "files": [asdict(entry) for entry in self.files]}
@@ -75,7 +75,7 @@ def _text_of(body: Mapping[str, Any]) -> str:
 
 
 def _checksum_of(body: Mapping[str, Any]) -> str:
-    """SHA-256 of the manifest's own text, so that a changed number in it is not believed."""
+    """SHA-256 of the text of the manifest, so that an edited manifest is detected."""
     return hashlib.sha256(_text_of(body).encode()).hexdigest()
 
 
@@ -83,7 +83,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of an index.
 
     Raises:
-        IndexFault: no index there, its manifest damaged, or of another schema.
+        IndexFault: there is no index, or its manifest is damaged or has another schema.
     """
     path = folder / NAME
     try:
@@ -94,7 +94,9 @@ def read_manifest(folder: Path) -> Manifest:
     except (OSError, ValueError) as error:
         raise IndexFault(f"cannot read {path}", why=str(error), instead="Build the index again elsewhere") from error
     if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
-        raise IndexFault(f"{path} is not an index's", why="unembed did not write it", instead="Give an index's folder")
+        raise IndexFault(
+            f"{path} is not of an index", why="unembed did not write it", instead="Give the folder of an index"
+        )
     if stored.get("schema") != SCHEMA:
         raise IndexFault(
             f"index {folder} has schema {stored.get('schema')}",
@@ -120,7 +122,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace the manifest by rename, its text and the rename on disk before this returns."""
+    """Replace the manifest by a rename; text and rename are on disk when this returns."""
     write_file(folder, NAME, "", lambda path: _write_text(path, manifest.to_json()))
 
 
@@ -138,7 +140,7 @@ def checksum(path: Path) -> str:
 
 
 def fault(folder: Path, entry: FileEntry) -> str | None:
-    """What is wrong with a file, in a few words; None if it is as it was written."""
+    """The fault of a file in a few words; None if it is intact."""
     path = folder / entry.path
     try:
         size = path.stat().st_size
@@ -152,7 +154,7 @@ def fault(folder: Path, entry: FileEntry) -> str | None:
 
 
 def check(folder: Path, entry: FileEntry) -> None:
-    """Refuse a file that is not what was written; of files beyond 256 MiB only the size is compared.
+    """Refuse a damaged file; of files beyond 256 MiB only the size is compared.
 
     Raises:
         IndexFault: it is missing, cut short or changed.
@@ -161,14 +163,14 @@ def check(folder: Path, entry: FileEntry) -> None:
     if entry.size > _CHECKED and path.is_file() and path.stat().st_size == entry.size:
         return  # `verify` reads these
     if why := fault(folder, entry):
-        raise IndexFault(f"{path} is damaged", why=why, instead="Run the build again: it repairs the index")
+        raise IndexFault(f"{path} is damaged", why=why, instead="Run the same build again: it repairs the index")
 
 
 def write_file(folder: Path, name: str, part: str, write: Callable[[Path], None]) -> FileEntry:
-    """Let `write` make a file under a temporary name, put it on disk, rename it, and describe it.
+    """Write a file under a temporary name, flush it to disk, rename it, and return its entry.
 
     Raises:
-        UnembedError: the disk is full or the folder cannot be written to; nothing half-written stays.
+        UnembedError: the disk is full or the folder cannot be written to; no half-written file is left.
     """
     target = folder / name
     temporary = target.with_name(f".{target.name}.writing")
@@ -185,7 +187,7 @@ def write_file(folder: Path, name: str, part: str, write: Callable[[Path], None]
         raise UnembedError(
             f"cannot write {target}",
             why=error.strerror or str(error),
-            instead="Make room and run the same build again: it goes on where it stopped",
+            instead="Make room and run the same build again: it resumes where it stopped",
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -193,7 +195,7 @@ def write_file(folder: Path, name: str, part: str, write: Callable[[Path], None]
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames inside a folder last, where the system can."""
+    """Flush renames inside a folder to disk, where the system supports it."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:  # Windows cannot open folders

@@ -1,4 +1,4 @@
-"""Places in the token stream as people read them: document, position, prefix, trigger token, next token."""
+"""Positions of the token stream as text: document, prefix, trigger token, next token."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BYTES = re.compile(r"(?:\\x[0-9a-f]{2})+")
 
 @dataclass(frozen=True)
 class Place:
-    """One place in the corpus.
+    """One position of the corpus as text.
 
     Attributes:
         document: number of the document.
         sentence: number of the sentence or window in the document.
-        position: of the token in its document, in tokens from 0.
-        prefix: text that the model had read before the token, in its sentence or window.
-        token: the token itself, at which the key fired.
+        position: of the token in its document, counted from 0.
+        prefix: the text that the model had read before the token, in its sentence or window.
+        token: the token at which the key fired.
         next_token: the token that follows it; None at the end of a sentence or of the document.
     """
 
@@ -41,7 +41,7 @@ class Passages(TokenStream):
     strings: list[str]
 
     def place(self, position: int, context: int | None = None) -> Place:
-        """What stands at a place, with at most `context` tokens before it."""
+        """The text around a position, with at most `context` tokens before it."""
         segment = int(np.searchsorted(self.start, position, side="right")) - 1
         end, first = int(self.start[segment + 1]), int(self.first[segment])
         if context is not None:
@@ -57,16 +57,16 @@ class Passages(TokenStream):
         )
 
     def text_to(self, position: int) -> str:
-        """The text of the whole prefix that ends with the token at a place."""
+        """The text of the prefix that ends with the token at a position."""
         segment = int(np.searchsorted(self.start, position, side="right")) - 1
         return self.text(self.token[min(int(self.first[segment]), position) : position + 1])
 
     def text(self, ids: Int[np.ndarray, " pos"]) -> str:
-        """The text of tokens; bytes that are letters only together become these letters."""
+        """The text of tokens; bytes that form a character together become that character."""
         joined = "".join([self.strings[i] for i in ids.tolist()])
-        return _BYTES.sub(_letters, joined) if "\\x" in joined else joined
+        return _BYTES.sub(_decode_bytes, joined) if "\\x" in joined else joined
 
 
-def _letters(match: re.Match[str]) -> str:
+def _decode_bytes(match: re.Match[str]) -> str:
     raw = bytes.fromhex(match[0].replace("\\x", ""))
     return raw.decode("utf-8", errors="backslashreplace")

@@ -38,10 +38,10 @@ def key_columns(layers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_triggers(path: Path, poles: Mapping[str, tuple[Any, Any]], layers: Sequence[int], passages: Passages) -> None:
-    """The table of triggers, sorted by layer, index, pole and rank.
+    """Write the table of triggers, sorted by layer, index, pole and rank.
 
     Args:
-        path: where to.
+        path: of the file.
         poles: for each pole its coefficients and positions, both (keys, t).
         layers: memories of each layer.
         passages: the corpus.
@@ -98,7 +98,7 @@ def _trigger_rows(
 
 
 def write_values(path: Path, token: Any, score: Any, layers: Sequence[int]) -> None:
-    """The table of value readings, sorted by layer, index and rank; token and score are (keys, k)."""
+    """Write the table of value readings, sorted by layer, index and rank; token and score are (keys, k)."""
     layer, index = key_columns(layers)
     k = token.shape[1]
 
@@ -118,14 +118,14 @@ def write_values(path: Path, token: Any, score: Any, layers: Sequence[int]) -> N
 
 
 def write_statistics(path: Path, columns: Mapping[str, Any], layers: Sequence[int]) -> None:
-    """The table of statistics: one row per key, one column for each (keys,) array."""
+    """Write the table of statistics: one row for each key, one column for each (keys,) array."""
     layer, index = key_columns(layers)
     table = {"layer": pa.array(layer, pa.int16()), "index": pa.array(index, pa.int32())}
     _write(path, iter([pa.table(table | {name: pa.array(np.asarray(column)) for name, column in columns.items()})]))
 
 
 def write_vocabulary(path: Path, strings: Sequence[str]) -> None:
-    """The text of every token."""
+    """Write the text of every token."""
     ids = pa.array(np.arange(len(strings), dtype=np.int32))
     # Lone surrogates stand for bytes in some tokenizers; Parquet holds UTF-8 only.
     texts = [text.encode("utf-8", "backslashreplace").decode() for text in strings]
@@ -133,13 +133,13 @@ def write_vocabulary(path: Path, strings: Sequence[str]) -> None:
 
 
 def write_documents(path: Path, names: Sequence[str], document: Any, origin: Any) -> None:
-    """The documents' names, in order of their numbers, and where on the corpus axis each starts.
+    """Write the name of every document and the position at which it starts.
 
     Args:
-        path: where to.
+        path: of the file.
         names: of all documents.
         document: the document of each segment.
-        origin: where the document of each segment starts.
+        origin: the position at which the document of each segment starts.
     """
     numbers = pa.array(np.arange(len(names), dtype=np.int32))
     start = np.full(len(names), -1, dtype=np.int64)
@@ -161,7 +161,7 @@ def _chunks(n: int, step: int) -> Iterator[slice]:
 
 def _write(path: Path, parts: Iterator[pa.Table]) -> None:
     first = next(parts)
-    # Numbers here are dense or nearly random: packed into as few bits as they span, floats byte by byte.
+    # Integers are packed into as few bits as their range needs; floats, nearly random, are split by byte.
     packed = {field.name: "DELTA_BINARY_PACKED" for field in first.schema if pa.types.is_integer(field.type)}
     split = {field.name: "BYTE_STREAM_SPLIT" for field in first.schema if pa.types.is_floating(field.type)}
     words: Any = [field.name for field in first.schema if field.name not in packed | split]

@@ -1,9 +1,9 @@
 """Full-text search over the text of triggers.
 
-FTS5 holds every segment in which some key has a trigger, without its text, which the token stream has. A trigger's text
-is only the part of its segment up to the trigger, so what FTS5 finds is checked against the prefixes themselves, by
-FTS5 once more, in memory. That is exact because all words are required: a prefix that has them lies in a segment that
-has them.
+SQLite's FTS5 indexes every segment that contains a trigger, without storing its text, which the token stream has. The
+text of a trigger is only the part of its segment up to the trigger, so the prefixes of the matching segments are
+matched again, with FTS5 in memory. The result is exact, since all words are required: a prefix that contains them lies
+in a segment that contains them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOKENIZE = "tokenize = 'unicode61 remove_diacritics 0'"
 
 
 def write_search(path: Path, segments: Iterable[tuple[int, str]]) -> None:
-    """The search file over segments (number, text).
+    """Write the search file over segments (number, text).
 
     Raises:
         OSError: the disk is full.
@@ -33,7 +33,7 @@ def write_search(path: Path, segments: Iterable[tuple[int, str]]) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode = OFF")
-        connection.execute("PRAGMA synchronous = OFF")  # the file is put on disk once, when it is whole
+        connection.execute("PRAGMA synchronous = OFF")  # the file is flushed to disk once, when it is complete
         connection.execute(f"CREATE VIRTUAL TABLE segments USING fts5(text, content = '', {_TOKENIZE})")
         connection.execute("BEGIN")
         connection.executemany("INSERT INTO segments (rowid, text) VALUES (?, ?)", segments)
@@ -49,7 +49,7 @@ def match_of(query: str) -> str:
     """The FTS5 expression for a query: all words and "quoted phrases" required, `word*` for a beginning of a word.
 
     Raises:
-        InvalidInput: the query holds no letter or digit.
+        InvalidInput: the query contains no letter or digit.
     """
     terms = []
     for phrase, phrase_star, word in _TERM.findall(as_str("search for", query)):
@@ -58,12 +58,12 @@ def match_of(query: str) -> str:
         if any(c.isalnum() for c in words):
             terms.append(f'"{words.replace(chr(34), " ")}"{star}')
     if not terms:
-        raise InvalidInput(f"search for {query!r}", why="it holds no word", instead="Give a word to look for")
+        raise InvalidInput(f"search for {query!r}", why="it contains no word", instead="Give a word to search for")
     return " ".join(terms)
 
 
 def segments_matching(path: Path, match: str) -> Int[np.ndarray, " found"]:
-    """Numbers of the segments that hold all words, in order.
+    """Numbers of the segments that contain all words, in order.
 
     Raises:
         IndexFault: the search file is missing or damaged.
@@ -82,7 +82,7 @@ def segments_matching(path: Path, match: str) -> Int[np.ndarray, " found"]:
 
 
 def prefixes_matching(texts: Sequence[str], match: str) -> list[int]:
-    """Which of the texts hold all words."""
+    """Indices of the texts that contain all words."""
     connection = sqlite3.connect(":memory:")
     try:
         connection.execute(f"CREATE VIRTUAL TABLE prefixes USING fts5(text, content = '', {_TOKENIZE})")
@@ -97,7 +97,7 @@ def prefixes_matching(texts: Sequence[str], match: str) -> list[int]:
 def inside(
     positions: Int[np.ndarray, " trigger"], start: Int[np.ndarray, " starts"], segments: Int[np.ndarray, " found"]
 ) -> Int[np.ndarray, " chosen"]:
-    """Numbers of the triggers that lie in the segments (in order); searched among these alone, which are few."""
+    """Indices of the triggers that lie in the segments, which are sorted."""
     begin, end = start[segments].astype(positions.dtype), start[segments + 1]
     if not len(begin):
         return np.zeros(0, dtype=np.int64)
@@ -106,5 +106,5 @@ def inside(
 
 
 def some_at_a_time(numbers: Int[np.ndarray, " chosen"]) -> Iterator[Int[np.ndarray, " some"]]:
-    """Slices short enough to read the texts of."""
+    """Chunks small enough to decode their texts at once."""
     return (numbers[i : i + _AT_ONCE] for i in range(0, len(numbers), _AT_ONCE))

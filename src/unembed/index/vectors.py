@@ -1,4 +1,4 @@
-"""Cosine neighbours among values or keys, exactly, from the model's own weights: nothing is stored for it."""
+"""Exact cosine neighbours among values or keys, from the weights of the model; nothing is stored for them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _ROWS = 4096
 
 
 class Vectors:
-    """The values or the keys of a model, with their lengths; the lengths are computed once."""
+    """The values or the keys of a model; their lengths are computed once."""
 
     def __init__(self, lm: Decoder, among: str = "values") -> None:
-        """Keep the model.
+        """Compute nothing yet.
 
         Raises:
             InvalidInput: `among` is neither "values" nor "keys".
         """
         if among not in ("values", "keys"):
-            raise InvalidInput(f"similar among {among!r}", why="neighbours are among 'values' or 'keys'")
+            raise InvalidInput(f"similar among {among!r}", why="it must be 'values' or 'keys'")
         self._lm, self._among = lm, among
         self._lengths: list[Tensor | None] = [None] * lm.n_layers
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from unembed.corpus import open_corpus
-from unembed.corpus.markup import articles, detokenized, is_heading, title, tokenized
+from unembed.corpus.markup import articles, detokenized, title, tokenized
 from unembed.errors import CorpusUnreadable, ExtraMissing, InvalidInput
 
 
@@ -45,7 +45,7 @@ def test_json_lines(tmp_path: Path) -> None:
     with pytest.raises(CorpusUnreadable, match=r"a\.jsonl, line 1: it has no text under 'text', only body, id"):
         read(tmp_path / "a.jsonl")
     (tmp_path / "b.jsonl").write_text('{"text": "a"}\n{"text": \n')
-    with pytest.raises(CorpusUnreadable, match=r"b\.jsonl, line 2: it is no JSON"):
+    with pytest.raises(CorpusUnreadable, match=r"b\.jsonl, line 2: it is not JSON"):
         read(tmp_path / "b.jsonl")
     (tmp_path / "c.jsonl").write_text("[1]\n")
     with pytest.raises(CorpusUnreadable, match=r"c\.jsonl, line 1"):
@@ -59,11 +59,11 @@ def test_parquet(tmp_path: Path) -> None:
     assert len(found) == 600 and found[1] == ("a.parquet:2", "zwei")
     with pytest.raises(CorpusUnreadable, match="no column 'body', only text, n"):
         read(tmp_path / "a.parquet", column="body")
-    with pytest.raises(CorpusUnreadable, match="holds no text"):
+    with pytest.raises(CorpusUnreadable, match="contains no text"):
         read(tmp_path / "a.parquet", column="n")
     whole = (tmp_path / "a.parquet").read_bytes()
     (tmp_path / "b.parquet").write_bytes(whole[:-20])
-    with pytest.raises(CorpusUnreadable, match=r"b\.parquet: it is no Parquet file"):
+    with pytest.raises(CorpusUnreadable, match=r"b\.parquet: it is not a readable Parquet file"):
         read(tmp_path / "b.parquet")
 
 
@@ -111,7 +111,6 @@ def test_options_that_make_no_sense() -> None:
 def test_wikitext_markup() -> None:
     assert title(" = Homarus gammarus = \n") == "Homarus gammarus"
     assert title(" = = Description = = \n") is None and title("a = b = c") is None
-    assert is_heading(" = = = A b = = = \n") and is_heading(" = T = ") and not is_heading(" x = 3 ")
     lines = [" \n", " = A = \n", " \n", " text \n", " = = B = = \n", " \n", " = C = \n", " \n", " y \n"]
     assert [name for name, _ in articles(lines)] == ["A", "C"]
     assert "".join(text for _, text in articles(lines)) == "".join(lines[1:])
@@ -126,7 +125,7 @@ def test_tokenized_is_the_way_back_on_real_wikitext() -> None:
         "U.S. Navy , $ 5 . I left ."
     )
     lines = [line for d in open_corpus(None, max_documents=12).documents() for line in d.text.split("\n")]
-    paragraphs = [line.strip() for line in lines if line.strip() and not is_heading(line)]
+    paragraphs = [line.strip() for line in lines if line.strip() and not re.match(r" ?= ", line)]
     words = sum(len(line.split()) for line in paragraphs)
     lost = sum((Counter(line.split()) - Counter(tokenized(detokenized(line)).split())).total() for line in paragraphs)
     assert words > 10_000 and lost < 0.002 * words
