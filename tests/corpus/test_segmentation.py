@@ -124,7 +124,7 @@ def test_sentences_lose_nothing(text: str) -> None:
 def test_windows_that_cannot_be() -> None:
     with pytest.raises(InvalidInput, match="context"):
         list(open_corpus(["abc"], window=20).segments(Letters(10)))
-    with pytest.raises(InvalidInput, match="nothing new"):
+    with pytest.raises(InvalidInput, match="no room for new tokens"):
         list(open_corpus(["abc"], overlap=9).segments(Letters(10, (1,))))
     bad: list[dict[str, Any]] = [{"window": 1}, {"overlap": -1}, {"window": 5, "overlap": 5}, {"segmentation": "words"}]
     for options in bad:
