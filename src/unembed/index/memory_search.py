@@ -177,7 +177,7 @@ def _triggered(index: Index, text: str, top: int) -> Iterator[Hit]:
         yield Hit(row["layer"], row["index"], "trigger", shown, row["rank"], row["coefficient"], list(tokens)[:12])
 
 
-def _named(lm: Decoder, index: Index | None, text: str) -> Iterator[Hit]:
+def _named(lm: Decoder, index: Index, text: str) -> Iterator[Hit]:
     for row in index.labels(of="all").rows():
         if text.lower() in row["label"].lower() and row["kind"] != "random value":
             if row["kind"] == "head":
