@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from unembed.index.default_index import cache_folders
+from unembed.index.default_index import cache_folder
 from unembed.models.decoder import Decoder
 from unembed.models.loading import Opened
 from unembed.models.vocabulary import RARE
@@ -69,7 +69,7 @@ def control_judgements(
     vocabulary = hashlib.sha256("\0".join(lm.token_strings(range(lm.d_vocab))).encode(errors="replace")).hexdigest()
     key = [study, __version__, config, vocabulary, str(lm.dtype), int(lm.unlearned.sum()), tests, dict(settings), SEED]
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    path = cache_folders()[0] / "controls" / f"{study}-{digest}.json"
+    path = cache_folder() / "controls" / f"{study}-{digest}.json"
     try:
         return {name: Judgement(**found) for name, found in json.loads(path.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, TypeError):
