@@ -64,7 +64,7 @@ def test_orders_left_out_are_the_remainder(name: str) -> None:
     pairs = high.vectors[[o == 2 for o in high.orders]].sum(0)
     torch.testing.assert_close(low.remainder, pairs, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(high.by_order(7)[2], low.by_order(7)[2], rtol=1e-8, atol=1e-9)
-    share = high.share(7)
+    share = high.contribution(7)
     label, value = high.top(7, 1)[0]
     assert value == pytest.approx(share[share.abs().argmax()].item()) and label == high.labels[share.abs().argmax()]
 

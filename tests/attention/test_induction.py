@@ -8,7 +8,8 @@ from torch.nn.functional import cross_entropy
 import unembed
 from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
-from unembed.attention.direct_path import Bigrams, average_ranks, direct_path
+from unembed.attention.bigrams import Bigrams
+from unembed.attention.direct_path import average_ranks, direct_path
 from unembed.attention.folded_weights import embedding
 from unembed.attention.in_context import in_context, scores_on_text
 from unembed.attention.induction import matching_through, source_effects

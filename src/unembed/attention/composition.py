@@ -163,14 +163,15 @@ def composition(lm: Decoder, mode: str, basis: str = "raw") -> Float[Tensor, "la
 
 
 @torch.no_grad()
-def random_baseline(lm: Decoder, n_heads: int = 64, seed: int = 0) -> float:
-    """The mean ratio between circuits of independent Gaussian factors of the same shapes, measured on all pairs.
+def random_baseline(lm: Decoder, n_heads: int = 64, seed: int = 0) -> tuple[float, float]:
+    """Mean and standard deviation of the ratio between circuits of independent Gaussian factors of the same shapes.
 
-    The same for Q, K and V: each is a product of two factors (d_model, d_head) on either side.
+    Measured on all pairs of `n_heads` writers and readers. The same for Q, K and V: each is a product of two factors
+    (d_model, d_head) on either side.
     """
     generator = torch.Generator().manual_seed(valid_seed(seed))
     n = max(2, min(n_heads, _HEADS))
     a_out, a_in, b_out, b_in = (torch.randn(n, lm.d_model, lm.d_head, generator=generator) for _ in range(4))
     a, b = Gram.of(a_out, a_in), Gram.of(b_out, b_in)
     ratio = inner_products(a, [b])[0].clamp_min(0).sqrt() / (a.norms()[:, None] * b.norms())
-    return float(ratio.mean())
+    return float(ratio.mean()), float(ratio.std())

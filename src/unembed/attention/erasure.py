@@ -1,132 +1,257 @@
-"""Memories and heads that take away what earlier layers wrote, by their weights and on text.
+"""Memories and heads that remove what earlier layers wrote, found by their weights and checked on text.
 
 Source: Elhage et al. 2021, "The residual stream as a communication channel": memory management.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unembed.attention.folded_weights import check_basis, reading_weights, writing_weights
+from unembed.attention.folded_weights import at_least_float32, check_basis, reading_weights, writing_weights
 from unembed.attention.geometry import keys_of, values_of
 from unembed.attention.windows import windows_of
 from unembed.models.decoder import Decoder
+from unembed.stream.decomposition import attention_branch
 from unembed.stream.run import run
+from unembed.validation import positive_int
+
+_MOST_ACTIVE = 0.02
+"""Share of the positions of text on which a memory or head is checked: those where it writes most."""
+_RANDOM_HEADS = 64
 
 
 @dataclass(frozen=True)
-class Eraser:
-    """A memory whose key and value point against each other: it reads a direction and writes its negative.
+class ErasureOnText:
+    """What happens to the direction that a memory or head writes, where it writes most.
 
-    `before` and `after` are the mean of x . v, v its value's direction, in the stream before and after its FFN, over
-    the positions of text where it was most active; `opposes` is the share of these where what it writes has the other
-    sign than what was there. None where no text was read.
+    Attributes:
+        before: mean |x . v| of the stream x along the direction v, before its FFN or attention.
+        after: the same after it.
+        opposes: share of the positions where what it writes has the opposite sign of what is there.
+        n_positions: the positions.
     """
+
+    before: float
+    after: float
+    opposes: float
+    n_positions: int
+
+    @property
+    def erases(self) -> bool | None:
+        """Less is there afterwards, and it opposes more often than a coin; None where the interval includes chance."""
+        half = 1.96 * (self.opposes * (1 - self.opposes) / self.n_positions) ** 0.5
+        if self.opposes - half > 0.5:
+            return self.after < self.before
+        return False if self.opposes + half < 0.5 else None
+
+
+@dataclass(frozen=True)
+class ErasingMemory:
+    """A memory (FFN neuron) whose key and value are opposed: it reads a direction and writes its negative."""
 
     layer: int
     index: int
     cosine: float
-    before: float | None = None
-    after: float | None = None
-    opposes: float | None = None
+    """Of key and value."""
+    on_text: ErasureOnText | None = None
+    """None where no text was read."""
+
+
+@dataclass(frozen=True)
+class ErasingHead:
+    """A head whose OV circuit has mostly negative eigenvalues."""
+
+    layer: int
+    head: int
+    negative_share: float
+    """-sum(min(Re lambda, 0)) / sum(|lambda|) of its OV circuit on the stream."""
+    on_text: ErasureOnText | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class MemoryManagement:
-    """Memories and heads that take away what earlier layers wrote.
+    """Memories and heads that remove what earlier layers wrote.
 
     Attributes:
-        memories: the most strongly anti-parallel key-value pairs, strongest first.
-        counts: how many lie below `threshold`, by layer.
-        threshold: minus five standard deviations of random directions' cosine, 5 / sqrt(d_model).
+        memories: the key-value pairs that are most strongly opposed, strongest first.
+        counts: how many memories lie below `threshold`, by layer.
+        threshold: minus five standard deviations of random directions' cosine, -5 / sqrt(d_model).
         n_memories: in all.
-        heads: share of a head's OV eigenvalues (on the stream) that is negative: -sum(min(Re, 0)) / sum(|.|).
+        heads: share of each head's OV eigenvalues (on the stream) that is negative.
+        erasing_heads: the heads with the largest share, largest first.
+        chance: mean and standard deviation of the share for random heads of the same shape, measured.
     """
 
-    memories: tuple[Eraser, ...]
+    memories: tuple[ErasingMemory, ...]
     counts: tuple[int, ...]
     threshold: float
     n_memories: int
     heads: Float[Tensor, "layer head"]
+    erasing_heads: tuple[ErasingHead, ...]
+    chance: tuple[float, float]
+
+    @property
+    def head_threshold(self) -> float:
+        """Five standard deviations above random heads."""
+        return self.chance[0] + 5 * self.chance[1]
 
 
 @torch.no_grad()
 def memory_management(
     lm: Decoder, basis: str = "raw", *, top: int = 20, corpus: Any = None, verify: bool = False, max_tokens: int = 4096
 ) -> MemoryManagement:
-    """Find erasing memories and heads by their weights; with `verify`, look whether they erase on text.
+    """Find erasing memories and heads by their weights; with `verify`, measure on text whether they erase.
 
     Args:
         lm: the model.
         basis: "raw" or "folded".
-        top: memories listed.
+        top: memories and heads listed.
         corpus: anything `unembed.open_corpus` takes; read only with `verify`.
-        verify: measure each listed memory's direction before and after its layer where it is active.
+        verify: measure the direction that each writes before and after it is added, where it writes most.
         max_tokens: of the text.
     """
     check_basis(basis)
-    threshold = -5.0 * lm.d_model**-0.5
+    top, threshold = positive_int("top", top), -5.0 * lm.d_model**-0.5
     cosines: dict[int, Tensor] = {}
     for n, block in enumerate(lm.structure.blocks):
         if block.feed_forward is not None and block.feed_forward.has_memories:
             keys, values = keys_of(lm, n, basis).T.double(), values_of(lm, n, basis).double()
             cosines[n] = torch.nn.functional.cosine_similarity(keys, values, dim=1)
-    listed: list[Eraser] = []
+    memories: list[ErasingMemory] = []
     if cosines:
         every = torch.cat(list(cosines.values()))
         owners = [(n, i) for n, c in cosines.items() for i in range(len(c))]
         for at in every.topk(min(top, len(every)), largest=False).indices.tolist():
-            layer, index = owners[at]
-            listed.append(Eraser(layer, index, float(every[at])))
-    if verify and listed:
-        listed = _verified(lm, listed, corpus, max_tokens)
-    counts = tuple(int((cosines[n] < threshold).sum()) if n in cosines else 0 for n in range(lm.n_layers))
-    heads = []
-    for n in range(lm.n_layers):
-        core = writing_weights(lm, n, basis).double() @ reading_weights(lm, n, "v", basis).double()
-        values = torch.linalg.eigvals(core)
-        heads.append(-values.real.clamp_max(0).sum(dim=-1) / values.abs().sum(dim=-1))
-    n_memories = sum(len(c) for c in cosines.values())
-    return MemoryManagement(tuple(listed), counts, threshold, n_memories, torch.stack(heads))
+            memories.append(ErasingMemory(*owners[at], float(every[at])))
+    heads = torch.stack(
+        [
+            _negative_share(writing_weights(lm, n, basis).double() @ reading_weights(lm, n, "v", basis).double())
+            for n in range(lm.n_layers)
+        ]
+    )
+    best = heads.flatten().topk(min(top, heads.numel()))
+    erasing = [
+        ErasingHead(*divmod(int(i), lm.n_heads), float(v)) for i, v in zip(best.indices, best.values, strict=True)
+    ]
+    if verify:
+        memories, erasing = _verified(lm, memories, erasing, basis, corpus, max_tokens)
+    return MemoryManagement(
+        tuple(memories),
+        tuple(int((cosines[n] < threshold).sum()) if n in cosines else 0 for n in range(lm.n_layers)),
+        threshold,
+        sum(len(c) for c in cosines.values()),
+        heads,
+        tuple(erasing),
+        _random_negative_share(lm),
+    )
 
 
-def _verified(lm: Decoder, listed: list[Eraser], corpus: Any, max_tokens: int, share: float = 0.02) -> list[Eraser]:
-    """The listed memories with the energy along their value before and after, where they are most active."""
-    seen: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {e.layer: [] for e in listed}
-    directions = {n: torch.stack([_unit(lm.weights.W_out[n][e.index]) for e in listed if e.layer == n]).T for n in seen}
-    chosen = {n: [e.index for e in listed if e.layer == n] for n in seen}
+def _negative_share(cores: Float[Tensor, "head d_head d_head"]) -> Float[Tensor, " head"]:
+    """The share of negative real parts in the eigenvalues of W_O W_V, which are those of W_V W_O."""
+    values = torch.linalg.eigvals(cores)
+    return -values.real.clamp_max(0).sum(dim=-1) / values.abs().sum(dim=-1)
+
+
+def _random_negative_share(lm: Decoder) -> tuple[float, float]:
+    """Mean and standard deviation of the share over heads of independent Gaussian weights; about 1 / pi."""
+    g = torch.Generator().manual_seed(0)
+    left, right = (
+        torch.randn(_RANDOM_HEADS, *shape, generator=g, dtype=torch.float64)
+        for shape in ((lm.d_head, lm.d_model), (lm.d_model, lm.d_head))
+    )
+    shares = _negative_share(left @ right)
+    return float(shares.mean()), float(shares.std())
+
+
+class _Gathered:
+    """What is written along one direction, and the stream there before and after, over the positions read so far."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, written: Float[Tensor, " pos"], before: Float[Tensor, " pos"], after: Float[Tensor, " pos"]) -> None:
+        """Signed lengths along the direction."""
+        self.parts.append((written.double().cpu(), before.double().cpu(), after.double().cpu()))
+
+    def result(self) -> ErasureOnText:
+        """The summary of the positions where most is written."""
+        written, before, after = (torch.cat(column) for column in zip(*self.parts, strict=True))
+        where = written.abs().topk(max(1, int(_MOST_ACTIVE * len(written)))).indices
+        opposes = float((written[where] * before[where] < 0).double().mean())
+        return ErasureOnText(float(before[where].abs().mean()), float(after[where].abs().mean()), opposes, len(where))
+
+
+def _verified(
+    lm: Decoder,
+    memories: Sequence[ErasingMemory],
+    heads: Sequence[ErasingHead],
+    basis: str,
+    corpus: Any,
+    max_tokens: int,
+) -> tuple[list[ErasingMemory], list[ErasingHead]]:
+    """The memories and heads with what they do on text."""
+    directions = {
+        (m.layer, m.index): torch.nn.functional.normalize(
+            at_least_float32(values_of(lm, m.layer, basis)[m.index]), dim=0
+        )
+        for m in memories
+    }
+    of_memories = {key: _Gathered() for key in directions}
+    of_heads = {(h.layer, h.head): _Gathered() for h in heads}
     read = 0
-    text = windows_of(corpus, min(lm.n_ctx or 256, 256), overlap=0)
-    for batch in text.batches(lm, tokens=1024):
-        for n in seen:
-            before = "resid_pre" if lm.structure.blocks[n].parallel else "resid_mid"
-            kept = run(
-                lm, batch.tokens, (before, "mlp_out", "coefficients"), logits=False, layers=[n],
-                attention_mask=batch.mask.long(),
-            )  # fmt: skip
-            real = batch.mask.bool()
-            x, y, m = (kept[point][0].cpu()[real] for point in (before, "mlp_out", "coefficients"))
-            d = directions[n].to(x.dtype).cpu()
-            seen[n].append((m[:, chosen[n]], x @ d, (x + y) @ d))
-        read += int(batch.mask.sum())
+    for batch in windows_of(corpus, min(lm.n_ctx or 256, 256), overlap=0).batches(lm, tokens=1024):
+        real = batch.mask.bool()
+        for n in sorted({m.layer for m in memories} | {h.layer for h in heads}):
+            _gather(lm, n, batch.tokens, real, directions, of_memories, of_heads)
+        read += int(real.sum())
         if read >= max_tokens:
             break
-    found = {}
-    for n, parts in seen.items():
-        active, before, after = (torch.cat(column) for column in zip(*parts, strict=True))
-        k = max(1, int(share * len(active)))
-        for column, index in enumerate(chosen[n]):
-            where = active[:, column].abs().topk(k).indices
-            then, now = (t[where, column].double() for t in (before, after))
-            opposes = float((then * active[where, column] < 0).double().mean())
-            found[n, index] = (float(then.mean()), float(now.mean()), opposes)
-    return [Eraser(e.layer, e.index, e.cosine, *found[e.layer, e.index]) for e in listed]
+    return (
+        [replace(m, on_text=of_memories[m.layer, m.index].result()) for m in memories],
+        [replace(h, on_text=of_heads[h.layer, h.head].result()) for h in heads],
+    )
 
 
-def _unit(v: Tensor) -> Tensor:
-    return v / v.norm().clamp_min(torch.finfo(v.dtype).tiny)
+def _gather(
+    lm: Decoder,
+    layer: int,
+    tokens: Tensor,
+    real: Bool[Tensor, "batch pos"],
+    directions: dict[tuple[int, int], Tensor],
+    of_memories: dict[tuple[int, int], _Gathered],
+    of_heads: dict[tuple[int, int], _Gathered],
+) -> None:
+    """Add a batch's positions to the memories and heads of one layer."""
+    block = lm.structure.blocks[layer]
+    memories = [index for n, index in of_memories if n == layer]
+    heads = [head for n, head in of_heads if n == layer]
+    ffn_reads = "resid_pre" if block.parallel else "resid_mid"
+    points = [*([ffn_reads, "coefficients", "mlp_out"] if memories else [])]
+    points += ["resid_pre", "z", "attn_out"] if heads else []
+    captured = run(lm, tokens, tuple(dict.fromkeys(points)), logits=False, layers=[layer], attention_mask=real.long())
+    mask = real.to(captured[points[0]].device)
+
+    def at(point: str) -> Tensor:
+        return at_least_float32(captured.at(point, layer)[mask])  # (pos, ...)
+
+    for index in memories:
+        x, d = at(ffn_reads), directions[layer, index].to(captured[ffn_reads].device)
+        before, after = x @ d.to(x.dtype), (x + at("mlp_out")) @ d.to(x.dtype)
+        # A branch norm and multiplier scale what is written by a positive number.
+        of_memories[layer, index].add(at("coefficients")[:, index], before, after)
+    if not heads:
+        return
+    x, z, after = at("resid_pre"), captured.at("z", layer)[mask], at("resid_pre") + at("attn_out")
+    branch = attention_branch(lm, layer, z)
+    for head in heads:
+        raw = at_least_float32(z[:, head]) @ at_least_float32(lm.weights.W_O[layer][head])
+        written = branch.written(raw).to(x.dtype)
+        length = written.norm(dim=-1, keepdim=True)
+        d = written / length.clamp_min(1e-30)
+        of_heads[layer, head].add(length[:, 0], (x * d).sum(dim=-1), (after * d).sum(dim=-1))

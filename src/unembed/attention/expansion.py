@@ -66,8 +66,8 @@ class Expansion:
         """The number of terms."""
         return len(self.labels)
 
-    def share(self, token: str | int) -> Float[Tensor, " term"]:
-        """Each term's part of a token's logit."""
+    def contribution(self, token: str | int) -> Float[Tensor, " term"]:
+        """Each term's contribution to a token's logit."""
         return self.vectors @ self.lm.weights.W_U[:, self.lm.single_token(token)].to(self.vectors.dtype)
 
     def term(self, path: Path) -> Float[Tensor, " d_vocab"]:
@@ -77,22 +77,28 @@ class Expansion:
             InvalidInput: no such path.
         """
         if path not in self.paths:
-            raise InvalidInput(f"path {path}", why=f"it is none of the {len(self)} terms of order at most {self.order}")
+            raise InvalidInput(
+                f"path {path}", why=f"it is not one of the {len(self)} terms of order at most {self.order}"
+            )
         chosen = torch.tensor([p == path for p in self.paths])
         return self.vectors[chosen].sum(dim=0) @ self.lm.weights.W_U.to(self.vectors.dtype)
 
     def by_order(self, token: str | int) -> Float[Tensor, " order"]:
         """A token's logit by order of path, up to `order`; then what higher orders add."""
-        share = self.share(token)
-        index = torch.tensor(self.orders, device=share.device)
-        sums = torch.zeros(self.order + 2, dtype=share.dtype, device=share.device).index_add_(0, index, share)
-        rest = self.remainder @ self.lm.weights.W_U[:, self.lm.single_token(token)].to(share.dtype)
+        contribution = self.contribution(token)
+        index = torch.tensor(self.orders, device=contribution.device)
+        sums = torch.zeros(self.order + 2, dtype=contribution.dtype, device=contribution.device).index_add_(
+            0, index, contribution
+        )
+        rest = self.remainder @ self.lm.weights.W_U[:, self.lm.single_token(token)].to(contribution.dtype)
         return torch.cat([sums[:-1], rest[None]])
 
     def top(self, token: str | int, k: int = 10) -> list[tuple[str, float]]:
-        """The terms with the largest parts of a token's logit, of either sign."""
-        share = self.share(token)
-        return [(self.labels[int(i)], float(share[i])) for i in share.abs().topk(min(k, len(self))).indices]
+        """The terms with the largest contributions to a token's logit, of either sign."""
+        contribution = self.contribution(token)
+        return [
+            (self.labels[int(i)], float(contribution[i])) for i in contribution.abs().topk(min(k, len(self))).indices
+        ]
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from torch import Tensor
 from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.stream.decomposition import attention_branch
 from unembed.stream.interventions import scale_head
 from unembed.stream.run import run
 
@@ -107,6 +108,39 @@ def in_context(
             f"windows of {window} tokens", why="no document of the corpus is that long", instead="Use a shorter window"
         )
     return InContext(torch.cat(read), early, late, tuple((int(a), int(b)) for a, b in ablate))
+
+
+@torch.no_grad()
+def head_output_lengths(
+    lm: Decoder, corpus: Any = None, *, window: int | None = None, max_windows: int = 8
+) -> Float[Tensor, "layer head"]:
+    """The mean length of what each head adds to the stream on text, in stream units."""
+    total, positions = torch.zeros(lm.n_layers, lm.n_heads, dtype=torch.float64), 0
+    for n, segment in enumerate(windows_of(corpus, window or min(lm.n_ctx or 256, 256), overlap=0).segments(lm)):
+        if n == max_windows:
+            break
+        captured = run(lm, segment.tokens[None], "z", logits=False)
+        for layer in range(lm.n_layers):
+            z = captured.at("z", layer)[0]  # (pos, head, d_head)
+            branch = attention_branch(lm, layer, z)
+            for head in range(lm.n_heads):
+                raw = z[:, head] @ lm.weights.W_O[layer][head]
+                total[layer, head] += float(branch.written(raw).float().norm(dim=-1).sum())
+        positions += len(segment)
+    return total / max(positions, 1)
+
+
+def matched_heads(lengths: Float[Tensor, "layer head"], heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """For each head another of its layer whose output is nearest in length: a control for taking the heads away.
+
+    Fewer than the heads given where their layers have no more.
+    """
+    chosen: list[tuple[int, int]] = []
+    for layer, head in heads:
+        free = [h for h in range(lengths.shape[1]) if (layer, h) not in heads and (layer, h) not in chosen]
+        if free:
+            chosen.append((layer, min(free, key=lambda h: abs(float(lengths[layer, h] - lengths[layer, head])))))
+    return chosen
 
 
 @dataclass(frozen=True, eq=False)

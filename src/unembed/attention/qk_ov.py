@@ -51,7 +51,7 @@ class HeadMatrices:
         """Store the model; nothing is computed yet."""
         self.lm = lm
         self._products: dict[tuple[str, str, bool], Tensor] = {}
-        self._baselines: dict[int, float] = {}
+        self._baselines: dict[int, tuple[float, float]] = {}
 
     def ov(self, layer: int, head: int, basis: str = "raw") -> LowRank:
         """W_OV = W_V W_O (d_model, d_model): what is written where a source is attended to.
@@ -217,6 +217,14 @@ class HeadMatrices:
 
     def random_composition(self, seed: int = 0) -> float:
         """The composition that independent Gaussian circuits of these shapes have on average, measured."""
+        return self._random_composition(seed)[0]
+
+    def composition_z(self, ratios: Float[Tensor, "*pair"], seed: int = 0) -> Float[Tensor, "*pair"]:
+        """Ratios in standard deviations above the mean of independent Gaussian circuits of these shapes."""
+        mean, deviation = self._random_composition(seed)
+        return (ratios - mean) / deviation
+
+    def _random_composition(self, seed: int) -> tuple[float, float]:
         seed = valid_seed(seed)
         if seed not in self._baselines:
             self._baselines[seed] = _composition.random_baseline(self.lm, seed=seed)

@@ -17,12 +17,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unembed.attention.bigrams import Bigrams
 from unembed.attention.low_rank import LowRank
 from unembed.attention.qk_ov import HeadMatrices
 from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.validation import positive_int
+from unembed.validation import positive_int, valid_seed
 
 _BLOCK = 256
 
@@ -41,7 +42,7 @@ class SkipTrigram:
 
 @dataclass(frozen=True, eq=False)
 class CentredCircuits:
-    """A head's two full circuits above their means, over the tokens kept."""
+    """A head's two full circuits above their means, over the tokens in use."""
 
     ids: Int[Tensor, " token"]
     qk: LowRank
@@ -50,7 +51,7 @@ class CentredCircuits:
     """(source, output): the logit above the source's mean over outputs."""
 
 
-def centred(
+def centred_circuits(
     circuits: HeadMatrices,
     layer: int,
     head: int,
@@ -64,7 +65,7 @@ def centred(
     learned = (~lm.unlearned).nonzero()[:, 0] if hide_unlearned else torch.arange(lm.d_vocab)
     ids = (learned if len(learned) else torch.arange(lm.d_vocab)) if among is None else among
     if not len(ids):
-        raise InvalidInput("skip-trigrams among no tokens", why="none is left to choose from")
+        raise InvalidInput("skip-trigrams among no tokens", why="there is none to choose from")
     ids = ids.to(lm.weights.W_E.device)
     qk = circuits.qk_full(layer, head, offset, basis, destinations=ids, sources=ids)
     ov = circuits.ov_full(layer, head, basis, sources=ids, outputs=ids)
@@ -104,7 +105,7 @@ def skip_trigrams(
     """
     # The best of a list lie among its `top` best sources, so a longer list than this could not be held anyway.
     top = positive_int("top", top, most=10_000)
-    both = centred(circuits, layer, head, basis, offset, hide_unlearned, among)
+    both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned, among)
     n = len(both.ids)
     if source is None:
         attention = torch.empty(n, dtype=both.qk.left.dtype, device=both.ids.device)
@@ -115,7 +116,7 @@ def skip_trigrams(
             effect[some] = both.ov.rows(some).amax(dim=1)
         best = (attention.clamp_min(0) * effect.clamp_min(0)).topk(min(top, n)).indices
     else:
-        best = _at(both, circuits, source)
+        best = _row_of(both, circuits, source)
     k = min(top, n)
     attentions, destinations = both.qk.columns(best).topk(k, dim=0)  # (k, source)
     effects, outputs = both.ov.rows(best).topk(k, dim=1)  # (source, k)
@@ -132,14 +133,14 @@ def skip_trigrams(
     return found
 
 
-def _at(both: CentredCircuits, circuits: HeadMatrices, source: int) -> Int[Tensor, " one"]:
-    """Where a source stands among the tokens kept."""
+def _row_of(both: CentredCircuits, circuits: HeadMatrices, source: int) -> Int[Tensor, " one"]:
+    """The row of a source among the tokens in use."""
     found = (both.ids == circuits.lm.single_token(source)).nonzero()[:, 0]
     if not len(found):
         raise InvalidInput(
             f"source {circuits.lm.token_strings([source])[0]!r}",
-            why="it is left out: the model never learned it, or it is too rare",
-            instead="Choose another, or hide nothing",
+            why="it is excluded: the model never learned it, or it is too rare",
+            instead="Choose another, or pass hide_unlearned=False",
         )
     return found
 
@@ -186,33 +187,30 @@ def count_in_corpus(
         window: how far back a source counts, in tokens; the model's context when None.
     """
     wanted = torch.tensor(list(triples), dtype=torch.long).reshape(-1, 3)
-    counts = torch.zeros(len(wanted), 4, dtype=torch.long)
-    if not len(wanted):
-        return []
-    text = windows_of(corpus, window)
-    by_destination: dict[int, list[int]] = {}
-    for i, d in enumerate(wanted[:, 1].tolist()):
-        by_destination.setdefault(d, []).append(i)
-    of_interest = torch.zeros(lm.d_vocab, dtype=torch.bool)
-    of_interest[wanted[:, 1]] = True
-    for segment in text.segments(lm):
-        tokens = segment.tokens
-        places = of_interest[tokens].nonzero()[:, 0]
-        places = places[places >= segment.skip].tolist()
-        if not places:
+    counts = torch.zeros(4 * len(wanted), dtype=torch.long)
+    # The triples of each destination lie together: `begin` and `number` by destination token.
+    by_destination = wanted[:, 1].argsort(stable=True)
+    number = torch.bincount(wanted[:, 1], minlength=lm.d_vocab)
+    begin = number.cumsum(0) - number
+    first = torch.full((lm.d_vocab,), torch.iinfo(torch.long).max)
+    for segment in windows_of(corpus, window).segments(lm):
+        tokens = segment.tokens.long()
+        where = torch.arange(len(tokens))
+        places = where[(number[tokens] > 0) & (where >= segment.skip)]
+        if not len(places):
             continue
-        row = tokens.tolist()
-        first: dict[int, int] = {}
-        for at, token in enumerate(row):
-            first.setdefault(token, at)
-        for at in places:
-            following = row[at + 1] if at + 1 < len(row) else segment.next_token
-            for i in by_destination[row[at]]:
-                s, _, o = (int(v) for v in wanted[i])
-                column = 0 if first.get(s, len(row)) < at else 2
-                counts[i, column] += 1
-                counts[i, column + 1] += int(following == o)
-    return [CorpusCounts(*row) for row in counts.tolist()]
+        repeats = number[tokens[places]]
+        at = places.repeat_interleave(repeats)  # (pair,): every triple at every place of its destination
+        within = torch.arange(len(at)) - (repeats.cumsum(0) - repeats).repeat_interleave(repeats)
+        triple = by_destination[begin[tokens[at]] + within]
+        first.scatter_reduce_(0, tokens, where, "amin")
+        column = 4 * triple + torch.where(first[wanted[triple, 0]] < at, 0, 2)
+        first[tokens] = torch.iinfo(torch.long).max
+        following = torch.cat([tokens[1:], torch.tensor([segment.next_token], dtype=torch.long)])
+        follows = following[at] == wanted[triple, 2]
+        counts += torch.bincount(column, minlength=len(counts))
+        counts += torch.bincount(column[follows] + 1, minlength=len(counts))
+    return [CorpusCounts(*row) for row in counts.view(-1, 4).tolist()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,10 +222,10 @@ class SkipTrigramBugs:
 
     Attributes:
         source: token.
-        destinations: tokens that attend to it most.
-        outputs: tokens it raises most.
+        destinations: the tokens that attend to it most.
+        outputs: the tokens it raises most.
         score: attention times effect of each pair (destination, output).
-        seen: times the output followed the destination in the corpus, source earlier or not.
+        counts: times the output followed the destination in the corpus, with the source earlier or without.
         crossed: True where the pair never occurs though its destination is followed by another listed output and its
             output follows another listed destination.
     """
@@ -236,17 +234,28 @@ class SkipTrigramBugs:
     destinations: Int[Tensor, " destination"]
     outputs: Int[Tensor, " output"]
     score: Float[Tensor, "destination output"]
-    seen: Int[Tensor, "destination output"]
+    counts: Int[Tensor, "destination output"]
     crossed: Bool[Tensor, "destination output"]
 
     @property
     def pairs(self) -> list[tuple[int, int, float]]:
         """The crossed pairs, highest score first: (destination, output, score)."""
-        found = [
+        pairs = [
             (int(self.destinations[d]), int(self.outputs[o]), float(self.score[d, o]))
             for d, o in self.crossed.nonzero().tolist()
         ]
-        return sorted(found, key=lambda pair: -pair[2])
+        return sorted(pairs, key=lambda pair: -pair[2])
+
+    @property
+    def occurring(self) -> int:
+        """The raised pairs that occur in the corpus."""
+        return int(((self.counts > 0) & (self.score > 0)).sum())
+
+
+def crossed_pairs(counts: Int[Tensor, "destination output"]) -> Bool[Tensor, "destination output"]:
+    """The pairs of a table that never occur although destination and output each occur in another pair of it."""
+    occurs = counts > 0
+    return ~occurs & occurs.any(dim=1, keepdim=True) & occurs.any(dim=0, keepdim=True)
 
 
 @torch.no_grad()
@@ -261,26 +270,73 @@ def skip_trigram_bugs(
     basis: str = "raw",
     offset: int = 1,
     among: Int[Tensor, " token"] | None = None,
+    bigrams: Bigrams | None = None,
 ) -> SkipTrigramBugs:
-    """The crossed pairs of one source: raised by the head, absent from the corpus, though both halves occur."""
-    both = centred(circuits, layer, head, basis, offset, hide_unlearned=True, among=among)
-    at = int(_at(both, circuits, source)[0])
+    """The crossed pairs of one source: raised by the head, absent from the corpus, though both halves occur.
+
+    Args:
+        circuits: of the model.
+        layer: counted from 0.
+        head: counted from 0.
+        source: token.
+        corpus: anything `unembed.open_corpus` takes.
+        k: destinations and outputs listed.
+        basis: "raw" or "folded".
+        offset: how far the source lies back, for rotary positions.
+        among: only these tokens.
+        bigrams: of the corpus, where they are counted already.
+    """
+    both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned=True, among=among)
+    row = int(_row_of(both, circuits, source)[0])
     k = min(positive_int("k", k), len(both.ids))
-    attention, d = both.qk.columns(at)[:, 0].topk(k)
-    effect, o = both.ov.rows(at)[0].topk(k)
+    attention, d = both.qk.columns(row)[:, 0].topk(k)
+    effect, o = both.ov.rows(row)[0].topk(k)
     destinations, outputs = both.ids[d].cpu(), both.ids[o].cpu()
-    score = attention.clamp_min(0)[:, None] * effect.clamp_min(0)
-    seen = torch.zeros(k, k, dtype=torch.long)
-    row_of = torch.full((circuits.lm.d_vocab,), -1)
-    column_of = row_of.clone()
-    row_of[destinations], column_of[outputs] = torch.arange(k), torch.arange(k)
-    for segment in windows_of(corpus).segments(circuits.lm):
-        rows, columns = row_of[segment.tokens[:-1]], column_of[segment.tokens[1:]]
-        hit = (rows >= 0) & (columns >= 0)
-        hit[: max(segment.skip - 1, 0)] = False
-        seen.index_put_((rows[hit], columns[hit]), torch.ones(int(hit.sum()), dtype=torch.long), accumulate=True)
-    occurs = seen > 0
-    others_of_row = occurs.any(dim=1, keepdim=True)
-    others_of_column = occurs.any(dim=0, keepdim=True)
-    crossed = ~occurs & others_of_row & others_of_column & (score.cpu() > 0)
-    return SkipTrigramBugs(circuits.lm.single_token(source), destinations, outputs, score.cpu(), seen, crossed)
+    score = (attention.clamp_min(0)[:, None] * effect.clamp_min(0)).cpu()  # (destination, output)
+    counts = (bigrams or Bigrams.of_corpus(circuits.lm, corpus)).table(destinations, outputs)
+    token = circuits.lm.single_token(source)
+    return SkipTrigramBugs(token, destinations, outputs, score, counts, crossed_pairs(counts) & (score > 0))
+
+
+def random_tables(
+    bigrams: Bigrams,
+    destinations: Int[Tensor, " destination"],
+    outputs: Int[Tensor, " output"],
+    among: Int[Tensor, " token"],
+    draws: int = 10,
+    seed: int = 0,
+) -> list[Int[Tensor, "destination output"]]:
+    """Counts of tables with other tokens of the same frequencies: what a table of this size holds by chance.
+
+    Each token is replaced by one of the 40 tokens next to it by how often they occur.
+
+    Args:
+        bigrams: of the corpus.
+        destinations: rows of the table.
+        outputs: its columns.
+        among: the tokens to draw from.
+        draws: tables.
+        seed: of the draws.
+    """
+    by_frequency = among[bigrams.occurrences[among].argsort()]
+    places = torch.full((bigrams.d_vocab,), -1)
+    places[by_frequency] = torch.arange(len(by_frequency))
+    g = torch.Generator().manual_seed(valid_seed(seed))
+
+    def replaced(tokens: Tensor) -> Tensor:
+        shift = torch.randint(1, 21, tokens.shape, generator=g) * (2 * torch.randint(2, tokens.shape, generator=g) - 1)
+        return by_frequency[(places[tokens] + shift) % len(by_frequency)]
+
+    return [bigrams.table(replaced(destinations), replaced(outputs)) for _ in range(draws)]
+
+
+def shuffled_sources(
+    triples: Sequence[tuple[int, int, int]], draws: int = 5, seed: int = 0
+) -> list[tuple[int, int, int]]:
+    """The triples with the sources of one another, `draws` times over: the control of `count_in_corpus`."""
+    g = torch.Generator().manual_seed(valid_seed(seed))
+    return [
+        (triples[int(other)][0], d, o)
+        for _ in range(draws)
+        for (_, d, o), other in zip(triples, torch.randperm(len(triples), generator=g), strict=True)
+    ]

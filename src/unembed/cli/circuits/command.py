@@ -67,7 +67,7 @@ def heads(
     circuits = _opened(model, revision, offline, dtype, device, seed)
     from unembed.reports.elhage2021.sections import heads as sections
 
-    provenance = sections.provenance_of(circuits, basis, seed=seed)
+    provenance = circuits.lm.provenance(basis=basis, seed=seed)
     scores = circuits.head_scores(seed, n_sequences=sequences, length=length)
     made = [sections.heads_section(circuits, scores, basis, provenance)]
     _deliver(
@@ -96,9 +96,8 @@ def head(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = _opened(model, revision, offline, dtype, device, seed)
     from unembed.reports.elhage2021.sections.head import head_sections
-    from unembed.reports.elhage2021.sections.heads import provenance_of
 
-    provenance = provenance_of(circuits, basis, seed=seed)
+    provenance = circuits.lm.provenance(basis=basis, seed=seed)
     made = head_sections(circuits, layer, head, top, basis, seed, provenance)
     title = f"Head {layer}.{head} of {circuits.lm.name}"
     _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
@@ -127,7 +126,7 @@ def composition(
     circuits = _opened(model, revision, offline, dtype, device, seed)
     from unembed.reports.elhage2021.sections import heads as sections
 
-    provenance = sections.provenance_of(circuits, basis, seed=seed)
+    provenance = circuits.lm.provenance(basis=basis, seed=seed)
     modes = "qkv" if kind == "all" else kind
     made = [sections.composition_section(circuits, modes, top, basis, seed, provenance)]
     title = f"Composition in {circuits.lm.name}"
@@ -160,10 +159,9 @@ def skip_trigrams(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = _opened(model, revision, offline, dtype, device, 0)
     from unembed.attention.skip_trigrams import count_in_corpus, frequent_tokens
-    from unembed.reports.elhage2021.sections.heads import provenance_of
     from unembed.reports.elhage2021.sections.skip_trigrams import skip_trigram_section
 
-    provenance = provenance_of(circuits, basis, corpus=(corpus or "wikitext sample") if check else None)
+    provenance = circuits.lm.provenance(basis=basis, corpus=(corpus or "wikitext sample") if check else None)
     among = frequent_tokens(circuits.lm, corpus, min_count) if min_count > 0 else None
     found = circuits.skip_trigrams(layer, head, top, basis=basis, source=source, among=among)
     triples = [(t.source, t.destination, t.output) for t in found]
@@ -195,10 +193,9 @@ def expand(
     """Write a token's logit as a sum over paths through heads, with the error of the sum."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = _opened(model, revision, offline, dtype, device, 0)
-    from unembed.reports.elhage2021.sections.heads import provenance_of
     from unembed.reports.elhage2021.sections.stream import expansion_section
 
-    provenance = provenance_of(circuits)
+    provenance = circuits.lm.provenance(basis="raw")
     found = circuits.expand(prompt, order, position)
     target = int(found.logits.argmax()) if token is None else circuits.lm.single_token(token)
     made = [expansion_section(circuits, found, target, top, provenance)]
@@ -228,7 +225,7 @@ def induction(
     circuits = _opened(model, revision, offline, dtype, device, seed)
     from unembed.reports.elhage2021.sections import heads as sections
 
-    provenance = sections.provenance_of(circuits, basis, seed=seed)
+    provenance = circuits.lm.provenance(basis=basis, seed=seed)
     found = circuits.induction(basis, seed, n_sequences=sequences, length=length)
     made = [sections.induction_section(circuits, found, provenance, top)]
     title = f"Induction heads of {circuits.lm.name}"
@@ -258,11 +255,10 @@ def stream(
     circuits = _opened(model, revision, offline, dtype, device, 0)
     from unembed.attention.erasure import memory_management
     from unembed.attention.geometry import subspaces, virtual_weights
-    from unembed.reports.elhage2021.sections.heads import provenance_of
     from unembed.reports.elhage2021.sections.stream import stream_section
 
     lm = circuits.lm
-    provenance = provenance_of(circuits, basis, corpus=(corpus or "wikitext sample") if verify else None)
+    provenance = circuits.lm.provenance(basis=basis, corpus=(corpus or "wikitext sample") if verify else None)
     memory = memory_management(lm, basis, top=top, corpus=corpus, verify=verify)
     made = [stream_section(circuits, virtual_weights(lm, basis), subspaces(lm, basis), memory, provenance, top)]
     title = f"The stream of {lm.name}"

@@ -1,254 +1,568 @@
-"""What the paper found beside what was found here, and whether it agrees."""
+"""The claims of Elhage et al. 2021: one row each, with what is measured for it and the test that judges it.
+
+Claims about the paper's one-layer and two-layer models are judged on models of that depth; elsewhere the numbers are
+shown and the verdict is open. All heads are measured, so shares of heads have no interval.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from unembed.attention.circuits import Circuits
-from unembed.attention.direct_path import DirectPath
 from unembed.attention.erasure import MemoryManagement
-from unembed.attention.expansion import Expansion
-from unembed.attention.head_scores import HeadScores
 from unembed.attention.in_context import InContext
 from unembed.attention.induction import InductionEvidence
-from unembed.attention.term_importance import TermImportance
-from unembed.reports.claims import row
-from unembed.reports.document.model import Finding, Section
-from unembed.reports.elhage2021.sections.heads import ROLE
-from unembed.reports.elhage2021.sections.skip_trigrams import HeadSkipTrigrams
+from unembed.reports.claims import Claim, Judgement, above, verdict_of
+from unembed.reports.document.intervals import Measured, mean_of
+from unembed.reports.elhage2021.measurements import DRAWS, ROLE, Measurements
+
+Numbers = Mapping[str, Any]
 
 COPIES = 0.5
-"""From this copying score on a head counts as significantly copying; the paper does not state its line."""
+"""Copying score from which on a head counts as copying; the paper does not state its line."""
+PARTIAL = 0.05
+"""Partial rank correlation of the direct path with bigrams; random embeddings give 0."""
+MATTERS = 0.05
+"""Nats that the heads must take off the loss before their orders are compared."""
+IN_CONTEXT = 0.1
+"""Nats by which late tokens must be predicted better than early ones."""
+MUCH = 0.5
+"""Share of the in-context gain that counts as much of it."""
+STANDS_OUT = 5.0
+"""Standard deviations above random circuits from which on a composition stands out."""
 
 
-def direct_path_findings(found: DirectPath) -> tuple[Finding, ...]:
-    """The direct path stands for bigrams."""
-    return (
-        row(
-            "A zero-layer model, and the direct path of larger ones, approximates bigram log-likelihoods.",
-            f"Rank correlation with bigram counts {found.mean_spearman:.2f} (weighted by occurrences); cross-entropy "
-            f"{found.cross_entropy:.2f} nats, bigram model {found.bigram_cross_entropy:.2f}, frequencies alone "
-            f"{found.unigram_cross_entropy:.2f}.",
-            found.cross_entropy < found.unigram_cross_entropy and found.mean_spearman > 0,
-            "Zero-layer transformers",
-        ),
+def _at_depth(n_layers: int, depth: int, *conditions: bool | None) -> tuple[bool | None, ...]:
+    """The conditions, or an open one where the claim is about models of another depth."""
+    return conditions if n_layers == depth else (None,)
+
+
+def _signed(measured: Measured, unit: str = "") -> str:
+    return f"{measured.value:+.2f} [{measured.low:+.2f}, {measured.high:+.2f}]{unit}"
+
+
+# Zero layers.
+
+
+def _direct_path(m: Measurements) -> Numbers:
+    found = m.direct_path
+    return {
+        "partial": mean_of(found.partial.numpy(), seed=m.seed),
+        "spearman": found.mean_spearman,
+        "frequency": found.mean(found.frequency),
+        "ceiling": found.mean(found.ceiling),
+        "losses": (found.cross_entropy, found.bigram_cross_entropy, found.unigram_cross_entropy),
+    }
+
+
+def judge_direct_path(
+    partial: Measured, spearman: float, frequency: float, ceiling: float, losses: tuple[float, float, float]
+) -> Judgement:
+    """The direct path beside bigram counts."""
+    own, bigrams, unigrams = losses
+    return Judgement(
+        f"With token frequency held fixed, its logits correlate by rank with bigram counts by {_signed(partial)}. "
+        f"Without, by {spearman:.2f}; token frequency alone reaches {frequency:.2f}, the other half of the text "
+        f"{ceiling:.2f}. Cross-entropy: {own:.2f} nats, bigrams {bigrams:.2f}, frequencies {unigrams:.2f}.",
+        verdict_of(above(partial, PARTIAL)),
     )
 
 
-def copying_findings(scores: Tensor) -> tuple[Finding, ...]:
-    """Most heads copy."""
-    n, copies = scores.numel(), int((scores >= COPIES).sum())
-    return (
-        row(
-            "10 of the 12 heads of the one-layer model copy significantly: the eigenvalues of their OV circuits are "
-            "mostly positive.",
-            f"{copies} of {n} heads have a copying score of at least {COPIES:g}; the median is "
-            f"{float(scores.median()):+.2f}.",
-            copies > n / 2,
-            "Summarizing OV/QK matrices",
-        ),
+# One layer.
+
+
+def _copying(m: Measurements) -> Numbers:
+    return {"n_layers": m.lm.n_layers, "scores": m.copying.score.flatten().tolist()}
+
+
+def judge_copying(n_layers: int, scores: Sequence[float]) -> Judgement:
+    """How many heads copy."""
+    copies = sum(s >= COPIES for s in scores)
+    return Judgement(
+        f"{copies} of {len(scores)} heads have a copying score of at least {COPIES:g}; the median is "
+        f"{float(np.median(scores)):+.2f}.",
+        verdict_of(*_at_depth(n_layers, 1, copies > len(scores) / 2)),
     )
 
 
-def skip_trigram_findings(found: Sequence[HeadSkipTrigrams]) -> tuple[Finding, ...]:
-    """What the weights say happens in text."""
-    n = sum(len(r.triples) for r in found)
-    occurring, likelier = sum(r.occurring for r in found), sum(r.likelier for r in found)
-    return (
-        row(
-            "One-layer models are bigrams and skip-trigrams, which can be read off the weights.",
-            f"Of the {n} largest triples of the heads of layer 0, {occurring} occur in the corpus; in {likelier} of "
-            "these the output follows the destination more often when the source stands earlier.",
-            likelier > occurring / 2 if occurring else None,
-            "One-layer models: skip-trigrams",
-        ),
+def _skip_trigrams(m: Measurements) -> Numbers:
+    gains: list[float] = []
+    likelier, chance, occurring, n = 0, 0.0, 0, 0
+    for found in m.skip_trigrams:
+        k = len(found.triples)
+        for i, counts in enumerate(found.counts):
+            others = [found.shuffled[i + draw * k] for draw in range(DRAWS)]
+            own = [c for c in [counts] if c.with_source and c.without_source]
+            controls = [c.rate_with > c.rate_without for c in others if c.with_source and c.without_source]
+            if own and controls:
+                gains.append(float(counts.rate_with > counts.rate_without) - float(np.mean(controls)))
+                likelier += counts.rate_with > counts.rate_without
+                chance += float(np.mean(controls))
+        occurring += found.occurring
+        n += k
+    return {
+        "n_layers": m.lm.n_layers,
+        "gain": mean_of(gains, seed=m.seed),
+        "likelier": likelier / max(len(gains), 1),
+        "shuffled": chance / max(len(gains), 1),
+        "occurring": occurring,
+        "n": n,
+    }
+
+
+def judge_skip_trigrams(
+    n_layers: int, gain: Measured, likelier: float, shuffled: float, occurring: int, n: int
+) -> Judgement:
+    """Triples in the corpus, beside the same triples with one another's sources."""
+    return Judgement(
+        f"Of the {n} largest triples of the first layer's heads, {occurring} occur in the corpus. In {likelier:.0%} of "
+        f"the {gain.n} whose destination stands both with and without the source, the output is likelier with it; "
+        f"with the sources shuffled among the triples, in {shuffled:.0%}.",
+        verdict_of(*_at_depth(n_layers, 1, above(gain, 0.0))),
     )
 
 
-def bug_findings(section: Section) -> tuple[Finding, ...]:
-    """Factored tables raise what they should not."""
-    crossed = [row["crossed"] for row in section.exhibits[0].table.rows()]
-    n = sum(c > 0 for c in crossed)
-    return (
-        row(
-            "Heads raise crossed pairs by mistake, as (keep ... in, bay) beside (keep ... in, mind).",
-            f"For {n} of {len(crossed)} sources tried the head raises crossed pairs that never occur, "
-            f"{sum(crossed)} in all.",
-            n > 0,
-            "Skip-trigram bugs",
-        ),
+def _bugs(m: Measurements) -> Numbers | None:
+    if m.bugs is None:
+        return None
+    occurring = [t.occurring for t in m.bugs.tables]
+    return {
+        "n_layers": m.lm.n_layers,
+        "gain": mean_of(np.array(occurring) - np.array(m.bugs.chance_occurring), seed=m.seed),
+        "occurring": float(np.mean(occurring)),
+        "chance_occurring": float(np.mean(m.bugs.chance_occurring)),
+        "crossed": float(np.mean([len(t.pairs) for t in m.bugs.tables])),
+        "chance_crossed": float(np.mean(m.bugs.chance_crossed)),
+    }
+
+
+def judge_bugs(
+    n_layers: int, gain: Measured, occurring: float, chance_occurring: float, crossed: float, chance_crossed: float
+) -> Judgement:
+    """Pairs raised after a source, beside tables of random tokens of the same frequencies."""
+    return Judgement(
+        f"After a source the head raises {occurring:.1f} pairs that occur ({chance_occurring:.1f} in tables of random "
+        f"tokens of the same frequencies) and, with them, {crossed:.1f} crossed pairs that never do "
+        f"({chance_crossed:.1f}).",
+        verdict_of(*_at_depth(n_layers, 1, above(gain, 0.0), crossed > 0)),
     )
 
 
-def expansion_findings(found: Expansion) -> tuple[Finding, ...]:
-    """Logits are sums over paths."""
-    kind = "exactly" if found.exact else "with patterns and norm scales frozen"
-    return (
-        row(
-            "The logits of an attention-only model are a sum over paths through heads.",
-            f"{len(found)} terms and the remainder give all logits {kind}, relative error {found.error:.0e}.",
-            found.error < 1e-4 if found.exact else None,
-            "Path expansion of logits",
-        ),
+# Path expansion.
+
+
+def _expansion(m: Measurements) -> Numbers:
+    return {"exact": m.expansion.exact, "error": m.expansion.error, "n_terms": len(m.expansion)}
+
+
+def judge_expansion(exact: bool, error: float, n_terms: int) -> Judgement:
+    """The sum over paths against the model's logits."""
+    kind = "exactly" if exact else "with patterns and norm scales frozen"
+    return Judgement(
+        f"{n_terms} terms and the remainder give all logits {kind}, relative error {error:.0e}.",
+        verdict_of(error < 1e-4 if exact else None),
     )
 
 
-def importance_findings(found: TermImportance) -> tuple[Finding, ...]:
-    """Single heads matter most, virtual heads little."""
-    reductions = found.reductions.tolist()
-    layers = found.layer_reductions.tolist()
-    first = row(
-        "Virtual attention heads (paths through two heads) take off much less of the loss than single heads.",
-        f"Single heads take off {reductions[0]:+.2f} nats, pairs {reductions[1]:+.2f}; per term "
-        f"{float(found.reductions_per_term[0]):.1e} and {float(found.reductions_per_term[1]):.1e}.",
-        reductions[0] > 2 * reductions[1],
-        "How much does each term matter",
-    )
-    best = max(range(len(layers)), key=lambda n: layers[n])
-    second = row(
-        "Of the single heads, those of the second layer matter most.",
-        "Alone on the direct path, the heads of each layer take off "
-        + ", ".join(f"{v:.2f} (layer {n})" for n, v in enumerate(layers))
-        + " nats.",
-        best == 1 if len(layers) == 2 else None,
-        "How much does each term matter",
-    )
-    return first, second
+def _term_importance(m: Measurements) -> Numbers | None:
+    if m.lm.n_layers < 2:
+        return None
+    found = m.term_importance
+    return {
+        "reductions": found.reductions.tolist(),
+        "per_term": found.reductions_per_term.tolist(),
+        "by_layer": found.layer_reductions.tolist(),
+    }
 
 
-def composition_findings(circuits: Circuits, scores: HeadScores, basis: str, seed: int) -> tuple[Finding, ...]:
-    """K-composition with a previous-token head stands out."""
-    tops = {m: circuits.composition(m, baseline=True, basis=basis, seed=seed) for m in "qkv"}
-    peaks = {m: _strongest(t) for m, t in tops.items()}
-    above, writer, reader = peaks["k"]
-    previous = float(scores.previous_token[writer])
-    most = scores.top("previous_token", 1)[0]
-    return (
-        row(
-            "The K-composition that stands out is with a previous-token head.",
-            f"The strongest K-composition ({above:+.3f} above random) is of {writer[0]}.{writer[1]} (attends to "
-            f"the previous token with {previous:.0%}) with {reader[0]}.{reader[1]}; the head that attends there most "
-            f"is {most[0]}.{most[1]} ({most[2]:.0%}).",
-            previous >= ROLE,
-            "Two-layer models: composition",
-        ),
-        *(_small(mode, tops[mode], peaks[mode], above) for mode in "qv"),
+def judge_virtual_heads(reductions: Sequence[float], per_term: Sequence[float], **_: Any) -> Judgement:
+    """All orders above 1 beside order 1."""
+    single, virtual = reductions[0], sum(reductions[1:])
+    return Judgement(
+        f"Single heads take {single:+.2f} nats off the loss, all paths through two or more heads {virtual:+.2f}; a "
+        f"single head {per_term[0]:.1e} on average, a pair {per_term[1]:.1e}.",
+        verdict_of(single > 2 * virtual if single >= MATTERS else None),
     )
 
 
-def _strongest(above: Tensor) -> tuple[float, tuple[int, int], tuple[int, int]]:
+def judge_second_layer(by_layer: Sequence[float], **_: Any) -> Judgement:
+    """The single heads of each layer."""
+    parts = ", ".join(f"{v:+.2f} (layer {n})" for n, v in enumerate(by_layer))
+    condition = by_layer[-1] > 2 * by_layer[0] if max(by_layer) >= MATTERS else None
+    return Judgement(
+        f"Alone on the direct path, the heads of each layer take {parts} nats off the loss.",
+        verdict_of(*_at_depth(len(by_layer), 2, condition)),
+    )
+
+
+# Composition.
+
+
+def _composition(m: Measurements) -> Numbers | None:
+    if m.lm.n_layers < 2:
+        return None
+    peaks = {mode: _strongest(ratios) for mode, ratios in m.compositions.items()}
+    _, writer, _ = peaks["k"]
+    chance = m.circuits.random_composition(m.seed)
+    most = peaks["k"][0] - chance
+    return {
+        "n_layers": m.lm.n_layers,
+        "peaks": {mode: (value - chance, a, b) for mode, (value, a, b) in peaks.items()},
+        "z": float(m.circuits.composition_z(torch.tensor(peaks["k"][0]), m.seed)),
+        "previous": float(m.scores.previous_token[writer]),
+        "n_reaching_half": {mode: int(((ratios - chance) > most / 2).sum()) for mode, ratios in m.compositions.items()},
+    }
+
+
+def _strongest(ratios: Tensor) -> tuple[float, tuple[int, int], tuple[int, int]]:
     """The largest entry of (layer, head, later layer, later head), with writer and reader."""
-    value, at = above.flatten().max(dim=0)
-    n_heads, n_layers = above.shape[1], above.shape[2]
+    value, at = ratios.flatten().max(dim=0)
+    n_heads, n_layers = ratios.shape[1], ratios.shape[2]
     writer, reader = divmod(int(at), n_layers * n_heads)
     return float(value), divmod(writer, n_heads), divmod(reader, n_heads)
 
 
-def _small(mode: str, above: Tensor, peak: tuple[float, tuple[int, int], tuple[int, int]], most: float) -> Finding:
-    """Whether one kind of composition stays below half of the strongest K-composition."""
-    value, writer, reader = peak
-    n = int((above > most / 2).sum())
-    said = "no pair" if n == 0 else f"{n} pair{'s' * (n > 1)}"
-    if value >= most:
-        beside = "as strong as the strongest K-composition or stronger"
-    else:
-        beside = f"{value / most:.0%} of the strongest K-composition"
-    return row(
-        f"{mode.upper()}-composition is small in the two-layer model.",
-        f"Its strongest pair, {writer[0]}.{writer[1]} with {reader[0]}.{reader[1]}, is {value:+.3f} above random, "
-        f"{beside}; {said} reaches half of that. Small here means that none does.",
-        n == 0,
-        "Two-layer models: composition",
+def judge_k_composition(z: float, previous: float, peaks: Mapping[str, Any], **_: Any) -> Judgement:
+    """The strongest K-composition, and what its earlier head attends to."""
+    value, writer, reader = peaks["k"]
+    return Judgement(
+        f"The strongest K-composition, {writer[0]}.{writer[1]} read by {reader[0]}.{reader[1]}, is {value:+.3f} above "
+        f"random circuits, {z:.0f} standard deviations; {writer[0]}.{writer[1]} attends to the previous token with "
+        f"{previous:.0%}.",
+        verdict_of(z >= STANDS_OUT, previous >= ROLE),
     )
 
 
-def induction_findings(evidence: list[InductionEvidence]) -> tuple[Finding, ...]:
-    """Induction heads, both ways."""
-    found = [e for e in evidence if e.induction >= ROLE]
-    signs = [e for e in found if e.copying > 0 and e.matching > 0 and e.k_composition > 0]
+def _judge_small(mode: str, n_layers: int, z: float, peaks: Mapping[str, Any], n: int) -> Judgement:
+    value, writer, reader = peaks[mode]
+    beside = f"{value / peaks['k'][0]:.0%} of" if 0 <= value < peaks["k"][0] else "not below"
+    return Judgement(
+        f"The strongest pair, {writer[0]}.{writer[1]} with {reader[0]}.{reader[1]}, is {value:+.3f} above random "
+        f"circuits, {beside} the strongest K-composition; {n} pair{'s' * (n != 1)} reach half of that.",
+        verdict_of(*_at_depth(n_layers, 2, n == 0 if z >= STANDS_OUT else None)),
+    )
+
+
+def judge_q_composition(
+    n_layers: int, z: float, peaks: Mapping[str, Any], n_reaching_half: Mapping[str, int], **_: Any
+) -> Judgement:
+    """Q-composition beside the strongest K-composition."""
+    return _judge_small("q", n_layers, z, peaks, n_reaching_half["q"])
+
+
+def judge_v_composition(
+    n_layers: int, z: float, peaks: Mapping[str, Any], n_reaching_half: Mapping[str, int], **_: Any
+) -> Judgement:
+    """V-composition beside the strongest K-composition."""
+    return _judge_small("v", n_layers, z, peaks, n_reaching_half["v"])
+
+
+# Induction.
+
+
+def _induction(m: Measurements) -> Numbers | None:
+    return {"evidence": m.evidence} if m.evidence else None
+
+
+def judge_induction_heads(evidence: Sequence[InductionEvidence]) -> Judgement:
+    """Heads that attend to the token after the earlier occurrence."""
+    found = sorted((e for e in evidence if e.induction >= ROLE), key=lambda e: -e.induction)
     best = max(evidence, key=lambda e: e.induction)
-    said = ", ".join(
-        f"{e.layer}.{e.head} ({e.induction:.0%}, partner {e.partner[0]}.{e.partner[1]} with "
-        f"{e.partner_previous_token:.0%} on the previous token)"
-        for e in sorted(found, key=lambda e: -e.induction)[:6]
+    names = ", ".join(f"{e.layer}.{e.head} ({e.induction:.0%})" for e in found[:6])
+    here = (
+        f"On repeated random tokens {len(found)} heads do so with at least {ROLE:.0%}: {names}."
+        if found
+        else f"No head reaches {ROLE:.0%}; the most is {best.layer}.{best.head} with {best.induction:.1%}."
     )
-    none = f"No head reaches {ROLE:.0%}; the most is {best.layer}.{best.head} with {best.induction:.1%}."
-    first = evidence[0]
-    return (
-        row(
-            "Two-layer models have induction heads: on repeated random tokens they attend to the token after the "
-            "earlier occurrence.",
-            said + "." if found else none,
-            bool(found),
-            "Two-layer models: induction heads",
-        ),
-        row(
-            "They show in the weights: copying OV circuits, K-composition with a previous-token head, and matching QK "
-            "circuits through it.",
-            f"{len(signs)} of {len(found)} found by what they do have all three signs. The likeliest by weights alone, "
-            f"{first.layer}.{first.head}, attends to what followed with {first.induction:.0%}.",
-            (len(signs) == len(found) and first.induction >= ROLE) if found else None,
-            "How induction heads work",
-        ),
+    return Judgement(here, verdict_of(bool(found)))
+
+
+def judge_induction_by_weights(evidence: Sequence[InductionEvidence]) -> Judgement:
+    """The signs of induction in the weights of the heads found by what they do."""
+    found = [e for e in evidence if e.induction >= ROLE]
+    signs = [e for e in found if min(e.copying, e.matching, e.k_composition) > 0 and e.partner_previous_token >= ROLE]
+    first = max(evidence, key=lambda e: e.by_weights)
+    return Judgement(
+        f"{len(signs)} of the {len(found)} heads found by what they do copy, match through the earlier head that their "
+        f"keys read most, and that head attends to the previous token with at least {ROLE:.0%}. The likeliest by "
+        f"weights alone, {first.layer}.{first.head}, attends to what followed with {first.induction:.0%}.",
+        verdict_of(None if not found else len(signs) == len(found), None if not found else first.induction >= ROLE),
     )
 
 
-def in_context_findings(whole: InContext, without: InContext | None, control: InContext | None) -> tuple[Finding, ...]:
-    """Context lowers the loss; without induction heads it does so less."""
-    gain, half = whole.score, half_width(whole.differences)
-    made = [
-        row(
-            "Models learn in context: later tokens are predicted better than earlier ones.",
-            f"The loss around position {whole.late} is {gain:+.2f} ± {half:.2f} nats from that around {whole.early} "
-            f"({whole.n_windows} windows).",
-            None if abs(gain) <= half else gain < 0,
-            "Induction heads",
-        )
-    ]
-    if without is not None:
-        lost = without.differences - whole.differences
-        most = [(float(lost.mean()), half_width(lost))]
-        said = (
-            f"Without {_heads(without)} the difference is {without.score:+.2f} nats (with: {gain:+.2f}): "
-            f"{most[0][0]:+.2f} ± {most[0][1]:.2f} over the same windows."
-        )
-        if control is not None:
-            beside = without.differences - control.differences
-            most.append((float(beside.mean()), half_width(beside)))
-            said += f" With {_heads(control)} taken away instead it is {control.score:+.2f}."
-        low = all(change - width > 0 for change, width in most)
-        high = any(change + width < 0 for change, width in most)
-        made.append(
-            row("Induction heads attribution for much of it.", said, True if low else False if high else None,
-                    "Induction heads")
-        )  # fmt: skip
-    return tuple(made)
+def _one_position(m: Measurements) -> Numbers | None:
+    if m.lm.n_layers < 2:
+        return None
+    one = m.one_position
+    names = m.lm.token_strings(one.tokens)
+    at = int(one.effects.attention.argmax())
+    return {
+        "head": f"{one.layer}.{one.head}",
+        "attention": float(one.effects.attention[at]),
+        "effect": float(one.effects.effect[at]),
+        "attended": (at, names[at]),
+        "expected": (one.expected, names[one.expected]),
+    }
 
 
-def half_width(values: Tensor) -> float:
-    """Half the 95 % interval of a mean over windows (normal approximation); infinite for a single one."""
-    return float(1.96 * values.std(correction=1) / len(values) ** 0.5) if len(values) > 1 else float("inf")
+def judge_one_position(
+    head: str, attention: float, effect: float, attended: tuple[int, str], expected: tuple[int, str]
+) -> Judgement:
+    """One position of repeated text."""
+    return Judgement(
+        f"Head {head} gives most attention ({attention:.0%}) to position {attended[0]}, `{attended[1]}`, which adds "
+        f"{effect:+.2f} to the logit of `{expected[1]}`.",
+        verdict_of(attended[0] == expected[0], attention >= ROLE, effect > 0),
+    )
+
+
+# Learning in context.
+
+
+def _in_context(m: Measurements) -> Numbers | None:
+    found = m.in_context
+    return None if found is None else {"whole": found.model, "seed": m.seed}
+
+
+def judge_in_context(whole: InContext, seed: int = 0) -> Judgement:
+    """Late tokens beside early ones."""
+    gain = mean_of((-whole.differences).tolist(), seed=seed)
+    return Judgement(
+        f"The loss around position {whole.late} is {_signed(gain)} nats below that around {whole.early} "
+        f"({whole.n_windows} windows).",
+        verdict_of(above(gain, IN_CONTEXT) if whole.n_windows > 1 else None),
+    )
+
+
+def _ablation(m: Measurements) -> Numbers | None:
+    found = m.in_context
+    if found is None or found.without is None:
+        return None
+    return {"whole": found.model, "without": found.without, "others": found.without_others, "seed": m.seed}
+
+
+def judge_ablation(whole: InContext, without: InContext, others: InContext | None, seed: int = 0) -> Judgement:
+    """The in-context gain without induction heads, and without other heads of equal output."""
+    gain = mean_of((-whole.differences).tolist(), seed=seed)
+    share = mean_of(((without.differences - whole.differences) / max(gain.value, 1e-9)).tolist(), seed=seed)
+    here = (
+        f"Late tokens gain {gain.value:.2f} nats on early ones; without {_heads(without)} they gain "
+        f"{-without.score:.2f}, a loss of {share.value:.0%} [{share.low:.0%}, {share.high:.0%}]."
+    )
+    beyond = None
+    if others is not None:
+        beside = mean_of((without.differences - others.differences).tolist(), seed=seed)
+        here += f" Without {_heads(others)}, whose output in the same layers is as long, they gain {-others.score:.2f}."
+        beyond = above(beside, 0.0)
+    many = whole.n_windows > 1
+    learns = above(gain, IN_CONTEXT) if many else None
+    conditions = (above(share, MUCH), beyond) if many and learns else (None,)
+    return Judgement(here, verdict_of(*conditions))
 
 
 def _heads(found: InContext) -> str:
     return ", ".join(f"{a}.{h}" for a, h in found.ablated)
 
 
-def stream_findings(memory: MemoryManagement) -> tuple[Finding, ...]:
-    """Some parts erase what earlier ones wrote."""
-    if not memory.memories:
-        return ()
-    first = memory.memories[0]
-    n = sum(memory.counts)
-    on_text = "" if first.opposes is None else f" On text it writes against what it finds in {first.opposes:.0%}."
-    return (
-        row(
-            "Some MLP neurons and heads perform memory management: they read a direction and write its negative.",
-            f"{n:,} of {memory.n_memories:,} memories have key and value five standard deviations more opposed than "
-            f"random ones; the most is {first.layer}.{first.index} (cosine {first.cosine:.2f}).{on_text}",
-            n > 0,
-            "The residual stream as a communication channel",
-        ),
+# The stream.
+
+
+def _memory_management(m: Measurements) -> Numbers:
+    return {"found": m.memory_management}
+
+
+def judge_memory_management(found: MemoryManagement) -> Judgement:
+    """Memories and heads that oppose what is there and leave less of it."""
+    memories = [e for e in found.memories if e.cosine < found.threshold and e.on_text is not None]
+    heads = [e for e in found.erasing_heads if e.negative_share > found.head_threshold and e.on_text is not None]
+    outcomes = [e.on_text.erases for e in (*memories, *heads) if e.on_text is not None]
+    erasing = [sum(e.on_text is not None and e.on_text.erases is True for e in some) for some in (memories, heads)]
+    here = (
+        f"{sum(found.counts):,} of {found.n_memories:,} memories (FFN neurons) have key and value more than five "
+        f"standard deviations of random directions opposed; of the {len(memories)} most opposed, {erasing[0]} oppose "
+        f"what is there on text and leave less of it. "
+        if found.n_memories
+        else ""
     )
+    here += (
+        f"{len(heads)} heads have a share of negative OV eigenvalues above {found.head_threshold:.2f} (random heads: "
+        f"{found.chance[0]:.2f}); {erasing[1]} of them erase on text."
+    )
+    condition = True if True in outcomes else None if None in outcomes else False
+    return Judgement(here, verdict_of(condition))
+
+
+_BIGRAMS = "Zero-layer transformers"
+_TERMS = "Two-layer models: term importance analysis"
+_COMPOSITION = "Two-layer models: three kinds of composition"
+CLAIMS: tuple[Claim[Measurements], ...] = (
+    Claim(
+        "direct path", "zero layers",
+        "The direct path of a model with layers represents bigram statistics that its more general rules do not: a "
+        "residual of the bigram table. Only a model without layers approximates the table itself.",
+        _BIGRAMS,
+        "Rank correlation of the direct path's logits with bigram counts, token frequency held fixed.",
+        "in words",
+        f"The mean over the 200 most frequent tokens is above {PARTIAL:g}, with its interval: embeddings that know "
+        "nothing of bigrams give 0, and token frequency is held fixed because it alone correlates with the counts.",
+        _direct_path, judge_direct_path,
+    ),
+    Claim(
+        "copying", "copying",
+        "Most heads of the one-layer model copy significantly: the eigenvalues of their OV circuits are mostly "
+        "positive.",
+        "One-layer models: summarizing OV/QK matrices",
+        "Copying score: sum of the eigenvalues over the sum of their sizes.",
+        "10 of 12 heads",
+        f"More than half of the heads of a one-layer model reach {COPIES:g}; random circuits scatter around 0.",
+        _copying, judge_copying,
+    ),
+    Claim(
+        "skip-trigrams", "skip-trigrams",
+        "One-layer models are an ensemble of bigram and skip-trigram models, which can be read off the weights.",
+        "One-layer models: skip-trigrams",
+        "Share of the heads' largest triples whose output follows the destination more often when the source stands "
+        "earlier.",
+        "in words",
+        "The share is above that of the same triples with shuffled sources, with its interval over triples: a triple "
+        "made of frequent tokens is likelier in some texts whatever its source is.",
+        _skip_trigrams, judge_skip_trigrams,
+    ),
+    Claim(
+        "bugs", "skip-trigram bugs",
+        "Because QK and OV are separate, a head that raises (keep ... in, mind) and (keep ... at, bay) must also raise "
+        "(keep ... in, bay).",
+        "One-layer models: skip-trigram bugs",
+        "Occurring and crossed pairs among the 20 destinations and 20 outputs that a source raises most.",
+        "in words",
+        "The head raises more occurring pairs than tables of random tokens of the same frequencies, with the interval "
+        "over sources, and crossed pairs with them. Crossed pairs alone say nothing: nearly every random table has "
+        "some.",
+        _bugs, judge_bugs,
+    ),
+    Claim(
+        "path expansion", "path expansion",
+        "The logits of an attention-only model are a sum over paths through heads.",
+        "Path expansion of logits",
+        "Relative error of the sum of all terms against the model's logits.",
+        "an identity",
+        "The error is below 1e-4 where no norm or FFN stands between. An identity of the architecture: random weights "
+        "pass it too.",
+        _expansion, judge_expansion,
+    ),
+    Claim(
+        "virtual heads", "term importance",
+        "Virtual attention heads, the paths through two or more heads, take much less off the loss than single heads.",
+        _TERMS,
+        "Loss by the highest order of path, patterns frozen.",
+        "in words",
+        f"All orders above 1 together take off less than half of what order 1 does, where that is at least {MATTERS:g} "
+        "nats; below, there is nothing to compare.",
+        _term_importance, judge_virtual_heads,
+    ),
+    Claim(
+        "second layer", "term importance",
+        "Of the single heads of the two-layer model, those of the second layer matter most.",
+        _TERMS,
+        "Loss of the direct path with the heads of one layer.",
+        "in words",
+        "In a two-layer model the second layer's heads take off more than twice what the first layer's do, where "
+        f"either takes off at least {MATTERS:g} nats.",
+        _term_importance, judge_second_layer,
+    ),
+    Claim(
+        "K-composition", "composition",
+        "The K-composition that stands out is with a previous-token head.",
+        _COMPOSITION,
+        "Frobenius ratio of every pair above random circuits, and the earlier head's attention to the previous token.",
+        "in words",
+        f"The strongest pair is at least {STANDS_OUT:g} standard deviations of random circuits above their mean, and "
+        f"its earlier head attends to the previous token with at least {ROLE:.0%}; uniform attention gives less than "
+        "5 %.",
+        _composition, judge_k_composition,
+    ),
+    Claim(
+        "Q-composition", "composition",
+        "Q-composition is small in the two-layer model.",
+        _COMPOSITION,
+        "Frobenius ratio of every pair above random circuits.",
+        "in words",
+        "In a two-layer model whose strongest K-composition stands out, no pair reaches half of it.",
+        _composition, judge_q_composition,
+    ),
+    Claim(
+        "V-composition", "composition",
+        "V-composition is small in the two-layer model.",
+        _COMPOSITION,
+        "Frobenius ratio of every pair above random circuits.",
+        "in words",
+        "In a two-layer model whose strongest K-composition stands out, no pair reaches half of it.",
+        _composition, judge_v_composition,
+    ),
+    Claim(
+        "induction heads", "induction",
+        "Two-layer models have induction heads: on repeated random tokens they attend to the token after the earlier "
+        "occurrence.",
+        "Two-layer models: induction heads",
+        "Mean attention from the second half of repeated random tokens to the token after the earlier occurrence.",
+        "in words",
+        f"Some head reaches {ROLE:.0%}; uniform attention gives about 1 %.",
+        _induction, judge_induction_heads,
+    ),
+    Claim(
+        "induction by weights", "induction",
+        "Induction heads show in the weights: a copying OV circuit, K-composition with a previous-token head, and a QK "
+        "circuit that matches through it.",
+        "Two-layer models: how induction heads work",
+        "Eigenvalue scores of OV and of QK through the earlier head that the keys read most, and that head's attention "
+        "to the previous token.",
+        "in words",
+        f"All heads found by what they do have positive scores and composition above random, and an earlier head that "
+        f"attends to the previous token with at least {ROLE:.0%}; and the likeliest by weights is one of them.",
+        _induction, judge_induction_by_weights,
+    ),
+    Claim(
+        "one position", "one position",
+        "An induction head attends to the token after an earlier occurrence and raises it.",
+        "Two-layer models: induction heads",
+        "The strongest induction head's attention, and its effect on the logit, at the last token of repeated text.",
+        "in words",
+        f"Most attention, at least {ROLE:.0%}, goes to the token after the earlier occurrence and raises its logit.",
+        _one_position, judge_one_position,
+    ),
+    Claim(
+        "in-context learning", "in-context learning",
+        "Models learn in context: later tokens are predicted better than earlier ones.",
+        "Olsson et al. 2022: in-context learning score",
+        "Loss early in a window less loss late in it.",
+        "in words",
+        f"The difference is above {IN_CONTEXT:g} nats, with its interval over windows.",
+        _in_context, judge_in_context,
+    ),
+    Claim(
+        "ablation", "in-context learning",
+        "Induction heads account for much of in-context learning.",
+        "Olsson et al. 2022: ablation of induction heads",
+        "Share of the in-context gain that is lost without the induction heads.",
+        "in words",
+        f"More than {MUCH:.0%} of the gain is lost, and more than without other heads of the same layers whose output "
+        "is as long, both with their intervals over windows.",
+        _ablation, judge_ablation,
+    ),
+    Claim(
+        "memory management", "stream",
+        "Some MLP neurons and attention heads perform memory management: they read a direction and write its negative.",
+        "The residual stream as a communication channel",
+        "Cosine of key and value, negative OV eigenvalues, and on text the stream along the written direction before "
+        "and after.",
+        "in words",
+        "A memory or head five standard deviations beyond random weights opposes what is there more often than a coin "
+        "does, with its interval, and less of it is there afterwards.",
+        _memory_management, judge_memory_management,
+    ),
+)  # fmt: skip
+"""Every claim of the study, in the order of its sections."""

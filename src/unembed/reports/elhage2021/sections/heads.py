@@ -13,18 +13,59 @@ from unembed.attention.head_scores import KINDS, HeadScores
 from unembed.attention.in_context import TextScores
 from unembed.attention.induction import InductionEvidence
 from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.reports.elhage2021.measurements import ROLE, Measurements
 from unembed.results import Provenance, Table
 
-ROLE = 0.3
-"""A head whose mean attention of one kind is at least this is called by it."""
 _ROLES = {"induction": "induction", "previous_token": "previous token", "duplicate_token": "duplicate token"}
 
 
-def provenance_of(circuits: Circuits, basis: str = "raw", **fields: Any) -> Provenance:
-    """Where numbers about these circuits come from."""
-    lm = circuits.lm
-    fixed = {"model": lm.name, "revision": lm.revision, "dtype": lm.dtype_name, "basis": basis}
-    return Provenance(**{**fixed, **fields})
+def all_heads(m: Measurements) -> list[Section]:
+    """Scores of every head on repeated random tokens."""
+    return [heads_section(m.circuits, m.scores, m.basis, m.provenance)]
+
+
+def copying(m: Measurements) -> list[Section]:
+    """Eigenvalues of the heads that copy most and least."""
+    order = m.copying.score.flatten().argsort(descending=True).tolist()
+    shown = [divmod(i, m.lm.n_heads) for i in dict.fromkeys([*order[:3], *order[-1:]])]
+    return [eigenvalue_section(m.circuits, shown, m.basis, m.provenance, "Copying")]
+
+
+def composition(m: Measurements) -> list[Section]:
+    """Q-, K- and V-composition of all pairs."""
+    return [composition_section(m.circuits, "qkv", 10, m.basis, m.seed, m.provenance)]
+
+
+def induction(m: Measurements) -> list[Section]:
+    """Induction heads by weights and by behaviour."""
+    return [induction_section(m.circuits, m.evidence, m.provenance, 24, m.on_text)]
+
+
+def one_position(m: Measurements) -> list[Section]:
+    """Where the strongest induction head attends at one position, and how that changes the logits."""
+    one = m.one_position
+    names = m.lm.token_strings(one.tokens)
+    position = len(names) - 1
+    table = Table(
+        f"Head {one.layer}.{one.head} at position {position}",
+        {
+            "position": list(range(position + 1)),
+            "token": names,
+            "attention": one.effects.attention.tolist(),
+            "effect": one.effects.effect.tolist(),
+        },
+        m.provenance,
+    )
+    text = (
+        f"{(position + 2) // 2} tokens of text stand twice. At the last one, `{names[position]}`, the head should "
+        f"attend to the token after the earlier occurrence, `{names[one.expected]}`, and raise it; effect is what each "
+        "source adds to that token's logit, above the mean of all tokens.",
+    )
+    figures = tuple(
+        Figure(f"source_{y}", title, "bar", "source_effects", "position", (y,), x_label="source position")
+        for y, title in (("attention", "Where it attends"), ("effect", "How that changes the logit"))
+    )
+    return [Section("One position", text, (Exhibit("source_effects", table, folded=True),), figures)]
 
 
 def role_of(scores: HeadScores, layer: int, head: int) -> str:
@@ -117,6 +158,7 @@ def composition_section(
             "reader": [f"{b}.{k}" for _, _, b, k in places],
             "ratio": best.values.tolist(),
             "above_random": (best.values - chance).tolist(),
+            "z": circuits.composition_z(best.values, seed).tolist(),
         }
         title = f"{names[mode]}: the strongest of {int((found > 0).sum()):,} pairs (random circuits: {chance:.4f})"
         exhibits.append(Exhibit(f"{mode}_composition", Table(title, columns, provenance)))
@@ -140,7 +182,7 @@ def composition_section(
     text = (
         "How much of what the writer's OV circuit puts into the stream the reader's queries (Q), keys (K) or values "
         "(V) take up: the Frobenius norm of the product over the product of the norms, beside the mean for random "
-        "Gaussian circuits of the same shapes, measured.",
+        "Gaussian circuits of the same shapes, measured; z: in their standard deviations.",
     )
     return Section("Composition", text, tuple(exhibits), tuple(figures))
 

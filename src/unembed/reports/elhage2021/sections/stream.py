@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from unembed.attention.circuits import Circuits
 from unembed.attention.direct_path import DirectPath
-from unembed.attention.erasure import MemoryManagement
+from unembed.attention.erasure import ErasingHead, ErasingMemory, MemoryManagement
 from unembed.attention.expansion import Expansion
-from unembed.attention.geometry import Subspaces, VirtualWeights
+from unembed.attention.geometry import Subspaces, VirtualWeights, subspaces, virtual_weights
 from unembed.attention.in_context import InContext
 from unembed.attention.term_importance import TermImportance
 from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.reports.elhage2021.measurements import Measurements
 from unembed.results import Provenance, Table, visible
 
 
+def zero_layers(m: Measurements) -> list[Section]:
+    """The direct path beside the corpus' bigrams."""
+    return [direct_path_section(m.circuits, m.direct_path, m.provenance)]
+
+
 def direct_path_section(circuits: Circuits, found: DirectPath, provenance: Provenance) -> Section:
-    """The zero-layer model beside the corpus' bigrams."""
+    """The direct path beside the corpus' bigrams."""
     losses = Table(
         "Predicting the next token from the token alone",
         {
@@ -26,40 +33,88 @@ def direct_path_section(circuits: Circuits, found: DirectPath, provenance: Prove
         },
         provenance,
     )
+    correlations = Table(
+        "Rank correlation with the counts of what follows a token",
+        {
+            "predictor": [
+                "direct path, token frequency held fixed",
+                "direct path",
+                "frequencies of tokens",
+                "counts of the other half of the corpus",
+            ],
+            "spearman": [found.mean(c) for c in (found.partial, found.spearman, found.frequency, found.ceiling)],
+        },
+        provenance,
+    )
     tokens = Table(
-        "Rank correlation of the direct path with bigram counts",
+        "Rank correlation by token",
         {
             "token": circuits.lm.token_strings(found.tokens),
             "occurrences": found.occurrences.tolist(),
-            "spearman": found.spearman.tolist(),
+            "spearman": [_or_none(v) for v in found.spearman.tolist()],
+            "partial": [_or_none(v) for v in found.partial.tolist()],
         },
         provenance,
     )
     text = (
-        f"Over the {len(found.tokens)} most frequent tokens, weighted by occurrences, the logits of `W_E W_U` and the "
-        f"counts of what follows correlate by rank with {found.mean_spearman:.2f}. Cross-entropies are in nats a "
-        "token, on the second half of the corpus.",
+        f"Correlations are over the whole vocabulary, means over the {len(found.tokens)} most frequent tokens weighted "
+        "by occurrences. Frequent tokens follow everything often, so token frequency alone correlates with the counts, "
+        "and no predictor can agree with them better than the other half of the text does. Cross-entropies are in nats "
+        "a token, on the second half of the corpus.",
     )
     return Section(
         "Zero layers: bigrams",
         text,
-        (Exhibit("direct_path", losses), Exhibit("direct_path_tokens", tokens, folded=True)),
+        (
+            Exhibit("direct_path", losses),
+            Exhibit("direct_path_correlations", correlations),
+            Exhibit("direct_path_tokens", tokens, folded=True),
+        ),
     )
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def expansion(m: Measurements) -> list[Section]:
+    """One prompt's predicted logit by path."""
+    target = int(m.expansion.logits.argmax())
+    return [expansion_section(m.circuits, m.expansion, target, 20, m.provenance)]
+
+
+def importance(m: Measurements) -> list[Section]:
+    """How much each order of path matters on text."""
+    return [importance_section(m.term_importance, m.provenance)]
+
+
+def in_context(m: Measurements) -> list[Section]:
+    """Losses by position; nothing where documents are too short."""
+    found = m.in_context
+    if found is None:
+        return []
+    return [in_context_section(found.model, found.without, found.without_others, m.provenance)]
+
+
+def stream(m: Measurements) -> list[Section]:
+    """The residual stream as a channel."""
+    weights, spaces = virtual_weights(m.lm, m.basis), subspaces(m.lm, m.basis)
+    return [stream_section(m.circuits, weights, spaces, m.memory_management, m.provenance)]
 
 
 def expansion_section(
     circuits: Circuits, found: Expansion, token: int, top: int, provenance: Provenance, name: str = "expansion"
 ) -> Section:
     """A token's logit by path: the largest terms, and the sums by order."""
-    said = visible(circuits.lm.token_strings([token])[0])
-    share = found.share(token).double()
-    order = share.abs().argsort(descending=True)[:top].tolist()
+    name_of_token = visible(circuits.lm.token_strings([token])[0])
+    contribution = found.contribution(token).double()
+    order = contribution.abs().argsort(descending=True)[:top].tolist()
     terms = Table(
         f"The largest of {len(found):,} terms",
         {
             "path": [found.labels[i] for i in order],
             "order": [found.orders[i] for i in order],
-            "share": [float(share[i]) for i in order],
+            "contribution": [float(contribution[i]) for i in order],
         },
         provenance,
     )
@@ -70,16 +125,18 @@ def expansion_section(
         {
             "order": [*(str(k) for k in range(found.order + 1)), f"above {found.order}"],
             "terms": [*counts, None],
-            "share": by_order,
+            "contribution": by_order,
         },
         provenance,
     )
     kind = "exact" if found.exact else "patterns and norm scales frozen, FFN outputs taken as given"
     text = (
-        f"The logit of `{said}` at position {found.position} is {float(found.logits[token]):+.3f}; as a sum over paths "
-        f"({kind}) all logits are met with a relative error of {found.error:.0e}.",
+        f"The logit of `{name_of_token}` at position {found.position} is {float(found.logits[token]):+.3f}; as a sum "
+        f"over paths ({kind}) all logits are met with a relative error of {found.error:.0e}.",
     )
-    figures = (Figure(name, "Share of the logit by order of path", "bar", f"{name}_orders", "order", ("share",)),)
+    figures = (
+        Figure(name, "Contribution to the logit by order of path", "bar", f"{name}_orders", "order", ("contribution",)),
+    )
     return Section("Path expansion", text, (Exhibit(f"{name}_orders", sums), Exhibit(f"{name}_terms", terms)), figures)
 
 
@@ -129,14 +186,14 @@ def importance_section(found: TermImportance, provenance: Provenance) -> Section
 def in_context_section(
     whole: InContext, without: InContext | None, control: InContext | None, provenance: Provenance
 ) -> Section:
-    """Loss by position, with and without the induction heads, and without as many others of their layers."""
+    """Loss by position, with and without the induction heads, and without others of equal output."""
     steps = range(0, len(whole.losses) - 7, 8)
 
     def smoothed(found: InContext) -> list[float]:
         return [float(found.losses[i : i + 8].mean()) for i in steps]
 
     columns: dict[str, list[Any]] = {"position": list(steps), "loss": smoothed(whole)}
-    said = (
+    text = (
         f"Mean loss over {whole.n_windows} windows of text, each read from its start, in steps of 8 positions. "
         f"Compared are positions {whole.early} and {whole.late}, each with the ten before and after it; intervals are "
         "95 %, over windows."
@@ -151,7 +208,7 @@ def in_context_section(
     figure = Figure(
         "in_context", "Loss by position", "line", "in_context", "position", y, tuple(labels), "position", "nats a token"
     )
-    return Section("In-context learning", (said,), (Exhibit("in_context", table, folded=True),), (figure,))
+    return Section("In-context learning", (text,), (Exhibit("in_context", table, folded=True),), (figure,))
 
 
 def stream_section(
@@ -208,35 +265,56 @@ def stream_section(
         Exhibit("directions", ranks, percent=("share_of_stream",), folded=True),
         Exhibit("overlap", overlap, folded=True),
     ]
-    heads = memory.heads.flatten().topk(min(10, memory.heads.numel()))
     erasing = Table(
         "Heads whose OV circuit has the most negative eigenvalues on the stream",
         {
-            "head": [f"{int(i) // circuits.lm.n_heads}.{int(i) % circuits.lm.n_heads}" for i in heads.indices],
-            "negative_share": heads.values.tolist(),
+            "head": [f"{e.layer}.{e.head}" for e in memory.erasing_heads],
+            "negative_share": [e.negative_share for e in memory.erasing_heads],
+            **_on_text(memory.erasing_heads),
         },
         provenance,
     )
-    exhibits.append(Exhibit("erasing_heads", erasing, percent=("negative_share",)))
-    said = [f"The stream is {circuits.lm.d_model} wide; what writes to it and reads from it shares these directions."]
+    percent = ("negative_share", "opposes")
+    exhibits.append(Exhibit("erasing_heads", erasing, percent=percent))
+    text = [
+        f"The stream is {circuits.lm.d_model} wide; what writes to it and reads from it shares these directions.",
+        f"Negative share: of the eigenvalues of a head's OV circuit; random heads of this shape have "
+        f"{memory.chance[0]:.2f}, five standard deviations above are {memory.head_threshold:.2f}.",
+    ]
     if memory.memories:
-        columns: dict[str, list[Any]] = {
-            "memory": [f"{e.layer}.{e.index}" for e in memory.memories],
-            "cosine": [e.cosine for e in memory.memories],
-        }
-        if memory.memories[0].before is not None:
-            columns["before"] = [e.before for e in memory.memories]
-            columns["after"] = [e.after for e in memory.memories]
-            columns["opposes"] = [e.opposes for e in memory.memories]
-        percent = ("opposes",) if "opposes" in columns else ()
-        exhibits.append(Exhibit("erasing_memories", Table("Memories that erase", columns, provenance), percent=percent))
-        said.append(
+        table = Table(
+            "Memories (FFN neurons) that erase",
+            {
+                "memory": [f"L{e.layer}M{e.index}" for e in memory.memories],
+                "cosine": [e.cosine for e in memory.memories],
+                **_on_text(memory.memories),
+            },
+            provenance,
+        )
+        exhibits.append(Exhibit("erasing_memories", table, percent=percent[1:]))
+        text.append(
             f"{sum(memory.counts):,} of {memory.n_memories:,} memories have a key and a value that point against each "
-            f"other (cosine below {memory.threshold:.2f}, five standard deviations of random directions). Before and "
-            "after: the stream along the value's direction, where the memory is most active on text; opposes: how "
-            "often what it writes there has the other sign than what it finds."
+            f"other (cosine below {memory.threshold:.2f}, five standard deviations of random directions)."
+        )
+    if any(e.on_text is not None for e in memory.erasing_heads):
+        text.append(
+            "Before and after: mean size of the stream along what is written, before and after the FFN or the "
+            "attention, at the positions of text where a memory or head writes most. Opposes: how often what it writes "
+            "there has the opposite sign of what is there."
         )
     figure = Figure(
         "overlap", "Overlap of writers and readers", "heat", "overlap", "reader", ("overlap",), rows="writer"
     )
-    return Section("The residual stream", tuple(said), tuple(exhibits), (figure,))
+    return Section("The residual stream", tuple(text), tuple(exhibits), (figure,))
+
+
+def _on_text(erasing: Sequence[ErasingMemory | ErasingHead]) -> dict[str, list[float]]:
+    """Columns of what was measured on text; none where no text was read."""
+    measured = [e.on_text for e in erasing if e.on_text is not None]
+    if len(measured) < len(erasing):
+        return {}
+    return {
+        "before": [e.before for e in measured],
+        "after": [e.after for e in measured],
+        "opposes": [e.opposes for e in measured],
+    }

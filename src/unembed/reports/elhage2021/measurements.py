@@ -1,0 +1,292 @@
+"""Everything the study measures on one model, each measurement made when it is first read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.attention.bigrams import Bigrams
+from unembed.attention.circuits import Circuits, circuits
+from unembed.attention.copying import Spectra
+from unembed.attention.direct_path import DirectPath, direct_path
+from unembed.attention.erasure import MemoryManagement, memory_management
+from unembed.attention.expansion import Expansion
+from unembed.attention.folded_weights import default_basis
+from unembed.attention.head_scores import HeadScores
+from unembed.attention.in_context import (
+    InContext,
+    TextScores,
+    head_output_lengths,
+    in_context,
+    matched_heads,
+    scores_on_text,
+)
+from unembed.attention.induction import InductionEvidence, SourceEffects, source_effects
+from unembed.attention.skip_trigrams import (
+    CorpusCounts,
+    SkipTrigram,
+    SkipTrigramBugs,
+    count_in_corpus,
+    crossed_pairs,
+    frequent_tokens,
+    random_tables,
+    shuffled_sources,
+    skip_trigram_bugs,
+)
+from unembed.attention.term_importance import TermImportance
+from unembed.attention.windows import windows_of
+from unembed.corpus import Corpus
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.reports.elhage2021.options import Options
+from unembed.reports.stages import Arrays, Work
+from unembed.results import Provenance
+
+ROLE = 0.3
+"""A head whose mean attention of one kind is at least this is named after it."""
+HALF = 24
+"""Tokens of text that the example of one position repeats."""
+DRAWS = 5
+"""Shuffles of the sources beside the triples of a head."""
+
+
+@dataclass(frozen=True)
+class HeadSkipTrigrams:
+    """The triples that one head raises most, and how each stands in a corpus.
+
+    Attributes:
+        head: of the layer.
+        triples: highest score first.
+        counts: of each triple in the corpus.
+        shuffled: the same with the sources of the head's other triples, `DRAWS` shuffles after one another.
+    """
+
+    head: int
+    triples: tuple[SkipTrigram, ...]
+    counts: tuple[CorpusCounts, ...]
+    shuffled: tuple[CorpusCounts, ...] = ()
+
+    @property
+    def occurring(self) -> int:
+        """Triples that occur in the corpus."""
+        return sum(c.output_with_source > 0 for c in self.counts)
+
+    @property
+    def likelier(self) -> int:
+        """Of these, how many whose output follows the destination more often when the source stands earlier."""
+        return sum(c.output_with_source > 0 and not c.rate_with <= c.rate_without for c in self.counts)
+
+
+def skip_trigrams_by_head(
+    heads: Circuits, layer: int, top: int, basis: str, corpus: Corpus, among: Int[Tensor, " token"], seed: int = 0
+) -> list[HeadSkipTrigrams]:
+    """The top triples of every head of a layer and their shuffles, counted in one pass over the corpus."""
+    by_head = [heads.skip_trigrams(layer, h, top, basis=basis, among=among) for h in range(heads.lm.n_heads)]
+    own = [[(t.source, t.destination, t.output) for t in triples] for triples in by_head]
+    shuffled = [shuffled_sources(triples, DRAWS, seed + h) for h, triples in enumerate(own)]
+    every = [*(t for triples in own for t in triples), *(t for triples in shuffled for t in triples)]
+    counts = iter(count_in_corpus(heads.lm, every, corpus))
+    firsts = [tuple(next(counts) for _ in triples) for triples in own]
+    seconds = [tuple(next(counts) for _ in triples) for triples in shuffled]
+    return [
+        HeadSkipTrigrams(h, tuple(triples), *found)
+        for h, (triples, *found) in enumerate(zip(by_head, firsts, seconds, strict=True))
+    ]
+
+
+@dataclass(frozen=True)
+class BugTables:
+    """The tables that one head raises after some sources, beside tables of random tokens of the same frequencies.
+
+    Attributes:
+        head: of the first layer.
+        tables: one for each source.
+        chance_occurring: for each source, mean number of occurring pairs of the random tables.
+        chance_crossed: the same for crossed pairs.
+    """
+
+    head: int
+    tables: tuple[SkipTrigramBugs, ...]
+    chance_occurring: tuple[float, ...]
+    chance_crossed: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class OnePosition:
+    """The strongest induction head at the last token of text that stands twice."""
+
+    layer: int
+    head: int
+    tokens: Int[Tensor, " pos"]
+    expected: int
+    """The position after the earlier occurrence."""
+    effects: SourceEffects
+
+
+@dataclass(frozen=True)
+class InContextComparison:
+    """Losses by position of the model, without its induction heads, and without other heads of equal output."""
+
+    model: InContext
+    without: InContext | None
+    without_others: InContext | None
+
+
+class Measurements:
+    """One model's measurements, each made when it is first read; scores and evidence are stages of the work."""
+
+    def __init__(self, lm: Decoder, corpus: Corpus, work: Work, options: Options) -> None:
+        """Store what is measured, on what, and how."""
+        self.lm, self.corpus, self.work, self.options = lm, corpus, work, options
+        self.circuits = circuits(lm)
+        self.basis = options.basis or default_basis(lm)
+        self.seed = work.seed
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """Of every table."""
+        return self.lm.provenance(basis=self.basis, corpus=self.corpus.fingerprint, seed=self.seed)
+
+    @cached_property
+    def direct_path(self) -> DirectPath:
+        """Token embedding times unembedding, beside bigrams."""
+        return direct_path(self.lm, self.corpus)
+
+    @cached_property
+    def scores(self) -> HeadScores:
+        """Of every head, on repeated random tokens."""
+
+        def compute() -> Arrays:
+            length = min(64, (self.lm.n_ctx or 256) // 2 - 2)
+            found = self.circuits.head_scores(self.seed, n_sequences=self.options.sequences, length=length)
+            return {"by_sequence": found.by_sequence.numpy(), "length": np.array(found.length)}
+
+        stored = self.work.stage("head scores", compute)
+        return HeadScores.of(torch.from_numpy(stored["by_sequence"]), int(stored["length"]), self.seed)
+
+    @cached_property
+    def copying(self) -> Spectra:
+        """Eigenvalues of every head's full OV circuit."""
+        return self.circuits.copying(self.basis)
+
+    @cached_property
+    def frequent(self) -> Int[Tensor, " token"]:
+        """Tokens that occur often enough in the corpus to be counted: the largest entries of all are of rare ones."""
+        often = frequent_tokens(self.lm, self.corpus)
+        return often if len(often) >= 50 else frequent_tokens(self.lm, self.corpus, 1)
+
+    @cached_property
+    def skip_trigrams(self) -> list[HeadSkipTrigrams]:
+        """Of every head of the first layer."""
+        return skip_trigrams_by_head(self.circuits, 0, 25, self.basis, self.corpus, self.frequent, self.seed)
+
+    @cached_property
+    def bugs(self) -> BugTables | None:
+        """Of the head whose triples the corpus confirms most; None where no head raises a triple."""
+        raised = [found for found in self.skip_trigrams if found.triples]
+        if not raised:
+            return None
+        best = max(raised, key=lambda found: found.likelier)
+        bigrams = Bigrams.of_corpus(self.lm, self.corpus)
+        sources = list(dict.fromkeys(t.source for t in best.triples))[:10]
+        tables, occurring, crossed = [], [], []
+        for source in sources:
+            table = skip_trigram_bugs(
+                self.circuits, 0, best.head, source, basis=self.basis, among=self.frequent, bigrams=bigrams
+            )
+            random = random_tables(bigrams, table.destinations, table.outputs, self.frequent, seed=self.seed)
+            tables.append(table)
+            raised_by_head = table.score > 0
+            occurring.append(float(np.mean([int(((counts > 0) & raised_by_head).sum()) for counts in random])))
+            crossed.append(float(np.mean([int((crossed_pairs(counts) & raised_by_head).sum()) for counts in random])))
+        return BugTables(best.head, tuple(tables), tuple(occurring), tuple(crossed))
+
+    @cached_property
+    def expansion(self) -> Expansion:
+        """The logits of one prompt by path."""
+        return self.circuits.expand(self.example, 2 if self.lm.n_layers > 1 else 1)
+
+    @cached_property
+    def term_importance(self) -> TermImportance:
+        """How much each order of path takes off the loss."""
+        return self.circuits.term_importance(self.corpus, max_tokens=self.options.tokens)
+
+    @cached_property
+    def compositions(self) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
+        """Q-, K- and V-composition of all pairs, not above the baseline."""
+        return self.circuits.compositions(self.basis)
+
+    @cached_property
+    def evidence(self) -> list[InductionEvidence]:
+        """Of induction, for every head above the first layer; none in a model of one layer."""
+        if self.lm.n_layers < 2:
+            return []
+        names = [f.name for f in fields(InductionEvidence)]
+
+        def compute() -> Arrays:
+            found = self.circuits.induction(self.basis, self.seed, scores=self.scores)
+            return {name: np.array([getattr(e, name) for e in found]) for name in names}
+
+        stored = {name: array.tolist() for name, array in self.work.stage("evidence of induction", compute).items()}
+        stored["partner"] = [tuple(p) for p in stored["partner"]]
+        rows = zip(*(stored[n] for n in names), strict=True)
+        return [InductionEvidence(**dict(zip(names, row, strict=True))) for row in rows]
+
+    @cached_property
+    def on_text(self) -> TextScores:
+        """Attention on the corpus where a token stood earlier."""
+        return scores_on_text(self.lm, self.corpus, max_windows=min(16, self.options.windows))
+
+    @cached_property
+    def one_position(self) -> OnePosition:
+        """Where the strongest induction head attends at one position, and how that changes the logits."""
+        best = max(self.evidence, key=lambda e: e.induction)
+        tokens = self.example
+        position = tokens.shape[1] - 1
+        expected = position - (tokens.shape[1] + 1) // 2 + 1
+        effects = source_effects(self.circuits, tokens, best.layer, best.head, position, int(tokens[0, expected]))
+        return OnePosition(best.layer, best.head, tokens[0], expected, effects)
+
+    @cached_property
+    def in_context(self) -> InContextComparison | None:
+        """Losses by position; None where no document is as long as a few sentences."""
+        window = min(self.lm.n_ctx or 512, 512)
+        whole = None
+        while whole is None:
+            try:
+                whole = in_context(self.lm, self.corpus, window=window, max_windows=self.options.windows)
+            except InvalidInput:
+                window //= 2  # documents shorter than the context
+                if window < 32:
+                    return None
+        best = sorted(self.evidence, key=lambda e: -e.induction)
+        heads = [(e.layer, e.head) for e in best if e.induction >= ROLE] or [(e.layer, e.head) for e in best[:1]]
+        if not heads:
+            return InContextComparison(whole, None, None)
+        others = matched_heads(head_output_lengths(self.lm, self.corpus, window=window), heads)
+
+        def ablated(chosen: list[tuple[int, int]]) -> InContext:
+            return in_context(self.lm, self.corpus, chosen, window=window, max_windows=self.options.windows)
+
+        return InContextComparison(whole, ablated(heads), ablated(others) if others else None)
+
+    @cached_property
+    def memory_management(self) -> MemoryManagement:
+        """What erases, by weights and on text."""
+        return memory_management(self.lm, self.basis, corpus=self.corpus, verify=True)
+
+    @cached_property
+    def example(self) -> Int[Tensor, "1 pos"]:
+        """The first stretch of text, twice, up to its last token but one."""
+        half = min(HALF, ((self.lm.n_ctx or 64) - 2) // 2)
+        for segment in windows_of(self.corpus, 2 * half).segments(self.lm):
+            tokens = segment.tokens[segment.lead :]
+            if len(tokens) >= half:
+                once = tokens[:half].long()
+                return torch.cat([once, once])[None, :-1].to(self.lm.device)
+        raise InvalidInput("the corpus", why=f"no document of it has {half} tokens")

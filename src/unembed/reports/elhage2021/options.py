@@ -1,0 +1,39 @@
+"""Settings of the study of Elhage et al. 2021."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from unembed.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of the study.
+
+    Attributes:
+        basis: "raw" (the weights alone, as in the paper) or "folded" (through the norms); folded where the model has
+            norms when None.
+        sequences: of repeated random tokens.
+        tokens: of text, for losses by order of path.
+        windows: of text, for losses by position.
+        control: run the study on the same architecture with random weights, too.
+    """
+
+    basis: str | None = None
+    sequences: int = 50
+    tokens: int = 10_000
+    windows: int = 192
+    control: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("sequences", 2), ("tokens", 1), ("windows", 1)):
+            if getattr(self, name) < least:
+                raise InvalidInput(f"option {name}={getattr(self, name)}", why=f"it must be at least {least}")
+
+    def of_control(self) -> Options:
+        """A small sample, for the model with random weights."""
+        return replace(
+            self, sequences=min(self.sequences, 10), tokens=min(self.tokens, 2000), windows=min(self.windows, 24),
+            control=False,
+        )  # fmt: skip
