@@ -147,7 +147,7 @@ def test_bad_questions_say_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> Non
         circuits.expand(PROMPT, position=9)
     with pytest.raises(InvalidInput, match="order -1"):
         circuits.expand(PROMPT, order=-1)
-    with pytest.raises(InvalidInput, match="none of the"):
+    with pytest.raises(InvalidInput, match="not one of the"):
         circuits.expand(PROMPT, order=0).term(((0, 0),))
     monkeypatch.setattr(expansion, "_MOST", 10)
     with pytest.raises(OutOfMemory, match="lower order"):

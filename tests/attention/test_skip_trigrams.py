@@ -89,7 +89,7 @@ def test_bugs_are_raised_pairs_that_never_occur_though_both_halves_do() -> None:
     for i in range(6):
         for j in range(6):
             pair = (d[i], o[j]) in follows
-            assert (found.seen[i, j] > 0) == pair
+            assert (found.counts[i, j] > 0) == pair
             halves = any((d[i], x) in follows for x in o) and any((x, o[j]) in follows for x in d)
             assert bool(found.crossed[i, j]) == (not pair and halves and bool(found.score[i, j] > 0))
     assert len(found.pairs) == int(found.crossed.sum())

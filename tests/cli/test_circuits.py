@@ -53,7 +53,7 @@ def test_numbers_are_those_of_the_library() -> None:
     terms = json.loads(asked(*COMMANDS["expand"], "--token", " year", "--json").stdout)["tables"]
     expansion = circuits.expand("The first month of the")
     assert terms["expansion_terms"]["rows"][0]["path"] == expansion.top(" year", 1)[0][0]
-    total = sum(r["share"] for r in terms["expansion_orders"]["rows"])
+    total = sum(r["contribution"] for r in terms["expansion_orders"]["rows"])
     token = circuits.lm.single_token(" year")
     assert total == pytest.approx(float(expansion.logits[token]), rel=1e-4)
 

@@ -114,8 +114,9 @@ def direct_path(lm: Decoder, corpus: Any = None, *, n_tokens: int = 200, max_tok
             )
         )  # fmt: skip
     unigram = Bigrams(torch.zeros_like(first.second), first.second, first.count, lm.d_vocab)
+    spearman, partial, frequency, ceiling = torch.tensor(rows, dtype=torch.float64).T
     return DirectPath(
-        tokens, occurrences[tokens], *torch.tensor(rows, dtype=torch.float64).T, loss / int(second.count.sum()),
+        tokens, occurrences[tokens], spearman, partial, frequency, ceiling, loss / int(second.count.sum()),
         first.cross_entropy_of(second), _unigram_loss(unigram, second),
     )  # fmt: skip
 

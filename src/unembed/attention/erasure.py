@@ -137,7 +137,8 @@ def memory_management(
     )
     best = heads.flatten().topk(min(top, heads.numel()))
     erasing = [
-        ErasingHead(*divmod(int(i), lm.n_heads), float(v)) for i, v in zip(best.indices, best.values, strict=True)
+        ErasingHead(int(i) // lm.n_heads, int(i) % lm.n_heads, float(v))
+        for i, v in zip(best.indices, best.values, strict=True)
     ]
     if verify:
         memories, erasing = _verified(lm, memories, erasing, basis, corpus, max_tokens)

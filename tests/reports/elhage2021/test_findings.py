@@ -1,0 +1,131 @@
+"""Every finding of elhage2021 on made-up numbers: one set agrees, one disagrees, and one cannot be told."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from unembed.attention.erasure import ErasingHead, ErasingMemory, ErasureOnText, MemoryManagement
+from unembed.attention.in_context import InContext
+from unembed.attention.induction import InductionEvidence
+from unembed.reports.document.intervals import Measured
+from unembed.reports.elhage2021.findings import CLAIMS
+
+
+def around(value: float, half: float) -> Measured:
+    """A measured number with its interval."""
+    return Measured(float(value), float(value - half), float(value + half), 100)
+
+
+def evidence(induction: float, partner_previous: float = 0.9, copying: float = 0.8, head: int = 3) -> InductionEvidence:
+    return InductionEvidence(1, head, copying, (0, 2), 0.05, 0.9, induction, partner_previous)
+
+
+def losses(*late: float) -> InContext:
+    """Windows whose loss is 5 early and so much late."""
+    by_window = torch.full((len(late), 60), 5.0, dtype=torch.float64)
+    by_window[:, 35:] = torch.tensor(late, dtype=torch.float64)[:, None]
+    return InContext(by_window, 10, 48, ((1, 2),))
+
+
+def stream(
+    memory: ErasureOnText | None, head: ErasureOnText | None, cosine: float = -0.8, negative: float = 0.9
+) -> dict[str, Any]:
+    memories = () if memory is None else (ErasingMemory(0, 5, cosine, memory),)
+    heads = () if head is None else (ErasingHead(1, 2, negative, head),)
+    return {"found": MemoryManagement(memories, (1, 0), -0.6, 100, torch.zeros(2, 4), heads, (0.32, 0.05))}
+
+
+PAIR = ((0, 2), (1, 3))
+PEAKS = {"k": (0.2, *PAIR), "q": (0.02, *PAIR), "v": (0.03, *PAIR)}
+COMPOSITION: dict[str, Any] = {
+    "n_layers": 2, "z": 40.0, "previous": 0.9, "peaks": PEAKS, "n_reaching_half": {"k": 1, "q": 0, "v": 0},
+}  # fmt: skip
+MANY = {**COMPOSITION, "n_reaching_half": {"k": 9, "q": 3, "v": 2}}
+NOTHING = {**COMPOSITION, "z": 2.0}
+PATH = {"spearman": 0.3, "frequency": 0.25, "ceiling": 0.44, "losses": (6.9, 5.4, 6.4)}
+TRIPLES: dict[str, Any] = {"n_layers": 1, "likelier": 0.6, "shuffled": 0.5, "occurring": 9, "n": 40}
+BUGS: dict[str, Any] = {"n_layers": 1, "occurring": 9.0, "chance_occurring": 4.0, "chance_crossed": 30.0}
+IMPORTANCE: dict[str, Any] = {"per_term": [0.1, 0.01]}
+ERASES, ADDS, COIN = (ErasureOnText(2.0, *x, 100) for x in ((1.0, 0.9), (3.0, 0.1), (1.9, 0.5)))
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "direct path": tuple({**PATH, "partial": around(*x)} for x in ((0.2, 0.05), (0.0, 0.03), (0.06, 0.04))),
+    "copying": (
+        {"n_layers": 1, "scores": [0.9, 0.8, 0.1]},
+        {"n_layers": 1, "scores": [0.9, 0.1, 0.1]},
+        {"n_layers": 2, "scores": [0.9, 0.8, 0.1]},
+    ),
+    "skip-trigrams": tuple({**TRIPLES, "gain": around(*x)} for x in ((0.2, 0.1), (-0.2, 0.1), (0.1, 0.2))),
+    "bugs": (
+        {**BUGS, "gain": around(5, 2), "crossed": 30.0},
+        {**BUGS, "gain": around(5, 2), "crossed": 0.0},
+        {**BUGS, "gain": around(1, 2), "crossed": 30.0},
+    ),
+    "path expansion": tuple(
+        {"exact": exact, "error": error, "n_terms": 9} for exact, error in ((True, 1e-6), (True, 1e-2), (False, 1e-6))
+    ),
+    "virtual heads": tuple(
+        {**IMPORTANCE, "reductions": x, "by_layer": [0.1, 0.9]}
+        for x in ([1.0, 0.1, 0.1], [0.655, 0.5, 0.245], [0.01, 0.0])
+    ),
+    "second layer": tuple(
+        {**IMPORTANCE, "reductions": [1.0, 0.1], "by_layer": x} for x in ([0.1, 0.9], [0.5, 0.9], [0.01, 0.04])
+    ),
+    "K-composition": (COMPOSITION, {**COMPOSITION, "previous": 0.02}, {}),
+    "Q-composition": (COMPOSITION, MANY, NOTHING),
+    "V-composition": (COMPOSITION, MANY, {**COMPOSITION, "n_layers": 6}),
+    "induction heads": ({"evidence": [evidence(0.9)]}, {"evidence": [evidence(0.1)]}, {}),
+    "induction by weights": (
+        {"evidence": [evidence(0.9)]},
+        {"evidence": [evidence(0.9, partner_previous=0.05)]},
+        {"evidence": [evidence(0.1)]},
+    ),
+    "one position": (
+        {"head": "1.3", "attention": 0.9, "effect": 2.0, "attended": (24, "a"), "expected": (24, "a")},
+        {"head": "1.3", "attention": 0.9, "effect": 2.0, "attended": (3, "b"), "expected": (24, "a")},
+        {},
+    ),
+    "in-context learning": tuple({"whole": losses(*x)} for x in ((4.0, 4.1, 3.9), (5.0, 5.1, 4.9), (4.5, 5.2, 5.0))),
+    "ablation": (
+        {"whole": losses(4.0, 4.1, 3.9), "without": losses(4.9, 5.0, 4.8), "others": losses(4.1, 4.1, 4.0)},
+        {"whole": losses(4.0, 4.1, 3.9), "without": losses(4.1, 4.2, 4.0), "others": losses(4.1, 4.1, 4.0)},
+        {"whole": losses(5.0, 5.1, 4.9), "without": losses(5.0, 5.1, 4.9), "others": None},
+    ),
+    "memory management": (stream(ERASES, None), stream(ADDS, ADDS), stream(None, COIN)),
+}  # fmt: skip
+VERDICTS = ("agrees", "differs", "cannot be told")
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.name)
+def test_the_test_of_every_finding_can_pass_fail_and_stay_open(claim) -> None:
+    cases = CASES[claim.name]
+    verdicts = [claim.judge(**numbers).verdict for numbers in cases if numbers]
+    assert tuple(verdicts) == VERDICTS[: len(verdicts)]
+    assert claim.test and claim.source and claim.quantity
+
+
+def test_a_claim_without_an_open_verdict_is_judged_on_every_head_or_position() -> None:
+    """No sample and no depth stands between these numbers and their verdict; models of one layer have none of them."""
+    assert {name for name, cases in CASES.items() if not cases[2]} == {
+        "K-composition", "induction heads", "one position",
+    }  # fmt: skip
+
+
+def test_claims_of_one_layer_models_are_judged_on_one_layer_models() -> None:
+    for name in ("copying", "skip-trigrams", "bugs"):
+        claim = next(c for c in CLAIMS if c.name == name)
+        assert claim.judge(**{**CASES[name][0], "n_layers": 2}).verdict == "cannot be told"
+
+
+def test_heads_that_matter_as_much_as_others_do_not_account_for_learning_in_context() -> None:
+    claim = next(c for c in CLAIMS if c.name == "ablation")
+    agrees = CASES["ablation"][0]
+    assert claim.judge(**{**agrees, "others": agrees["without"]}).verdict != "agrees"
+    assert claim.judge(**{**agrees, "others": None}).verdict == "cannot be told"
+
+
+def test_erasing_by_weights_alone_is_not_enough() -> None:
+    claim = next(c for c in CLAIMS if c.name == "memory management")
+    assert claim.judge(**stream(ERASES, None, cosine=-0.1)).verdict == "differs", "its weights are as random ones"
+    assert claim.judge(**stream(None, ERASES, negative=0.4)).verdict == "differs"
+    assert claim.judge(**stream(None, ERASES)).verdict == "agrees"
