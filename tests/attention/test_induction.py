@@ -13,7 +13,7 @@ from unembed.attention.direct_path import average_ranks, direct_path
 from unembed.attention.folded_weights import embedding
 from unembed.attention.in_context import in_context, scores_on_text
 from unembed.attention.induction import matching_through, source_effects
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, OutOfRange
 from unembed.stream.interventions import scale_head
 
 TEXT = "The first month of the year is the month that comes before the second month of the year . "
@@ -107,6 +107,19 @@ def test_the_two_pictures_of_a_position(name: str) -> None:
     rows = lm.trace(tokens).attribution(7, against=40, by="source").rows
     shares = torch.tensor([r.contribution for r in rows if (r.layer, r.index) == (1, 2) and r.source >= 0])
     torch.testing.assert_close((one.effect - other.effect).float(), shares.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_position_or_head_that_does_not_exist_is_refused() -> None:
+    circuits = unembed.circuits(tiny("attention-only"))
+    tokens = torch.tensor([[5, 9, 31, 5, 77]])
+    for position in (5, -6):
+        with pytest.raises(OutOfRange, match="position"):
+            circuits.source_effects(tokens, 1, 2, position, 7)
+    with pytest.raises(OutOfRange, match="head 9"):
+        circuits.source_effects(tokens, 1, 9, 0, 7)
+    assert torch.equal(
+        circuits.source_effects(tokens, 1, 2, -1, 7).effect, source_effects(circuits, tokens, 1, 2, 4, 7).effect
+    )
 
 
 def test_average_ranks_and_bigrams() -> None:

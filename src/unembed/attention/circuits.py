@@ -1,16 +1,20 @@
-"""A model's attention heads as circuits: the one object from which everything about them is asked."""
+"""A model's attention heads as circuits: one object with every analysis of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jaxtyping import Int
 from torch import Tensor
 
+from unembed.attention.direct_path import DirectPath, direct_path
+from unembed.attention.erasure import MemoryManagement, memory_management
 from unembed.attention.expansion import Expansion, expand
 from unembed.attention.head import Head, VirtualHead
 from unembed.attention.head_scores import HeadScores, head_scores
-from unembed.attention.induction import InductionEvidence, induction_evidence
+from unembed.attention.in_context import InContext, in_context
+from unembed.attention.induction import InductionEvidence, SourceEffects, induction_evidence, source_effects
 from unembed.attention.qk_ov import HeadMatrices
 from unembed.attention.score_terms import ScoreTerms, score_terms
 from unembed.attention.skip_trigrams import SkipTrigram, SkipTrigramBugs, skip_trigram_bugs, skip_trigrams
@@ -22,9 +26,9 @@ from unembed.validation import as_pair
 
 
 class Circuits(HeadMatrices):
-    """The QK and OV circuits of every head of a model, and all that can be asked of them.
+    """The QK and OV circuits of every head of a model, and every analysis of them.
 
-    What the weights say is in `HeadMatrices`; what is measured on tokens, found or shown starts here.
+    `HeadMatrices` holds what follows from the weights alone; what is measured on tokens starts here.
     """
 
     def __repr__(self) -> str:
@@ -42,11 +46,11 @@ class Circuits(HeadMatrices):
         return score_terms(self.lm, tokens, layer, head)
 
     def head(self, layer: int, head: int) -> Head:
-        """One head, with everything that can be asked of it."""
+        """One head."""
         return Head(self, (self.resolve_head(layer, head, "raw"),))
 
     def virtual_head(self, first: tuple[int, int], second: tuple[int, int]) -> VirtualHead:
-        """The pair of an earlier and a later head (layer, head) as one head; it answers what a head answers.
+        """An earlier and a later head (layer, head) that act as one head, with the methods of a head.
 
         Raises:
             InvalidInput: the second head's layer is not after the first's.
@@ -88,8 +92,27 @@ class Circuits(HeadMatrices):
         return expand(self.lm, tokens, order, position)
 
     def term_importance(self, corpus: Any = None, order: int | None = None, **options: Any) -> TermImportance:
-        """How much each order of path takes off the loss on text; see `importance.term_importance`."""
+        """How much each order of path takes off the loss on text; see `term_importance.term_importance`."""
         return term_importance(self.lm, corpus, order, **options)
+
+    def source_effects(self, tokens: Tokens, layer: int, head: int, position: int, token: str | int) -> SourceEffects:
+        """Where a head attends at one position, and what each source adds to a logit; see `induction.source_effects`.
+
+        The two pictures of Elhage et al. 2021, "Two-layer models: induction heads".
+        """
+        return source_effects(self, tokens, layer, head, position, token)
+
+    def direct_path(self, corpus: Any = None, **options: Any) -> DirectPath:
+        """Token embedding times unembedding beside the bigrams of a corpus; see `direct_path.direct_path`."""
+        return direct_path(self.lm, corpus, **options)
+
+    def in_context(self, corpus: Any = None, ablate: Sequence[tuple[int, int]] = (), **options: Any) -> InContext:
+        """Loss by position on text, with or without some heads; see `in_context.in_context`."""
+        return in_context(self.lm, corpus, ablate, **options)
+
+    def memory_management(self, basis: str = "raw", **options: Any) -> MemoryManagement:
+        """Memories (FFN neurons) and heads that erase what earlier layers wrote; see `erasure.memory_management`."""
+        return memory_management(self.lm, basis, **options)
 
     def induction(self, basis: str = "raw", seed: int = 0, **options: Any) -> list[InductionEvidence]:
         """Every head as a candidate for induction: weights beside behaviour; see `induction.induction_evidence`."""

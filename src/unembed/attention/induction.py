@@ -17,10 +17,12 @@ from torch import Tensor
 from unembed.attention.copying import Spectra
 from unembed.attention.folded_weights import check_basis, reading_weights, writing_weights
 from unembed.attention.head_scores import HeadScores, head_scores
+from unembed.attention.linearized import frozen_run
 from unembed.attention.low_rank import by_modulus
 from unembed.attention.qk_ov import HeadMatrices
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.stream.run import Tokens, position_of
 
 
 @torch.no_grad()
@@ -138,7 +140,7 @@ class SourceEffects:
 
 @torch.no_grad()
 def source_effects(
-    circuits: HeadMatrices, tokens: Tensor | str, layer: int, head: int, position: int, token: str | int
+    circuits: HeadMatrices, tokens: Tokens, layer: int, head: int, position: int, token: str | int
 ) -> SourceEffects:
     """The two pictures of one head at one position: attention by source, and its effect on a token's logit by source.
 
@@ -147,13 +149,11 @@ def source_effects(
     Raises:
         OutOfRange: there is no such head or position.
     """
-    from unembed.attention.linearized import frozen_run
-
     lm = circuits.lm
     layer, head, target = lm.layer(layer), lm.head(head), lm.single_token(token)
     frozen = frozen_run(lm, tokens)
     one = frozen.layers[layer]
-    position %= frozen.run.tokens.shape[1]
+    position = position_of(frozen.run, position)
     weights = one.pattern[0, head, position]
     values = one.values(frozen.run.at("resid_pre", layer))[0, head]  # (src, d_head)
     written = (weights[:, None].to(values.dtype) * values) @ lm.weights.W_O[layer][head].to(values.dtype)
