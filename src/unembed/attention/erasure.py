@@ -128,7 +128,8 @@ def memory_management(
         every = torch.cat(list(cosines.values()))
         owners = [(n, i) for n, c in cosines.items() for i in range(len(c))]
         for at in every.topk(min(top, len(every)), largest=False).indices.tolist():
-            memories.append(ErasingMemory(*owners[at], float(every[at])))
+            layer, index = owners[at]
+            memories.append(ErasingMemory(layer, index, float(every[at])))
     heads = torch.stack(
         [
             _negative_share(writing_weights(lm, n, basis).double() @ reading_weights(lm, n, "v", basis).double())
