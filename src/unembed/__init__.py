@@ -32,6 +32,8 @@ _HOMES: dict[str, str] = {
     "circuits": "unembed.attention.circuits",
     "examine": "unembed.environment",
     "Index": "unembed.index.index",
+    "cached_index": "unembed.index.default_index",
+    "rank_memories": "unembed.gallery.ranking",
     "event_sample": "unembed.memories.event_sample",
     "sub_update_effects": "unembed.memories.effects",
     "annotation": "unembed.concepts",
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from unembed.corpus.corpus import open_corpus as open_corpus
     from unembed.environment import examine as examine
     from unembed.errors import UnembedError as UnembedError
+    from unembed.gallery.ranking import rank_memories as rank_memories
+    from unembed.index.default_index import cached_index as cached_index
     from unembed.index.index import Index as Index
     from unembed.language_model import LanguageModel as LanguageModel
     from unembed.language_model import load as load

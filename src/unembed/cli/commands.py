@@ -19,6 +19,7 @@ from unembed.cli import (
     early_exit,
     explain,
     help_text,
+    memories,
     models,
     report,
     serve,
@@ -132,6 +133,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 app.command("trace")(trace)
 app.command("explain")(explain.explain)
 app.command("value")(value.value)
+app.command("memories")(memories.memories)
 app.command("clusters")(clusters.clusters)
 app.command("concepts")(concepts.concepts)
 app.command("models")(models.models)

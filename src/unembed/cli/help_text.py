@@ -12,6 +12,7 @@ EXAMPLES = {
     "trace": 'unembed trace "The first month of the year is" --hide-unlearned',
     "explain": 'unembed explain "He was born in the United" --token " States" --against " Kingdom"',
     "value": "unembed value 4 571 --top 5",
+    "memories": "unembed memories --top 20 --html gallery.html",
     "clusters": "unembed clusters --clusters 600 --top 20",
     "concepts": "unembed concepts 3.17 4.200",
     "models": "unembed models",

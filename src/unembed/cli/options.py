@@ -56,6 +56,13 @@ BasisOption = Annotated[
         rich_help_panel=_READING,
     ),
 ]
+ShowUnlearned = Annotated[
+    bool,
+    typer.Option(
+        "--show-unlearned/--hide-unlearned",
+        help="Include tokens the model never learned, by training counts or by the embedding.",
+    ),
+]
 HideUnlearned = Annotated[
     bool,
     typer.Option(

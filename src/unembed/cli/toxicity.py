@@ -78,7 +78,7 @@ def select(
     judge = toxicity.open_scorer(scorer, offline=offline, device=device) if method == "scorer" else None
     labelled = toxicity.comments(comments) if method == "greedy" and comments is not None else None
     if labelled is not None and len(set(labelled[1])) < 2:
-        raise typer.BadParameter("all comments have the same label; greedy needs both labels", param_hint="--comments")
+        raise typer.BadParameter("all comments have one label; greedy needs both", param_hint="--comments")
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     if judge is not None:
         chosen = toxicity.by_scorer(lm, judge, values, below=below, lowest=lowest, seed=seed or 0, to=coefficient)

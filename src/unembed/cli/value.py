@@ -16,7 +16,7 @@ def value(
     basis: Annotated[
         options.ValueBasis, typer.Option(help="raw: the readout alone, as in the papers; final: the last norm too.")
     ] = "raw",
-    hide_unlearned: options.HideUnlearned = False,
+    show_unlearned: options.ShowUnlearned = False,
     model: options.Model = "wren",
     revision: options.Revision = None,
     offline: options.Offline = False,
@@ -37,13 +37,13 @@ def value(
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     columns = {}
     for name, bottom in (("promoted", False), ("suppressed", True)):
-        ids, scores = lm.values.top(layer, index, top, basis=basis, bottom=bottom, hide_unlearned=hide_unlearned)
+        ids, scores = lm.values.top(layer, index, top, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
         columns |= {
             f"{name}_id": ids.tolist(),
             f"{name}_token": lm.token_strings(ids),
             f"{name}_score": scores.tolist(),
         }
-    notes = {"hide_unlearned": hide_unlearned}
+    notes = {"show_unlearned": show_unlearned}
     provenance = lm.provenance(basis=basis, seed=seed, notes=notes)
     title = f"Memory {layer}.{index} of {lm.name}: its value has length {lm.values.norm(layer, index):.3g}"
     deliver_table(Table(title, columns, provenance), as_json=as_json, csv=csv, plain=plain, html=html)

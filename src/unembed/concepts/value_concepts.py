@@ -68,6 +68,7 @@ class VectorConcepts:
     concepts: tuple[tuple[Concept, ...], ...]
     seed: int | None
     basis: str = "raw"
+    show_unlearned: bool = False
 
     def coverage(self, kinds: Sequence[str] = COUNTED) -> Float[np.ndarray, " vector"]:
         """The share of each vector's top tokens that belong to a concept of these kinds."""
@@ -106,7 +107,7 @@ class VectorConcepts:
     @property
     def provenance(self) -> Provenance:
         """Model, basis, seed, number of top tokens and the kinds that count."""
-        notes = {"top": int(self.ids.shape[1]), "counted": list(COUNTED)}
+        notes = {"top": int(self.ids.shape[1]), "counted": list(COUNTED), "show_unlearned": self.show_unlearned}
         return self.lm.provenance(basis=self.basis, seed=self.seed, notes=notes)
 
 
@@ -122,7 +123,7 @@ def vector_concepts(
     seed: int | None = None,
     embedding: bool | None = None,
     max_expected: float = MAX_EXPECTED,
-    hidden: Bool[Tensor, " d_vocab"] | None = None,
+    show_unlearned: bool = False,
 ) -> VectorConcepts:
     """The concepts of any stream vectors.
 
@@ -136,15 +137,17 @@ def vector_concepts(
         seed: noted in the provenance if the vectors were drawn.
         embedding: see `model_classes`.
         max_expected: see `find_concepts`.
-        hidden: tokens left out of the top lists (never learned ones).
+        show_unlearned: include tokens that the model never learned; by default they are left out.
     """
     if top < 1:
         raise InvalidInput(f"the top {top} tokens", why="at least one token is needed")
+    hidden = None if show_unlearned else lm.unlearned
     ids = read(lm, vectors.to(lm.dtype), top, basis=basis, hidden=hidden).ids.cpu()
     found = find_concepts(model_classes(lm, embedding), ids, max_expected=max_expected)
     named = tuple(labels) if labels is not None else tuple(str(i) for i in range(len(ids)))
     placed = tuple(layers) if layers is not None else (-1,) * len(ids)
-    return VectorConcepts(lm, named, placed, ids.numpy(), tuple(tuple(row) for row in found), seed, basis)
+    rows = tuple(tuple(row) for row in found)
+    return VectorConcepts(lm, named, placed, ids.numpy(), rows, seed, basis, show_unlearned)
 
 
 def sample_memories(
@@ -176,6 +179,7 @@ def value_concepts(
     top: int = TOP,
     basis: str = "raw",
     embedding: bool | None = None,
+    show_unlearned: bool = False,
 ) -> VectorConcepts:
     """The concepts of some memories' values; of a random sample of every layer if none are named.
 
@@ -188,6 +192,7 @@ def value_concepts(
         top: top tokens of each value.
         basis: "raw" (the papers' E v) or "final".
         embedding: whether neighbours in the embedding are classes too; see `model_classes`.
+        show_unlearned: include tokens that the model never learned; by default they are left out.
 
     Raises:
         OutOfRange: a memory that the model does not have.
@@ -210,4 +215,5 @@ def value_concepts(
         basis=basis,
         seed=seed if memories is None else None,
         embedding=embedding,
+        show_unlearned=show_unlearned,
     )

@@ -23,7 +23,7 @@ def firing_on(files: IndexFiles, lm: Decoder, text: str, top: int, by: str) -> T
     poles = tuple(files.trigger_lists)
     found = strongest(lm, text, files.trigger_lists, by=by, top=top, settings=files.manifest.settings)
     ids = lm.encode(text)[0].tolist()
-    columns: dict[str, Any] = files.memories(found.rows) | {
+    columns: dict[str, Any] = files.memory_columns(found.rows) | {
         "pole": [poles[i] for i in found.poles],
         "coefficient": found.coefficient.tolist(),
         "strength": found.strength.tolist(),

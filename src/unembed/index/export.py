@@ -57,7 +57,7 @@ def _tables(files: IndexFiles, layer: int | None, context: int | None) -> Iterat
             at = np.asarray(position[keys])
             rows, ranks = np.nonzero(at >= 0)
             places = [files.passages.place(int(p), context) for p in at[rows, ranks]]
-            columns: dict[str, list[Any]] = dict(files.memories(rows + start))
+            columns: dict[str, list[Any]] = dict(files.memory_columns(rows + start))
             columns |= {"pole": [pole] * len(rows), "rank": (ranks + 1).tolist()}
             columns["coefficient"] = np.asarray(coefficient[keys])[rows, ranks].tolist()
             for name in ("document", "sentence", "position", "prefix", "token", "next_token"):

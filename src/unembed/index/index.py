@@ -289,7 +289,10 @@ class Index(IndexFiles):
         cosines = vectors.cosines(vectors.row(layer, index))
         cosines[self.row(layer, index)] = -2.0
         best, rows = cosines.topk(min(positive_int("top", top), len(cosines) - 1))
-        columns = self.memories(rows.numpy()) | {"cosine": best.tolist(), "top_tokens": self.top_tokens(rows.numpy())}
+        columns = self.memory_columns(rows.numpy()) | {
+            "cosine": best.tolist(),
+            "top_tokens": self.top_tokens(rows.numpy()),
+        }
         return self.table(f"{among.capitalize()} most similar to L{layer}M{index}", columns)
 
     def contexts(self, layer: int, index: int, top: int = 10, *, pole: str = "positive") -> ContextsView:
@@ -322,6 +325,60 @@ class Index(IndexFiles):
         from unembed.index.memory_search import search
 
         return search(self.model, self, as_str("query", query), positive_int("top", top))
+
+    def memories(
+        self,
+        top: int = 200,
+        *,
+        layers: Sequence[int] | None = None,
+        show_unlearned: bool = False,
+        seed: int = 0,
+        progress: BuildProgress | None = None,
+    ) -> Gallery:
+        """The gallery: memories (FFN neurons) ranked by the evidence that they do something a person can name.
+
+        Five ingredients, each with a size (0 to 1) and a p-value: coherence of the promoted tokens in the index's text,
+        against random words of the same frequencies; the class of tokens that they share; the pattern that the triggers
+        share; agreement, how often a promoted token follows a trigger; and the effect, how far the promoted tokens'
+        probability falls when the memory is removed on its own triggers. The score is the mean size of the ingredients
+        whose p-value is at most 0.01. A description follows from the evidence by rule.
+
+        Args:
+            top: at most so many.
+            layers: only these; all when None.
+            show_unlearned: include tokens that the model never learned among the promoted ones.
+            seed: of the random words.
+            progress: called with a step's name, what is done of it, and how much there is.
+
+        Raises:
+            IndexFault: the index's triggers are not built yet.
+            InvalidInput: the model has no tokenizer.
+        """
+        import numpy as np
+
+        from unembed.gallery import TriggerText, rank_memories
+
+        positions = {pole: stored[1] for pole, stored in self.trigger_lists.items()}
+        passages = self.passages
+        text = TriggerText(np.asarray(passages.token), positions, passages.next_tokens, self._prefix)
+        return rank_memories(
+            self.model,
+            text,
+            top,
+            layers=layers,
+            show_unlearned=show_unlearned,
+            provenance=self.provenance,
+            seed=seed,
+            progress=progress,
+        )
+
+    def _prefix(self, position: int) -> np.ndarray:
+        """The tokens that the model had read at a position of the corpus, that position's included."""
+        import numpy as np
+
+        passages = self.passages
+        segment = int(np.searchsorted(passages.start, position, side="right")) - 1
+        return np.asarray(passages.token[min(int(passages.first[segment]), position) : position + 1])
 
     def sql(self, query: str, *, timeout: float = 60.0) -> Table:
         """The rows of one SELECT over the views triggers, values, statistics, vocabulary, documents and labels.

@@ -144,7 +144,7 @@ class IndexFiles:
         layer, index = self.memory(layer, index)
         return int(self.bounds[layer]) + index
 
-    def memories(self, rows: np.ndarray) -> dict[str, list[int]]:
+    def memory_columns(self, rows: np.ndarray) -> dict[str, list[int]]:
         """Layer and index of rows, as columns."""
         layer = np.searchsorted(self.bounds, rows, side="right") - 1
         return {"layer": layer.tolist(), "index": (rows - self.bounds[layer]).tolist()}

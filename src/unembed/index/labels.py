@@ -8,12 +8,12 @@ from __future__ import annotations
 import datetime
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unembed.concepts.annotation.label import Label as Label
 from unembed.errors import IndexFault, InvalidInput
 from unembed.validation import as_int, as_str
 
@@ -35,27 +35,6 @@ BEGIN SELECT RAISE(ABORT, 'labels are append-only'); END;
 """
 _NOT_WITHDRAWN = "withdraws IS NULL AND id NOT IN (SELECT withdraws FROM labels WHERE withdraws IS NOT NULL)"
 _LONGEST = 10_000
-
-
-@dataclass(frozen=True)
-class Label:
-    """A name for a memory or a head.
-
-    Attributes:
-        layer: the layer.
-        index: the memory, or the head.
-        label: a name or a sentence.
-        author: a person, or a program and its settings.
-        kind: of the labelled thing: "memory", "key", "value", or a name of your own; "head" for an attention head.
-        notes: further facts, ready for JSON.
-    """
-
-    layer: int
-    index: int
-    label: str
-    author: str = ""
-    kind: str = "memory"
-    notes: Mapping[str, Any] | None = None
 
 
 class Labels:

@@ -47,7 +47,7 @@ def promoting(files: IndexFiles, token: str | int, top: int, by: str) -> Table:
         order = np.argsort(ranks, kind="stable")
         rows, ranks = rows[order], ranks[order]
     rows, ranks = rows[: positive_int("top", top)], ranks[:top]
-    columns: dict[str, Any] = files.memories(rows) | {
+    columns: dict[str, Any] = files.memory_columns(rows) | {
         "rank": (ranks + 1).tolist(),
         "score": scores[rows, ranks].tolist(),
     }
@@ -80,7 +80,7 @@ def search(files: IndexFiles, text: str, top: int, pole: str, context: int | Non
     best = chosen_rows[:top]
     strength = strength[best]
     rows, ranks = rows[best], ranks[best]
-    columns: dict[str, Any] = files.memories(rows) | {
+    columns: dict[str, Any] = files.memory_columns(rows) | {
         "rank": (ranks + 1).tolist(),
         "coefficient": coefficient[rows, ranks].tolist(),
         "strength": strength.tolist(),

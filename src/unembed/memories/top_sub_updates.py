@@ -49,7 +49,7 @@ def top_sub_updates(
     token: str | int | None = None,
     *,
     k: int = 10,
-    hide_unlearned: bool = False,
+    show_unlearned: bool = False,
 ) -> list[list[SubUpdate]]:
     """The dominant sub-updates of several FFN updates at a position, by layer, largest contribution first.
 
@@ -63,7 +63,7 @@ def top_sub_updates(
         top: how many of each layer.
         token: a token to score each for.
         k: how many tokens of each value to list.
-        hide_unlearned: leave out tokens that the model never learned.
+        show_unlearned: include tokens that the model never learned; by default they are left out.
 
     Raises:
         Unsupported: the model has no memories.
@@ -77,7 +77,7 @@ def top_sub_updates(
     target = None if token is None else lm.single_token(token)
     by_layer = [dominant(run.at("coefficients", n)[0, position], lm.weights.W_out[n], top) for n in layers]
     token_ids = Values(lm).top_and_bottom(
-        [(n, one.index.tolist()) for n, one in zip(layers, by_layer, strict=True)], k, hide_unlearned=hide_unlearned
+        [(n, one.index.tolist()) for n, one in zip(layers, by_layer, strict=True)], k, show_unlearned=show_unlearned
     )
     rows = []
     for n, one, (promoted, suppressed) in zip(layers, by_layer, token_ids, strict=True):

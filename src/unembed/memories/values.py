@@ -49,8 +49,8 @@ class ValueReadings:
     ids: Int[Tensor, "layer d_mlp k"]
     scores: Float[Tensor, "layer d_mlp k"]
     basis: str
-    hidden: bool
-    """Whether tokens that the model never learned were left out."""
+    show_unlearned: bool
+    """Whether tokens that the model never learned are included."""
 
 
 @torch.no_grad()
@@ -61,7 +61,7 @@ def value_readings(
     layers: Sequence[int] | None = None,
     basis: str = "raw",
     bottom: bool = False,
-    hide_unlearned: bool = False,
+    show_unlearned: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ValueReadings:
     """The k top tokens of all values, exactly.
@@ -72,7 +72,7 @@ def value_readings(
         layers: which layers; all when None.
         basis: "raw" (the papers' E v) or "final" (the value through the final norm, as if it were the whole stream).
         bottom: the tokens most suppressed instead.
-        hide_unlearned: leave out tokens that the model never learned.
+        show_unlearned: include tokens that the model never learned; by default they are left out.
         progress: called with values done and values in all.
 
     Memory: the result (layers * d_mlp * k ids and scores), plus 1,024 * 4,096 scores at a time.
@@ -85,7 +85,7 @@ def value_readings(
             instead="Use 'raw' or 'final'",
         )
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))
-    hidden = lm.unlearned if hide_unlearned else None
+    hidden = None if show_unlearned else lm.unlearned
     sizes = [lm.feed_forward(n).down_proj is not None and lm.weights.n_memories[n] for n in chosen]
     k = min(positive_int("k", k), lm.d_vocab)
     ids = torch.empty(len(chosen), sizes[0], k, dtype=torch.int32)
@@ -99,7 +99,7 @@ def value_readings(
             done += found.shape[0]
             if progress is not None:
                 progress(done, total)
-    return ValueReadings(chosen, ids, scores, basis, hide_unlearned)
+    return ValueReadings(chosen, ids, scores, basis, show_unlearned)
 
 
 @torch.no_grad()
@@ -178,7 +178,7 @@ class Values:
         *,
         basis: str = "raw",
         bottom: bool = False,
-        hide_unlearned: bool = False,
+        show_unlearned: bool = False,
     ) -> tuple[Int[Tensor, "*value k"], Float[Tensor, "*value k"]]:
         """Ids and scores of the tokens that values promote most (or, with `bottom`, suppress most)."""
         lm = self._lm
@@ -186,13 +186,13 @@ class Values:
         single = not isinstance(several, Sequence | np.ndarray)
         rows = torch.tensor([lm.memory(layer, i)[1] for i in ([several] if single else several)], dtype=torch.long)
         layer = lm.layer(layer)
-        hidden = lm.unlearned if hide_unlearned else None
+        hidden = None if show_unlearned else lm.unlearned
         scores, ids = _top(lm, written_values(lm, layer, rows.to(lm.device)), k, basis, bottom, hidden)
         return (ids[0], scores[0]) if single else (ids, scores)
 
     @torch.no_grad()
     def top_and_bottom(
-        self, memories: Sequence[tuple[int, Sequence[int]]], k: int = 30, *, hide_unlearned: bool = False
+        self, memories: Sequence[tuple[int, Sequence[int]]], k: int = 30, *, show_unlearned: bool = False
     ) -> list[tuple[Int[Tensor, "value k"], Int[Tensor, "value k"]]]:
         """For layers and indices of each: ids of the tokens promoted most and suppressed most (basis raw).
 
@@ -203,7 +203,7 @@ class Values:
             for i in index:
                 lm.memory(layer, i)
         rows = [written_values(lm, lm.layer(n), torch.as_tensor(index, device=lm.device)) for n, index in memories]
-        found = read_ends(lm, torch.cat(rows), k, hidden=lm.unlearned if hide_unlearned else None)
+        found = read_ends(lm, torch.cat(rows), k, hidden=None if show_unlearned else lm.unlearned)
         sizes = [len(row) for row in rows]
         return list(zip(*(end.split(sizes) for end in found), strict=True))
 
@@ -215,10 +215,10 @@ class Values:
         *,
         basis: str = "raw",
         bottom: bool = False,
-        hide_unlearned: bool = False,
+        show_unlearned: bool = False,
     ) -> list[str]:
         """The tokens that a value promotes most, best first."""
-        ids, _ = self.top(layer, index, k, basis=basis, bottom=bottom, hide_unlearned=hide_unlearned)
+        ids, _ = self.top(layer, index, k, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
         return self._lm.token_strings(ids)
 
     def norm(self, layer: int, index: int) -> float:

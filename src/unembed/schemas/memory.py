@@ -40,7 +40,7 @@ class MemoryView:
 def memory_view(lm: Any, layer: int, index: int, top: int = 20, *, hide_unlearned: bool = False) -> MemoryView:
     """The tokens at both ends of a value, best first; scores are in the raw basis."""
     layer, index = lm.memory(layer, index)
-    ends = [lm.values.top(layer, index, top, bottom=b, hide_unlearned=hide_unlearned) for b in (False, True)]
+    ends = [lm.values.top(layer, index, top, bottom=b, show_unlearned=not hide_unlearned) for b in (False, True)]
     provenance = lm.provenance(basis="raw", notes={"hide_unlearned": hide_unlearned})
     promoted, suppressed = (
         [Scored(*row) for row in zip(ids.tolist(), lm.token_strings(ids), scores.tolist(), strict=True)]

@@ -399,7 +399,7 @@ class Trace(Displayed):
             OutOfRange: no such layer or position.
         """
         column = position_of(self.run, position)
-        return top_sub_updates(self.lm, self.run, layers, column, top, token, k=k, hide_unlearned=hide_unlearned)
+        return top_sub_updates(self.lm, self.run, layers, column, top, token, k=k, show_unlearned=not hide_unlearned)
 
     @cached_property
     def _events(self) -> list[Event]:

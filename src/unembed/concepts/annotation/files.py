@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from unembed.concepts.annotation.label import Label
 from unembed.concepts.annotation.queue import NONE, RULES, check_pattern
 from unembed.concepts.value_concepts import VectorConcepts, model_classes
 from unembed.concepts.wordnet import wordnet
 from unembed.errors import InvalidInput
-from unembed.index.labels import Label
 from unembed.results import Provenance, Table, write_whole
 
 SCHEMA = "unembed.annotation/1"

@@ -1,0 +1,12 @@
+"""The gallery of memories (FFN neurons): which of them do something that a person can name, and what.
+
+Five ingredients of evidence, each with a size and a p-value: coherence and concept of the promoted tokens, pattern of
+the triggers, agreement of promoted tokens with what follows the triggers, and the effect of removing the memory there.
+`Index.memories` gives the text and the triggers; without an index only the concept can be judged.
+"""
+
+from unembed.gallery.evidence import Evidence as Evidence
+from unembed.gallery.evidence import MemoryEvidence as MemoryEvidence
+from unembed.gallery.ranking import Gallery as Gallery
+from unembed.gallery.ranking import TriggerText as TriggerText
+from unembed.gallery.ranking import rank_memories as rank_memories

@@ -1,0 +1,114 @@
+"""The evidence for one memory, the score that combines it, and the description that follows from it by rule.
+
+Each ingredient has a size, 0 (as chance would have it) to 1, and a p-value. The score of a memory is the mean size of
+the five ingredients, where an ingredient with a p-value above `SIGNIFICANT`, or one that could not be measured, counts
+as 0. So a memory has a high score only if its value has a theme, its triggers have a pattern, and the two fit together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from unembed.gallery.trigger_patterns import Slot, TriggerPattern
+
+INGREDIENTS = ("coherence", "concept", "triggers", "agreement", "effect")
+SIGNIFICANT = 0.01
+NAMED_SHARE = 0.15
+"""Least size of a concept that a description names."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One ingredient."""
+
+    size: float
+    """0 to 1; for the effect in units of probability."""
+    p: float
+
+    @property
+    def counted(self) -> float:
+        """The size if the p-value is small enough, else 0."""
+        return self.size if self.p <= SIGNIFICANT else 0.0
+
+
+@dataclass(frozen=True)
+class MemoryEvidence:
+    """A memory (FFN neuron) with all the evidence that it does something a person can name.
+
+    An ingredient is None where it could not be measured: too few tokens, no index, or not among those whose effect was
+    measured.
+    """
+
+    layer: int
+    index: int
+    pole: str
+    """"positive", or "negative" for a gated memory whose coefficient is negative on these triggers."""
+    description: str
+    top_tokens: tuple[str, ...]
+    """The tokens it promotes at this pole, most promoted first."""
+    concept: str | None
+    """The least probable class among the top tokens."""
+    concept_tokens: tuple[str, ...]
+    """Those of the top tokens that belong to it."""
+    pattern: str | None
+    """What the triggers share."""
+    evidence: dict[str, Evidence | None]
+    """By ingredient, in the order of `INGREDIENTS`."""
+
+    @property
+    def name(self) -> str:
+        """As written everywhere, such as L5M278; a negative pole has a minus sign before it."""
+        return f"{'-' if self.pole == 'negative' else ''}L{self.layer}M{self.index}"
+
+    @property
+    def score(self) -> float:
+        """The mean size of the five ingredients; those without significance count as 0."""
+        return score(self.evidence)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as JSON values."""
+        return {"memory": self.name, "score": self.score, **asdict(self)}
+
+
+def score(evidence: dict[str, Evidence | None]) -> float:
+    """The mean size of the five ingredients, 0 to 1; those that are missing or not significant count as 0."""
+    return sum(one.counted for one in evidence.values() if one is not None) / len(INGREDIENTS)
+
+
+def describe_pattern(pattern: TriggerPattern | None) -> str | None:
+    """What the triggers share, in words: "after 'on' + number"."""
+    if pattern is None:
+        return None
+    if pattern.word is not None:
+        return f"in text with {_quoted(pattern.word.name)}"
+    return "after " + " + ".join(_part(slot) for slot in pattern.slots)
+
+
+def _part(slot: Slot) -> str:
+    return _quoted(slot.name) if slot.is_token else slot.name
+
+
+def _quoted(text: str) -> str:
+    return f"'{text.strip() or text}'"
+
+
+def describe(
+    pattern: TriggerPattern | None,
+    concept: str | None,
+    concept_tokens: tuple[str, ...],
+    top_tokens: tuple[str, ...],
+    evidence: dict[str, Evidence | None],
+) -> str:
+    """One line from the evidence alone: trigger pattern, then what is promoted.
+
+    The pattern is named if it is significant. The concept is named if it is significant and large enough; its tokens
+    follow as examples. Without a concept the first tokens are quoted, and nothing is claimed about them.
+    """
+    triggers, named = evidence["triggers"], evidence["concept"]
+    where = describe_pattern(pattern) if triggers is not None and triggers.counted > 0 else None
+    if concept is not None and named is not None and named.counted >= NAMED_SHARE:
+        what = f"{concept} ({', '.join(token.strip() for token in concept_tokens[:3])})"
+    else:
+        what = "tokens such as " + ", ".join(_quoted(token) for token in top_tokens[:3])
+    return f"{where}: {what}" if where is not None else what

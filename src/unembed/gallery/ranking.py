@@ -1,0 +1,325 @@
+"""The gallery: memories ranked by the evidence that they do something a person can name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from scipy.stats import binom
+
+from unembed.concepts.detection import Concept, find_concepts
+from unembed.concepts.token_classes import Classes
+from unembed.concepts.value_concepts import model_classes
+from unembed.gallery.context_vectors import ContextVectors, coherence
+from unembed.gallery.evidence import (
+    INGREDIENTS,
+    SIGNIFICANT,
+    Evidence,
+    MemoryEvidence,
+    describe,
+    describe_pattern,
+    score,
+)
+from unembed.gallery.removal_effects import Removal, probability_drops
+from unembed.gallery.trigger_patterns import WINDOW, PatternFinder, TriggerPattern
+from unembed.memories.values import value_readings
+from unembed.models.decoder import Decoder, require_decoder
+from unembed.results import Provenance, Table
+from unembed.validation import positive_int, valid_seed
+
+SCHEMA = "unembed.memories/1"
+TOP_TOKENS = 30
+COHERENT_TOKENS = 15
+"""Of the top tokens, those whose coherence is measured."""
+SHOWN_TOKENS = 10
+EFFECT_TRIGGERS = 10
+"""Triggers on which the memory is removed."""
+LONGEST = 64
+"""Tokens of a prefix that are run for the effect."""
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """Memories, best first, each with its evidence and a description."""
+
+    rows: tuple[MemoryEvidence, ...]
+    provenance: Provenance
+
+    def __len__(self) -> int:
+        """How many memories."""
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[MemoryEvidence]:
+        """The memories, best first."""
+        return iter(self.rows)
+
+    def __getitem__(self, rank: int) -> MemoryEvidence:
+        """The memory at a place of the list, from 0."""
+        return self.rows[rank]
+
+    def table(self) -> Table:
+        """One row for each memory: rank from 1, score, description, top tokens, size and p-value of each ingredient."""
+        columns: dict[str, list[Any]] = {
+            "rank": list(range(1, len(self.rows) + 1)),
+            "memory": [row.name for row in self.rows],
+            "layer": [row.layer for row in self.rows],
+            "index": [row.index for row in self.rows],
+            "pole": [row.pole for row in self.rows],
+            "score": [row.score for row in self.rows],
+            "description": [row.description for row in self.rows],
+            "top_tokens": [list(row.top_tokens) for row in self.rows],
+            "concept_tokens": [list(row.concept_tokens) for row in self.rows],
+        }
+        for name in INGREDIENTS:
+            found = [row.evidence[name] for row in self.rows]
+            columns[name] = [None if one is None else one.size for one in found]
+            columns[f"{name}_p"] = [None if one is None else one.p for one in found]
+        return Table("Memories (FFN neurons) ranked by evidence", columns, self.provenance)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The gallery as JSON values."""
+        return {
+            "schema": SCHEMA,
+            "provenance": self.provenance.to_dict(),
+            "ingredients": list(INGREDIENTS),
+            "significant": SIGNIFICANT,
+            "memories": [{"rank": n, **row.to_dict()} for n, row in enumerate(self.rows, start=1)],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class TriggerText:
+    """What an index knows of the keys: a text, and where in it each key fires most."""
+
+    text: Int[np.ndarray, " pos"]
+    """Token ids of the corpus."""
+    positions: dict[str, Int[np.ndarray, "memory trigger"]]
+    """For each pole the positions of the triggers in the text, strongest first; -1 where there are fewer."""
+    next_tokens: Callable[[Int[np.ndarray, " place"]], Int[np.ndarray, " place"]]
+    """The token after each position; -1 where there is none."""
+    prefix: Callable[[int], Int[np.ndarray, " pos"]]
+    """What the model read up to a position of the text, special tokens included."""
+
+
+@dataclass
+class _Candidates:
+    """All memories and poles, in arrays of one row each."""
+
+    layer: np.ndarray
+    index: np.ndarray
+    pole: list[str]
+    ids: Int[np.ndarray, "row k"]
+    """Promoted tokens, -1 behind the last."""
+    positions: Int[np.ndarray, "row trigger"] | None
+
+
+def rank_memories(
+    lm: Decoder,
+    known: TriggerText | None = None,
+    top: int = 200,
+    *,
+    layers: Sequence[int] | None = None,
+    show_unlearned: bool = False,
+    provenance: Provenance | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Gallery:
+    """Memories ranked by evidence.
+
+    Args:
+        lm: the model.
+        known: triggers and text of an index; without it only concepts are judged, which the weights alone tell.
+        top: how many memories; a gated memory may come once for each pole.
+        layers: only these; all when None.
+        show_unlearned: whether tokens that the model never learned may be among the promoted ones.
+        provenance: of the index.
+        seed: of the random lists that coherence is compared with.
+        progress: called with the name of a step, what is done of it and how much there is.
+
+    The effect is measured for the 2 * `top` memories that are best by the other four ingredients.
+
+    Raises:
+        InvalidInput: the model has no tokenizer, or `top` is less than 1.
+        OutOfRange: a layer that the model does not have.
+        Unsupported: the model has no memories.
+
+    Memory: top tokens of all values, and what `coherence` and `value_readings` need.
+    """
+    lm, top, seed = require_decoder(lm), positive_int("top", top), valid_seed(seed)
+    report = progress or (lambda _what, _done, _total: None)
+    classes = model_classes(lm, embedding=False)
+    rows = _candidates(lm, known, layers, show_unlearned, report)
+    concepts = _concepts(classes, rows.ids)
+    evidence: list[dict[str, Evidence | None]] = [dict.fromkeys(INGREDIENTS) for _ in rows.pole]
+    for one, concept in zip(evidence, concepts, strict=True):
+        one["concept"] = _concept_evidence(concept, len(classes.tokens))
+    patterns: list[TriggerPattern | None] = [None] * len(evidence)
+    if known is not None and rows.positions is not None:
+        _add_coherence(evidence, rows, known, classes, lm.unlearned.cpu().numpy(), seed)
+        strings = lm.vocabulary.strings(torch.arange(lm.d_vocab))
+        patterns = _add_triggers(evidence, rows, known, classes, strings, report)
+    best = np.argsort([-score(one) for one in evidence], kind="stable")
+    if known is not None and rows.positions is not None:
+        best = best[: 2 * top]
+        _add_effects(lm, evidence, rows, known, best, report)
+        best = best[np.argsort([-score(evidence[i]) for i in best], kind="stable")]
+    found = tuple(_row(lm, rows, i, concepts[i], patterns[i], evidence[i]) for i in best[:top].tolist())
+    notes = {"candidates": len(evidence), "show_unlearned": show_unlearned, "significant": SIGNIFICANT}
+    notes["text"] = "none: concepts alone, from the weights" if known is None else "the index's corpus"
+    source = provenance or lm.provenance()
+    about = lm.provenance(corpus=source.corpus, basis="raw", seed=seed, notes={**source.notes, **notes})
+    return Gallery(found, about)
+
+
+def _candidates(
+    lm: Decoder, known: TriggerText | None, layers: Sequence[int] | None, show_unlearned: bool, report: Progress
+) -> _Candidates:
+    chosen = list(range(lm.n_layers)) if layers is None else sorted({lm.layer(n) for n in layers})
+    sizes = [lm.weights.n_memories[n] for n in chosen]
+    starts = np.concatenate([[0], np.cumsum(lm.weights.n_memories)])
+    layer, index = np.repeat(chosen, sizes), np.concatenate([np.arange(n) for n in sizes])
+    poles = ("positive",) if known is None else tuple(known.positions)
+    ids, positions = [], []
+    for pole in poles:
+        readings = value_readings(
+            lm,
+            TOP_TOKENS,
+            layers=chosen,
+            bottom=pole == "negative",
+            show_unlearned=show_unlearned,
+            progress=lambda done, total: report("reading values", done, total),
+        )
+        ids.append(np.concatenate([row[:n].numpy() for row, n in zip(readings.ids, sizes, strict=True)]))
+        if known is not None:
+            positions.append(known.positions[pole][starts[layer] + index])
+    return _Candidates(
+        np.tile(layer, len(poles)),
+        np.tile(index, len(poles)),
+        [pole for pole in poles for _ in layer],
+        np.concatenate(ids).astype(np.int64),
+        np.concatenate(positions).astype(np.int64) if positions else None,
+    )
+
+
+def _concepts(classes: Classes, ids: np.ndarray) -> list[Concept | None]:
+    return [next((one for one in row if one.counted), None) for row in find_concepts(classes, ids)]
+
+
+def _concept_evidence(concept: Concept | None, n_tokens: int) -> Evidence:
+    """Size: the share of the top tokens in the class, in excess of the class's share of the vocabulary."""
+    if concept is None:
+        return Evidence(0.0, 1.0)
+    base = concept.class_size / n_tokens
+    size = (len(concept.members) / TOP_TOKENS - base) / (1 - base)
+    return Evidence(float(np.clip(size, 0, 1)), min(1.0, 10.0**-concept.score))
+
+
+def _add_coherence(
+    evidence: list[dict[str, Evidence | None]],
+    rows: _Candidates,
+    known: TriggerText,
+    classes: Classes,
+    unlearned: Bool[np.ndarray, " token"],
+    seed: int,
+) -> None:
+    """Pieces of words are left out: what comes before the end of a word is the same for all of them."""
+    eligible = np.array([token.kind in ("word", "number") for token in classes.tokens]) & ~unlearned
+    contexts = ContextVectors.count(np.asarray(known.text), eligible)
+    # The first tokens with a vector, not the first tokens.
+    order = np.argsort(~contexts.known[rows.ids], axis=1, kind="stable")[:, :COHERENT_TOKENS]
+    found = coherence(contexts, np.take_along_axis(rows.ids, order, axis=1), seed=seed)
+    for one, similarity, size, p in zip(evidence, found.similarity, found.size, found.p, strict=True):
+        one["coherence"] = None if np.isnan(similarity) else Evidence(float(size), float(p))
+
+
+def _add_triggers(
+    evidence: list[dict[str, Evidence | None]],
+    rows: _Candidates,
+    known: TriggerText,
+    classes: Classes,
+    strings: list[str],
+    report: Progress,
+) -> list[TriggerPattern | None]:
+    assert rows.positions is not None
+    finder = PatternFinder(classes, np.asarray(known.text))
+    base = finder.frequency[rows.ids].sum(axis=1)  # (row,)
+    patterns = []
+    for i, positions in enumerate(rows.positions):
+        positions = positions[positions >= 0]
+        windows = np.full((len(positions), WINDOW), -1, dtype=np.int64)
+        for row, position in enumerate(positions.tolist()):
+            prefix = known.prefix(position)[-WINDOW:]
+            windows[row, WINDOW - len(prefix) :] = prefix
+        pattern = finder.find(windows, strings)
+        patterns.append(pattern)
+        if len(positions):
+            evidence[i]["triggers"] = Evidence(0.0, 1.0) if pattern is None else Evidence(pattern.size, pattern.p)
+            following = known.next_tokens(positions)
+            hits, n = int(np.isin(following, rows.ids[i]).sum()), int((following >= 0).sum())
+            if n:
+                size = float(np.clip((hits / n - base[i]) / (1 - base[i]), 0, 1))
+                evidence[i]["agreement"] = Evidence(size, float(binom.sf(hits - 1, n, min(1.0, base[i]))))
+        if i % 256 == 0 or i + 1 == len(evidence):
+            report("comparing triggers", i + 1, len(evidence))
+    return patterns
+
+
+def _add_effects(
+    lm: Decoder,
+    evidence: list[dict[str, Evidence | None]],
+    rows: _Candidates,
+    known: TriggerText,
+    best: Int[np.ndarray, " row"],
+    report: Progress,
+) -> None:
+    """The mean fall of the promoted tokens' probability, with the sign test's p-value over the triggers."""
+    assert rows.positions is not None
+    done = 0
+    for layer in np.unique(rows.layer[best]).tolist():
+        chosen = [int(i) for i in best if rows.layer[i] == layer]
+        removals, owner = [], []
+        for i in chosen:
+            promoted = torch.from_numpy(rows.ids[i])
+            for position in rows.positions[i][rows.positions[i] >= 0][:EFFECT_TRIGGERS].tolist():
+                prefix = torch.from_numpy(np.array(known.prefix(position)[-LONGEST:], dtype=np.int64))
+                removals.append(Removal(int(rows.index[i]), prefix, promoted))
+                owner.append(i)
+        drops = probability_drops(lm, layer, removals).numpy()
+        for i in chosen:
+            own = drops[np.array(owner) == i]
+            if len(own):
+                falls = int((own > 0).sum())
+                p = float(binom.sf(falls - 1, len(own), 0.5))
+                evidence[i]["effect"] = Evidence(float(np.clip(own.mean(), 0, 1)), p)
+        done += len(chosen)
+        report("removing memories", done, len(best))
+
+
+def _row(
+    lm: Decoder,
+    rows: _Candidates,
+    i: int,
+    concept: Concept | None,
+    pattern: TriggerPattern | None,
+    evidence: dict[str, Evidence | None],
+) -> MemoryEvidence:
+    tokens = tuple(lm.token_strings(rows.ids[i, :SHOWN_TOKENS].tolist()))
+    members = () if concept is None else tuple(lm.token_strings(list(concept.members)))
+    name = None if concept is None else concept.name
+    return MemoryEvidence(
+        int(rows.layer[i]),
+        int(rows.index[i]),
+        rows.pole[i],
+        describe(pattern, name, members, tokens, evidence),
+        tokens,
+        name,
+        members,
+        describe_pattern(pattern),
+        evidence,
+    )

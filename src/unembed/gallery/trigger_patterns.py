@@ -1,0 +1,148 @@
+"""What a key's triggers share: the same token, or tokens of one class, at the end of the prefix; else a word in it.
+
+A pattern is looked for at each of the last three tokens of the prefixes: one token that at least `SHARED` of them have,
+or else one class of tokens (numbers, months, prepositions). Without such a pattern, a content word is looked for that
+stands in at least `SHARED` of the prefixes' last `WINDOW` tokens. How likely chance is to give as much is the binomial
+tail at the share of the corpus that has the property, times the number of tokens or classes that could have been named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.stats import binom
+
+from unembed.concepts.token_classes import Classes
+
+SHARED = 0.6
+"""Share of the triggers that makes a pattern."""
+MAX_BASE = 0.1
+"""A property of more than this share of all tokens is not a pattern."""
+SLOTS = 3
+"""Tokens at the end of the prefix that are looked at."""
+WINDOW = 20
+"""Tokens in which a shared word is looked for."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What the triggers share at one position: offset 0 is the trigger token, -1 the token before it."""
+
+    offset: int
+    name: str
+    """The token's text, or the name of the class."""
+    is_token: bool
+    share: float
+    base: float
+    """Share of all tokens of the corpus that have the property."""
+    p: float
+
+
+@dataclass(frozen=True)
+class TriggerPattern:
+    """The pattern of a key's triggers."""
+
+    slots: tuple[Slot, ...]
+    """In the order of the text."""
+    word: Slot | None
+    """A word that the prefixes share, where their ends share nothing."""
+
+    @property
+    def parts(self) -> tuple[Slot, ...]:
+        """The slots, or the word."""
+        return self.slots if self.word is None else (self.word,)
+
+    @property
+    def p(self) -> float:
+        """The smallest p-value of its parts, times the number of positions that were looked at."""
+        return min([1.0, *((SLOTS + 1) * part.p for part in self.parts)])
+
+    @property
+    def size(self) -> float:
+        """The largest share of triggers that have a part, in excess of the corpus: 0 (as often as anywhere) to 1."""
+        return max([0.0, *((part.share - part.base) / (1 - part.base) for part in self.parts)])
+
+
+class PatternFinder:
+    """Finds patterns among the prefixes of one corpus."""
+
+    def __init__(self, classes: Classes, text: Int[np.ndarray, " pos"]) -> None:
+        """Count how often every token and every class occurs in the text."""
+        self._classes = classes
+        n = len(classes.tokens)
+        counts = np.bincount(text, minlength=n)[:n]
+        self.frequency: Float[np.ndarray, " token"] = counts / max(1, int(counts.sum()))
+        tokens = np.repeat(np.arange(n), np.diff(classes.starts))
+        self._class_base = np.bincount(
+            classes.classes, weights=self.frequency[tokens], minlength=len(classes.names)
+        )  # (class,)
+        self._is_word = np.array([t.kind == "word" and t.word is not None for t in classes.tokens])
+        stop = [i for i, kind in enumerate(classes.kinds) if kind == "stopwords"]
+        self._is_word &= ~np.isin(np.arange(n), tokens[np.isin(classes.classes, stop)])
+        self._tried = (max(1, int((counts > 0).sum())), max(1, len(classes.names)))
+
+    def find(self, prefixes: Int[np.ndarray, "trigger window"], strings: list[str]) -> TriggerPattern | None:
+        """The pattern of some prefixes, None if there is none or there are fewer than 5.
+
+        Args:
+            prefixes: the last tokens of each prefix, the trigger token last; -1 before its start.
+            strings: the text of every token of the vocabulary.
+        """
+        if len(prefixes) < 5:
+            return None
+        slots = []
+        for offset in range(SLOTS):
+            column = prefixes[:, prefixes.shape[1] - 1 - offset]
+            if slot := self._token(column, -offset, strings) or self._class(column, -offset):
+                slots.append(slot)
+        if slots:
+            return TriggerPattern(tuple(reversed(slots)), None)
+        word = self._word(prefixes, strings)
+        return None if word is None else TriggerPattern((), word)
+
+    def _token(self, column: np.ndarray, offset: int, strings: list[str]) -> Slot | None:
+        tokens, counts = np.unique(column[column >= 0], return_counts=True)
+        if not len(tokens) or counts.max() < SHARED * len(column):
+            return None
+        token, count = int(tokens[counts.argmax()]), int(counts.max())
+        base = float(self.frequency[token])
+        return self._slot(offset, strings[token], True, count, len(column), base, self._tried[0])
+
+    def _class(self, column: np.ndarray, offset: int) -> Slot | None:
+        of_token = [self._classes.of(int(token)) for token in column if token >= 0]
+        if not of_token:
+            return None
+        numbers, counts = np.unique(np.concatenate(of_token), return_counts=True)
+        base = self._class_base[numbers]
+        shared = (counts >= SHARED * len(column)) & (base <= MAX_BASE)
+        if not shared.any():
+            return None
+        numbers, counts, base = numbers[shared], counts[shared], base[shared]
+        best = int(np.lexsort((numbers, binom.logsf(counts - 1, len(column), base)))[0])
+        name = self._classes.names[int(numbers[best])]
+        return self._slot(offset, name, False, int(counts[best]), len(column), float(base[best]), self._tried[1])
+
+    def _word(self, prefixes: np.ndarray, strings: list[str]) -> Slot | None:
+        inside = [np.unique(row[row >= 0]) for row in prefixes]
+        tokens, counts = np.unique(np.concatenate(inside), return_counts=True)
+        base = 1 - (1 - self.frequency[tokens]) ** prefixes.shape[1]
+        shared = self._is_word[tokens] & (counts >= SHARED * len(prefixes)) & (base <= MAX_BASE)
+        if not shared.any():
+            return None
+        tokens, counts, base = tokens[shared], counts[shared], base[shared]
+        best = int(np.lexsort((tokens, binom.logsf(counts - 1, len(prefixes), base)))[0])
+        return self._slot(
+            -len(prefixes[0]),
+            strings[int(tokens[best])],
+            True,
+            int(counts[best]),
+            len(prefixes),
+            float(base[best]),
+            self._tried[0],
+        )
+
+    def _slot(self, offset: int, name: str, is_token: bool, count: int, n: int, base: float, tried: int) -> Slot | None:
+        p = min(1.0, float(binom.sf(count - 1, n, base)) * tried)
+        return Slot(offset, name, is_token, count / n, base, p) if base <= MAX_BASE else None

@@ -1,0 +1,37 @@
+"""The score counts what is significant, and the description names nothing that the evidence does not hold."""
+
+from __future__ import annotations
+
+from unembed.gallery.evidence import INGREDIENTS, Evidence, MemoryEvidence, describe, score
+from unembed.gallery.trigger_patterns import Slot, TriggerPattern
+
+PATTERN = TriggerPattern((Slot(-1, " on", True, 0.9, 0.01, 1e-9), Slot(0, "numbers", False, 0.9, 0.05, 1e-9)), None)
+MONTHS = (" March", " August", " May", " July")
+FULL = {name: Evidence(0.5, 0.001) for name in INGREDIENTS}
+
+
+def test_the_score_is_the_mean_of_the_significant_sizes():
+    assert score(FULL) == 0.5
+    assert score({**FULL, "effect": None}) == 0.4
+    assert score({**FULL, "coherence": Evidence(1.0, 0.02)}) == 0.4
+    assert score(dict.fromkeys(INGREDIENTS)) == 0.0
+
+
+def test_a_description_says_pattern_and_concept():
+    assert describe(PATTERN, "months", MONTHS, MONTHS, FULL) == "after 'on' + numbers: months (March, August, May)"
+
+
+def test_what_is_not_significant_is_not_named():
+    weak = {**FULL, "concept": Evidence(0.5, 0.5)}
+    assert describe(PATTERN, "months", MONTHS, MONTHS, weak) == (
+        "after 'on' + numbers: tokens such as 'March', 'August', 'May'"
+    )
+    small = {**FULL, "concept": Evidence(0.1, 1e-9)}
+    assert "months" not in describe(PATTERN, "months", MONTHS, MONTHS, small)
+    loose = {**FULL, "triggers": Evidence(0.9, 0.5)}
+    assert describe(PATTERN, "months", MONTHS, MONTHS, loose) == "months (March, August, May)"
+
+
+def test_a_negative_pole_has_a_minus_sign():
+    row = MemoryEvidence(5, 278, "negative", "", MONTHS, None, (), None, dict(FULL))
+    assert row.name == "-L5M278" and row.to_dict()["memory"] == "-L5M278" and row.to_dict()["score"] == 0.5

@@ -1,0 +1,128 @@
+"""The gallery of tiny models and of wren: every ingredient from outside, and random vectors that must not rank."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import unembed
+from tests.conftest import tiny
+from unembed.concepts.value_concepts import model_classes
+from unembed.corpus import open_corpus
+from unembed.errors import InvalidInput
+from unembed.gallery import Gallery, rank_memories
+from unembed.gallery.evidence import INGREDIENTS
+from unembed.index import Index
+from unembed.stream.interventions import set_coefficient
+
+LINES = 400
+PLANTED = 300
+
+
+def wikitext(n: int = LINES) -> list[str]:
+    lines = [line for line in unembed.steering.default_text().splitlines() if len(line) > 200]
+    return lines[:n]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Index, set[tuple[int, int]], Gallery]:
+    """A copy of wren in which 300 values are random vectors of their layer's mean and deviation, and its index."""
+    lm = unembed.load()
+    rng = torch.Generator().manual_seed(0)
+    at = torch.randperm(lm.n_layers * lm.d_mlp, generator=rng)[:PLANTED].tolist()
+    memories = {divmod(i, lm.d_mlp) for i in at}
+    with torch.no_grad():
+        for layer, index in memories:
+            W_out = lm.weights.W_out[layer]
+            W_out[index] = W_out.mean(0) + W_out.std(0) * torch.randn(lm.d_model, generator=rng)
+    lm.name = "wren with random values"
+    path = tmp_path_factory.mktemp("planted") / "index"
+    index = Index.build(lm, open_corpus(wikitext(), segmentation="windows", window=64), path, top=25)
+    return index, memories, index.memories(60)
+
+
+def test_none_of_the_random_values_is_among_the_first_fifty(planted):
+    _, random, gallery = planted
+    first = [(row.layer, row.index) for row in list(gallery)[:50]]
+    assert len(set(first) - random) == 50
+    # By chance 300 of 6144 would have come 2.4 times in 50; what is left of wren still has themes and patterns.
+    assert all(row.score > 0.2 for row in list(gallery)[:20])
+
+
+def test_scores_fall_and_are_the_mean_of_significant_sizes(planted):
+    _, _, gallery = planted
+    scores = [row.score for row in gallery]
+    assert scores == sorted(scores, reverse=True) and len(gallery) == 60
+    for row in gallery:
+        sizes = [e.size if e.p <= 0.01 else 0.0 for e in row.evidence.values() if e is not None]
+        assert row.score == pytest.approx(sum(sizes) / 5)
+
+
+def test_agreement_and_effect_are_those_of_the_text_and_of_the_models_own_edit(planted):
+    index, _, gallery = planted
+    lm, row = index.model, gallery[0]
+    promoted, _ = lm.values.top(row.layer, row.index, 30)
+    triggers = index.triggers(row.layer, row.index, 25)
+    ids = {text: i for i, text in reversed(list(enumerate(lm.token_strings(range(lm.d_vocab)))))}
+    following = [ids[t] for t in triggers.columns["next_token"] if t is not None]
+    hits = np.isin(following, promoted.tolist()).mean()
+    counts = np.bincount(np.asarray(index.passages.token), minlength=lm.d_vocab)
+    base = counts[promoted.numpy()].sum() / counts.sum()
+    agreement = row.evidence["agreement"]
+    assert agreement is not None and agreement.size == pytest.approx(max(0.0, (hits - base) / (1 - base)))
+    drops = []
+    for position in index.trigger_lists["positive"][1][index.row(row.layer, row.index)][:10]:
+        prompt = torch.from_numpy(np.array(index._prefix(int(position))[-64:], dtype=np.int64))[None]
+        edit = set_coefficient(row.layer, row.index, 0.0, positions="last")
+        before, after = (
+            float(lm.run(prompt, edits=edits).logits[0, -1].double().softmax(-1)[promoted].sum())
+            for edits in ((), (edit,))
+        )
+        drops.append(before - after)
+    effect = row.evidence["effect"]
+    assert effect is not None and effect.size == pytest.approx(max(0.0, float(np.mean(drops))), abs=1e-6)
+
+
+def test_no_promoted_token_is_one_the_model_never_learned_unless_asked(planted):
+    index, _, gallery = planted
+    unlearned = {index.model.token_strings([i])[0] for i in index.model.unlearned.nonzero()[:, 0].tolist()}
+    assert unlearned, "wren has such tokens"
+    assert not any(set(row.top_tokens) & unlearned for row in gallery)
+    assert gallery.provenance.notes["show_unlearned"] is False
+
+
+def test_the_gallery_is_json_and_a_table(planted):
+    _, _, gallery = planted
+    data = json.loads(json.dumps(gallery.to_dict()))
+    assert data["schema"] == "unembed.memories/1" and data["memories"][0]["rank"] == 1
+    table = gallery.table()
+    assert len(table) == 60 and {f"{name}_p" for name in INGREDIENTS} <= set(table.columns)
+
+
+def test_without_an_index_concepts_alone_are_judged():
+    lm = unembed.load()
+    gallery = rank_memories(lm, None, 5, layers=[5])
+    assert all(set(k for k, e in row.evidence.items() if e is not None) == {"concept"} for row in gallery)
+    assert all(row.layer == 5 and row.pattern is None and row.concept is not None for row in gallery)
+    assert "weights" in gallery.provenance.notes["text"]
+
+
+def test_random_weights_have_no_concepts_to_show():
+    lm = unembed.load()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for layer in range(lm.n_layers):
+            lm.weights.W_out[layer].copy_(torch.randn_like(lm.weights.W_out[layer]))
+    real, random = rank_memories(unembed.load(), None, 50), rank_memories(lm, None, 50)
+    assert real[49].score > 1.5 * random[0].score
+    assert len(model_classes(lm, embedding=False).names) > 100
+
+
+def test_impossible_numbers_are_refused():
+    with pytest.raises(InvalidInput, match="top"):
+        rank_memories(unembed.load(), None, 0)
+    with pytest.raises(InvalidInput, match="tokenizer"):
+        rank_memories(tiny("gpt2"), None, 5)
