@@ -49,8 +49,8 @@ def test_sub_updates_of_all_layers_are_those_of_each(name: str, tokens: torch.Te
     for n, rows in zip(layers, trace.sub_updates_of(layers, 3, 4, 11), strict=True):
         assert [r.index for r in rows] == [r.index for r in trace.sub_updates(n, 3, 4, 11)]
         for row in rows:
-            assert row.top_tokens == lm.values.top_tokens(n, row.index, 10)
-            assert row.bottom_tokens == lm.values.top_tokens(n, row.index, 10, bottom=True)
+            assert row.top_tokens == lm.values.top_tokens(n, row.index, 10, show_unlearned=True)
+            assert row.bottom_tokens == lm.values.top_tokens(n, row.index, 10, bottom=True, show_unlearned=True)
 
 
 @pytest.mark.parametrize("name", DENSE)

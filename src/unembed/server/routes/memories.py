@@ -51,7 +51,7 @@ def router(session: Session) -> APIRouter:
         layer: a.LayerNumber,
         index: a.Index,
         top: a.Top = 20,
-        hide_unlearned: bool = False,
+        hide_unlearned: bool = True,
         client: a.Client = "",
     ) -> Response:
         """The tokens at both ends of a value, as `unembed value L I --json` lists them."""
