@@ -17,6 +17,11 @@ def test_the_score_is_the_mean_of_the_significant_sizes():
     assert score(dict.fromkeys(INGREDIENTS)) == 0.0
 
 
+def test_a_pattern_of_triggers_that_promoted_tokens_do_not_follow_does_not_count():
+    apart = {**FULL, "agreement": Evidence(0.0, 1.0)}
+    assert abs(score(apart) - 0.3) < 1e-12
+
+
 def test_a_description_says_pattern_and_concept():
     assert describe(PATTERN, "months", MONTHS, MONTHS, FULL) == "after 'on' + numbers: months (March, August, May)"
 

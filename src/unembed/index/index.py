@@ -341,7 +341,8 @@ class Index(IndexFiles):
         against random words of the same frequencies; the class of tokens that they share; the pattern that the triggers
         share; agreement, how often a promoted token follows a trigger; and the effect, how far the promoted tokens'
         probability falls when the memory is removed on its own triggers. The score is the mean size of the ingredients
-        whose p-value is at most 0.01. A description follows from the evidence by rule.
+        whose p-value is at most 0.01; the pattern counts only where the agreement does. A description follows from the
+        evidence by rule.
 
         Args:
             top: at most so many.
