@@ -220,7 +220,7 @@ def test_gated_models_are_read_at_both_ends(tmp_path: Path, family: str) -> None
     ]
     best = next(report["predictive_negated_values"].rows())
     layer, index = map(int, best["value"].split("."))
-    assert best["token"] == lm.values.top_tokens(layer, index, 1, bottom=True)[0]
+    assert best["token"] == lm.values.top_tokens(layer, index, 1, bottom=True, show_unlearned=True)[0]
     assert len(report["patterns_negative"]) == lm.n_layers
     Index.build(lm, corpus, tmp_path / "index", top=6, settings=IndexSettings(min_prefix=1), tokens_per_batch=300)
     by_index = unembed.report("geva2021", lm, None, tmp_path / "a", index=str(tmp_path / "index"), **SMALL)
