@@ -10,6 +10,7 @@ import unembed
 from tests.conftest import tiny
 from tests.families import DENSE, build
 from unembed.errors import InvalidInput, OutOfRange
+from unembed.language_model import load
 from unembed.memories.values import Values, first_tokens, value_readings, values_of, written_values
 
 
@@ -17,7 +18,7 @@ from unembed.memories.values import Values, first_tokens, value_readings, values
 @pytest.mark.parametrize("basis", ["raw", "final"])
 def test_all_values_readings_equal_a_full_sort(name: str, basis: str) -> None:
     lm = tiny(name)
-    found = value_readings(lm, 5, basis=basis)
+    found = value_readings(lm, 5, basis=basis, show_unlearned=True)
     for layer in range(lm.n_layers):
         values = written_values(lm, layer)
         s = lm.structure
@@ -38,10 +39,19 @@ def test_values_of_any_layers_come_in_the_order_asked(name: str) -> None:
 
 def test_bottom_tokens_are_the_top_tokens_of_the_negated_value() -> None:
     lm = tiny("gpt2")
-    ids, scores = Values(lm).top(0, 3, 4, bottom=True)
+    ids, scores = Values(lm).top(0, 3, 4, bottom=True, show_unlearned=True)
     raw = lm.weights.W_out[0][3] @ lm.weights.W_U
     assert torch.equal(ids, raw.argsort()[:4])
     torch.testing.assert_close(scores, raw.sort().values[:4])
+
+
+def test_tokens_the_model_never_learned_are_left_out_unless_asked_for() -> None:
+    lm = load()
+    found, full = (value_readings(lm, 30, layers=[5], bottom=True, show_unlearned=show) for show in (False, True))
+    unlearned = lm.unlearned.cpu()
+    assert not unlearned[found.ids.long()].any() and unlearned[full.ids.long()].any()
+    ids, _ = lm.values.top(5, 3, 30, bottom=True)
+    assert ids.tolist() == found.ids[0, 3].tolist() and not found.show_unlearned and full.show_unlearned
 
 
 def test_behind_a_branch_norm_the_gain_is_part_of_what_a_value_says() -> None:

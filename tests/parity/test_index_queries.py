@@ -88,6 +88,7 @@ def db(wren: LanguageModel, own: Any, index: Index) -> Iterator[duckdb.DuckDBPyC
     unembedding = state["lm_head.weight"].numpy()
     for n in range(layers):
         scores = values[n] @ unembedding.T
+        scores[:, wren.unlearned.numpy()] = -np.inf  # an index leaves out tokens that the model never learned
         best = np.argpartition(-scores, 4 * TOP_TOKENS, axis=1)[:, : 4 * TOP_TOKENS]  # SQL ranks these
         put(
             connection,
