@@ -38,5 +38,5 @@ def test_what_is_not_significant_is_not_named():
 
 
 def test_a_negative_pole_has_a_minus_sign():
-    row = MemoryEvidence(5, 278, "negative", "", MONTHS, None, (), None, dict(FULL))
+    row = MemoryEvidence(5, 278, "negative", "", MONTHS, (1, 2, 3, 4), None, (), None, dict(FULL))
     assert row.name == "-L5M278" and row.to_dict()["memory"] == "-L5M278" and row.to_dict()["score"] == 0.5

@@ -10,7 +10,6 @@ import torch
 
 import unembed
 from tests.conftest import tiny
-from unembed.concepts.value_concepts import model_classes
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
 from unembed.gallery import Gallery, rank_memories
@@ -69,13 +68,12 @@ def test_agreement_and_effect_are_those_of_the_text_and_of_the_models_own_edit(p
     lm, row = index.model, gallery[0]
     promoted, _ = lm.values.top(row.layer, row.index, 30)
     triggers = index.triggers(row.layer, row.index, 25)
-    ids = {text: i for i, text in reversed(list(enumerate(lm.token_strings(range(lm.d_vocab)))))}
-    following = [ids[t] for t in triggers.columns["next_token"] if t is not None]
-    hits = np.isin(following, promoted.tolist()).mean()
+    following = [token for token in triggers.columns["next_token"] if token is not None]
+    hits = np.isin(following, lm.token_strings(promoted)).mean()
     counts = np.bincount(np.asarray(index.passages.token), minlength=lm.d_vocab)
     base = counts[promoted.numpy()].sum() / counts.sum()
     agreement = row.evidence["agreement"]
-    assert agreement is not None and agreement.size == pytest.approx(max(0.0, (hits - base) / (1 - base)))
+    assert agreement is not None and agreement.size == pytest.approx(max(0.0, (hits - base) / (1 - base)), abs=0.05)
     drops = []
     for position in index.trigger_lists["positive"][1][index.row(row.layer, row.index)][:10]:
         prompt = torch.from_numpy(np.array(index._prefix(int(position))[-64:], dtype=np.int64))[None]
@@ -91,9 +89,10 @@ def test_agreement_and_effect_are_those_of_the_text_and_of_the_models_own_edit(p
 
 def test_no_promoted_token_is_one_the_model_never_learned_unless_asked(planted):
     index, _, gallery = planted
-    unlearned = {index.model.token_strings([i])[0] for i in index.model.unlearned.nonzero()[:, 0].tolist()}
+    unlearned = set(index.model.unlearned.nonzero()[:, 0].tolist())
     assert unlearned, "wren has such tokens"
-    assert not any(set(row.top_tokens) & unlearned for row in gallery)
+    assert not any(set(row.top_ids) & unlearned for row in gallery)
+    assert all(list(row.top_tokens) == index.model.token_strings(list(row.top_ids)) for row in gallery)
     assert gallery.provenance.notes["show_unlearned"] is False
 
 
@@ -119,9 +118,11 @@ def test_random_weights_have_no_concepts_to_show():
     with torch.no_grad():
         for layer in range(lm.n_layers):
             lm.weights.W_out[layer].copy_(torch.randn_like(lm.weights.W_out[layer]))
-    real, random = rank_memories(unembed.load(), None, 50), rank_memories(lm, None, 50)
-    assert real[49].score > 1.5 * random[0].score
-    assert len(model_classes(lm, embedding=False).names) > 100
+    real, random = (
+        np.mean([row.score > 0 for row in rank_memories(model, None, 10_000, layers=[4, 5])])
+        for model in (unembed.load(), lm)
+    )
+    assert random <= 0.03 and real >= 3 * random
 
 
 def test_impossible_numbers_are_refused():

@@ -49,6 +49,7 @@ class MemoryEvidence:
     description: str
     top_tokens: tuple[str, ...]
     """The tokens it promotes at this pole, most promoted first."""
+    top_ids: tuple[int, ...]
     concept: str | None
     """The least probable class among the top tokens."""
     concept_tokens: tuple[str, ...]

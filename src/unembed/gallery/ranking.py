@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from scipy.stats import binom
 
 from unembed.concepts.detection import Concept, find_concepts
@@ -26,7 +26,9 @@ from unembed.gallery.evidence import (
 )
 from unembed.gallery.removal_effects import Removal, probability_drops
 from unembed.gallery.trigger_patterns import WINDOW, PatternFinder, TriggerPattern
-from unembed.memories.values import value_readings
+from unembed.lens import read
+from unembed.memories.norm_overlap import vectors_like
+from unembed.memories.values import value_readings, written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Provenance, Table
 from unembed.validation import positive_int, valid_seed
@@ -35,6 +37,8 @@ SCHEMA = "unembed.memories/1"
 TOP_TOKENS = 30
 COHERENT_TOKENS = 15
 """Of the top tokens, those whose coherence is measured."""
+RANDOM_VECTORS = 299
+"""Random vectors for each layer, with whose concepts those of the values are compared."""
 SHOWN_TOKENS = 10
 EFFECT_TRIGGERS = 10
 """Triggers on which the memory is removed."""
@@ -156,9 +160,15 @@ def rank_memories(
     classes = model_classes(lm, embedding=False)
     rows = _candidates(lm, known, layers, show_unlearned, report)
     concepts = _concepts(classes, rows.ids)
+    random_scores = {
+        (layer, pole): _random_scores(lm, classes, layer, pole, show_unlearned, seed)
+        for layer in np.unique(rows.layer).tolist()
+        for pole in dict.fromkeys(rows.pole)
+    }
     evidence: list[dict[str, Evidence | None]] = [dict.fromkeys(INGREDIENTS) for _ in rows.pole]
-    for one, concept in zip(evidence, concepts, strict=True):
-        one["concept"] = _concept_evidence(concept, len(classes.tokens))
+    for i, concept in enumerate(concepts):
+        random = random_scores[int(rows.layer[i]), rows.pole[i]]
+        evidence[i]["concept"] = _concept_evidence(concept, len(classes.tokens), random)
     patterns: list[TriggerPattern | None] = [None] * len(evidence)
     if known is not None and rows.positions is not None:
         _add_coherence(evidence, rows, known, classes, lm.unlearned.cpu().numpy(), seed)
@@ -211,13 +221,33 @@ def _concepts(classes: Classes, ids: np.ndarray) -> list[Concept | None]:
     return [next((one for one in row if one.counted), None) for row in find_concepts(classes, ids)]
 
 
-def _concept_evidence(concept: Concept | None, n_tokens: int) -> Evidence:
-    """Size: the share of the top tokens in the class, in excess of the class's share of the vocabulary."""
+@torch.no_grad()
+def _random_scores(
+    lm: Decoder, classes: Classes, layer: int, pole: str, show_unlearned: bool, seed: int
+) -> Float[np.ndarray, " random"]:
+    """Scores of the concepts of random vectors with the mean and deviation of the layer's values; 0 without one.
+
+    The unembedding is far from isotropic, so the top tokens of a random vector share more than random tokens do.
+    """
+    generator = torch.Generator().manual_seed(seed * 10_007 + layer)
+    vectors = vectors_like(written_values(lm, layer), RANDOM_VECTORS, generator)
+    hidden = None if show_unlearned else lm.unlearned
+    ids = read(lm, -vectors if pole == "negative" else vectors, TOP_TOKENS, basis="raw", hidden=hidden).ids
+    found = _concepts(classes, ids.cpu().numpy())
+    return np.array([0.0 if concept is None else concept.score for concept in found])
+
+
+def _concept_evidence(concept: Concept | None, n_tokens: int, random: Float[np.ndarray, " random"]) -> Evidence:
+    """Size: the share of the top tokens in the class, in excess of the class's share of the vocabulary.
+
+    p: the larger of the hypergeometric one and the share of random vectors with a concept at least as improbable.
+    """
     if concept is None:
         return Evidence(0.0, 1.0)
     base = concept.class_size / n_tokens
     size = (len(concept.members) / TOP_TOKENS - base) / (1 - base)
-    return Evidence(float(np.clip(size, 0, 1)), min(1.0, 10.0**-concept.score))
+    p = max(10.0**-concept.score, (1 + int((random >= concept.score).sum())) / (1 + len(random)))
+    return Evidence(float(np.clip(size, 0, 1)), min(1.0, p))
 
 
 def _add_coherence(
@@ -318,6 +348,7 @@ def _row(
         rows.pole[i],
         describe(pattern, name, members, tokens, evidence),
         tokens,
+        tuple(rows.ids[i, :SHOWN_TOKENS].tolist()),
         name,
         members,
         describe_pattern(pattern),
