@@ -155,7 +155,7 @@ def _concepts(
     layers = range(lm.n_layers)
 
     def of(vectors: Tensor, labels: list[str], at: list[int]) -> VectorConcepts:
-        return vector_concepts(lm, vectors, labels, at, seed=seed, hidden=hidden)
+        return vector_concepts(lm, vectors, labels, at, seed=seed, show_unlearned=hidden is None)
 
     chosen = sample_memories(lm, per_layer, seed)
     signed = [(n, i) for n, i in chosen if lm.feed_forward(n).is_gated]
