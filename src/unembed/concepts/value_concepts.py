@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.concepts.detection import MAX_EXPECTED, Concept, coverage, find_concepts
