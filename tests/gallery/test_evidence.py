@@ -7,7 +7,7 @@ from unembed.gallery.trigger_patterns import Slot, TriggerPattern
 
 PATTERN = TriggerPattern((Slot(-1, " on", True, 0.9, 0.01, 1e-9), Slot(0, "numbers", False, 0.9, 0.05, 1e-9)), None)
 MONTHS = (" March", " August", " May", " July")
-FULL = {name: Evidence(0.5, 0.001) for name in INGREDIENTS}
+FULL: dict[str, Evidence | None] = {name: Evidence(0.5, 0.001) for name in INGREDIENTS}
 
 
 def test_the_score_is_the_mean_of_the_significant_sizes():
@@ -18,7 +18,7 @@ def test_the_score_is_the_mean_of_the_significant_sizes():
 
 
 def test_a_pattern_of_triggers_that_promoted_tokens_do_not_follow_does_not_count():
-    apart = {**FULL, "agreement": Evidence(0.0, 1.0)}
+    apart: dict[str, Evidence | None] = {**FULL, "agreement": Evidence(0.0, 1.0)}
     assert abs(score(apart) - 0.3) < 1e-12
 
 
@@ -27,13 +27,13 @@ def test_a_description_says_pattern_and_concept():
 
 
 def test_what_is_not_significant_is_not_named():
-    weak = {**FULL, "concept": Evidence(0.5, 0.5)}
+    weak: dict[str, Evidence | None] = {**FULL, "concept": Evidence(0.5, 0.5)}
     assert describe(PATTERN, "months", MONTHS, MONTHS, weak) == (
         "after 'on' + numbers: tokens such as 'March', 'August', 'May'"
     )
-    small = {**FULL, "concept": Evidence(0.1, 1e-9)}
+    small: dict[str, Evidence | None] = {**FULL, "concept": Evidence(0.1, 1e-9)}
     assert "months" not in describe(PATTERN, "months", MONTHS, MONTHS, small)
-    loose = {**FULL, "triggers": Evidence(0.9, 0.5)}
+    loose: dict[str, Evidence | None] = {**FULL, "triggers": Evidence(0.9, 0.5)}
     assert describe(PATTERN, "months", MONTHS, MONTHS, loose) == "months (March, August, May)"
 
 

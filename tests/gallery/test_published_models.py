@@ -25,7 +25,7 @@ STORIES = [
 def test_trace_index_and_gallery_work(name: str, dtype: str, tmp_path: Path) -> None:
     lm = unembed.load(MODELS / name, dtype=dtype, offline=True)
     trace = lm.trace(STORY[:60])
-    attribution = trace.attribution(trace.tokens[0] if isinstance(trace.tokens[0], str) else int(trace.prediction[-1]))
+    attribution = trace.attribution(int(trace.prediction[-1]))
     assert abs(attribution.error) < (1e-3 if dtype == "float32" else 0.1) * max(1.0, abs(attribution.logit))
     index = Index.build(lm, STORIES * 2, tmp_path / "index", top=10)
     assert index.poles == ("positive", "negative"), "gated: coefficients are signed"

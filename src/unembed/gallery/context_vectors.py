@@ -40,7 +40,7 @@ class ContextVectors:
     @property
     def known(self) -> Bool[np.ndarray, " token"]:
         """Whether a token has a vector."""
-        return self.vectors.any(axis=1)
+        return np.asarray(self.vectors.any(axis=1))
 
     @classmethod
     def count(
@@ -65,8 +65,8 @@ class ContextVectors:
         row_of, column_of = np.full(n, -1), np.full(n, -1)
         row_of[rows], column_of[contexts] = np.arange(len(rows)), np.arange(len(contexts))
         blocks = [_block(text, offset, row_of, column_of, len(rows), len(contexts)) for offset in OFFSETS]
-        weighted = _positive_pmi(sparse.hstack(blocks).tocsr())
-        start = np.random.default_rng(0).standard_normal(min(weighted.shape))
+        weighted = _positive_pmi(sparse.csr_matrix(sparse.hstack(blocks)))
+        start = np.random.default_rng(0).standard_normal(min(len(rows), len(OFFSETS) * len(contexts)))
         left, sizes, _ = svds(weighted, k=dim, v0=start)
         found = left * sizes  # (row, dim)
         vectors[rows] = found / np.linalg.norm(found, axis=1, keepdims=True).clip(1e-12)
