@@ -42,6 +42,12 @@ _HOMES: dict[str, str] = {
     "UnembedError": "unembed.errors",
     "open_corpus": "unembed.corpus.corpus",
     "sweep": "unembed.sweeps.sweep",
+    "logit_difference": "unembed.causality.metrics",
+    "probability": "unembed.causality.metrics",
+    "log_probability": "unembed.causality.metrics",
+    "kl": "unembed.causality.metrics",
+    "GaussianNoise": "unembed.causality.patching",
+    "screen": "unembed.causality.screening",
 }
 """Every public name and the module it comes from."""
 
@@ -49,6 +55,12 @@ __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
     from unembed.attention.circuits import circuits as circuits
+    from unembed.causality.metrics import kl as kl
+    from unembed.causality.metrics import log_probability as log_probability
+    from unembed.causality.metrics import logit_difference as logit_difference
+    from unembed.causality.metrics import probability as probability
+    from unembed.causality.patching import GaussianNoise as GaussianNoise
+    from unembed.causality.screening import screen as screen
     from unembed.concepts import annotation as annotation
     from unembed.concepts.value_concepts import value_concepts as value_concepts
     from unembed.control import early_exit as early_exit

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from unembed.causality.ablation import Ablation, ablate
+from unembed.causality.metrics import Metric, MetricFunction
+from unembed.causality.patching import GaussianNoise, Patching, patch
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
@@ -52,6 +55,30 @@ class LanguageModel(Decoder):
     ) -> list[str]:
         """The prompts with their continuations, under edits; see `unembed.stream.generation.generate`."""
         return generate(self, prompt, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
+
+    def patch(
+        self,
+        clean: Tokens,
+        corrupted: Tokens | GaussianNoise,
+        points: str = "resid_pre",
+        metric: Metric | MetricFunction | None = None,
+        **options: Any,
+    ) -> Patching:
+        """Activations of one prompt's run put into another's; see `unembed.causality.patching.patch`."""
+        return patch(self, clean, corrupted, points, metric, **options)
+
+    def ablate(
+        self,
+        prompt: Tokens,
+        heads: Any = None,
+        memories: Any = None,
+        components: Any = None,
+        to: Any = "zero",
+        metric: Metric | MetricFunction | None = None,
+        **options: Any,
+    ) -> Ablation:
+        """Heads, memories or components taken away one at a time; see `unembed.causality.ablation.ablate`."""
+        return ablate(self, prompt, heads, memories, components, to, metric, **options)
 
     @property
     def values(self) -> Values:

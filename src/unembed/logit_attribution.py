@@ -7,14 +7,14 @@ norms and unembedding, and what the soft cap takes away.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, SumNotProved
+from unembed.errors import InvalidInput, SumNotProved, Unsupported
 from unembed.lens import final_scale, logit_direction
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
@@ -38,7 +38,47 @@ class Row:
     contribution: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
+class EffectRow:
+    """One writer's direct and total effect. `total` is None for writers that are not ablated (embeddings, biases)."""
+
+    label: str
+    layer: int
+    index: int
+    direct: float
+    total: float | None
+
+    @property
+    def note(self) -> str:
+        """Where the two disagree, in words; empty where they agree within a factor of two."""
+        if self.total is None:
+            return "not ablated"
+        if abs(self.direct) < 1e-6 or self.direct * self.total < 0:
+            return "opposite sign: later layers reverse it" if abs(self.total) > 1e-6 else ""
+        ratio = self.total / self.direct
+        return "later layers compensate" if ratio < 0.5 else "acts through later layers" if ratio > 2 else ""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Effects(Displayed):
+    """The writers with the largest contributions, each with the total effect of ablating it alone."""
+
+    rows: tuple[EffectRow, ...]
+    title: str
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each writer: direct effect (its contribution), total effect, and where they disagree."""
+        columns = {
+            "writer": [row.label for row in self.rows],
+            "direct_effect": [row.direct for row in self.rows],
+            "total_effect": [row.total for row in self.rows],
+            "note": [row.note for row in self.rows],
+        }
+        return Table(self.title, columns, self.provenance)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Attribution(Displayed):
     """The logit of a token, or the difference of two, as a sum. Columns of equal length, one entry for each writer."""
 
@@ -60,6 +100,25 @@ class Attribution(Displayed):
     error: float
     """|total - logit| over the larger of |logit| and the largest contribution."""
     provenance: Provenance
+    measure_effects: Callable[["Attribution", Sequence[Row]], list[float | None]] | None = None
+    """How total effects are measured; set by `trace.attribution`, which knows the run."""
+
+    def with_effects(self, top: int = 20) -> Effects:
+        """The `top` writers with the total effect of each: by how much the logit falls when it alone is set to zero.
+
+        Raises:
+            Unsupported: the attribution does not come from a trace, or splits heads by source token.
+        """
+        if self.measure_effects is None:
+            raise Unsupported("total effects of this attribution", why="it has no run", instead="Use trace.attribution")
+        rows = self.top(top)
+        totals = self.measure_effects(self, rows)
+        pairs = zip(rows, totals, strict=True)
+        return Effects(
+            tuple(EffectRow(r.label, r.layer, r.index, r.contribution, total) for r, total in pairs),
+            f"Direct and total effects on a logit of {self.logit:+.4g}, by {self.by}, ablated to zero",
+            self.provenance,
+        )
 
     def __len__(self) -> int:
         """The number of writers."""

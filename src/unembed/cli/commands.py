@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from unembed import __version__
 from unembed.cli import (
     annotate,
+    causality,
     clusters,
     concepts,
     doctor,
@@ -132,6 +133,8 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 app.command("trace")(trace)
 app.command("explain")(explain.explain)
+app.command("patch")(causality.patch)
+app.command("ablate")(causality.ablate)
 app.command("value")(value.value)
 app.command("memories")(memories.memories)
 app.command("clusters")(clusters.clusters)

@@ -22,6 +22,9 @@ def explain(
         options.By | None,
         typer.Option(help="Split the logit only so; default: component, head and memory.", show_default=False),
     ] = None,
+    effects: Annotated[
+        bool, typer.Option("--effects", help="List writers with direct and total effects (each ablated alone).")
+    ] = False,
     position: options.Position = -1,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Writers listed per attribution.")] = 12,
     set_: options.Sets = None,
@@ -41,9 +44,8 @@ def explain(
     """Explain a token's logit as the sum of everything that wrote to the stream.
 
     Where the token stands in each layer, then its logit, or the difference of two with --against, split by component,
-    head, source token or memory. Every attribution says by how much its sum misses. With --csv: the writers shown
-    and their
-    shares.
+    head, source token or memory. Every attribution says by how much its sum misses. With --csv: the writers shown and
+    their contributions.
     """
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     edits = options.edits(set_)
@@ -53,6 +55,12 @@ def explain(
     from unembed.schemas.trace_builder import Asked, explain_view
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    if effects:
+        from unembed.cli.output import deliver_table
+
+        attribution = lm.trace(prompt, edits=edits).attribution(token, position, against, by or "memory")
+        table = attribution.with_effects(top).to_table()
+        return deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
     asked = Asked(prompt, position, 5, basis, hide_unlearned, edits, seed)
     view, provenance = explain_view(lm, asked, token=token, against=against, by=by, writers=top)
     deliver(view, provenance, draw_explanation, as_json=as_json, csv=csv, plain=plain, html=html)

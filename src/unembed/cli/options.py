@@ -94,7 +94,7 @@ Html = Annotated[
     ),
 ]
 
-_SET = re.compile(r"(?P<layer>\d+)\.(?P<index>\d+)=(?P<value>[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?)")
+_SET = re.compile(r"L?(?P<layer>\d+)[.M](?P<index>\d+)=(?P<value>[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?)")
 
 
 def edits(sets: Sequence[str] | None) -> list[Any]:
@@ -109,7 +109,7 @@ def edits(sets: Sequence[str] | None) -> list[Any]:
 def _edit(text: str) -> Any:
     match = _SET.fullmatch(text.strip())
     if match is None:
-        raise typer.BadParameter(f"{text!r} is not LAYER.INDEX=VALUE, such as 5.733=3.0", param_hint="--set")
+        raise typer.BadParameter(f"{text!r} is not a memory and a value, such as L5M733=3.0", param_hint="--set")
     import unembed
 
     return unembed.set_coefficient(int(match["layer"]), int(match["index"]), float(match["value"]))
@@ -123,7 +123,7 @@ def memory(text: str, option: str) -> tuple[int, int]:
     """
     match = re.fullmatch(r"L?(\d+)[.M](\d+)", text.strip())
     if match is None:
-        raise typer.BadParameter(f"{text!r} is not LAYER.INDEX, such as 5.733", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is not a memory, such as L5M733", param_hint=option)
     return int(match[1]), int(match[2])
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.attention.head_outputs import HeadUpdate, head_updates
+from unembed.causality.effects import total_effects
 from unembed.errors import InvalidInput
 from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.logit_attribution import Attribution, attribution, points_needed
@@ -488,4 +489,8 @@ class Trace(Displayed):
     ) -> Attribution:
         """The logit of a token, or the difference of two, as the sum of its writers' contributions."""
         found = attribution(self.lm, self.run_with(points_needed(self.lm, by)), token, position, against, by)
-        return replace(found, provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes))
+        return replace(
+            found,
+            provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes),
+            measure_effects=lambda one, rows: total_effects(self.lm, self.run, one, rows, self.edits),
+        )

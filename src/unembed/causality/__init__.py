@@ -1,0 +1,18 @@
+"""What happens if: activations replaced or removed in the running model, and what that does to the prediction.
+
+Owns metrics of a prediction, activation patching between two prompts, ablation of heads and memories, total effects
+beside direct ones, and attribution patching as a screen. How a tensor is captured or edited belongs to `stream`.
+"""
+
+from unembed.causality.ablation import Ablation as Ablation
+from unembed.causality.ablation import ablate as ablate
+from unembed.causality.metrics import Metric as Metric
+from unembed.causality.metrics import kl as kl
+from unembed.causality.metrics import log_probability as log_probability
+from unembed.causality.metrics import logit_difference as logit_difference
+from unembed.causality.metrics import probability as probability
+from unembed.causality.patching import GaussianNoise as GaussianNoise
+from unembed.causality.patching import Patching as Patching
+from unembed.causality.patching import patch as patch
+from unembed.causality.screening import Screening as Screening
+from unembed.causality.screening import screen as screen

@@ -1,0 +1,57 @@
+"""Total effects beside direct ones: each writer of an attribution ablated by itself.
+
+The direct effect is the writer's contribution to the logit. The total effect is by how much the same logit, or
+difference of logits, falls when that writer alone is set to zero at the attribution's position; it includes what later
+layers make of the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from unembed.causality.metrics import logit_difference
+from unembed.causality.replacement import Replacement, Rerun
+from unembed.errors import Unsupported
+from unembed.logit_attribution import Attribution, Row
+from unembed.models.decoder import Decoder
+from unembed.stream.interventions import Edit
+from unembed.stream.run import Run, position_of
+
+
+@torch.no_grad()
+def total_effects(
+    lm: Decoder, seen: Run, attribution: Attribution, rows: Sequence[Row], edits: Sequence[Edit] = ()
+) -> list[float | None]:
+    """The total effect of each writer, in logits; None for embeddings, positions and biases, which are not ablated.
+
+    All ablations are made in batched passes that start at the layer ablated.
+
+    Raises:
+        Unsupported: the attribution splits heads by source token.
+    """
+    if attribution.by == "source":
+        raise Unsupported(
+            "total effects by source token", why="ablating a head removes all its sources", instead='Use by="head"'
+        )
+    position = position_of(seen, attribution.position)
+    rerun = Rerun(lm, seen.tokens[:, : position + 1], (), edits)
+    metric = logit_difference(attribution.token, attribution.against).bind(lm, rerun.reference)
+    where, zero = torch.tensor([position]), torch.tensor(0.0)
+    found: list[float | None] = [None] * len(rows)
+    chosen: list[int] = []
+    replacements: list[list[Replacement]] = []
+    for i, row in enumerate(rows):
+        kind = row.label.split()[0]
+        if " bias" in row.label or kind not in ("head", "memory", "attention", "ffn"):
+            continue
+        point = {"head": "z", "memory": "coefficients", "attention": "attn_out", "ffn": "mlp_out"}[kind]
+        index = {"head": row.index, "memory": torch.tensor([row.index])}.get(kind)
+        chosen.append(i)
+        replacements.append([Replacement(point, row.layer, where, index, zero)])
+    if chosen:
+        baseline = float(metric(rerun.reference[None])[0])
+        for i, value in zip(chosen, metric(rerun.logits(replacements)).tolist(), strict=True):
+            found[i] = baseline - value
+    return found

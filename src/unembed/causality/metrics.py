@@ -1,0 +1,113 @@
+"""Metrics of a prediction: one number for each row of logits.
+
+A metric is a function of logits (row, d_vocab), taken at the last position, that returns one number a row. Those made
+here name tokens and are bound to a model before use; any other function of that form works too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+
+Logits = Float[Tensor, "row d_vocab"]
+MetricFunction = Callable[[Tensor], Tensor]
+_KINDS = ("logit_difference", "probability", "log_probability", "kl")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A named metric; see `logit_difference`, `probability`, `log_probability` and `kl`."""
+
+    kind: str
+    token: str | int | None = None
+    against: str | int | None = None
+
+    def bind(self, lm: Decoder, reference: Float[Tensor, " d_vocab"]) -> MetricFunction:
+        """The metric as a function of logits.
+
+        Args:
+            lm: the model, for the tokens' ids.
+            reference: logits of the run that others are compared with; only `kl` reads them.
+
+        Raises:
+            InvalidInput: a token is not a single token, or both tokens are the same.
+        """
+        if self.kind == "kl":
+            expected = reference.detach().double().log_softmax(-1)
+            # sum p log(p / q), p the reference run's distribution
+            return lambda logits: (expected.exp() * (expected - logits.double().log_softmax(-1))).sum(-1)
+        if self.token is None:
+            raise InvalidInput(f"metric {self.kind!r}", why="it needs a token", instead="Name one")
+        token = lm.single_token(self.token)
+        if self.kind == "logit_difference":
+            if self.against is None:
+                return lambda logits: logits[:, token].double()
+            against = lm.single_token(self.against)
+            if against == token:
+                raise InvalidInput(
+                    f"a logit difference of {self.token!r} and itself", why="it is always 0", instead="Name another"
+                )
+            return lambda logits: logits[:, token].double() - logits[:, against].double()
+        log_p: MetricFunction = lambda logits: logits.double().log_softmax(-1)[:, token]  # noqa: E731
+        return log_p if self.kind == "log_probability" else lambda logits: log_p(logits).exp()
+
+    def label(self, lm: Decoder) -> str:
+        """The metric in words, such as "logit of ' girl' - ' boy'"."""
+        if self.kind == "kl":
+            return "KL divergence from the reference run (nats)"
+        names = [lm.token_strings([lm.single_token(t)])[0] for t in (self.token, self.against) if t is not None]
+        if self.kind == "logit_difference":
+            return "logit of " + " - ".join(map(repr, names))
+        return f"{self.kind.replace('_', ' ')} of {names[0]!r}"
+
+
+def logit_difference(token: str | int, against: str | int | None = None) -> Metric:
+    """The logit of a token minus that of another; with one token, its logit."""
+    return Metric("logit_difference", token, against)
+
+
+def probability(token: str | int) -> Metric:
+    """The probability of a token."""
+    return Metric("probability", token)
+
+
+def log_probability(token: str | int) -> Metric:
+    """The log-probability of a token, in nats."""
+    return Metric("log_probability", token)
+
+
+def kl() -> Metric:
+    """The Kullback-Leibler divergence of a run's prediction from the reference run's, sum p log(p / q), in nats."""
+    return Metric("kl")
+
+
+def bound(
+    lm: Decoder, metric: Metric | MetricFunction | None, reference: Float[Tensor, " d_vocab"]
+) -> tuple[MetricFunction, str]:
+    """A metric as a function of logits, with its label; None compares the reference run's two likeliest tokens.
+
+    Raises:
+        InvalidInput: the metric is not callable, or does not return one number a row.
+    """
+    if metric is None:
+        first, second = reference.topk(2).indices.tolist()
+        metric = Metric("logit_difference", first, second)
+    if isinstance(metric, Metric):
+        return metric.bind(lm, reference), metric.label(lm)
+    if not callable(metric):
+        raise InvalidInput(
+            f"metric {metric!r:.60}", why="it is not a function of logits", instead="Use unembed.logit_difference(a, b)"
+        )
+    found = metric(reference[None])
+    if not isinstance(found, Tensor) or found.shape != (1,):
+        raise InvalidInput(
+            f"metric {getattr(metric, '__name__', 'given')!r}",
+            why="for logits of shape (batch, d_vocab) it must return a tensor of shape (batch,)",
+        )
+    return metric, getattr(metric, "__name__", "metric")

@@ -1,0 +1,290 @@
+"""Activation patching: activations of one run put into another, one at a time, and what the prediction becomes.
+
+Source: Vig et al. 2020 and Meng et al. 2022 (causal tracing); Wang et al. 2022 (denoising and noising by head).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.causality.metrics import Metric, MetricFunction, bound
+from unembed.causality.replacement import PATCH_POINTS, Replacement, Rerun
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.names import STREAM_POINTS
+from unembed.results import Provenance, Table
+from unembed.results.display import Displayed
+from unembed.stream.interventions import Edit
+from unembed.stream.run import Tokens
+from unembed.validation import positive_int, valid_seed
+
+Direction = Literal["denoising", "noising"]
+Alignment = Literal["auto"] | Sequence[tuple[int, int]]
+_BY_POSITION = (*STREAM_POINTS, "attn_out", "mlp_out")
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """A corrupted run: the clean prompt with noise added to the embeddings of chosen tokens, as in causal tracing.
+
+    Attributes:
+        positions: tokens whose embeddings are corrupted.
+        scale: standard deviation of the noise, in standard deviations of the prompt's embeddings.
+        seed: of the noise.
+
+    Source: Meng et al. 2022, section 2.1 (three standard deviations).
+    """
+
+    positions: tuple[int, ...]
+    scale: float = 3.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Patching(Displayed):
+    """What the metric becomes when one activation of the other run replaces the run's own.
+
+    Attributes:
+        values: the metric, by (layer, pos) for points of the stream, attn_out and mlp_out; by (layer, head) or
+            (layer, head, pos) for z and pattern; by (layer, pos, k) for coefficients.
+        indices: for coefficients, which memory each value is of.
+        clean: the metric of the clean run.
+        corrupted: the metric of the corrupted run.
+        positions: positions (of the patched run) that the `pos` axis counts.
+        direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
+    """
+
+    point: str
+    metric: str
+    values: Float[Tensor, "layer ..."]
+    indices: Int[Tensor, "layer pos k"] | None
+    clean: float
+    corrupted: float
+    positions: tuple[int, ...]
+    tokens: tuple[str, ...]
+    """Text of the tokens at `positions` in the patched run."""
+    direction: Direction
+    alignment: str
+    """How the prompts were aligned, in words."""
+    provenance: Provenance
+
+    @property
+    def recovered(self) -> Float[Tensor, "layer ..."]:
+        """The fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
+        start, end = (self.corrupted, self.clean) if self.direction == "denoising" else (self.clean, self.corrupted)
+        return (self.values - start) / (end - start)
+
+    def to_table(self) -> Table:
+        """One row for each patched activation, the largest effect first."""
+        recovered = self.recovered.flatten()
+        order = recovered.abs().argsort(descending=True)
+        places = [torch.unravel_index(order, self.values.shape)][0]
+        columns: dict[str, Any] = {"layer": places[0].tolist()}
+        if self.point in _BY_POSITION or self.indices is not None:
+            columns["position"] = [self.positions[i] for i in places[1].tolist()]
+            columns["token"] = [self.tokens[i] for i in places[1].tolist()]
+        else:
+            columns["head"] = places[1].tolist()
+            if self.values.dim() == 3:
+                columns["position"] = [self.positions[i] for i in places[2].tolist()]
+                columns["token"] = [self.tokens[i] for i in places[2].tolist()]
+        if self.indices is not None:
+            columns["index"] = self.indices.flatten()[order].tolist()
+        columns |= {"metric": self.values.flatten()[order].tolist(), "recovered": recovered[order].tolist()}
+        title = (
+            f"Patching {self.point} ({self.direction}): {self.metric}, clean {self.clean:+.4g}, "
+            f"corrupted {self.corrupted:+.4g}"
+        )
+        return Table(title, columns, self.provenance)
+
+
+def align(
+    lm: Decoder, clean: Int[Tensor, " clean"], corrupted: Int[Tensor, " corrupted"], alignment: Alignment | None
+) -> tuple[list[tuple[int, int]], str]:
+    """Pairs (position in clean, position in corrupted) of corresponding tokens, and how they were found.
+
+    Raises:
+        InvalidInput: unequal lengths without an alignment, or pairs out of range.
+    """
+    if alignment is None:
+        if len(clean) != len(corrupted):
+            raise InvalidInput(
+                f"prompts of {len(clean)} and {len(corrupted)} tokens",
+                why="activations are patched between corresponding tokens",
+                instead='Give prompts of equal length, pairs of positions, or alignment="auto"',
+            )
+        return [(i, i) for i in range(len(clean))], f"token by token ({len(clean)} tokens)"
+    if alignment == "auto":
+        matcher = SequenceMatcher(None, clean.tolist(), corrupted.tolist(), autojunk=False)
+        pairs: list[tuple[int, int]] = []
+        for tag, a, b, c, d in matcher.get_opcodes():
+            if tag == "equal" or (tag == "replace" and b - a == d - c):
+                pairs += zip(range(a, b), range(c, d), strict=True)
+        if not pairs:
+            raise InvalidInput("the two prompts", why="no token of one corresponds to one of the other")
+        equal = sum(int(clean[a]) == int(corrupted[c]) for a, c in pairs)
+        left = max(len(clean), len(corrupted)) - len(pairs)
+        return pairs, f"found: {len(pairs)} pairs of tokens, {equal} of them equal, {left} tokens left out"
+    pairs = [(int(a), int(c)) for a, c in alignment]  # type: ignore[union-attr]
+    for a, c in pairs:
+        if not (0 <= a < len(clean) and 0 <= c < len(corrupted)):
+            raise InvalidInput(f"alignment {(a, c)}", why=f"the prompts have {len(clean)} and {len(corrupted)} tokens")
+    if not pairs:
+        raise InvalidInput("an empty alignment", why="nothing would be patched")
+    return pairs, f"given: {len(pairs)} pairs of tokens"
+
+
+@torch.no_grad()
+def patch(
+    lm: Decoder,
+    clean: Tokens,
+    corrupted: Tokens | GaussianNoise,
+    points: str = "resid_pre",
+    metric: Metric | MetricFunction | None = None,
+    *,
+    positions: Sequence[int] | None = None,
+    alignment: Alignment | None = None,
+    direction: Direction = "denoising",
+    top: int = 10,
+    edits: Sequence[Edit] = (),
+    batch: int | None = None,
+) -> Patching:
+    """Replace one activation at a time by the other run's, and measure the prediction after the last token.
+
+    Args:
+        lm: the model.
+        clean: the prompt with the behaviour.
+        corrupted: the prompt without it, or `GaussianNoise` on the clean prompt's embeddings.
+        points: resid_pre, resid_mid, resid_post, attn_out or mlp_out (by layer and position), z or pattern (by head),
+            coefficients (by memory: at each layer and position the `top` whose sub-updates differ most).
+        metric: of the logits after the last token; the clean run's two likeliest tokens' logit difference by default.
+        positions: positions of the patched run to patch; all of them if not given. With z and pattern, heads are
+            patched at all positions together unless positions are given, and then at each of them.
+        alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
+        direction: "denoising": clean activations into the corrupted run; "noising": the reverse.
+        top: memories at each layer and position, for coefficients.
+        edits: changes that hold in all runs.
+        batch: rows in memory at once.
+
+    Raises:
+        InvalidInput: no such point, unequal prompts without an alignment, or a metric that does not differ.
+        PointMissing: the model has no such point.
+
+    Memory: both runs' activations at the point and the stream, and one batch of rows.
+
+    Source: Meng et al. 2022; Wang et al. 2022.
+    """
+    if points not in PATCH_POINTS:
+        raise InvalidInput(f"point {points!r}", why="it cannot be patched", instead=f"Use {', '.join(PATCH_POINTS)}")
+    if direction not in ("denoising", "noising"):
+        raise InvalidInput(f"direction {direction!r}", why='it is "denoising" or "noising"')
+    first = Rerun(lm, clean, (points,), edits)
+    second = _corrupted(lm, first, corrupted, points, edits)
+    pairs, how = align(lm, first.ids[0], second.ids[0], alignment)
+    function, label = bound(lm, metric, first.reference)
+    ends = function(torch.stack([first.reference, second.reference])).double()
+    clean_value, corrupted_value = float(ends[0]), float(ends[1])
+    if clean_value == corrupted_value:
+        raise InvalidInput(
+            f"metric {label}",
+            why=f"it is {clean_value:.4g} in both runs",
+            instead="Give prompts between which it differs",
+        )
+    source, target = (first, second) if direction == "denoising" else (second, first)
+    pairs = pairs if direction == "denoising" else [(c, a) for a, c in pairs]
+    if positions is not None:
+        wanted = {int(p) if int(p) >= 0 else int(p) + target.n_pos for p in positions}
+        if unknown := wanted - {c for _, c in pairs}:
+            raise InvalidInput(
+                f"position {min(unknown)}",
+                why="it has no corresponding token",
+                instead=f"Use {sorted(c for _, c in pairs)}",
+            )
+        pairs = [(a, c) for a, c in pairs if c in wanted]
+    rows, shape, indices = _rows(lm, source, target, points, pairs, positions is not None, positive_int("top", top))
+    values = function(target.logits(rows, batch)).double().view(shape).cpu()
+    columns = tuple(c for _, c in pairs)
+    ids = target.ids[0]
+    return Patching(
+        points,
+        label,
+        values,
+        indices,
+        clean_value,
+        corrupted_value,
+        columns,
+        tuple(lm.token_strings([int(ids[c]) for c in columns])),
+        direction,
+        how,
+        lm.provenance(seed=corrupted.seed if isinstance(corrupted, GaussianNoise) else None, notes={"alignment": how}),
+    )
+
+
+def _corrupted(
+    lm: Decoder, clean: Rerun, corrupted: Tokens | GaussianNoise, point: str, edits: Sequence[Edit]
+) -> Rerun:
+    if not isinstance(corrupted, GaussianNoise):
+        return Rerun(lm, corrupted, (point,), edits)
+    entering = clean.activation("resid_pre", 0)
+    chosen = [p if p >= 0 else p + clean.n_pos for p in corrupted.positions]
+    if not chosen or not all(0 <= p < clean.n_pos for p in chosen):
+        raise InvalidInput(f"noise at {list(corrupted.positions)}", why=f"the prompt has {clean.n_pos} tokens, from 0")
+    generator = torch.Generator().manual_seed(valid_seed(corrupted.seed))
+    noise = torch.randn(len(chosen), entering.shape[-1], generator=generator).to(entering)
+    noisy = entering.clone()
+    noisy[chosen] += corrupted.scale * entering.float().std().to(entering) * noise
+    return Rerun(lm, clean.ids, (point,), edits, stream=noisy)
+
+
+def _rows(
+    lm: Decoder, source: Rerun, target: Rerun, point: str, pairs: Sequence[tuple[int, int]], each: bool, top: int
+) -> tuple[list[list[Replacement]], tuple[int, ...], Int[Tensor, "layer pos k"] | None]:
+    """A row for each patched activation, the shape of the result, and the memories of `coefficients`."""
+    rows: list[list[Replacement]] = []
+    layers, n = range(lm.n_layers), len(pairs)
+    into = torch.tensor([c for _, c in pairs])
+    from_ = torch.tensor([a for a, _ in pairs])
+    if point in _BY_POSITION:
+        for layer in layers:
+            given = source.activation(point, layer)
+            rows += [[Replacement(point, layer, into[[i]], None, given[from_[[i]]])] for i in range(n)]
+        return rows, (lm.n_layers, n), None
+    if point == "coefficients":
+        chosen = []
+        for layer in layers:
+            given, own = source.activation(point, layer)[from_], target.activation(point, layer)[into]
+            size = (given - own).abs().float() * lm.weights.W_out[layer].float().norm(dim=-1)
+            ids = size.topk(min(top, size.shape[-1]), dim=-1).indices.cpu()
+            chosen.append(ids)
+            for i in range(n):
+                rows += [
+                    [Replacement(point, layer, into[[i]], torch.tensor([m]), given[i, [m]][None])]
+                    for m in ids[i].tolist()
+                ]
+        return rows, (lm.n_layers, n, chosen[0].shape[-1]), torch.stack(chosen)
+    for layer in layers:
+        given = source.activation(point, layer)
+        for head in range(lm.n_heads):
+            if point == "pattern":
+                parts = [_pattern(given[head], target.activation(point, layer)[head], from_, into, i) for i in range(n)]
+                stacked = [Replacement(point, layer, into[[i]], head, parts[i][None]) for i in range(n)]
+            else:
+                stacked = [Replacement(point, layer, into[[i]], head, given[from_[[i]], head]) for i in range(n)]
+            rows += [[one] for one in stacked] if each else [stacked]
+    return rows, (lm.n_layers, lm.n_heads, n) if each else (lm.n_layers, lm.n_heads), None
+
+
+def _pattern(
+    given: Float[Tensor, "dst src"], own: Float[Tensor, "dst src"], from_: Tensor, into: Tensor, i: int
+) -> Float[Tensor, " src"]:
+    """The other run's attention of one position, each weight at the token that corresponds."""
+    row = torch.zeros_like(own[0])
+    row[into] = given[from_[i], from_].to(row)
+    return row

@@ -1,0 +1,184 @@
+"""`unembed patch` and `unembed ablate`: what happens if activations are replaced or taken away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from unembed.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from unembed.causality import Metric, Patching
+
+Point = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "heads", "patterns", "memories"]
+_POINTS = {"heads": "z", "patterns": "pattern", "memories": "coefficients"}
+Answer = Annotated[
+    str | None,
+    typer.Option(help="The token whose logit is measured; default: the likeliest.", show_default=False),
+]
+Against = Annotated[
+    str | None,
+    typer.Option(help="Measure the answer's logit minus this token's; default: the runner-up.", show_default=False),
+]
+
+
+def patch(
+    clean: Annotated[str, typer.Argument(help="The prompt with the behaviour.", show_default=False)],
+    corrupted: Annotated[str, typer.Argument(help="The prompt without it.", show_default=False)],
+    answer: Answer = None,
+    against: Against = None,
+    points: Annotated[Point, typer.Option(help="Which activations to patch, one at a time.")] = "resid_pre",
+    noising: Annotated[
+        bool, typer.Option("--noising", help="Put corrupted activations into the clean run instead.")
+    ] = False,
+    align: Annotated[
+        bool, typer.Option("--align", help="Find corresponding tokens where the prompts differ in length.")
+    ] = False,
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Memories patched at each layer and position.")] = 10,
+    set_: options.Sets = None,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Patch activations of one prompt into another and measure how much of the answer comes back.
+
+    Each cell is the fraction recovered of the difference between the two runs: 0 no effect, 1 all of it. The metric is
+    the logit difference of two tokens after the last token.
+    """
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    edits = options.edits(set_)
+    from unembed.cli.model_loading import opened
+    from unembed.cli.output import deliver_table, show
+
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    found = lm.patch(
+        clean,
+        corrupted,
+        _POINTS.get(points, points),
+        _metric(answer, against),
+        direction="noising" if noising else "denoising",
+        alignment="auto" if align else None,
+        top=top,
+        edits=edits,
+    )
+    if not (as_json or csv or html):
+        show(lambda width: _heat_map(found, width), plain=plain)
+    table = found.to_table()
+    if as_json or csv or html:
+        deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
+    else:
+        deliver_table(table.head(12), as_json=False, csv=False, plain=plain, html=None)
+
+
+def ablate(
+    prompt: options.Prompt,
+    answer: Answer = None,
+    against: Against = None,
+    what: Annotated[
+        Literal["heads", "components", "screen"],
+        typer.Option(help="heads or components one at a time; screen: heads and memories, estimated then checked."),
+    ] = "heads",
+    memory: Annotated[
+        list[str] | None,
+        typer.Option(metavar="L.I", help="Ablate this memory (FFN neuron); repeatable.", show_default=False),
+    ] = None,
+    to: Annotated[Literal["zero", "mean"], typer.Option(help="zero, or the mean over the shipped text.")] = "zero",
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Rows shown.")] = 12,
+    set_: options.Sets = None,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Take heads, components or memories away one at a time and measure the prediction.
+
+    The effect is by how much the metric falls: the total effect of what was taken away, later layers included.
+    """
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    edits = options.edits(set_)
+    pairs = [options.memory(text, "--memory") for text in memory or []]
+    import unembed
+    from unembed.cli.model_loading import opened
+    from unembed.cli.output import deliver_table
+
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    metric = _metric(answer, against)
+    if what == "screen":
+        found = unembed.screen(lm, prompt, metric, top=top, edits=edits)
+    elif pairs:
+        found = lm.ablate(prompt, memories=pairs, to=to, metric=metric, edits=edits)
+    elif what == "components":
+        found = lm.ablate(prompt, components="all", to=to, metric=metric, edits=edits)
+    else:
+        found = lm.ablate(prompt, heads="all", to=to, metric=metric, edits=edits)
+    table = found.to_table()
+    full = as_json or csv or html is not None
+    deliver_table(table if full else table.head(top), as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+def _metric(answer: str | None, against: str | None) -> Metric | None:
+    import unembed
+
+    if answer is None:
+        if against is not None:
+            raise typer.BadParameter("give --answer too", param_hint="--against")
+        return None
+    return unembed.logit_difference(answer, against)
+
+
+def _heat_map(found: Patching, width: int) -> RenderableType:
+    """Layers down, positions or heads across; the colour is the fraction recovered."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from unembed.results import visible
+
+    values = found.recovered
+    if values.dim() == 3:  # memories: the strongest at each layer and position
+        values = values.gather(-1, values.abs().argmax(-1, keepdim=True))[..., 0]
+    if found.point in ("z", "pattern"):
+        heads = [f"H{i}" for i in range(values.shape[1])]
+    else:
+        heads = [visible(token)[:8] for token in found.tokens]
+    cell = max(5, min(8, max(map(len, heads))))
+    fit = max(1, (width - 7) // (cell + 1))
+    title = f"Fraction of {found.metric} recovered by patching {found.point}, tokens aligned {found.alignment}"
+    parts: list[RenderableType] = [Text(title, style="bold")]
+    for start in range(0, len(heads), fit):
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("layer", justify="right", style="dim")
+        for head in heads[start : start + fit]:
+            table.add_column(Text(head), justify="right", width=cell, no_wrap=True)
+        for layer in range(values.shape[0]):
+            cells = [_cell(float(v)) for v in values[layer, start : start + fit]]
+            table.add_row(str(layer), *cells)
+        parts += [table, Text("")]
+    return Group(*parts)
+
+
+def _cell(value: float) -> RenderableType:
+    from rich.text import Text
+
+    strength = min(1.0, abs(value))
+    if strength < 0.05:
+        return Text(f"{value:.2f}", style="dim")
+    level = 60 + int(120 * strength)
+    shade = f"rgb(30,{level},90)" if value > 0 else f"rgb({level},40,60)"
+    return Text(f"{value:.2f}", style=f"white on {shade}")

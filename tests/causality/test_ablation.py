@@ -1,0 +1,138 @@
+"""Ablations equal edits of the run, total effects equal ablations, and screens agree with both where they must."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.conftest import tiny
+from tests.families import DENSE
+
+import unembed
+from unembed.causality.ablation import ablate
+from unembed.causality.screening import screen
+from unembed.errors import InvalidInput, OutOfRange, Unsupported
+
+TOKENS = torch.tensor([5, 17, 23, 42, 11, 8])
+
+
+def metric(logits: torch.Tensor) -> torch.Tensor:
+    return logits[:, 7].double() - logits[:, 9].double()
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_ablating_to_zero_equals_an_edit(name: str) -> None:
+    lm = tiny(name)
+    heads = ablate(lm, TOKENS, metric=metric)
+    assert heads.values.shape == (lm.n_layers, lm.n_heads) and heads.labels[lm.n_heads] == "L1H0"
+    for layer, head in ((0, 1), (1, 3)):
+        edited = lm.run(TOKENS, edits=[unembed.scale_head(layer, head, 0.0)]).logits[:, -1]
+        assert float(heads.values[layer, head]) == pytest.approx(float(metric(edited)), rel=1e-4, abs=1e-5)
+    pairs = [(0, 3), (1, 7)]
+    memories = ablate(lm, TOKENS, memories=[*pairs, pairs], metric=metric)
+    edits = [unembed.set_coefficient(layer, index, 0.0) for layer, index in pairs]
+    for value, chosen in zip(memories.values, (edits[:1], edits[1:], edits), strict=True):
+        edited = lm.run(TOKENS, edits=chosen).logits[:, -1]
+        assert float(value) == pytest.approx(float(metric(edited)), rel=1e-4, abs=1e-5)
+    assert memories.labels == ("L0M3", "L1M7", "L0M3 + L1M7")
+    assert memories.baseline == pytest.approx(float(metric(lm.run(TOKENS).logits[:, -1])), rel=1e-5, abs=1e-6)
+
+
+def test_ablating_every_component_leaves_the_embedding() -> None:
+    lm = tiny("gpt2-relu")
+    from unembed.causality.replacement import Replacement, Rerun
+
+    rerun = Rerun(lm, TOKENS)
+    zero = torch.tensor(0.0)
+    row = [Replacement(p, n, None, None, zero) for n in range(lm.n_layers) for p in ("attn_out", "mlp_out")]
+    entering = lm.run(TOKENS, "resid_pre")["resid_pre"][0, 0, -1]
+    expected = lm.hf.lm_head(lm.hf.transformer.ln_f(entering))
+    torch.testing.assert_close(rerun.logits([row])[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_activations_of_other_prompts_take_the_place() -> None:
+    lm = unembed.load()
+    prompt = "Once upon a time there was a little"
+    same = ablate(lm, prompt, heads=[(0, 1)], memories=[(5, 3)], to=[prompt])
+    assert same.values.tolist() == pytest.approx([same.baseline] * 2, abs=1e-5)
+    other = ablate(lm, prompt, heads=[(0, 1)], to=["The first month of the year is the coldest", prompt])
+    assert abs(float(other.values[0]) - other.baseline) > 1e-3
+    with pytest.raises(InvalidInput, match="fewer than"):
+        ablate(lm, prompt, to=["Short"])
+
+
+def test_the_mean_is_that_of_the_corpus() -> None:
+    lm = unembed.load()
+    prompt = "Once upon a time there was a little"
+    text = "The cat sat on the mat and looked at the dog."
+    mean = lm.run(text, "coefficients", logits=False)["coefficients"][5, 0, :, 955].mean()
+
+    found = ablate(lm, prompt, memories=[(5, 955)], to="mean", corpus=[text])
+    edited = lm.run(prompt, edits=[unembed.set_coefficient(5, 955, float(mean))]).logits[:, -1]
+    top = lm.run(prompt).logits[0, -1].topk(2).indices
+    assert float(found.values[0]) == pytest.approx(float(edited[0, top[0]] - edited[0, top[1]]), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gemma2", "gptj"])
+def test_total_effects_are_those_of_ablating_each_writer_at_the_position(name: str) -> None:
+    lm = tiny(name)
+    trace = lm.trace(TOKENS)
+    for by in ("head", "memory", "component"):
+        found = trace.attribution(7, against=9, by=by).with_effects(6)
+        for row in found.rows:
+            if row.total is None:
+                continue
+            kind = row.label.split()[0]
+            if kind == "head":
+                edit = unembed.scale_head(row.layer, row.index, 0.0, positions=-1)
+            elif kind == "memory":
+                edit = unembed.set_coefficient(row.layer, row.index, 0.0, positions=-1)
+            else:
+                continue
+            before, after = (lm.run(TOKENS, edits=e).logits[:, -1] for e in ((), [edit]))
+            assert row.total == pytest.approx(float(metric(before) - metric(after)), rel=1e-3, abs=1e-4)
+    with pytest.raises(Unsupported, match="by source token"):
+        trace.attribution(7, by="source").with_effects()
+
+
+def test_writers_of_the_last_layer_have_equal_effects_where_no_norm_follows() -> None:
+    lm = unembed.load("attn-1l")
+    trace = lm.trace("Once upon a time there was a little")
+    rows = trace.attribution(" girl", by="head").with_effects(8).rows
+    assert all(row.total == pytest.approx(row.direct, rel=1e-3, abs=1e-4) for row in rows if row.total is not None)
+    assert all(row.note in ("", "not ablated") for row in rows)
+
+
+@pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gemma2", "gptj", "opt"])
+def test_a_screen_is_the_derivative_of_the_ablation(name: str) -> None:
+    lm = tiny(name)
+    found = screen(lm, TOKENS, metric, top=6)
+    step = 1e-3
+    for layer, head in ((0, 1), (1, 2)):
+        values = [
+            float(metric(lm.run(TOKENS, edits=[unembed.scale_head(layer, head, 1 + sign * step)]).logits[:, -1]))
+            for sign in (1, -1)
+        ]
+        assert float(found.heads[layer, head]) == pytest.approx(
+            (values[0] - values[1]) / (2 * step), rel=0.05, abs=5e-3
+        )
+    assert len(found.labels) == len(found.exact) == 6 and -1 <= found.rank_agreement <= 1
+    assert "approximation" in repr(found)
+
+
+def test_a_screen_is_exact_where_the_model_is_linear() -> None:
+    lm = unembed.load("attn-1l")
+    found = screen(lm, "Once upon a time there was a little", unembed.logit_difference(" girl"), top=8)
+    assert found.memories is None
+    assert found.estimated == pytest.approx(found.exact, rel=1e-3, abs=1e-4)
+    assert found.rank_agreement == pytest.approx(1.0)
+
+
+def test_unknown_writers_are_refused() -> None:
+    lm = tiny("gpt2-relu")
+    for wrong in ({"heads": [(0, 9)]}, {"memories": [(0, 999)]}, {"heads": [(7, 0)]}):
+        with pytest.raises(OutOfRange):
+            ablate(lm, TOKENS, **wrong)
+    with pytest.raises(InvalidInput, match="nothing"):
+        ablate(lm, TOKENS, heads=[])
+    with pytest.raises(InvalidInput, match="not attn_out"):
+        ablate(lm, TOKENS, components=[("resid_pre", 0)])

@@ -1,0 +1,226 @@
+"""Patching equals hand-written hooks on the real modules, for every point and family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.conftest import tiny
+from tests.families import DENSE
+
+import unembed
+from unembed.causality.patching import GaussianNoise, align, patch
+from unembed.causality.replacement import PATCH_POINTS, Replacement, Rerun
+from unembed.errors import InvalidInput, PointMissing, Unsupported
+from unembed.language_model import LanguageModel
+
+CLEAN = torch.tensor([5, 17, 23, 42, 11, 8])
+CORRUPTED = torch.tensor([5, 60, 23, 42, 31, 8])
+FAMILIES = ("gpt2-relu", "llama", "gemma2", "gptj", "qwen3", "opt", "falcon-7b")
+
+
+def metric(logits: torch.Tensor) -> torch.Tensor:
+    return logits[:, 7].double() - logits[:, 9].double()
+
+
+def points_of(lm: LanguageModel) -> list[str]:
+    parallel = any(block.parallel for block in lm.structure.blocks)
+    return [p for p in PATCH_POINTS if not (parallel and p == "resid_mid")]
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_patching_a_run_into_itself_changes_nothing(name: str) -> None:
+    lm = tiny(name)
+    for point in points_of(lm):
+        try:
+            rerun = Rerun(lm, CLEAN, (point,))
+        except Unsupported:
+            assert point == "pattern"
+            continue
+        for layer in range(lm.n_layers):
+            value = rerun.activation(point, layer)
+            index = 1 if point in ("z", "pattern") else None
+            value = value[:, 1] if point == "z" else value[1] if point == "pattern" else value
+            found = rerun.logits([[Replacement(point, layer, None, index, value)]])[0]
+            torch.testing.assert_close(found, rerun.reference, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_patching_every_position_of_a_layer_gives_the_other_run(name: str) -> None:
+    lm = tiny(name)
+    clean, corrupted = Rerun(lm, CLEAN, ("resid_post",)), Rerun(lm, CORRUPTED)
+    for layer in range(lm.n_layers):
+        for point in ("resid_pre", "resid_post"):
+            row = [Replacement(point, layer, None, None, clean.activation(point, layer))]
+            torch.testing.assert_close(corrupted.logits([row])[0], clean.reference, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_each_point_equals_a_hook_on_the_real_module(name: str) -> None:
+    lm = unembed.load(_double(name))
+    a, b = CLEAN[None], CORRUPTED[None]
+    for point in ("resid_pre", "resid_post", "attn_out", "mlp_out", "z", "coefficients"):
+        given = lm.run(a, point)[point]
+        for layer in range(lm.n_layers):
+            for position, head in ((1, 2), (4, 0)):
+                row = Replacement(
+                    point,
+                    layer,
+                    torch.tensor([position]),
+                    head if point == "z" else None,
+                    given[layer, 0, [position], head] if point == "z" else given[layer, 0, [position]],
+                )
+                found = Rerun(lm, CORRUPTED).logits([[row]])[0]
+                expected = _by_hand(lm, b, point, layer, position, head, given[layer])
+                torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def _double(name: str) -> Any:
+    from tests.families import build
+
+    return build(name, torch.float64)
+
+
+def _by_hand(
+    lm: LanguageModel, tokens: torch.Tensor, point: str, layer: int, position: int, head: int, given: torch.Tensor
+) -> torch.Tensor:
+    """Plain torch hooks, written for this test alone."""
+    block = lm.structure.blocks[layer]
+    site, ffn = block.attention, block.feed_forward
+    assert ffn is not None and ffn.down_proj is not None
+    module, before, factor = {
+        "resid_pre": (block.module, True, 1.0),
+        "resid_post": (block.module, False, 1.0),
+        "attn_out": (site.branch_norm.module if site.branch_norm else site.out_proj, False, site.multiplier),
+        "mlp_out": (ffn.branch_norm.module if ffn.branch_norm else ffn.down_proj, False, ffn.multiplier),
+        "z": (site.out_proj, True, 1.0),
+        "coefficients": (ffn.down_proj, True, 1.0),
+    }[point]
+
+    def change(t: torch.Tensor) -> torch.Tensor:
+        new = t.clone().view(1, tokens.shape[1], t.shape[-1])
+        if point == "z":
+            columns = slice(head * lm.d_head, (head + 1) * lm.d_head)
+            new[0, position, columns] = given[0, position, head]
+        else:
+            new[0, position] = given[0, position] / factor
+        return new.view(t.shape)
+
+    def pre(_m: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args:
+            return (change(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
+
+    def post(_m: Any, _args: Any, out: Any) -> Any:
+        return change(out) if isinstance(out, torch.Tensor) else (change(out[0]), *out[1:])
+
+    handle = module.register_forward_pre_hook(pre, with_kwargs=True) if before else module.register_forward_hook(post)
+    with torch.no_grad():
+        logits = lm.hf(tokens, use_cache=False).logits[0, -1]
+    handle.remove()
+    return logits
+
+
+def test_a_replaced_pattern_is_the_pattern_times_the_runs_own_values() -> None:
+    lm = unembed.load(_double("llama"))
+    clean = Rerun(lm, CLEAN, ("pattern",))
+    corrupted = Rerun(lm, CORRUPTED, ("pattern", "z"))
+    row = [Replacement("pattern", 1, None, 2, clean.activation("pattern", 1)[2])]
+    values = corrupted._values(1, None)
+    z = clean.activation("pattern", 1)[2] @ values[:, 2]
+    expected = corrupted.logits([[Replacement("z", 1, None, 2, z)]])[0]
+    torch.testing.assert_close(corrupted.logits([row])[0], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_values_are_the_metric_and_recovered_runs_from_0_to_1() -> None:
+    lm = tiny("gpt2-relu")
+    found = patch(lm, CLEAN, CORRUPTED, "resid_post", metric)
+    assert found.values.shape == (lm.n_layers, 6) and found.tokens == tuple(lm.token_strings(CORRUPTED))
+    last = lm.n_layers - 1
+    assert float(found.recovered[last, -1]) == pytest.approx(1.0, abs=1e-5)  # the last position alone is read
+    assert float(found.recovered[last, 1]) == pytest.approx(0.0, abs=1e-5)
+    assert float(found.recovered[0, 0]) == pytest.approx(0.0, abs=1e-5)  # the first tokens are equal
+    noising = patch(lm, CLEAN, CORRUPTED, "resid_post", metric, direction="noising")
+    assert float(noising.values[last, -1]) == pytest.approx(found.corrupted, abs=1e-5)
+    assert float(noising.recovered[last, -1]) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_heads_and_memories_have_their_shapes() -> None:
+    lm = tiny("gpt2-relu")
+    assert patch(lm, CLEAN, CORRUPTED, "z", metric).values.shape == (2, 4)
+    assert patch(lm, CLEAN, CORRUPTED, "z", metric, positions=[1, -2]).values.shape == (2, 4, 2)
+    found = patch(lm, CLEAN, CORRUPTED, "coefficients", metric, top=3)
+    assert found.indices is not None and found.values.shape == found.indices.shape == (2, 6, 3)
+    row = next(r for r in found.to_table() if r["recovered"] is not None)
+    assert {"layer", "position", "token", "index", "metric", "recovered"} <= set(row)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_agrees_with_float32(dtype: torch.dtype) -> None:
+    half, full = tiny("llama", dtype), unembed.load(_same_weights("llama", dtype))
+    a = patch(half, CLEAN, CORRUPTED, "resid_pre", metric)
+    b = patch(full, CLEAN, CORRUPTED, "resid_pre", metric)
+    scale = float(b.values.abs().max())
+    assert float((a.values - b.values).abs().max()) < (0.1 if dtype == torch.bfloat16 else 0.02) * scale
+
+
+def _same_weights(name: str, dtype: torch.dtype) -> Any:
+    from tests.families import build
+
+    return build(name, dtype).float()
+
+
+def test_noise_corrupts_chosen_embeddings_only() -> None:
+    lm = tiny("gpt2-relu")
+    found = patch(lm, CLEAN, GaussianNoise((1, 2), scale=3.0, seed=4), "resid_pre", metric)
+    assert found.clean != found.corrupted and found.provenance.seed == 4
+    assert float(found.recovered[0, 0]) == pytest.approx(0.0, abs=1e-5)
+    again = patch(lm, CLEAN, GaussianNoise((1, 2), scale=3.0, seed=4), "resid_pre", metric)
+    assert torch.equal(found.values, again.values)
+    both = patch(lm, CLEAN, GaussianNoise((1,), seed=4), "resid_pre", metric)
+    assert float(both.recovered[0, 1]) == pytest.approx(1.0, abs=1e-5)  # the only corrupted embedding restored
+    with pytest.raises(InvalidInput, match="6 tokens"):
+        patch(lm, CLEAN, GaussianNoise((6,)), "resid_pre", metric)
+
+
+def test_unequal_prompts_need_an_alignment() -> None:
+    lm = tiny("gpt2-relu")
+    longer = torch.tensor([5, 17, 90, 91, 23, 42, 31, 8])
+    with pytest.raises(InvalidInput, match="prompts of 6 and 8 tokens"):
+        patch(lm, CLEAN, longer, "resid_pre", metric)
+    found = patch(lm, CLEAN, longer, "resid_pre", metric, alignment="auto")
+    assert found.positions == (0, 1, 4, 5, 6, 7) and "6 pairs" in found.alignment
+    pairs, words = align(lm, CLEAN, longer, [(0, 0), (5, 7)])
+    assert pairs == [(0, 0), (5, 7)] and "given" in words
+    with pytest.raises(InvalidInput, match="8 tokens"):
+        align(lm, CLEAN, longer, [(0, 9)])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda lm: patch(lm, CLEAN, CLEAN, "resid_pre", metric), "it is .* in both runs"),
+        (lambda lm: patch(lm, CLEAN, CORRUPTED, "embedding", metric), "cannot be patched"),
+        (lambda lm: patch(lm, CLEAN, CORRUPTED, "z", unembed.logit_difference(3, 3)), "always 0"),
+        (lambda lm: patch(lm, CLEAN, CORRUPTED, "z", metric, positions=[9]), "no corresponding token"),
+        (lambda lm: patch(lm, CLEAN, CORRUPTED, "z", lambda logits: logits), "shape"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(call: Callable[[LanguageModel], object], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        call(tiny("gpt2-relu"))
+    with pytest.raises(PointMissing):
+        patch(tiny("gptj"), CLEAN, CORRUPTED, "resid_mid", metric)
+
+
+def test_metrics_are_what_they_say() -> None:
+    lm = tiny("gpt2-relu")
+    logits = torch.randn(3, lm.d_vocab, generator=torch.Generator().manual_seed(0))
+    p = logits.double().softmax(-1)
+    bind = lambda m: m.bind(lm, logits[0])(logits)  # noqa: E731
+    torch.testing.assert_close(bind(unembed.probability(4)), p[:, 4])
+    torch.testing.assert_close(bind(unembed.log_probability(4)), p[:, 4].log())
+    torch.testing.assert_close(bind(unembed.logit_difference(4, 5)), (logits[:, 4] - logits[:, 5]).double())
+    torch.testing.assert_close(bind(unembed.kl()), (p[0] * (p[0] / p).log()).sum(-1))
