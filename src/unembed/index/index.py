@@ -22,7 +22,10 @@ from unembed.results import Table
 from unembed.validation import as_path, as_str, finite_float, positive_int
 
 if TYPE_CHECKING:  # an index is read without torch
+    import numpy as np
+
     from unembed.corpus import Corpus
+    from unembed.gallery import Gallery
     from unembed.index.coefficients import CoefficientsView
     from unembed.index.contexts import ContextsView
     from unembed.index.estimate import Estimate
