@@ -9,7 +9,7 @@ WHEELS := .cache/wheels
 PROMPT ?= Once upon a time there was a little
 
 .DEFAULT_GOAL := help
-.PHONY: pictures oldest wheel toxic-model toxicity-scorer browser help run test lint bench docs models parity readme clean
+.PHONY: pictures oldest wheel toxic-model toxicity-scorer browser help run test families lint bench docs models parity readme clean
 
 help:  ## list what there is
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -56,6 +56,9 @@ test: $(VENV)/.installed-dev  ## all tests but those in a browser
 
 browser: $(VENV)/.installed-browser  ## the explorer in headless Chromium (a `chromium` on the path)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser $(ARGS)
+
+families: $(VENV)/.installed-dev  ## a tiny model of every decoder class of transformers; write docs/decoder-classes.md
+	$(BIN)/python -m tests.models.decoder_classes --write
 
 pictures: $(VENV)/.installed-browser $(READY)  ## make the documentation's pictures of the explorer again
 	@$(BIN)/python -m tests.browser.pictures $(ARGS)

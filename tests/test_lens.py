@@ -128,5 +128,5 @@ def test_frozen_without_a_scale_is_refused() -> None:
     lm = tiny("gpt2")
     with pytest.raises(InvalidInput, match="scale that the final norm had"):
         logits_of(lm, torch.zeros(1, lm.d_model), "frozen")
-    with pytest.raises(InvalidInput, match="none of raw, final, frozen"):
+    with pytest.raises(InvalidInput, match="not one of raw, final, frozen"):
         logits_of(lm, torch.zeros(1, lm.d_model), "folded")

@@ -110,7 +110,7 @@ def test_leaving_out_the_branch_norm_would_not_add_up(tokens: torch.Tensor) -> N
 
 def test_bad_questions_are_refused(tokens: torch.Tensor) -> None:
     lm = tiny("gpt2")
-    with pytest.raises(InvalidInput, match="none of component, head"):
+    with pytest.raises(InvalidInput, match="not one of component, head"):
         attribution(lm, tokens[:1], 11, by="neuron")
     with pytest.raises(OutOfRange, match="position 9"):
         attribution(lm, tokens[:1], 11, position=9)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 from unembed.causality.ablation import Ablation, ablate
 from unembed.causality.metrics import Metric, MetricFunction
@@ -91,7 +91,7 @@ class LanguageModel(Decoder):
 
 
 def load(
-    model: str | Path | PreTrainedModel | None = None,
+    model: str | Path | nn.Module | None = None,
     *,
     tokenizer: PreTrainedTokenizerBase | str | None = None,
     revision: str | None = None,
@@ -105,7 +105,8 @@ def load(
     """Open a decoder.
 
     Args:
-        model: a shipped name ("wren", the default), a hub id, a saved folder, or a `PreTrainedModel` in memory.
+        model: a shipped name ("wren", the default), a hub id, a saved folder, or a `PreTrainedModel` in memory, which
+            may be compiled (`torch.compile`) or a PEFT model, merged or not.
         tokenizer: needed only for a model in memory, or to use another one.
         revision: a branch, tag or commit of the hub.
         offline: use the local cache only.

@@ -51,7 +51,7 @@ def logits_of(
     Memory: as large as what it returns; read many vectors with `read`, which works by chunks.
     """
     if basis not in BASES:
-        raise InvalidInput(f"basis {basis!r}", why=f"it is none of {', '.join(BASES)}")
+        raise InvalidInput(f"basis {basis!r}", why=f"it is not one of {', '.join(BASES)}")
     structure = lm.structure
     if basis == "raw":
         factored = getattr(structure.head, "band_scores", None)  # adaptive softmax: W_U is a product, not formed here
@@ -219,7 +219,7 @@ class _Readout:
     @classmethod
     def of(cls, lm: Decoder, basis: str) -> "_Readout":
         if basis not in BASES:
-            raise InvalidInput(f"basis {basis!r}", why=f"it is none of {', '.join(BASES)}")
+            raise InvalidInput(f"basis {basis!r}", why=f"it is not one of {', '.join(BASES)}")
         linear = basis != "final" or isinstance(lm.structure.head, nn.Linear)
         return cls(lm, basis, lm.weights.W_U if linear else None)
 

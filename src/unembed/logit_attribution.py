@@ -1,8 +1,8 @@
 """Direct logit attribution: a logit as the sum of what every writer adds to it, with the error of the sum.
 
-A writer's contribution is its dot product with one direction, through the branch norm of its layer and the final norm,
-each with the scale it had in the run. Terms that are not vectors of the stream have rows of their own: the biases of
-norms and unembedding, and what the soft cap takes away.
+A writer's contribution is its dot product with one direction, through the branch norm of its layer, the gains of later
+layers and the final norm, each with the scale it had in the run. Terms that are not vectors of the stream have rows of
+their own: the biases of norms and unembedding, and what the soft cap takes away.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from unembed.lens import final_scale, logit_direction
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
-from unembed.stream.decomposition import Branch, attention_branch, memory_branch, source_values, tolerance
+from unembed.stream.decomposition import (
+    Branch,
+    attention_branch,
+    directions,
+    memory_branch,
+    source_values,
+    steps_of,
+    tolerance,
+    writer_points,
+)
+from unembed.stream.hooks import has_point, require_point
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, position_of, run
 from unembed.validation import positive_int
@@ -157,7 +167,7 @@ class Attribution(Displayed):
 
 
 class _Columns:
-    """Shares as they are found."""
+    """The columns of an attribution while it is computed."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
@@ -189,14 +199,12 @@ class _Columns:
 def points_needed(lm: Decoder, by: str) -> tuple[str, ...]:
     """What a run must have kept for an attribution of this kind."""
     if by not in BY:
-        raise InvalidInput(f"by {by!r}", why=f"it is none of {', '.join(BY)}")
-    points = ["resid_pre", "resid_post", "attn_out"]
-    if any(b.feed_forward is not None for b in lm.structure.blocks):
-        points.append("mlp_out")
-    if lm.structure.position_embedding is not None:
-        points.append("position_embedding")
-    extra = {"component": [], "head": ["z"], "source": ["z", "pattern", "attn_in"], "memory": ["coefficients"]}[by]
-    return (*points, *extra)
+        raise InvalidInput(f"by {by!r}", why=f"it is not one of {', '.join(BY)}")
+    extra = {"component": [], "head": ["z"], "source": ["z", "pattern", "values"], "memory": ["coefficients"]}[by]
+    for point in extra:
+        if not any(has_point(lm, point, layer) for layer in range(lm.n_layers)):
+            require_point(lm, point, 0)  # raises and says why no layer has it
+    return ("resid_pre", "resid_post", *writer_points(lm), *extra)
 
 
 @torch.no_grad()
@@ -214,8 +222,8 @@ def attribution(
     Args:
         lm: the model.
         tokens: a prompt, or a run that kept `points_needed(lm, by)` and its logits.
-        token: the token whose logit is accounted for.
-        position: where; the last by default.
+        token: the token whose logit is attributed.
+        position: the position whose prediction is attributed; the last by default.
         against: with it, the difference of the two logits.
         by: "component" (each attention and FFN), "head", "source" (head and source token) or "memory".
         edits: changes to make in the run, when tokens are given.
@@ -228,7 +236,7 @@ def attribution(
     Source: Elhage et al. 2021, "Transformers as sums of paths"; Geva et al. 2022, Eq. 2.
     """
     if by not in BY:
-        raise InvalidInput(f"by {by!r}", why=f"it is none of {', '.join(BY)}")
+        raise InvalidInput(f"by {by!r}", why=f"it is not one of {', '.join(BY)}")
     target = lm.single_token(token)
     other = None if against is None else lm.single_token(against)
     seen = tokens if isinstance(tokens, Run) else run(lm, tokens, points_needed(lm, by), edits)
@@ -237,17 +245,23 @@ def attribution(
     scale = final_scale(lm, last)
     u = logit_direction(lm, target, other) / scale
     columns = _Columns()
+    pulled = directions(lm, u)
     entered = seen.at("resid_pre", 0)[0, column]
     if lm.structure.position_embedding is not None:
         positions = seen["position_embedding"][0][0, column]
-        columns.add("embedding", (entered - positions) @ u.to(entered.dtype))
-        columns.add("positions", positions @ u.to(entered.dtype))
+        columns.add("embedding", (entered - positions).to(u.dtype) @ pulled.start)
+        columns.add("positions", positions.to(u.dtype) @ pulled.start)
     else:
-        columns.add("embedding", entered @ u.to(entered.dtype))
-    for layer in range(lm.n_layers):
-        _attention(lm, seen, layer, column, u, by, columns)
-        if lm.structure.blocks[layer].feed_forward is not None:
-            _feed_forward(lm, seen, layer, column, u, by, columns)
+        columns.add("embedding", entered.to(u.dtype) @ pulled.start)
+    for layer, block in enumerate(lm.structure.blocks):
+        for step in steps_of(block):
+            direction = (pulled.late if step.late else pulled.early)[layer]
+            if step.point == "attn_out" and by in ("head", "source") and seen.has("z", layer):
+                _heads(lm, seen, layer, column, direction, by, columns)
+            elif step.point == "mlp_out" and by == "memory":
+                _memories(lm, seen, layer, column, direction, columns)
+            else:
+                columns.add(step.label, seen.at(step.point, layer)[0, column].to(u.dtype) @ direction, layer)
     logit = seen.logits[0, column, target]
     linear = _biases(lm, target, other, columns, u.dtype)
     logit = logit - seen.logits[0, column, other] if other is not None else logit
@@ -259,30 +273,38 @@ def attribution(
     return _closed(lm, columns, target, other, position, by, float(logit), () if isinstance(tokens, Run) else edits)
 
 
-def _attention(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
-    if by in ("component", "memory"):
-        out = seen.at("attn_out", layer)[0, column]
-        columns.add("attention", out.to(u.dtype) @ u, layer)
-        return
+def _heads(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
+    """The rows of a layer's heads, each split by source token where the layer is attention and `by` is "source"."""
+    site = lm.structure.blocks[layer].mixer
+    assert site is not None
     z = seen.at("z", layer)[0, column].to(u.dtype)
     branch = attention_branch(lm, layer, seen.at("z", layer)[0, column])
     read = lm.weights.W_O[layer].to(u.dtype) @ branch.direction(u)  # (n_heads, d_head)
-    heads = torch.arange(lm.n_heads)
-    if by == "head":
+    heads = torch.arange(site.n_heads)
+    if by == "head" or not site.is_attention:
         columns.add("head", (z * read).sum(-1) * branch.factor, layer, heads)
     else:
         contribution = _by_source(lm, seen, layer, column, read) * branch.factor
         keys = torch.arange(contribution.shape[1])
         columns.add("head", contribution, layer, heads.repeat_interleave(len(keys)), keys.repeat(len(heads)))
-    _branch_biases(columns, branch, lm.weights.b_O[layer], u, layer, "attention bias")
+    _branch_biases(columns, branch, lm.weights.b_O[layer], u, layer, "attention bias", site.constant)
 
 
 def _by_source(
     lm: Decoder, seen: Run, layer: int, column: int, read: Float[Tensor, "head d_head"]
 ) -> Float[Tensor, "head src"]:
-    values = source_values(lm, seen, layer).to(read.dtype)
-    contribution = seen.at("pattern", layer)[0, :, column].to(read.dtype) * torch.einsum("hsd,hd->hs", values, read)
-    whole = (seen.at("z", layer)[0, column].to(read.dtype) * read).sum(-1)
+    values = source_values(lm, seen, layer, gated=True).to(read.dtype)
+    pattern = seen.at("pattern", layer)[0, :, column].to(read.dtype)  # (head, src)
+    z = seen.at("z", layer)[0, column].to(read.dtype)
+    source = lm.structure.blocks[layer].attention.values
+    if source is not None and source.gated:
+        # The gate is one factor per channel at this position, so it distributes over the sources.
+        mixed = torch.einsum("hs,hsd->hd", pattern.double(), values.double())
+        gate = torch.where(mixed == 0, 0.0, z.double() / mixed)
+        contribution = (pattern * torch.einsum("hsd,hd->hs", values.double(), gate * read.double())).to(read.dtype)
+    else:
+        contribution = pattern * torch.einsum("hsd,hd->hs", values, read)
+    whole = (z * read).sum(-1)
     missed = float((contribution.sum(-1) - whole).abs().max() / contribution.abs().max().clamp_min(1e-30))
     if not missed <= tolerance(lm):
         raise SumNotProved(
@@ -293,11 +315,8 @@ def _by_source(
     return contribution
 
 
-def _feed_forward(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
-    if by != "memory":
-        out = seen.at("mlp_out", layer)[0, column]
-        columns.add("ffn", out.to(u.dtype) @ u, layer)
-        return
+def _memories(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, columns: _Columns) -> None:
+    lm.feed_forward(layer)  # raises and says why there are no memories
     m = seen.at("coefficients", layer)[0, column]
     branch = memory_branch(lm, layer, m)
     contribution = m.to(u.dtype) * (lm.weights.W_out[layer].to(u.dtype) @ branch.direction(u)) * branch.factor
@@ -305,8 +324,16 @@ def _feed_forward(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by
     _branch_biases(columns, branch, lm.weights.b_out[layer], u, layer, "ffn bias")
 
 
-def _branch_biases(columns: _Columns, branch: Branch, bias: Tensor | None, u: Tensor, layer: int, kind: str) -> None:
-    contributions = []
+def _branch_biases(
+    columns: _Columns,
+    branch: Branch,
+    bias: Tensor | None,
+    u: Tensor,
+    layer: int,
+    kind: str,
+    constant: Tensor | None = None,
+) -> None:
+    contributions = [] if constant is None else [constant.to(u.dtype) @ u]
     if bias is not None:
         contributions.append((bias.to(u.dtype) @ branch.direction(u)) * branch.factor)
     if branch.bias is not None:
@@ -392,14 +419,14 @@ def memory_contributions(
     """
     target = lm.single_token(token)
     other = None if against is None else lm.single_token(against)
-    u = logit_direction(lm, target, other)
+    pulled = directions(lm, logit_direction(lm, target, other)).late
     last = seen.at("resid_post", lm.n_layers - 1)[0]
     scale = final_scale(lm, last)
     m = seen["coefficients"][:, 0]
     out = torch.empty_like(m)
     for layer in range(lm.n_layers):
         branch = memory_branch(lm, layer, m[layer])
-        read = lm.weights.W_out[layer] @ branch.direction(u).to(m.dtype)
+        read = lm.weights.W_out[layer] @ branch.direction(pulled[layer]).to(m.dtype)
         torch.mul(m[layer], read, out=out[layer])
         out[layer].mul_((branch.factor / scale).to(m.dtype))
     return out

@@ -8,8 +8,9 @@ from torch import nn
 
 from tests.conftest import tiny
 from tests.families import DENSE, EXPERTS, FAMILIES, PARALLEL, build
-from unembed.errors import ModelNotUnderstood, NotFinite, Unsupported
+from unembed.errors import ModelNotUnderstood, NotFinite, PointMissing, Unsupported
 from unembed.language_model import LanguageModel, load
+from unembed.logit_attribution import attribution
 from unembed.stream.run import run
 
 F32 = dict(rtol=1e-4, atol=1e-4)
@@ -199,16 +200,20 @@ def test_a_norm_that_is_neither_kind_is_refused() -> None:
         load(model)
 
 
-def test_attention_that_keeps_its_weights_to_itself_is_refused_with_the_way_on(
-    monkeypatch: pytest.MonkeyPatch,
+def test_attention_without_weights_opens_with_heads_and_says_how_to_get_sources(
+    monkeypatch: pytest.MonkeyPatch, tokens: torch.Tensor
 ) -> None:
     # As Nemotron's before transformers 5.13.0, which keeps the class of attention that it was built with.
     hf = build("llama")
     attention = type(hf.model.layers[0].self_attn)
     forward = attention.forward
     monkeypatch.setattr(attention, "forward", lambda *given, **named: (forward(*given, **named)[0], None))
-    with pytest.raises(ModelNotUnderstood, match=r'attn_implementation="eager".*5\.13\.0'):
-        load(hf)
+    lm = load(hf)
+    assert attribution(lm, tokens[:1], 11, by="head").error < 1e-4
+    with pytest.raises(PointMissing, match=r'attn_implementation="eager".*5\.13\.0'):
+        attribution(lm, tokens[:1], 11, by="source")
+    with pytest.raises(Unsupported, match="returns no weights"):
+        lm.weights.W_V[0]
 
 
 def test_nan_weights_are_refused() -> None:
@@ -219,18 +224,12 @@ def test_nan_weights_are_refused() -> None:
         load(model)
 
 
-@pytest.mark.parametrize("model_type", ["mamba", "openai-gpt"])
-def test_refused_families_say_why(model_type: str) -> None:
+def test_a_model_that_normalises_the_stream_itself_is_refused_by_name() -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    sizes = (
-        dict(n_embd=48, n_layer=2, n_head=4)
-        if model_type == "openai-gpt"
-        else dict(hidden_size=48, num_hidden_layers=2, state_size=4)
-    )
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, vocab_size=97, **sizes)).eval()
-    with pytest.raises(ModelNotUnderstood, match=r"state-space or recurrent|post-norm"):
-        load(model)
+    config = AutoConfig.for_model("openai-gpt", vocab_size=97, n_embd=48, n_layer=2, n_head=4)
+    with pytest.raises(ModelNotUnderstood, match="post-norm"):
+        load(AutoModelForCausalLM.from_config(config).eval())
 
 
 def test_a_model_without_architectures_in_its_config_opens() -> None:

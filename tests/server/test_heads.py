@@ -100,8 +100,9 @@ def test_a_score_is_the_sum_of_its_terms(client, wren):
 
 def largest(wren, text, layer, head):
     """Where a head carries most on a text, sources after the first: value, destination, source; from the weights."""
-    run = wren.run(text, ("pattern", "attn_in"))
-    v = run.at("attn_in", layer)[0] @ wren.weights.W_V[layer][head] + wren.weights.b_V[layer][head]
+    run = wren.run(text, ("pattern", "resid_pre"))
+    read = wren.structure.blocks[layer].attention.pre_norm.module(run.at("resid_pre", layer)[0]).detach()
+    v = read @ wren.weights.W_V[layer][head] + wren.weights.b_V[layer][head]
     carried = run.at("pattern", layer)[0, head] * (v @ wren.weights.W_O[layer][head]).norm(dim=-1)
     at = int(carried[:, 1:].argmax())
     dst, src = at // (len(carried) - 1), at % (len(carried) - 1) + 1

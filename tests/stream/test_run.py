@@ -169,7 +169,7 @@ def test_parallel_blocks_have_no_resid_mid(name: str, tokens: torch.Tensor) -> N
 
 def test_bad_input_is_refused_in_one_line(tokens: torch.Tensor) -> None:
     lm = tiny("gpt2")
-    with pytest.raises(InvalidInput, match="none of resid_pre"):
+    with pytest.raises(InvalidInput, match="not one of resid_pre"):
         run(lm, tokens, ["resid_past"])
     with pytest.raises(OutOfRange, match="vocabulary is 0 to 96"):
         run(lm, torch.tensor([[3, 97]]))

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unembed.errors import InvalidInput, OutOfRange
+from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
 from unembed.stream.run import run
@@ -133,6 +133,12 @@ def embedding(
     ids = None if ids is None else _tokens(lm, ids)
     table = lm.weights.W_E if ids is None else lm.weights.W_E[ids]
     if basis == "folded":
+        if lm.structure.positions == "added":
+            raise Unsupported(
+                f"the folded embedding of {lm.name}",
+                why="positions are added to it outside any module, so tokens cannot be told from positions",
+                instead="Use basis='raw'",
+            )
         scale = lm.structure.embedding_scale
         if scale is None:
             table = _embedding_output(lm, torch.arange(lm.d_vocab, device=lm.device) if ids is None else ids)

@@ -16,7 +16,7 @@ from unembed.models.decoder import Decoder
 from unembed.stream.decomposition import source_values
 from unembed.stream.run import Run
 
-POINTS = ("pattern", "attn_in")
+POINTS = ("pattern", "values")
 """What a run must have kept."""
 
 

@@ -27,7 +27,7 @@ _CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_c
 
 
 class Decoder:
-    """A decoder language model as `unembed` sees it. The model itself is never copied or changed."""
+    """A decoder language model with its structure. The model itself is never copied or changed."""
 
     def __init__(self, opened: Opened) -> None:
         """Resolve the structure by one dry run of six tokens.
@@ -41,10 +41,15 @@ class Decoder:
         self.structure = resolve(opened.hf)
         self.weights = Weights(self.structure)
         self.lock = threading.RLock()
-        """Held by whoever has hooks on the model: one run at a time."""
-        first = self.structure.blocks[0].attention
+        """Guards the model while hooks are attached: one run at a time."""
         self.n_layers = len(self.structure.blocks)
-        self.n_heads, self.n_kv_heads, self.d_head = first.n_heads, first.n_kv_heads, first.d_head
+        mixers = [b.mixer for b in self.structure.blocks if b.mixer is not None]
+        attention = [site for site in mixers if site.is_attention]
+        first = next(iter(attention or mixers), None)
+        self.n_heads = 0 if first is None else first.n_heads
+        """Heads of a layer: those of the first layer with attention where layers differ."""
+        self.n_kv_heads = 0 if first is None else first.n_kv_heads
+        self.d_head = 0 if first is None else first.d_head
         config = opened.hf.config.get_text_config()
         self.d_model: int = config.hidden_size
         self.d_vocab: int = vocabulary_size(opened.hf)
@@ -62,9 +67,14 @@ class Decoder:
 
     @cached_property
     def d_mlp(self) -> int:
-        """Memories of a layer: 0 where there is no FFN or where they belong to experts."""
-        site = self.structure.blocks[0].feed_forward
-        return 0 if site is None or not site.has_memories else self.weights.n_memories[0]
+        """Memories of a layer, if every layer has the same number of its own: else 0 (no FFN, or experts)."""
+        numbers = {self.n_memories_of(layer) for layer in range(self.n_layers)}
+        return numbers.pop() if len(numbers) == 1 else 0
+
+    def n_memories_of(self, layer: int) -> int:
+        """Memories of one layer: 0 where there is no FFN or where they belong to experts."""
+        site = self.structure.blocks[layer].feed_forward
+        return 0 if site is None or not site.has_memories else self.weights.n_memories[layer]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -165,9 +175,20 @@ class Decoder:
         """
         return self._within("layer", layer, self.n_layers)
 
-    def head(self, head: int) -> int:
-        """A head counted from 0, checked."""
-        return self._within("head", head, self.n_heads)
+    def head(self, head: int, layer: int | None = None) -> int:
+        """A head counted from 0, checked against the layer's number of heads (the model's when no layer is given).
+
+        Raises:
+            OutOfRange: there is no such head.
+            Unsupported: the layer has no heads.
+        """
+        if layer is None:
+            return self._within("head", head, self.n_heads)
+        block = self.structure.blocks[layer]
+        site = block.attention if block.mixer is None else block.mixer
+        if not site.n_heads:
+            _ = site.out_proj  # raises and says why
+        return self._within("head", head, site.n_heads)
 
     def memory(self, layer: int, index: int) -> tuple[int, int]:
         """A memory's layer and index, checked.

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -37,7 +37,7 @@ class Opened:
 
 
 def open_model(
-    model: str | Path | PreTrainedModel | None = None,
+    model: str | Path | nn.Module | None = None,
     *,
     tokenizer: PreTrainedTokenizerBase | str | None = None,
     revision: str | None = None,
@@ -55,6 +55,7 @@ def open_model(
         ModelNotUnderstood: transformers does not know the architecture.
         InvalidInput: arguments that contradict each other.
     """
+    model = _unwrapped(model)
     if isinstance(model, PreTrainedModel):
         if any(v is not None for v in (revision, dtype, device_map, offload_folder)):
             raise InvalidInput(
@@ -67,7 +68,7 @@ def open_model(
         raise InvalidInput(
             f"a {type(model).__name__} cannot be opened",
             why="load() takes a name, a folder or a PreTrainedModel",
-            instead="For a PEFT model, give model.merge_and_unload()",
+            instead="Pass the transformers model itself",
         )
     _check_device(device)  # before anything large is read
     if device is not None and device_map is not None:
@@ -89,11 +90,23 @@ def open_model(
     )
 
 
+def _unwrapped(model: Any) -> Any:
+    """The transformers model inside a compiled one (`torch.compile(model)`) or a PEFT model, merged or not."""
+    while not isinstance(model, PreTrainedModel):
+        if isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        elif callable(base := getattr(model, "get_base_model", None)):
+            model = base()
+        else:
+            return model
+    return model
+
+
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype or "auto"
     if dtype not in _DTYPES:
-        raise InvalidInput(f"dtype {dtype!r}", why=f"it is none of {', '.join(_DTYPES)}")
+        raise InvalidInput(f"dtype {dtype!r}", why=f"it is not one of {', '.join(_DTYPES)}")
     return _DTYPES[dtype]
 
 

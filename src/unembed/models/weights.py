@@ -1,21 +1,24 @@
 """A model's weights in the field's orientation, as views on the live parameters.
 
-Rows are vectors and matrices act on the right. Nothing is copied: a view changes when the model does. There are two
-exceptions: queries of a grouped, fused projection, which cannot be one strided view, and offloaded layers, whose
-matrices are fetched at every reading (`unembed.models.offload`).
+Rows are vectors and matrices act on the right. Nothing is copied: a view changes when the model does. There are three
+exceptions: queries of a grouped, fused projection, which cannot be one strided view, offloaded layers, whose matrices
+are fetched at every reading (`unembed.models.offload`), and projections that are wrapped or packed (LoRA, quantized
+weights), whose matrix is measured at every reading.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from unembed.errors import OutOfRange, Unsupported
-from unembed.models.offload import parameter
+from unembed.models.offload import device_of, parameter
+from unembed.models.structure.projections import measured_bias, measured_matrix
 from unembed.models.structure.structure import AttentionSite, FeedForwardSite, Structure
 
 T = TypeVar("T")
@@ -50,63 +53,106 @@ class PerLayer(Sequence[T], Generic[T]):
         return (self._read(i) for i in range(self._n_layers))
 
 
-def in_out(module: nn.Module) -> Float[Tensor, "d_in d_out"]:
-    """A linear module's matrix with inputs as rows, whichever way the module stores it."""
-    return _turned(module, parameter(module))
-
-
-def _turned(module: nn.Module, weight: object) -> Float[Tensor, "d_in d_out"]:
+def _as_matrix(module: nn.Module, weight: object) -> Float[Tensor, "d_in d_out"]:
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
         raise Unsupported(
             f"the weights of {type(module).__name__}",
-            why="they are quantized or packed, not a matrix of numbers",
+            why="they are packed, not a matrix of numbers",
             instead="Load the model without quantization",
         )
     weight = weight.detach()
     return weight if isinstance(module, Conv1D) else weight.T
 
 
-def _bias(module: nn.Module | None) -> Tensor | None:
-    bias = None if module is None else parameter(module, "bias")
-    return None if bias is None else bias.detach()
-
-
 class Weights:
     """The matrices of the transformer-circuits papers, for any decoder that opens."""
 
     def __init__(self, structure: Structure) -> None:
-        """Keep the structure; matrices are read when asked for."""
+        """Keep the structure; a matrix is read when it is used."""
         self._structure = structure
         n = len(structure.blocks)
         site = self._attention
-        self.W_Q = PerLayer(n, lambda i: _head_matrix(site(i), "q"))
-        self.W_K = PerLayer(n, lambda i: _head_matrix(site(i), "k"))
-        self.W_V = PerLayer(n, lambda i: _head_matrix(site(i), "v"))
-        self.W_O = PerLayer(n, lambda i: _out_matrix(site(i)))
-        self.b_Q = PerLayer(n, lambda i: _head_bias(site(i), "q"))
-        self.b_K = PerLayer(n, lambda i: _head_bias(site(i), "k"))
-        self.b_V = PerLayer(n, lambda i: _head_bias(site(i), "v"))
-        self.b_O = PerLayer(n, lambda i: _bias(site(i).out_proj))
+        self.W_Q = PerLayer(n, lambda i: self._head_matrix(site(i), "q"))
+        self.W_K = PerLayer(n, lambda i: self._head_matrix(site(i), "k"))
+        self.W_V = PerLayer(n, lambda i: self._head_matrix(site(i), "v"))
+        self.W_O = PerLayer(n, lambda i: self._out_matrix(i))
+        self.b_Q = PerLayer(n, lambda i: self._head_bias(site(i), "q"))
+        self.b_K = PerLayer(n, lambda i: self._head_bias(site(i), "k"))
+        self.b_V = PerLayer(n, lambda i: self._head_bias(site(i), "v"))
+        self.b_O = PerLayer(n, lambda i: self._bias(self._mixer(i).out_proj))
         ffn = self._feed_forward
-        self.W_in = PerLayer(n, lambda i: _reading(ffn(i), "up"))
-        self.W_gate = PerLayer(n, lambda i: _reading(ffn(i), "gate") if ffn(i).is_gated else None)
-        self.W_out = PerLayer(n, lambda i: in_out(_required(ffn(i).down_proj)))
-        self.b_in = PerLayer(n, lambda i: _reading_bias(ffn(i), "up"))
-        self.b_gate = PerLayer(n, lambda i: _reading_bias(ffn(i), "gate") if ffn(i).is_gated else None)
-        self.b_out = PerLayer(n, lambda i: _bias(ffn(i).down_proj))
-        self.n_memories = PerLayer(n, lambda i: _rows(_required(ffn(i).down_proj)))
+        self.W_in = PerLayer(n, lambda i: self._reading(ffn(i), "up"))
+        self.W_gate = PerLayer(n, lambda i: self._reading(ffn(i), "gate") if ffn(i).is_gated else None)
+        self.W_out = PerLayer(n, lambda i: self._matrix(_required(ffn(i).down_proj)))
+        self.b_in = PerLayer(n, lambda i: self._reading_bias(ffn(i), "up"))
+        self.b_gate = PerLayer(n, lambda i: self._reading_bias(ffn(i), "gate") if ffn(i).is_gated else None)
+        self.b_out = PerLayer(n, lambda i: self._bias(ffn(i).down_proj))
+        self.n_memories = PerLayer(n, lambda i: self._n_rows(_required(ffn(i).down_proj)))
         """How many rows W_out has, without fetching it."""
 
     def _attention(self, layer: int) -> AttentionSite:
         return self._structure.blocks[layer].attention
+
+    def _mixer(self, layer: int) -> AttentionSite:
+        block = self._structure.blocks[layer]
+        return block.attention if block.mixer is None else block.mixer  # `attention` raises and says why
+
+    def _checked(self, module: nn.Module) -> None:
+        if module in self._structure.not_linear:
+            raise Unsupported(
+                "the weights of a projection",
+                why=self._structure.not_linear[module],
+                instead="Streams and attributions by component work; else load the model without quantization",
+            )
+
+    def _matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
+        """The matrix by which a projection multiplies, inputs as rows."""
+        self._checked(module)
+        if module in self._structure.probed:
+            return measured_matrix(module, *_input(module))
+        return _as_matrix(module, parameter(module))
+
+    def _bias(self, module: nn.Module | None) -> Tensor | None:
+        if module is None:
+            return None
+        self._checked(module)
+        if module in self._structure.probed:
+            bias = measured_bias(module, *_input(module))
+            return bias if bool(bias.any()) else None
+        bias = parameter(module, "bias")
+        return None if bias is None else bias.detach()
+
+    def _n_rows(self, module: nn.Module) -> int:
+        self._checked(module)
+        return _input(module)[0] if module in self._structure.probed else _as_matrix(module, module.weight).shape[0]
+
+    def _head_matrix(self, site: AttentionSite, which: str) -> Float[Tensor, "head d_model d_head"]:
+        module = getattr(site.layout, which)
+        return _grouped(site, self._matrix(module).T, which).transpose(-1, -2)
+
+    def _head_bias(self, site: AttentionSite, which: str) -> Float[Tensor, "head d_head"] | None:
+        bias = self._bias(getattr(site.layout, which))
+        return None if bias is None else _grouped(site, bias, which)
+
+    def _out_matrix(self, layer: int) -> Float[Tensor, "n_heads d_head d_model"]:
+        site = self._mixer(layer)
+        return self._matrix(site.out_proj).view(site.n_heads, site.d_head, -1)
+
+    def _reading(self, site: FeedForwardSite, which: str) -> Float[Tensor, "d_model d_mlp"]:
+        matrix = self._matrix(_key_module(site, which))
+        return _half(site, matrix, which) if site.is_fused else matrix
+
+    def _reading_bias(self, site: FeedForwardSite, which: str) -> Float[Tensor, " d_mlp"] | None:
+        bias = self._bias(_key_module(site, which))
+        return None if bias is None else _half(site, bias, which) if site.is_fused else bias
 
     def _feed_forward(self, layer: int) -> FeedForwardSite:
         site = self._structure.blocks[layer].feed_forward
         if site is None:
             raise Unsupported(
                 f"memories of layer {layer}",
-                why="this model is attention-only: it has no feed-forward layers",
-                instead="Ask for its heads, or open another model",
+                why="the layer is attention-only: it has no FFN",
+                instead="Use its heads, or choose a layer with an FFN",
             )
         if not site.has_memories:
             raise Unsupported(
@@ -139,16 +185,39 @@ class Weights:
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
         """The unembedding: what the head multiplies by. The final norm is not folded in."""
         own = getattr(self._structure.head, "W_U", None)
-        return own if isinstance(own, Tensor) else in_out(self._structure.head)
+        return own if isinstance(own, Tensor) else self._matrix(self._structure.head)
 
     @property
     def b_U(self) -> Float[Tensor, " d_vocab"] | None:
         """The head's bias, or None."""
-        return _bias(self._structure.head)
+        return self._bias(self._structure.head)
 
 
-def _rows(module: nn.Module) -> int:
-    return _turned(module, module.weight).shape[0]
+def _input(module: nn.Module) -> tuple[int, torch.dtype, torch.device]:
+    """Width, dtype and device of what a wrapped or packed projection takes."""
+    inner: Any = module
+    while hasattr(inner, "base_layer"):
+        inner = inner.base_layer
+    width = getattr(inner, "in_features", None) or getattr(inner, "nx", None)
+    floating = next((p for p in module.parameters() if p.is_floating_point()), None)
+    device = device_of(module) or torch.device("cpu")
+    if not isinstance(width, int):
+        raise Unsupported(
+            f"the weights of {type(module).__name__}", why="it does not say how many features it takes (in_features)"
+        )
+    return width, torch.float32 if floating is None else floating.dtype, device
+
+
+def _key_module(site: FeedForwardSite, which: str) -> nn.Module:
+    module = site.gate_proj if which == "gate" else site.up_proj
+    if module is None:
+        raise Unsupported(
+            "the keys of an FFN",
+            why="what its down-projection receives is neither activation(key) nor activation(gate) * up for a known "
+            "activation",
+            instead="Values, coefficients and sub-updates work",
+        )
+    return module
 
 
 def _required(module: nn.Module | None) -> nn.Module:
@@ -174,32 +243,7 @@ def _grouped(site: AttentionSite, weight: Tensor, which: str) -> Tensor:
     return groups[:, per if which == "k" else per + 1]
 
 
-def _head_matrix(site: AttentionSite, which: str) -> Float[Tensor, "head d_model d_head"]:
-    module = getattr(site.layout, which)
-    return _grouped(site, in_out(module).T, which).transpose(-1, -2)
-
-
-def _head_bias(site: AttentionSite, which: str) -> Float[Tensor, "head d_head"] | None:
-    bias = _bias(getattr(site.layout, which))
-    return None if bias is None else _grouped(site, bias, which)
-
-
-def _out_matrix(site: AttentionSite) -> Float[Tensor, "n_heads d_head d_model"]:
-    return in_out(site.out_proj).view(site.n_heads, site.d_head, -1)
-
-
 def _half(site: FeedForwardSite, t: Tensor, which: str) -> Tensor:
     """The half of a fused gate-up weight (last axis) that is the gate's or the up branch's."""
     first, second = t.chunk(2, dim=-1)
     return first if (which == "gate") == site.gate_first else second
-
-
-def _reading(site: FeedForwardSite, which: str) -> Float[Tensor, "d_model d_mlp"]:
-    module = _required(site.gate_proj if which == "gate" else site.up_proj)
-    matrix = in_out(module)
-    return _half(site, matrix, which) if site.is_fused else matrix
-
-
-def _reading_bias(site: FeedForwardSite, which: str) -> Float[Tensor, " d_mlp"] | None:
-    bias = _bias(site.gate_proj if which == "gate" else site.up_proj)
-    return None if bias is None else _half(site, bias, which) if site.is_fused else bias

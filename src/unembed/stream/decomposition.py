@@ -7,15 +7,16 @@ numbers that do not add up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.errors import InvalidInput, SumNotProved
+from unembed.errors import InvalidInput, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
+from unembed.models.structure.structure import Block
 from unembed.names import STREAM_POINTS, SUM_TOLERANCE
 from unembed.stream.run import Run
 
@@ -76,7 +77,8 @@ class Branch:
 
 def attention_branch(lm: Decoder, layer: int, z: Float[Tensor, "*pos head d_head"]) -> Branch:
     """How the heads of a layer enter the stream in the run that gave z."""
-    site = lm.structure.blocks[layer].attention
+    site = lm.structure.blocks[layer].mixer
+    assert site is not None
     if site.branch_norm is None:
         return Branch(None, None, site.multiplier)
     raw = z.flatten(-2) @ lm.weights.W_O[layer].flatten(0, 1)
@@ -85,18 +87,30 @@ def attention_branch(lm: Decoder, layer: int, z: Float[Tensor, "*pos head d_head
     return Branch(site.branch_norm, site.branch_norm.scale(raw), site.multiplier)
 
 
-def source_values(lm: Decoder, run: Run, layer: int) -> Float[Tensor, "head src d_head"]:
-    """Each head's value at each position of the first prompt, bias and clip included: what the pattern mixes.
+def source_values(lm: Decoder, run: Run, layer: int, *, gated: bool = False) -> Float[Tensor, "head src d_head"]:
+    """Each head's value at each position of the first prompt: what the pattern mixes.
 
-    The run must have kept `attn_in`.
+    Args:
+        lm: the model.
+        run: a run that captured "values".
+        layer: the layer.
+        gated: accept a layer whose mixed values pass through a gate or a norm before the out-projection.
+
+    Raises:
+        Unsupported: the values are unknown, or gated where that was not accepted.
     """
     site = lm.structure.blocks[layer].attention
-    values = torch.einsum("sm,hmd->hsd", run.at("attn_in", layer)[0], lm.weights.W_V[layer])
-    if (bias := lm.weights.b_V[layer]) is not None:
-        values = values + bias[:, None]
-    if site.clip is not None:
-        values = values.clamp(-site.clip, site.clip)
-    return values.repeat_interleave(site.queries_per_kv, dim=0)
+    if site.values is None:
+        _ = site.layout  # raises and says why
+    assert site.values is not None
+    if site.values.gated and not gated:
+        raise Unsupported(
+            f"the values of layer {layer} of {lm.name}",
+            why="a gate or norm stands between the mixed values and the out-projection, different at each position",
+            instead="Use an attribution by source, which includes it",
+        )
+    values = run.at("values", layer)[0]
+    return values.repeat_interleave(site.values.n_heads // site.values.n_kv_heads, dim=0)
 
 
 def memory_branch(lm: Decoder, layer: int, coefficients: Float[Tensor, "*pos d_mlp"]) -> Branch:
@@ -119,13 +133,46 @@ class Writers:
     error: float
 
 
+def writer_points(lm: Decoder) -> tuple[str, ...]:
+    """The points that hold what every component adds to the stream, beside resid_pre and resid_post."""
+    blocks = lm.structure.blocks
+    points = ["attn_out"] if any(b.mixer is not None for b in blocks) else []
+    points += ["mlp_out"] if any(b.feed_forward is not None for b in blocks) else []
+    points += ["position_embedding"] if lm.structure.position_embedding is not None else []
+    most = max(len(b.early_writers) + len(b.late_writers) for b in blocks)
+    return (*points, *(f"writer {i}" for i in range(most)))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One component of a block: its label, the point that holds it, and whether it is added after the FFN's input."""
+
+    label: str
+    point: str
+    late: bool
+
+
+def steps_of(block: Block) -> tuple[Step, ...]:
+    """The components of a block in the order of the forward pass."""
+    others = [*block.early_writers, *block.late_writers]
+    mixer = (
+        [] if block.mixer is None else [Step("attention" if block.mixer.is_attention else "mixer", "attn_out", False)]
+    )
+    early = [Step(w.label, f"writer {i}", False) for i, w in enumerate(block.early_writers)]
+    ffn = [] if block.feed_forward is None else [Step("ffn", "mlp_out", True)]
+    late = [Step(w.label, f"writer {i}", True) for i, w in enumerate(others) if i >= len(early)]
+    steps = (*mixer, *early, *ffn, *late)
+    return steps if block.is_sequential else tuple(replace(s, late=True) for s in steps)
+
+
 def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
-    """Embedding, positions, and what each attention and FFN up to a point adds.
+    """Embedding, positions, and what each component up to a point adds.
+
+    Where a block rescales the stream, the vectors of earlier writers are rescaled with it.
 
     Args:
         lm: the model.
-        run: a run that kept resid_pre, attn_out, mlp_out (if there are FFNs), position_embedding (if there is one) and
-            the point asked.
+        run: a run that captured resid_pre, `writer_points(lm)` and `point`.
         point: a point of the stream.
         layer: its layer.
 
@@ -135,21 +182,62 @@ def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
     Memory: one stream tensor for each writer.
     """
     if point not in STREAM_POINTS:
-        raise InvalidInput(f"point {point!r}", why=f"the stream's points are {', '.join(STREAM_POINTS)}")
+        raise InvalidInput(f"point {point!r}", why=f"it is not one of {', '.join(STREAM_POINTS)}")
     layer = lm.layer(layer)
     labels, vectors = ["embedding"], [run.at("resid_pre", 0)]
     if lm.structure.position_embedding is not None:
         positions = run["position_embedding"][0]
         labels, vectors = ["embedding", "positions"], [vectors[0] - positions, positions]
-    for n in range(layer + 1):
-        before = n < layer
-        if before or point != "resid_pre":
-            labels.append(f"attention {n}")
-            vectors.append(run.at("attn_out", n))
-        if (before or point == "resid_post") and lm.structure.blocks[n].feed_forward is not None:
-            labels.append(f"ffn {n}")
-            vectors.append(run.at("mlp_out", n))
+    for n, block in enumerate(lm.structure.blocks[: layer + 1]):
+        if n == layer and point == "resid_pre":
+            break
+        steps = steps_of(block)
+        vectors = _rescaled(vectors, block.entry_gain)
+        labels += [f"{s.label} {n}" for s in steps if not s.late]
+        vectors += [run.at(s.point, n) for s in steps if not s.late]
+        if n == layer and point == "resid_mid":
+            break
+        vectors = _rescaled(vectors, block.middle_gain)
+        labels += [f"{s.label} {n}" for s in steps if s.late]
+        vectors += [run.at(s.point, n) for s in steps if s.late]
+        vectors = _rescaled(vectors, block.exit_gain)
     stacked = torch.stack(vectors)
     whole = run.at(point, layer)
     error = prove(f"the stream of {lm.name} at {point} {layer}", stacked.sum(dim=0), whole, tolerance(lm))
     return Writers(tuple(labels), stacked, error)
+
+
+def _rescaled(vectors: list[Tensor], gain: float | Tensor) -> list[Tensor]:
+    return vectors if not isinstance(gain, Tensor) and gain == 1.0 else [v * gain for v in vectors]
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """For one direction at the end of the stream, the direction that stands for it where each component writes.
+
+    A block that rescales the stream multiplies what all earlier writers contribute: the direction is pulled back
+    through the gains of the later blocks, from the last to the first.
+    """
+
+    start: Float[Tensor, " d_model"]
+    """For the embedding."""
+    early: tuple[Float[Tensor, " d_model"], ...]
+    """By layer, for components added before the FFN's input."""
+    late: tuple[Float[Tensor, " d_model"], ...]
+    """By layer, for components added after it."""
+
+
+def directions(lm: Decoder, u: Float[Tensor, " d_model"]) -> Directions:
+    """The direction `u` at the end of the stream, pulled back to every place where something is added."""
+    early, late = [], []
+    for block in reversed(lm.structure.blocks):
+        u = _pulled(u, block.exit_gain)
+        late.append(u)
+        u = _pulled(u, block.middle_gain)
+        early.append(u)
+        u = _pulled(u, block.entry_gain)
+    return Directions(u, tuple(reversed(early)), tuple(reversed(late)))
+
+
+def _pulled(u: Tensor, gain: float | Tensor) -> Tensor:
+    return u * gain.to(u) if isinstance(gain, Tensor) else u if gain == 1.0 else u * gain

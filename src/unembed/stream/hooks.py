@@ -1,7 +1,8 @@
-"""Hooks on the real modules: one callback for each tensor asked, edits before anyone looks.
+"""Hooks on the model's own modules: a callback for each captured tensor, after the edits.
 
-A callback sees the live tensor and must copy what it wants to keep before it returns: Falcon, among others, adds to
-such tensors in place later in the pass.
+A callback receives the live tensor and must copy what it keeps before it returns: Falcon, among others, changes such
+tensors in place later in the pass. A model compiled in place (`hf.compile()`) runs eagerly while hooks are attached,
+because compiled code does not call them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,25 +19,23 @@ from torch import Tensor, nn
 from unembed.errors import InvalidInput, OutOfMemory, PointMissing
 from unembed.models.decoder import Decoder
 from unembed.models.structure.dry_run import first_tensor, given_tensor
-from unembed.models.structure.structure import FeedForwardSite
+from unembed.models.structure.structure import Block, Writer
 from unembed.names import POINTS
 from unembed.stream.attention_weights import returning_patterns
 from unembed.stream.interventions import Edit, Rows, checked, edit_coefficients, edit_heads
 
 Callback = Callable[[Tensor], None]
-INNER_POINTS = ("attn_in", "position_embedding", "gate")
-"""Points that are no part of the public words: what V reads, the positions' writer, a gate before its activation."""
 
 
 class Stop(Exception):
-    """Raised by a callback when nothing later in the pass is needed."""
+    """Raised by a callback to end the pass when nothing later in it is needed."""
 
 
 class ForwardPass:
-    """One watched stretch of the model: extra forward arguments, and the shape of the pass under way."""
+    """A forward pass with hooks: extra arguments for the model, and the shape of the current batch."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
-        """Start without a pass under way."""
+        """Create it before the pass starts."""
         self.arguments = arguments
         self.rows = Rows()
         self.shape = (1, 1)
@@ -59,40 +59,183 @@ class ForwardPass:
         return t.view(*self.shape, t.shape[-1]) if t.dim() == 2 else t
 
 
+@dataclass(frozen=True)
+class _Capture:
+    """Where one point is captured: a row of the table below."""
+
+    module: Callable[[Decoder, Block], nn.Module | None]
+    """The module; None where the layer does not have the point."""
+    before: bool
+    """Whether the tensor is the module's input (True) or its output."""
+    reshape: Callable[[Tensor, Block, ForwardPass], Tensor] = lambda t, _block, _pass: t
+    missing: Callable[[Block], tuple[str, str]] = lambda _block: ("the layer has no such tensor", "")
+    """Why the point is missing, and what to use instead."""
+
+
+def _mixer_output(block: Block) -> nn.Module | None:
+    return None if block.mixer is None else block.mixer.output
+
+
+def _added_by_mixer(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    site = block.mixer
+    assert site is not None
+    t = t if site.multiplier == 1.0 else t * site.multiplier
+    return t if site.constant is None else t + site.constant
+
+
+def _added_by_ffn(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    assert block.feed_forward is not None
+    return t if block.feed_forward.multiplier == 1.0 else t * block.feed_forward.multiplier
+
+
+def _by_head(t: Tensor, block: Block, current: ForwardPass) -> Tensor:
+    assert block.mixer is not None
+    return t.reshape(*current.shape, block.mixer.n_heads, block.mixer.d_head)
+
+
+def _value_heads(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    assert block.mixer is not None and block.mixer.values is not None
+    return block.mixer.values.split(t)
+
+
+def _gate_half(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    ffn = block.feed_forward
+    assert ffn is not None
+    return t.chunk(2, dim=-1)[0 if ffn.gate_first else 1] if ffn.is_fused else t
+
+
+def _every_row(t: Tensor, _block: Block, current: ForwardPass) -> Tensor:
+    t = t if t.dim() == 3 else t[None]
+    return t.expand(current.shape[0], *t.shape[1:])
+
+
+def _no_ffn(block: Block) -> tuple[str, str]:
+    return ("the layer has no FFN", "Use resid_pre, resid_post or attn_out") if block.feed_forward is None else ("", "")
+
+
+def _no_middle(block: Block) -> tuple[str, str]:
+    if block.parallel:
+        return "attention and FFN both read resid_pre and are added together", "Use resid_pre or resid_post"
+    if block.feed_forward is None:
+        return "the layer is attention-only", "Use resid_pre, resid_post, attn_out or z"
+    return "the layer has no token mixer", "Use resid_pre or resid_post"
+
+
+def _no_mixer(_block: Block) -> tuple[str, str]:
+    return "the layer has no token mixer", "Use resid_pre, resid_post or mlp_out"
+
+
+def _no_heads(block: Block) -> tuple[str, str]:
+    if block.mixer is None:
+        return _no_mixer(block)
+    return f"{type(block.mixer.module).__name__} does not end in a projection over heads", "Use attn_out"
+
+
+def _no_values(block: Block) -> tuple[str, str]:
+    return ("" if block.mixer is None else block.mixer.values_missing) or "the layer has no attention", "Use attn_out"
+
+
+_ROWS: dict[str, _Capture] = {
+    "resid_pre": _Capture(lambda _lm, b: b.module, before=True),
+    "resid_mid": _Capture(
+        lambda _lm, b: b.feed_forward.entry if b.feed_forward is not None and b.is_sequential else None,
+        before=True,
+        missing=_no_middle,
+    ),
+    "resid_post": _Capture(lambda _lm, b: b.module, before=False),
+    "attn_out": _Capture(lambda _lm, b: _mixer_output(b), False, _added_by_mixer, _no_mixer),
+    "mlp_out": _Capture(
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.output, False, _added_by_ffn, _no_ffn
+    ),
+    "coefficients": _Capture(
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.down_proj, before=True, missing=_no_ffn
+    ),
+    "gate": _Capture(
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.gate_proj,
+        False,
+        _gate_half,
+        lambda _block: ("its FFN has no gate", ""),
+    ),
+    "z": _Capture(
+        lambda _lm, b: b.mixer.out_projection if b.mixer is not None and b.mixer.n_heads else None,
+        True,
+        _by_head,
+        _no_heads,
+    ),
+    "values": _Capture(
+        lambda _lm, b: None if b.mixer is None or b.mixer.values is None else b.mixer.values.module,
+        False,
+        _value_heads,
+        _no_values,
+    ),
+    "position_embedding": _Capture(
+        lambda lm, _b: lm.structure.position_embedding,
+        False,
+        _every_row,
+        lambda _block: ("the model adds no positions to the stream", ""),
+    ),
+}
+"""Every capture point but the pattern, which has to be computed, and the outputs of other writers ("writer 0", ...)."""
+
+
+def _row(point: str) -> _Capture:
+    """The row of a point.
+
+    Raises:
+        InvalidInput: there is no such point.
+    """
+    if point in _ROWS:
+        return _ROWS[point]
+    name, _, number = point.partition(" ")
+    if name == "writer" and number.isdigit():
+        return _Capture(
+            lambda _lm, b: _other(b, int(number)).module,
+            False,
+            lambda t, b, _pass: t * _other(b, int(number)).multiplier,
+        )
+    raise InvalidInput(f"capture point {point!r}", why=f"it is not one of {', '.join(POINTS)}")
+
+
+def _other(block: Block, number: int) -> Writer:
+    return (*block.early_writers, *block.late_writers)[number]
+
+
+def has_point(lm: Decoder, point: str, layer: int) -> bool:
+    """Whether a layer has a point.
+
+    Raises:
+        InvalidInput: no model has such a point.
+    """
+    block = lm.structure.blocks[layer]
+    if point == "pattern":
+        return block.mixer is not None and block.mixer.is_attention
+    return _row(point).module(lm, block) is not None
+
+
 def require_point(lm: Decoder, point: str, layer: int) -> None:
     """Refuse a point that this layer does not have.
 
     Raises:
-        InvalidInput: no such point in any model.
+        InvalidInput: no model has such a point.
         PointMissing: the model or layer has no such tensor.
+        Unsupported: the layer has an FFN without memories.
     """
-    if point not in POINTS and point not in INNER_POINTS:
-        raise InvalidInput(f"capture point {point!r}", why=f"it is none of {', '.join(POINTS)}")
+    if has_point(lm, point, layer):
+        return
     block = lm.structure.blocks[layer]
-    what = f"{lm.name} layer {layer} has no {point}"
-    if point == "resid_mid" and block.parallel:
-        raise PointMissing(
-            what,
-            why="attention and FFN both read resid_pre and are added together",
-            instead="Use resid_pre or resid_post",
-        )
-    if block.feed_forward is None and point in ("resid_mid", "mlp_out", "coefficients"):
-        raise PointMissing(what, why="the model is attention-only", instead="Use resid_pre, resid_post, attn_out or z")
-    if point == "coefficients":
-        lm.feed_forward(layer)
-    if point == "gate" and (block.feed_forward is None or not block.feed_forward.is_gated):
-        raise PointMissing(what, why="its FFN has no gate")
-    if point == "position_embedding" and lm.structure.position_embedding is None:
-        raise PointMissing(what, why="it adds no positions to the stream")
+    if point == "coefficients" and block.feed_forward is not None:
+        lm.feed_forward(layer)  # raises and says why
+    why, instead = ("it has no attention", "") if point == "pattern" else _row(point).missing(block)
+    raise PointMissing(f"{lm.name} layer {layer} has no {point}", why=why, instead=instead)
 
 
 @contextmanager
 def attach_hooks(
     lm: Decoder, captures: Mapping[tuple[str, int], Callback], edits: Sequence[Edit] = ()
 ) -> Iterator[ForwardPass]:
-    """While inside, every forward pass of `lm.hf` calls back with the tensors asked, after the edits were made.
+    """A context in which every forward pass of `lm.hf` is edited and calls back with the captured tensors.
 
-    Hooks are gone when the block is left, however it is left. One thread at a time.
+    The hooks are removed when the context ends, also by an exception. One thread at a time.
 
     Args:
         lm: the model.
@@ -109,6 +252,7 @@ def attach_hooks(
     wanted = sorted({layer for point, layer in captures if point == "pattern"})
     with ExitStack() as stack:
         stack.enter_context(lm.lock)
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
         current = ForwardPass(stack.enter_context(returning_patterns(lm, wanted)))
         decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
         # First of all hooks: those on the blocks need to know where the pass stands.
@@ -161,11 +305,12 @@ def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit],
 
         stack.callback(down.register_forward_pre_hook(change_coefficients).remove)
     if heads:
-        site = block.attention
+        site = block.mixer
+        assert site is not None
 
         def change_heads(_m: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             z = current.by_position(args[0])
-            changed = edit_heads(z.view(*current.shape, site.n_heads, site.d_head), heads, current.rows)
+            changed = edit_heads(z.reshape(*current.shape, site.n_heads, site.d_head), heads, current.rows)
             return (changed.view(args[0].shape), *args[1:])
 
         stack.callback(site.out_proj.register_forward_pre_hook(change_heads).remove)
@@ -174,73 +319,30 @@ def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit],
 def _install_capture(
     stack: ExitStack, lm: Decoder, point: str, layer: int, callback: Callback, current: ForwardPass
 ) -> None:
-    """One hook where the point lies."""
+    """One hook, as the point's row says."""
     block = lm.structure.blocks[layer]
-    site, ffn = block.attention, block.feed_forward
+    if point == "pattern":
 
-    def given(t: Tensor | None, _kwargs: dict[str, Any]) -> None:
+        def weights(out: Any) -> None:
+            pattern = next((t for t in out[1:] if isinstance(t, Tensor) and t.dim() == 4), None)
+            if pattern is None:
+                raise PointMissing(f"{lm.name} layer {layer} has no pattern", why="its attention returns no weights")
+            callback(pattern)
+
+        _after(stack, block.attention.module, weights)
+        return
+    row = _row(point)
+    module = row.module(lm, block)
+    assert module is not None
+
+    def capture(t: Tensor | None) -> None:
         assert t is not None
-        callback(current.by_position(t))
+        callback(row.reshape(current.by_position(t), block, current))
 
-    def returned(multiplier: float) -> Callable[[Any], None]:
-        def look(out: Any) -> None:
-            t = current.by_position(_first(out))
-            callback(t if multiplier == 1.0 else t * multiplier)
-
-        return look
-
-    def heads(t: Tensor | None, _kwargs: dict[str, Any]) -> None:
-        assert t is not None
-        callback(current.by_position(t).view(*current.shape, site.n_heads, site.d_head))
-
-    def weights(out: Any) -> None:
-        found = next((t for t in out[1:] if isinstance(t, Tensor) and t.dim() == 4), None)
-        if found is None:
-            raise PointMissing(f"{lm.name} layer {layer} has no pattern", why="its attention returns no weights")
-        callback(found)
-
-    if point == "resid_pre":
-        _before(stack, block.module, given)
-    elif point == "resid_post":
-        _after(stack, block.module, returned(1.0))
-    elif point == "z":
-        _before(stack, site.out_proj, heads)
-    elif point == "pattern":
-        _after(stack, site.module, weights)
-    elif point == "attn_in":
-        _before(stack, site.layout.v, given)
-    elif point == "attn_out":
-        module = site.branch_norm.module if site.branch_norm else site.out_proj
-        _after(stack, module, returned(site.multiplier))
-    elif point == "position_embedding":
-        module = lm.structure.position_embedding
-        assert module is not None
-        _after(stack, module, lambda out: callback(_positions(_first(out), current)))
-    elif ffn is not None and point == "resid_mid":
-        _before(stack, ffn.entry, given)
-    elif ffn is not None and point == "mlp_out":
-        module = ffn.branch_norm.module if ffn.branch_norm else ffn.down_proj or ffn.module
-        _after(stack, module, returned(ffn.multiplier))
-    elif ffn is not None and ffn.gate_proj is not None and point == "gate":
-        _after(stack, ffn.gate_proj, lambda out: callback(_gate(current.by_position(_first(out)), ffn)))
-    elif ffn is not None and ffn.down_proj is not None and point == "coefficients":
-        _before(stack, ffn.down_proj, given)
-
-
-def _first(out: Any) -> Tensor:
-    t = first_tensor(out)
-    assert t is not None
-    return t
-
-
-def _gate(t: Tensor, ffn: FeedForwardSite) -> Tensor:
-    """The gate's part of what its projection returns."""
-    return t.chunk(2, dim=-1)[0 if ffn.gate_first else 1] if ffn.is_fused else t
-
-
-def _positions(t: Tensor, current: ForwardPass) -> Tensor:
-    t = t if t.dim() == 3 else t[None]
-    return t.expand(current.shape[0], *t.shape[1:])
+    if row.before:
+        _before(stack, module, lambda t, _kwargs: capture(t))
+    else:
+        _after(stack, module, lambda out: capture(first_tensor(out)))
 
 
 @contextmanager

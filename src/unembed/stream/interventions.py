@@ -93,13 +93,17 @@ def checked(lm: Decoder, edits: Iterable[Edit]) -> tuple[Edit, ...]:
     Raises:
         OutOfRange: a layer, memory or head that the model does not have.
         Unsupported: a memory of a layer without memories.
-        InvalidInput: they are no edits, or a value is beyond what the model's numbers can hold.
+        InvalidInput: they are not edits, or a value is beyond what the model's numbers can hold.
     """
     found = []
     most = torch.finfo(lm.dtype).max
     for edit in as_tuple("edits", edits):
         if not isinstance(edit, Edit):
-            raise InvalidInput(f"edit {edit!r:.60}", why="it is none", instead="Make one with set_coefficient or such")
+            raise InvalidInput(
+                f"edit {edit!r:.60}",
+                why="it is not an edit",
+                instead="Make one with set_coefficient or scale_head",
+            )
         if abs(edit.value) > most:
             raise InvalidInput(
                 f"edit value {edit.value:g}", why=f"the model computes in {lm.dtype}, which ends at {most:.2g}"
@@ -109,7 +113,8 @@ def checked(lm: Decoder, edits: Iterable[Edit]) -> tuple[Edit, ...]:
         else:
             if edit.action != "scale":
                 raise Unsupported(f"{edit.action} on a head", why="a head's output is a vector", instead="Scale it")
-            layer, index = lm.layer(edit.layer), lm.head(edit.index)
+            layer = lm.layer(edit.layer)
+            index = lm.head(edit.index, layer)
         found.append(Edit(edit.target, edit.action, layer, index, edit.value, edit.positions))
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""One forward pass of the real model, keeping the tensors that were asked."""
+"""One forward pass of the real model that keeps the captured tensors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,51 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
 from unembed.models.decoder import Decoder
-from unembed.stream.hooks import Callback, Stop, accepts_argument, attach_hooks, memory_guard, require_point
+from unembed.stream.hooks import (
+    Callback,
+    Stop,
+    accepts_argument,
+    attach_hooks,
+    has_point,
+    memory_guard,
+    require_point,
+)
 from unembed.stream.interventions import Edit
 from unembed.validation import as_int, as_str, as_tuple
+
+_ONCE = ("position_embedding",)
+"""Points of the whole model: captured once."""
 
 Tokens = str | Sequence[str] | Sequence[int] | Tensor
 
 
+class _Layers:
+    """The tensors of one point, stacked where all layers have the same shape."""
+
+    def __init__(self, layers: tuple[int, ...]) -> None:
+        self.layers = layers
+        self.stack: Tensor | None = None
+        self.odd: dict[int, Tensor] = {}
+        """Layers whose shape differs from the first one's."""
+
+    def put(self, layer: int, t: Tensor) -> None:
+        """Copy one layer's tensor."""
+        if self.stack is None:
+            self.stack = torch.empty((len(self.layers), *t.shape), dtype=t.dtype, device=t.device)
+        if t.shape == self.stack.shape[1:]:
+            self.stack[self.layers.index(layer)].copy_(t)
+        else:
+            self.odd[layer] = t.clone()
+
+    def at(self, layer: int) -> Tensor:
+        """One layer's tensor."""
+        assert self.stack is not None
+        return self.odd[layer] if layer in self.odd else self.stack[self.layers.index(layer)]
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a pass left: the logits, and the tensors asked for, by name."""
+    """The result of a forward pass: the logits and the captured tensors, by point."""
 
     tokens: Int[Tensor, "batch pos"]
     attention_mask: Int[Tensor, "batch pos"]
@@ -29,7 +64,7 @@ class Run:
     layers: tuple[int, ...]
     """Which layers the tensors hold, in order; all of them unless chosen."""
     _logits: Float[Tensor, "batch pos d_vocab"] | None
-    _kept: dict[str, Tensor] = field(default_factory=dict)
+    _captured: dict[str, _Layers] = field(default_factory=dict)
 
     @property
     def logits(self) -> Float[Tensor, "batch pos d_vocab"]:
@@ -46,25 +81,45 @@ class Run:
         """The tensor of a capture point: layer first, then batch.
 
         Raises:
-            PointMissing: the run did not capture it.
+            PointMissing: the run did not capture it, or not every layer has it in the same shape.
         """
-        if as_str("point", point) not in self._kept:
-            kept = ", ".join(sorted(self._kept)) or "nothing"
+        captured = self._point(point)
+        lacking = [layer for layer in self.layers if layer not in captured.layers] if point not in _ONCE else []
+        if lacking or captured.odd or captured.stack is None:
+            why = f"layers {lacking} do not have it" if lacking else "its width differs between layers"
+            raise PointMissing(f"{point} of all layers", why=why, instead=f"Use run.at({point!r}, layer)")
+        return captured.stack
+
+    def _point(self, point: str) -> _Layers:
+        if as_str("point", point) not in self._captured:
+            names = ", ".join(sorted(self._captured)) or "nothing"
             raise PointMissing(
-                f"this run has no {point}", why=f"it captured {kept}", instead=f"Run with capture=({point!r},)"
+                f"this run has no {point}", why=f"it captured {names}", instead=f"Run with capture=({point!r},)"
             )
-        return self._kept[point]
+        return self._captured[point]
 
     def __contains__(self, point: object) -> bool:
         """Whether the run captured a point."""
-        return isinstance(point, str) and point in self._kept
+        return isinstance(point, str) and point in self._captured
+
+    def has(self, point: str, layer: int) -> bool:
+        """Whether the run captured a point in a layer."""
+        return point in self and layer in self._captured[point].layers
 
     def at(self, point: str, layer: int) -> Float[Tensor, "batch ..."]:
-        """One layer's tensor of a point, by the layer's own number."""
+        """One layer's tensor of a point.
+
+        Raises:
+            OutOfRange: the run did not keep this layer.
+            PointMissing: the run did not capture the point, or the layer does not have it.
+        """
         layer = as_int("layer", layer)
         if layer not in self.layers:
             raise OutOfRange(f"layer {layer}", why=f"this run kept layers {list(self.layers)}")
-        return self[point][self.layers.index(layer)]
+        captured = self._point(point)
+        if layer not in captured.layers:
+            raise PointMissing(f"layer {layer} has no {point}", why=f"layers {list(captured.layers)} have it")
+        return captured.at(layer)
 
 
 def prepare(
@@ -143,54 +198,46 @@ def run(
     logits: bool = True,
     layers: Sequence[int] | None = None,
 ) -> Run:
-    """One forward pass, watched.
+    """One forward pass with captures and edits.
 
     Args:
         lm: the model.
         tokens: ids (batch, pos), one text, or several texts (padded on the right).
-        capture: point names, see `unembed.names.POINTS`; equal to the model's own tensors, bit for bit.
+        capture: point names, see `unembed.names.POINTS`; bit-equal to the model's own tensors.
         edits: changes made during the pass.
         attention_mask: 1 at real tokens; padding may stand on either side.
-        logits: without them the pass stops at the last tensor asked.
-        layers: which layers to keep; all of them when None.
+        logits: without them the pass stops after the last captured tensor.
+        layers: which layers to keep; when None, all that have the point.
 
     Raises:
-        PointMissing: the model has no such point.
+        PointMissing: no layer has a point, or one of the chosen layers does not.
         NotFinite: the logits hold NaN or infinity.
 
-    Memory: what is kept, plus one layer's activations.
+    Memory: the captured tensors, plus one layer's activations.
     """
     capture = (capture,) if isinstance(capture, str) else as_tuple("points", capture)
     capture = tuple(dict.fromkeys(as_str("point", point) for point in capture))
     ids, mask = prepare(lm, tokens, attention_mask)
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else as_tuple("layers", layers)))
-    for point in capture:
-        for layer in chosen:
-            require_point(lm, point, layer)
-    kept: dict[str, Tensor] = {}
-    waiting = {(p, n) for p in capture for n in (chosen if p != "position_embedding" else chosen[:1])}
-    missing = set(waiting)
+    where = {point: _layers_with(lm, point, chosen, layers is not None) for point in capture}
+    captured = {point: _Layers(where[point]) for point in capture}
+    missing = {(p, n) for p in capture for n in where[p]}
 
     def keep(point: str, layer: int) -> Callback:
-        row = chosen.index(layer)
-
         def callback(t: Tensor) -> None:
-            if point not in kept:
-                count = 1 if point == "position_embedding" else len(chosen)
-                kept[point] = torch.empty((count, *t.shape), dtype=t.dtype, device=t.device)
-            kept[point][row].copy_(t)
+            captured[point].put(layer, t)
             missing.discard((point, layer))
             if not missing and not logits:
                 raise Stop
 
         return callback
 
-    if not waiting and not logits:
+    if not missing and not logits:
         return Run(ids, mask, chosen, None)
-    taps = {(p, n): keep(p, n) for p, n in waiting}
+    captures = {(p, n): keep(p, n) for p, n in missing}
     out = None
     guard = memory_guard(f"a pass of {ids.numel()} tokens")
-    with guard, attach_hooks(lm, taps, edits) as current, suppress(Stop):
+    with guard, attach_hooks(lm, captures, edits) as current, suppress(Stop):
         out = lm.hf(ids, **forward_arguments(lm, mask), **current.arguments).logits
     if out is not None and not _finite(out, mask):
         raise NotFinite(
@@ -198,7 +245,22 @@ def run(
             why="they hold NaN or infinity" + (" under these edits" if edits else ""),
             instead="Use smaller edits" if edits else "Check the weights, or load with dtype='float32'",
         )
-    return Run(ids, mask, chosen, out, kept)
+    return Run(ids, mask, chosen, out, captured)
+
+
+def _layers_with(lm: Decoder, point: str, chosen: tuple[int, ...], strict: bool) -> tuple[int, ...]:
+    """The layers in which to capture a point: those that have it, unless layers were chosen by name.
+
+    Raises:
+        PointMissing: no layer has it, or one of the chosen ones does not.
+    """
+    if point in _ONCE:
+        require_point(lm, point, 0)
+        return chosen[:1]
+    layers = tuple(layer for layer in chosen if has_point(lm, point, layer))
+    for layer in chosen if strict else chosen[:1] if not layers else ():
+        require_point(lm, point, layer)
+    return layers
 
 
 def _finite(logits: Tensor, mask: Tensor) -> bool:

@@ -93,7 +93,7 @@ class Trace(Displayed):
         self._before = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
         # With what an attribution by component needs: most traces are asked for one, and a second pass costs more.
         points = {*points_needed(lm, "component"), self._before}
-        if lm.d_mlp:
+        if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
             points.add("coefficients")
         self.run: Run = run(lm, ids, sorted(points), self.edits, attention_mask=mask)
         self._readings: dict[tuple[str, int, str, bool], Readings] = {}
@@ -419,8 +419,8 @@ class Trace(Displayed):
             Unsupported: the model has no FFN.
             OutOfRange: no such position.
         """
-        if self.lm.structure.blocks[0].feed_forward is None:
-            self.lm.feed_forward(0)
+        if all(block.feed_forward is None for block in self.lm.structure.blocks):
+            self.lm.feed_forward(0)  # raises and says why
         if position is None:
             return self._events
         column = position_of(self.run, position)

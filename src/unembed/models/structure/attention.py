@@ -1,4 +1,4 @@
-"""The attention of one block, found on the tensors of a dry run."""
+"""The token mixer of one block: its attention, or another module that mixes positions, found on a dry run's tensors."""
 
 from __future__ import annotations
 
@@ -13,104 +13,115 @@ from unembed.models.norms import Norm
 from unembed.models.structure.attention_layout import (
     find_layout,
     find_scores,
+    find_values,
     heads_of,
     projections_of,
     relative,
 )
 from unembed.models.structure.families import facts_of
-from unembed.models.structure.probe import Look, called_linears, same
+from unembed.models.structure.probe import Probe, called_linears, same
 from unembed.models.structure.rotary import rotary_candidates
-from unembed.models.structure.structure import AttentionSite
+from unembed.models.structure.structure import AttentionSite, ValueSource
 
 _QK_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_layernorm", "key_layernorm"))
+_HEAD_COUNTS = ("num_v_heads", "num_heads", "n_heads", "num_attention_heads", "nheads")
+_NO_WEIGHTS = (
+    "its attention returns no weights, so sources and values cannot be found; build it with "
+    # Before transformers 5.13.0 Nemotron chooses its attention when it is built.
+    'attn_implementation="eager" and pass load() the model, or use a newer transformers (Nemotron: 5.13.0)'
+)
 
 
-def attention_path_of(look: Look, path: str, module: nn.Module) -> str:
-    """The path of the module that mixes positions in a block."""
-    called = [
-        name
-        for name, _ in module.named_modules()
-        if re.search(r"(^|\.)(self_)?(attn|attention|self_attention|multi_head_attention)$", name)
-        and f"{path}.{name}" in look.recording.calls
-    ]
-    if not called:
-        raise look.fail(f"block {path}", "no attention module found in it (state-space and recurrent layers have none)")
-    # GPT-Neo wraps its attention in another attention: the innermost one does the work.
-    return f"{path}.{max(called, key=lambda n: n.count('.'))}"
-
-
-def out_projection(look: Look, path: str, module: nn.Module) -> tuple[str, nn.Module]:
-    """The projection that writes the heads' mixed values into the stream."""
-    returned = look.recording.returned(path)
-    last = None
-    for name, part in called_linears(look, path, module):
-        if same(look.recording.returned(name), returned):
-            return name, part
-        if (out := look.recording.returned(name)) is not None and out.shape[-1] == look.d_model:
-            last = name, part
-    if last is None:
-        raise look.fail(path, "no projection inside it writes a vector of the stream's width")
-    return last  # Bloom adds the stream inside its attention; the sum over the block proves the choice
-
-
-def attention_site(
-    look: Look,
+def mixer_site(
+    probe: Probe,
     path: str,
-    attention_path: str,
-    module: nn.Module,
-    out_path: str,
-    out_proj: nn.Module,
+    source: str,
+    raw: Tensor,
+    output: nn.Module,
     branch_norm: Norm | None,
     multiplier: float,
+    constant: Tensor | None,
 ) -> AttentionSite:
-    """The attention of a block: its heads, told apart by pattern @ V = z, and how their scores come about."""
-    call = look.recording.calls[attention_path]
-    z = look.recording.given(out_path)
-    if call.weights is None or z is None:
-        raise look.fail(
-            attention_path,
-            "eager attention returns no weights, so its heads cannot be told apart",
-            # Before transformers 5.13.0 Nemotron chooses its attention when it is built, and keeps it.
-            'Build it with attn_implementation="eager" and give load() the model, or use a newer transformers '
-            "(Nemotron: 5.13.0)",
+    """The mixer whose module at `source` returned `raw`, with its heads, values and scores as far as they are found.
+
+    Args:
+        probe: the model and its dry run.
+        path: the block.
+        source: the module that returned what the mixer writes, before a branch norm.
+        raw: what it returned.
+        output: the module whose return value is added to the stream.
+        branch_norm: the norm between, if there is one.
+        multiplier: what the output is multiplied by.
+        constant: a bias that the block adds beside it.
+    """
+    attention_path = _attention_path(probe, path, source)
+    module = probe.hf.get_submodule(attention_path)
+    weights = probe.recording.calls[attention_path].weights
+    out_path, out_proj = _out_projection(probe, attention_path, module, raw)
+    z = None if out_path is None else probe.recording.given(out_path)
+    known: dict[str, Any] = dict(
+        path=attention_path,
+        module=module,
+        output=output,
+        branch_norm=branch_norm,
+        multiplier=multiplier,
+        constant=constant,
+    )
+    n_heads = _head_count(probe, module, weights, z)
+    is_attention = weights is not None or (bool(re.search("attention", type(module).__name__.lower())) and n_heads > 0)
+    if weights is None or z is None or not n_heads or out_proj is None:
+        return _without_values(
+            probe, path, known, out_proj if n_heads else None, n_heads, z, is_attention, _missing(module, is_attention)
         )
-    pattern, z = call.weights[0], z[0]
-    projections = projections_of(look.recording, attention_path, module, out_proj, look.d_model)
-    clip = getattr(look.config, "clip_qkv", None) or getattr(
-        getattr(look.config, "attn_config", None), "clip_qkv", None
+    pattern, z = weights[0], z[0]
+    projections = projections_of(probe.recording, attention_path, module, out_proj, probe.d_model)
+    clip = getattr(probe.config, "clip_qkv", None) or getattr(
+        getattr(probe.config, "attn_config", None), "clip_qkv", None
     )
 
     def clamped(t: Tensor) -> Tensor:
         return t.clamp(-clip, clip) if clip else t
 
     found = find_layout(projections, pattern, z, clamped)
-    if found is None or found[1] > 10 * look.tolerance:
-        raise look.fail(
-            attention_path,
-            f"its values could not be found in {', '.join(projections) or 'any projection'}: pattern times values "
-            "does not give what the out-projection receives",
+    if found is None or found[1] > 10 * probe.tolerance:
+        outputs, inner_norms = _inside(probe, attention_path, module, out_proj)
+        values = find_values(outputs, pattern, z, inner_norms, probe.tolerance)
+        reason = (
+            "its values are not a linear map of the stream, or its queries and keys have an unknown layout"
+            if values is not None
+            else f"its values were not found in {', '.join(projections) or 'any projection'}: pattern times values is "
+            "not what the out-projection receives"
         )
+        return _without_values(probe, path, known, out_proj, n_heads, z[None], True, reason, values)
     projected = found[0]
-    n_heads = pattern.shape[0]
     value_input = next(g for part, g, _ in projections.values() if part is projected.layout.v)[None]
     query_input = next(g for part, g, _ in projections.values() if part is projected.layout.q)[None]
-    pre_norm = look.norm_returning(value_input, path + ".")
-    window = _window(look, path, module)
-    scores, q_norm, k_norm, after = _scores(look, attention_path, module, pattern, projected, clamped, window)
-    alibi_lies = facts_of(look.config.model_type).eager_alibi_is_doubled and scores is not None
+    pre_norm = probe.norm_returning(value_input, path + ".")
+    window = _window(probe, path, module)
+    scores, q_norm, k_norm, after = _scores(probe, attention_path, module, pattern, projected, clamped, window)
     slopes = None if scores is None else scores.alibi_slopes
-    if alibi_lies and slopes is not None:
+    if slopes is not None and facts_of(probe.config.model_type).eager_alibi_is_doubled:
         slopes = slopes / 2
     return AttentionSite(
-        module=module,
-        out_proj=out_proj,
-        layout=projected.layout,
-        pre_norm=look.norm(pre_norm) if pre_norm else None,
-        branch_norm=branch_norm,
-        multiplier=multiplier,
+        **known,
+        out_projection=out_proj,
+        head_layout=projected.layout,
+        values=ValueSource(
+            module=projected.layout.v,
+            form="heads" if projected.layout.kind == "split" else projected.layout.kind,
+            n_heads=n_heads,
+            n_kv_heads=projected.n_kv_heads,
+            d_head=z.shape[-1] // n_heads,
+            factor=1.0,
+            clip=clip,
+            gated=False,
+        ),
+        values_missing="",
+        pre_norm=probe.norm(pre_norm) if pre_norm else None,
         n_heads=n_heads,
         n_kv_heads=projected.n_kv_heads,
         d_head=z.shape[-1] // n_heads,
+        is_attention=True,
         scale=scores.scale if scores else float("nan"),
         rotary=scores.rotary if scores else None,
         q_norm=q_norm,
@@ -125,23 +136,112 @@ def attention_site(
     )
 
 
-def _window(look: Look, path: str, module: nn.Module) -> int | None:
+def _inside(
+    probe: Probe, path: str, module: nn.Module, out_proj: nn.Module
+) -> tuple[dict[str, tuple[nn.Module, Tensor]], list[tuple[Tensor, Tensor]]]:
+    """What the modules inside an attention returned, and what its norms were given and returned."""
+    outputs: dict[str, tuple[nn.Module, Tensor]] = {}
+    norms: list[tuple[Tensor, Tensor]] = []
+    for name, part in module.named_modules():
+        call = probe.recording.calls.get(f"{path}.{name}") if name else None
+        if call is None or part is out_proj or call.returned is None:
+            continue
+        returned = call.returned[None] if call.returned.dim() == 2 else call.returned
+        outputs[name] = (part, returned)
+        if "norm" in type(part).__name__.lower() and call.given is not None:
+            norms.append((call.given, call.returned))
+    return outputs, norms
+
+
+def _missing(module: nn.Module, is_attention: bool) -> str:
+    return _NO_WEIGHTS if is_attention else f"{type(module).__name__} mixes positions without attention weights"
+
+
+def _without_values(
+    probe: Probe,
+    path: str,
+    known: dict[str, Any],
+    out_proj: nn.Module | None,
+    n_heads: int,
+    z: Tensor | None,
+    is_attention: bool,
+    reason: str,
+    values: ValueSource | None = None,
+) -> AttentionSite:
+    """A mixer of which only the output, and perhaps the heads' inputs to the out-projection, are known."""
+    entered = probe.recording.given(known["path"])
+    pre_norm = probe.norm_returning(entered, path + ".")
+    return AttentionSite(
+        **known,
+        out_projection=out_proj,
+        head_layout=None,
+        values=values,
+        values_missing=reason,
+        pre_norm=probe.norm(pre_norm) if pre_norm else None,
+        n_heads=n_heads,
+        n_kv_heads=max(n_heads, 1),
+        d_head=z.shape[-1] // n_heads if n_heads and z is not None else 0,
+        is_attention=is_attention,
+        scale=float("nan"),
+        rotary=None,
+        q_norm=None,
+        k_norm=None,
+        norm_after_rotary=False,
+        softcap=None,
+        alibi_slopes=None,
+        window=None,
+        clip=None,
+        scores_understood=False,
+        positions_read=False,
+    )
+
+
+def _attention_path(probe: Probe, path: str, source: str) -> str:
+    """The innermost module around or inside `source` that returned attention weights, else the mixer's own module."""
+    around = [p for p in probe.recording.calls if p.startswith(path + ".") and (source + ".").startswith(p + ".")]
+    inside = [p for p in probe.recording.calls if p.startswith(source + ".")]
+    # GPT-Neo wraps its attention in another attention: the innermost one does the work.
+    weighted = [p for p in (*inside, *around) if probe.recording.calls[p].weights is not None]
+    if weighted:
+        return max(weighted, key=lambda p: p.count("."))
+    outermost = min(around, key=len, default=source)
+    return outermost if list(probe.hf.get_submodule(outermost).children()) else source
+
+
+def _out_projection(probe: Probe, path: str, module: nn.Module, raw: Tensor) -> tuple[str | None, nn.Module | None]:
+    """The projection inside the mixer that returned what it writes."""
+    for name, part in reversed(called_linears(probe, path, module)):
+        returned = probe.recording.returned(name)
+        if same(returned, raw) or (returned is not None and same(returned.view(1, -1, returned.shape[-1]), raw)):
+            return name, part
+    return None, None
+
+
+def _head_count(probe: Probe, module: nn.Module, weights: Tensor | None, z: Tensor | None) -> int:
+    """How many heads share the input of the out-projection; 0 where they do not."""
+    if z is None:
+        return 0
+    counts = [weights.shape[1]] if weights is not None else [getattr(module, name, None) for name in _HEAD_COUNTS]
+    return next((n for n in counts if isinstance(n, int) and n > 0 and z.shape[-1] % n == 0), 0)
+
+
+def _window(probe: Probe, path: str, module: nn.Module) -> int | None:
     number = int(path.rsplit(".", 1)[-1])
-    kinds = getattr(look.config, "layer_types", None)
+    kinds = getattr(probe.config, "layer_types", None)
     if kinds is not None:
-        return getattr(look.config, "sliding_window", None) if "sliding" in kinds[number] else None
-    local = getattr(look.config, "attention_layers", None)
+        return getattr(probe.config, "sliding_window", None) if "sliding" in kinds[number] else None
+    local = getattr(probe.config, "attention_layers", None)
     if local is not None:
-        return look.config.window_size if local[number] == "local" else None
+        return probe.config.window_size if local[number] == "local" else None
     if hasattr(module, "sliding_window"):
         window = module.sliding_window
         return window if isinstance(window, int) else None
-    in_use = getattr(look.config, "use_sliding_window", True)
-    return getattr(look.config, "sliding_window", None) if in_use else None
+    in_use = getattr(probe.config, "use_sliding_window", True)
+    return getattr(probe.config, "sliding_window", None) if in_use else None
 
 
 def _scores(
-    look: Look,
+    probe: Probe,
     attention_path: str,
     module: nn.Module,
     pattern: Tensor,
@@ -151,7 +251,7 @@ def _scores(
 ) -> tuple[Any, nn.Module | None, nn.Module | None, bool]:
     n_heads, n_kv = pattern.shape[0], projected.n_kv_heads
     d_head = projected.q.shape[-1] // n_heads
-    cap = getattr(look.config, "attn_logit_softcapping", None)
+    cap = getattr(probe.config, "attn_logit_softcapping", None)
     scales = [
         s
         for s in (
@@ -164,45 +264,46 @@ def _scores(
         )
         if isinstance(s, float)
     ]
-    buffer_dim = getattr(look.config, "rotary_dim", None) if facts_of(look.config.model_type).rotary_in_buffer else None
-    angles = look.recording.calls[attention_path].rotary
+    in_buffer = facts_of(probe.config.model_type).rotary_in_buffer
+    buffer_dim = getattr(probe.config, "rotary_dim", None) if in_buffer else None
+    angles = probe.recording.calls[attention_path].rotary
     if not getattr(module, "use_rope", True):
         angles = None  # SmolLM3 gives every layer the angles, and some do not use them
-    rotaries = rotary_candidates(look.hf, angles, buffer_dim)
-    pair = next((p for p in _QK_NORMS if hasattr(module, p[0]) and _called(look, attention_path, module, p[0])), None)
-    common: dict[str, Any] = dict(scales=scales, softcap=cap, window=window, tolerance=look.tolerance)
+    rotaries = rotary_candidates(probe.hf, angles, buffer_dim)
+    pair = next((p for p in _QK_NORMS if hasattr(module, p[0]) and _called(probe, attention_path, module, p[0])), None)
+    common: dict[str, Any] = dict(scales=scales, softcap=cap, window=window, tolerance=probe.tolerance)
     if pair is None:
         q, k = heads_of(clamped(projected.q), n_heads), heads_of(clamped(projected.k), n_kv)
         return find_scores(pattern, q, k, rotaries=rotaries, **common), None, None, False
     q_norm, k_norm = (getattr(module, n) for n in pair)
-    q, k = (_normed(look, f"{attention_path}.{n}", h) for n, h in zip(pair, (n_heads, n_kv), strict=True))
+    q, k = (_normed(probe, f"{attention_path}.{n}", h) for n, h in zip(pair, (n_heads, n_kv), strict=True))
     if q is None or k is None:
         return None, q_norm, k_norm, False
     # A norm that is given rotated queries leaves no rotation to do after it.
-    given = look.recording.calls[f"{attention_path}.{pair[0]}"].given if rotaries else None
+    given = probe.recording.calls[f"{attention_path}.{pair[0]}"].given if rotaries else None
     earlier = None
     if given is not None and given.shape[1:] == (n_heads, *q.shape[1:]):
         where, plain = torch.arange(q.shape[1], device=q.device), heads_of(clamped(projected.q), n_heads).double()
-        if relative(plain, given[0]) > look.tolerance:
-            earlier = next((r for r in rotaries if relative(r.rotate(plain, where), given[0]) <= look.tolerance), None)
+        if relative(plain, given[0]) > probe.tolerance:
+            earlier = next((r for r in rotaries if relative(r.rotate(plain, where), given[0]) <= probe.tolerance), None)
     scores = find_scores(pattern, q, k, rotaries=[] if earlier else rotaries, **common)
     if scores is None or earlier is None:
         return scores, q_norm, k_norm, False
     return replace(scores, rotary=earlier), q_norm, k_norm, True
 
 
-def _called(look: Look, attention_path: str, module: nn.Module, name: str) -> bool:
+def _called(probe: Probe, attention_path: str, module: nn.Module, name: str) -> bool:
     part = getattr(module, name)
     return part is not None and any(
-        f"{attention_path}.{name}{'.' + sub if sub else ''}" in look.recording.calls for sub, _ in part.named_modules()
+        f"{attention_path}.{name}{'.' + sub if sub else ''}" in probe.recording.calls for sub, _ in part.named_modules()
     )
 
 
-def _normed(look: Look, path: str, n_heads: int) -> Tensor | None:
-    returned = look.recording.calls[path].returned if path in look.recording.calls else None
+def _normed(probe: Probe, path: str, n_heads: int) -> Tensor | None:
+    returned = probe.recording.calls[path].returned if path in probe.recording.calls else None
     if returned is None:
         return None
-    pos = look.recording.tokens.shape[1]
+    pos = probe.recording.tokens.shape[1]
     returned = returned[0] if returned.dim() > 2 and returned.shape[0] == 1 else returned
     if returned.dim() == 3 and returned.shape[0] == n_heads and returned.shape[1] == pos:
         return returned

@@ -7,7 +7,7 @@ both on the tensors of a dry run: a wrong split returns plausible numbers, so no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from unembed.models.structure.dry_run import Recording
 from unembed.models.structure.rotary import Rotary
-from unembed.models.structure.structure import HeadLayout
+from unembed.models.structure.structure import HeadLayout, ValueSource
 
 Heads = Float[Tensor, "head pos d_head"]
 
@@ -80,6 +80,88 @@ def find_layout(
         if best is None or error < best[1]:
             best = (candidate, error)
     return best
+
+
+_FORMS = ("heads", "latent", "qkv_blocks", "head_axis", "head_axis_first")
+_GATES = (torch.sigmoid, torch.nn.functional.silu, torch.nn.functional.softplus, lambda t: 2 * torch.sigmoid(t))
+
+
+def find_values(
+    outputs: dict[str, tuple[nn.Module, Tensor]],
+    pattern: Float[Tensor, "head dst src"],
+    z: Float[Tensor, "pos width"],
+    norms: Iterable[tuple[Tensor, Tensor]],
+    tolerance: float,
+) -> ValueSource | None:
+    """Where values can be captured that give z, up to a number or a gate, when no layout of Q, K and V was found.
+
+    Args:
+        outputs: by path, the modules inside the attention with what they returned, (1, pos, ...).
+        pattern: attention weights of the dry run.
+        z: what the out-projection received.
+        norms: what the norms inside the attention were given and returned, each (1, pos, ...).
+        tolerance: the largest relative error.
+    """
+    n_heads, pos = pattern.shape[0], pattern.shape[1]
+    d_head = z.shape[-1] // n_heads
+    goals = [(z, False)]
+    goals += [(given.reshape(pos, -1), True) for given, out in norms if relative(out.reshape(pos, -1), z) < 1e-6]
+    mixed: list[tuple[ValueSource, Tensor]] = []
+    for module, out in outputs.values():
+        for form in _FORMS:
+            for n_kv in (k for k in range(1, n_heads + 1) if n_heads % k == 0):
+                source = ValueSource(module, form, n_heads, n_kv, d_head, 1.0, None, False)
+                if not _fits(source, out, pos):
+                    continue
+                values = source.split(out)[0].repeat_interleave(n_heads // n_kv, 0)
+                mixed.append((source, (pattern.to(values.dtype) @ values).transpose(0, 1).reshape(pos, -1)))
+    for goal, normed in goals:
+        for source, total in mixed:
+            factor = float((total * goal).double().sum() / total.double().square().sum().clamp_min(1e-30))
+            if relative(factor * total, goal) <= tolerance:
+                return replace(source, factor=1.0 if abs(factor - 1) <= tolerance else factor, gated=normed)
+    gates = list(_gate_candidates(outputs, n_heads, d_head, pos))
+    for source, total in mixed:
+        # A factor per head and position (a sink's share) is one number for d_head channels, so it can be checked.
+        by_head, goal = (t.double().view(pos, n_heads, d_head) for t in (total, z))
+        per_head = (by_head * goal).sum(-1, keepdim=True) / by_head.square().sum(-1, keepdim=True).clamp_min(1e-30)
+        if relative(per_head * by_head, goal) <= tolerance or any(relative(total * g, z) <= tolerance for g in gates):
+            return replace(source, gated=True)
+    return None
+
+
+def _fits(source: ValueSource, out: Tensor, pos: int) -> bool:
+    kv, d, n = source.n_kv_heads, source.d_head, source.n_heads
+    if source.form == "head_axis":
+        return out.shape == (1, pos, kv, d)
+    if source.form == "head_axis_first":
+        return out.shape == (1, kv, pos, d)
+    if out.dim() == 4 and out.shape[1] == 1:
+        out = out.squeeze(1)
+    if out.dim() != 3 or out.shape[:2] != (1, pos):
+        return False
+    width = out.shape[-1]
+    if source.form == "latent":
+        return kv == n and width % n == 0 and width // n > d
+    return width == kv * d if source.form == "heads" else kv == n and n % 4 == 0 and width == 3 * n * d
+
+
+def _gate_candidates(
+    outputs: dict[str, tuple[nn.Module, Tensor]], n_heads: int, d_head: int, pos: int
+) -> Iterator[Float[Tensor, "pos width"]]:
+    """Every projection's output that could be a gate of z, through every activation: per channel or per head."""
+    for _, out in outputs.values():
+        if out.dim() != 3 or out.shape[:2] != (1, pos):
+            continue
+        t, raw = out[0], []
+        if t.shape[-1] == n_heads * d_head:
+            raw.append(t)
+        elif t.shape[-1] == n_heads:
+            raw.append(t.repeat_interleave(d_head, -1))
+        elif t.shape[-1] == 2 * n_heads * d_head:  # the second half of each head's slice, or of the whole
+            raw += [t.view(pos, n_heads, 2, d_head)[:, :, 1].reshape(pos, -1), t[:, n_heads * d_head :]]
+        for gate in raw:
+            yield from (activation(gate) for activation in _GATES)
 
 
 def _candidates(

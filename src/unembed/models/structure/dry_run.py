@@ -105,6 +105,7 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
     """
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, d_vocab, (1, N_TOKENS), generator=generator).to(device_of(hf.get_input_embeddings()))
+    tokens[0, -1] = tokens[0, 0]  # the same token twice: what enters the stream then shows whether positions do
     recording = Recording(tokens)
     handles = []
 
@@ -140,7 +141,7 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
                     )
                 )
                 handles.append(module.register_forward_hook(lambda _m, _a, o, path=path: note_output(path, o)))
-        with torch.no_grad(), eager(hf):
+        with torch.no_grad(), eager(hf), torch.compiler.set_stance("force_eager"):
             out = hf(tokens, attention_mask=torch.ones_like(tokens), use_cache=False, output_attentions=True)
     finally:
         for handle in handles:

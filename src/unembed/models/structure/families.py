@@ -28,7 +28,6 @@ class FamilyFacts:
     """Why the family cannot be opened at all; empty when it can."""
 
 
-_RECURRENT = "its layers are state-space or recurrent, so there is no attention pattern and no sum of heads"
 _ENCODER_DECODER = "it is an encoder-decoder, and the sums here are those of a decoder"
 _POST_NORM = "its blocks normalise the stream itself (post-norm), so the stream is not a sum of writers"
 
@@ -37,13 +36,6 @@ FAMILIES: dict[str, FamilyFacts] = {
     "codegen": FamilyFacts(rotary_in_buffer=True),
     "falcon": FamilyFacts(eager_alibi_is_doubled=True),
     "openai-gpt": FamilyFacts(refused=_POST_NORM),
-    "mamba": FamilyFacts(refused=_RECURRENT),
-    "mamba2": FamilyFacts(refused=_RECURRENT),
-    "rwkv": FamilyFacts(refused=_RECURRENT),
-    "recurrent_gemma": FamilyFacts(refused=_RECURRENT),
-    "falcon_mamba": FamilyFacts(refused=_RECURRENT),
-    "jamba": FamilyFacts(refused=_RECURRENT),
-    "zamba2": FamilyFacts(refused=_RECURRENT),
     "t5": FamilyFacts(refused=_ENCODER_DECODER),
     "bart": FamilyFacts(refused=_ENCODER_DECODER),
 }

@@ -1,7 +1,8 @@
-"""What one resolution looks at, and how tensors are told to be the same."""
+"""The evidence for one resolution, and comparisons of tensors."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from unembed.errors import ModelNotUnderstood
 from unembed.models.norms import Norm
 from unembed.models.structure.dry_run import Recording
 
-_HOW_TO_ADD = "Open an issue with the config, or see models/families.py on adding a family"
+_HOW_TO_ADD = "Open an issue with the config, or see models/structure/families.py on adding a family"
 
 
 def not_understood(hf: PreTrainedModel, part: str, why: str, instead: str | None = None) -> ModelNotUnderstood:
@@ -32,14 +33,18 @@ def flat(t: Tensor | None) -> Tensor | None:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether a module multiplies by a matrix."""
+    """Whether a module multiplies by a matrix: it has one, or its class says so (quantized and wrapped projections)."""
+    if isinstance(module, nn.Embedding):
+        return False
     weight = getattr(module, "weight", None)
-    return isinstance(weight, Tensor) and weight.dim() == 2 and not isinstance(module, nn.Embedding)
+    if isinstance(weight, Tensor) and weight.dim() == 2:
+        return True
+    return bool(re.search(r"linear(4bit|8bit\w*|nf4|fp8)?$", type(module).__name__.lower()))
 
 
 @dataclass(frozen=True)
-class Look:
-    """Everything one resolution looks at."""
+class Probe:
+    """The model under inspection and the recording of its dry run."""
 
     hf: PreTrainedModel
     config: Any
@@ -69,7 +74,9 @@ class Look:
         return not_understood(self.hf, part, why, instead)
 
 
-def called_linears(look: Look, path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
+def called_linears(probe: Probe, path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     """The projections inside a module in the order in which they were called."""
     inside = {f"{path}.{n}": m for n, m in module.named_modules() if n and is_linear(m)}
-    return [(p, inside[p]) for p in look.recording.calls if p in inside]
+    # The parts of a wrapped projection (LoRA's base layer and its two factors) are not projections of the block.
+    outer = {p: m for p, m in inside.items() if not any(p.startswith(f"{q}.") for q in inside)}
+    return [(p, outer[p]) for p in probe.recording.calls if p in outer]

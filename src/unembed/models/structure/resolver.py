@@ -7,25 +7,30 @@ the tensor, and the answer is checked by recomputing the block's output. What is
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from unembed.errors import NotFinite
-from unembed.models.structure.attention import attention_path_of, attention_site, out_projection
+from unembed.errors import NotFinite, UnembedError
+from unembed.models.structure.attention import mixer_site
 from unembed.models.structure.attention_layout import relative
+from unembed.models.structure.block_sums import BlockSum, find_sum
 from unembed.models.structure.dry_run import record, vocabulary_size
 from unembed.models.structure.embedding_readout import embedding_of, readout_of
 from unembed.models.structure.families import facts_of
-from unembed.models.structure.feed_forward import feed_forward_site, ffn_output, ffn_path_of
-from unembed.models.structure.probe import Look, not_understood
+from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
+from unembed.models.structure.probe import Probe, not_understood, same
+from unembed.models.structure.projections import check_projections
 from unembed.models.structure.rotary import common_style
-from unembed.models.structure.structure import Block, Structure
+from unembed.models.structure.structure import Block, Structure, Writer
 
 _TOLERANCE = {torch.float64: 2e-5, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+_FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError, AssertionError, StopIteration)
 
 
 @torch.no_grad()
@@ -36,6 +41,16 @@ def resolve(hf: PreTrainedModel) -> Structure:
         ModelNotUnderstood: some part does more than the description can say; the message names it.
         NotFinite: the model's logits are NaN or infinite.
     """
+    try:
+        return _resolve(hf)
+    except UnembedError:
+        raise
+    except _FAILURES as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        raise not_understood(hf, "its shapes are not those of a decoder with one stream", reason) from error
+
+
+def _resolve(hf: PreTrainedModel) -> Structure:
     config = hf.config.get_text_config()
     facts = facts_of(config.model_type)
     if facts.refused or getattr(hf.config, "is_encoder_decoder", False):
@@ -66,30 +81,33 @@ def resolve(hf: PreTrainedModel) -> Structure:
     }
     dtype = recording.logits.dtype if recording.logits.dtype in _TOLERANCE else torch.float32
     dtype = next((p.dtype for p in hf.parameters() if p.dtype in _TOLERANCE), dtype)
-    look = Look(hf, config, recording, d_model, _TOLERANCE[dtype], norms)
+    probe = Probe(hf, config, recording, d_model, _TOLERANCE[dtype], norms)
     x = recording.given(f"{blocks_path}.0")
-    if x is None:
-        raise look.fail("block 0", "no hidden states reach it")
-    position_embedding, embedding_scale = embedding_of(look, embedding, blocks_path, x)
+    if x is None or x.dim() != 3:
+        raise probe.fail("block 0", "it does not read one stream of shape (batch, pos, d_model)")
+    position_embedding, embedding_scale = embedding_of(probe, embedding, blocks_path, x)
+    positions_added = position_embedding is None and relative(x[:, -1], x[:, 0]) > 10 * probe.tolerance
     found: list[Block] = []
     for number, module in enumerate(blocks):
-        path = f"{blocks_path}.{number}"
-        block, x = _block(look, path, module, x)
+        block, x = _block(probe, f"{blocks_path}.{number}", module, x)
         found.append(block)
     found = _with_common_rotation(found)
-    final_norm, logit_scale, softcap = readout_of(look, head, x)
+    final_norm, logit_scale, softcap = readout_of(probe, head, x)
+    probed, not_linear = check_projections(probe, found, head)
     return Structure(
         family=config.model_type,
         blocks=tuple(found),
         embedding=embedding,
         position_embedding=position_embedding,
         read_positions=_read_positions(hf, found),
-        positions=_positions(found, position_embedding),
+        positions="added" if positions_added else _positions(found, position_embedding),
         embedding_scale=embedding_scale,
         final_norm=final_norm,
         head=head,
         logit_scale=logit_scale,
         logit_softcap=softcap,
+        probed=probed,
+        not_linear=not_linear,
     )
 
 
@@ -110,21 +128,21 @@ def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:
 
 def _with_common_rotation(blocks: list[Block]) -> list[Block]:
     """Blocks whose own attention does not show how it is rotated take it from one that does."""
-    shown = common_style([block.attention.rotary for block in blocks])
+    shown = common_style([block.mixer.rotary for block in blocks if block.mixer is not None])
     if shown is None:
         return blocks
     mended = []
     for block in blocks:
-        rotary = block.attention.rotary
-        if rotary is not None and not rotary.certain:
+        rotary = None if block.mixer is None else block.mixer.rotary
+        if block.mixer is not None and rotary is not None and not rotary.certain:
             rotary = replace(rotary, interleaved=shown.interleaved, sign=shown.sign)
-            block = replace(block, attention=replace(block.attention, rotary=rotary))
+            block = replace(block, mixer=replace(block.mixer, rotary=rotary))
         mended.append(block)
     return mended
 
 
 def _positions(blocks: list[Block], position_embedding: nn.Module | None) -> str:
-    sites = [b.attention for b in blocks]
+    sites = [b.mixer for b in blocks if b.mixer is not None]
     if position_embedding is not None:
         return "learned"
     if any(s.rotary is not None for s in sites):
@@ -135,62 +153,152 @@ def _positions(blocks: list[Block], position_embedding: nn.Module | None) -> str
 
 
 def _read_positions(hf: PreTrainedModel, blocks: list[Block]) -> nn.Module | None:
-    if not any(b.attention.positions_read for b in blocks):
+    if not any(b.mixer is not None and b.mixer.positions_read for b in blocks):
         return None
     tables = [m for n, m in hf.named_modules() if n.endswith("embed_positions") and isinstance(m, nn.Embedding)]
     return tables[0] if len(tables) == 1 else None
 
 
-def _block(look: Look, path: str, module: nn.Module, x: Tensor) -> tuple[Block, Tensor]:
-    y = look.recording.returned(path)
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One writer of a block: the module whose output is added, and the module behind a branch norm that computed it."""
+
+    output: str
+    branch: str | None
+    source: str
+    raw: Tensor
+    multiplier: float
+
+
+def _block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block, Tensor]:
+    y = probe.recording.returned(path)
     if y is None or y.shape != x.shape:
-        raise look.fail(f"block {path}", "it does not return hidden states of the stream's shape")
-    attention_path = attention_path_of(look, path, module)
-    attention_module = look.hf.get_submodule(attention_path)
-    out_path, out_proj = out_projection(look, attention_path, attention_module)
-    attn_raw = look.recording.returned(out_path)
-    assert attn_raw is not None
-    ffn_path = ffn_path_of(look, path, module, attention_path)
-    ffn_raw = None if ffn_path is None else ffn_output(look, path, ffn_path, y)
-    attn_branch, ffn_branch = (look.norm_given(t, path + ".") for t in (attn_raw, ffn_raw))
-    # A pre-norm of a later part may be given the same tensor only if nothing was added in between: not a branch norm.
-    attn_added = look.recording.returned(attn_branch) if attn_branch else attn_raw
-    ffn_added = look.recording.returned(ffn_branch) if ffn_branch else ffn_raw
-    scales = _multipliers(look, path, x, attn_added, ffn_added, y)
-    assert attn_added is not None
-    mid = x + scales[0] * attn_added
-    attention = attention_site(
-        look,
-        path,
-        attention_path,
-        attention_module,
-        out_path,
-        out_proj,
-        look.norm(attn_branch) if attn_branch else None,
-        scales[0],
-    )
+        raise probe.fail(f"block {path}", "it does not return hidden states of the stream's shape")
+    ffn_path = ffn_path_of(probe, path, module)
+    entered = None if ffn_path is None else _entered(probe, path, ffn_path)
+    called = [p for p in probe.recording.calls if p.startswith(path + ".")]
+    if ffn_path is None or entered is None or same(entered, x):
+        late = _sum(probe, path, x, y, called)
+        early, middle = None, x
+    else:
+        first = f"{path}.fc1" if ffn_path == path else ffn_path
+        at = next(i for i, p in enumerate(called) if p == first or p.startswith(first + "."))
+        early, middle = _sum(probe, path, x, entered, called[:at]), entered
+        late = _sum(probe, path, entered, y, called[at:])
+    exit_gain = late.gain
+    if isinstance(exit_gain, Tensor):
+        late_scale, exit_scale, middle_gain = 1.0, 1.0, exit_gain
+    else:
+        late_scale, exit_scale, middle_gain = float(exit_gain), exit_gain, 1.0
+    early_parts = [] if early is None else _parts(probe, early, 1.0)
+    late_parts = _parts(probe, late, late_scale)
+    ffn = next((p for p in late_parts if ffn_path is not None and _is_within(p.source, ffn_path)), None)
+    if ffn_path is not None and ffn is None:
+        raise probe.fail(f"block {path}", f"what {ffn_path} returns is not part of the block's output")
+    others = [p for p in late_parts if p is not ffn]
+    pool = early_parts if early is not None else others
+    mixer = _mixer_among(probe, pool)
+    pool = [p for p in pool if p is not mixer]
+    constant = (early or late).constant if mixer is not None else None
+    if any(s is not None and s.constant is not None for s in ([late] if early is not None else [])):
+        raise probe.fail(f"block {path}", "something constant is added after its FFN")
+    site = None
+    if mixer is not None:
+        output = probe.hf.get_submodule(mixer.output)
+        branch = probe.norm(mixer.branch) if mixer.branch else None
+        site = mixer_site(probe, path, mixer.source, mixer.raw, output, branch, mixer.multiplier, constant)
     feed_forward, parallel = None, False
-    if ffn_path is not None:
-        feed_forward, parallel = feed_forward_site(look, path, ffn_path, ffn_raw, x, mid, ffn_branch, scales[1])
-    return Block(module, attention, feed_forward, parallel), y
-
-
-def _multipliers(
-    look: Look, path: str, x: Tensor, attn: Tensor | None, ffn: Tensor | None, y: Tensor
-) -> tuple[float, float]:
-    """What each branch is multiplied by on its way into the stream; the block's output must be their sum."""
-    parts = [t.double().flatten() for t in (x, attn, ffn) if t is not None]
-    target = y.double().flatten()
-    solution = torch.linalg.lstsq(torch.stack(parts, 1).cpu(), target[:, None].cpu()).solution.flatten()
-    known = [1.0, *(float(v) for n in ("residual_multiplier",) if (v := getattr(look.config, n, None)) is not None)]
-    near = max(100 * look.tolerance, 1e-3)
-    fitted = [min(known, key=lambda k: abs(k - s)) for s in solution.tolist()]
-    scales = [f if abs(f - s) <= near else s for f, s in zip(fitted, solution.tolist(), strict=True)]
-    error = relative(sum((s * p for s, p in zip(scales, parts, strict=True)), torch.zeros_like(target)), target)
-    if error > look.tolerance or scales[0] != 1.0:
-        raise look.fail(
-            f"block {path}",
-            f"its output is not stream + attention + FFN (relative error {error:.1e}, stream times {scales[0]:.4g}): "
-            "something else is added or the stream itself is rescaled",
+    if ffn is not None and ffn_path is not None:
+        feed_forward, parallel = feed_forward_site(
+            probe, path, ffn_path, ffn.raw, x, middle, ffn.branch, ffn.multiplier, probe.hf.get_submodule(ffn.output)
         )
-    return scales[1], scales[2] if ffn is not None else 1.0
+    return (
+        Block(
+            path=path,
+            module=module,
+            mixer=site,
+            feed_forward=feed_forward,
+            parallel=parallel and site is not None,
+            early_writers=tuple(_writer(probe, path, p) for p in pool) if early is not None else (),
+            late_writers=tuple(_writer(probe, path, p) for p in (others if early is not None else pool)),
+            entry_gain=1.0 if early is None else early.gain,
+            middle_gain=middle_gain,
+            exit_gain=exit_scale,
+        ),
+        y,
+    )
+
+
+def _entered(probe: Probe, path: str, ffn_path: str) -> Tensor | None:
+    """The stream that the FFN reads, before its norm."""
+    read = probe.recording.given(f"{path}.fc1" if ffn_path == path else ffn_path)
+    if read is None:
+        return None
+    read = read.view(1, -1, read.shape[-1])
+    norm_path = probe.norm_returning(read, path + ".")
+    return probe.recording.given(norm_path) if norm_path else read
+
+
+def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str]) -> BlockSum:
+    """The writers between two states of the stream: direct children of the block if they suffice, else any module."""
+    children = [p for p in called if p.count(".") == path.count(".") + 1]
+    best = None
+    for paths in (children, called):
+        found = find_sum(probe, base, target, paths)
+        if found is not None and found.error <= probe.tolerance:
+            return found
+        best = found if best is None or (found is not None and found.error < best.error) else best
+    error = float("inf") if best is None else best.error
+    gain = 1.0 if best is None or isinstance(best.gain, Tensor) else best.gain
+    raise probe.fail(
+        f"block {path}",
+        f"its output is not stream + attention + FFN (relative error {error:.1e}, stream times {gain:.4g}): something "
+        "else is added, or the stream itself is normalised",
+    )
+
+
+def _parts(probe: Probe, found: BlockSum, scale: float) -> list[_Part]:
+    """The writers of a sum, each followed back through a norm on its branch."""
+    parts = []
+    for output, multiplier in zip(found.paths, found.multipliers, strict=True):
+        branch, source, raw = None, output, probe.recording.returned(output)
+        if output in probe.norms:
+            branch, raw = output, probe.recording.given(output)
+            inside = output.rsplit(".", 1)[0] + "."
+            found_source = next(
+                (
+                    p
+                    for p in probe.recording.calls
+                    if p.startswith(inside) and p != output and _same_numbers(probe.recording.returned(p), raw)
+                ),
+                None,
+            )
+            if found_source is None:
+                raise probe.fail(output, "what it normalises is no module's output, so its writers are unknown")
+            source = found_source
+        assert raw is not None
+        parts.append(_Part(output, branch, source, raw.reshape(1, -1, raw.shape[-1]), multiplier / scale))
+    return parts
+
+
+def _same_numbers(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is not None and b is not None and a.numel() == b.numel() and same(a.reshape(b.shape), b)
+
+
+def _is_within(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(outer + ".")
+
+
+def _mixer_among(probe: Probe, parts: list[_Part]) -> _Part | None:
+    """The part that is the block's mixer: the one with attention weights where there are several."""
+
+    def weighted(part: _Part) -> bool:
+        related = (p for p in probe.recording.calls if _is_within(p, part.source) or _is_within(part.source, p))
+        return any(probe.recording.calls[p].weights is not None for p in related)
+
+    return next((p for p in parts if weighted(p)), parts[0] if parts else None)
+
+
+def _writer(probe: Probe, path: str, part: _Part) -> Writer:
+    label = part.source.removeprefix(path + ".").split(".")[0]
+    return Writer(label, probe.hf.get_submodule(part.output), part.multiplier)

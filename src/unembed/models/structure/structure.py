@@ -1,18 +1,18 @@
 """What a decoder is made of, as data: where each part lies in the live module tree and what is done around it.
 
-A `Structure` is found by `unembed.models.structure.resolver`, never written by hand. Everything that differs between
-families
-is a field here; code above reads the fields and never asks for a family's name.
+`unembed.models.structure.resolver` finds a `Structure`; nobody writes one by hand. Everything that differs between
+families is a field here, so code above reads fields and never checks a family's name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from unembed.errors import Unsupported
 from unembed.models.norms import Norm
 from unembed.models.structure.rotary import Rotary
 
@@ -33,18 +33,88 @@ class HeadLayout:
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionSite:
-    """The attention of one block."""
+class ValueSource:
+    """Where the values that a pattern mixes can be captured: at the output of a module."""
 
     module: nn.Module
-    out_proj: nn.Module
-    layout: HeadLayout
-    pre_norm: Norm | None
-    branch_norm: Norm | None
-    multiplier: float
+    form: str
+    """How the output holds them: "heads" (side by side), "stacked", "per_group" and "qkv_blocks" (as in a fused
+    projection), "latent" (the last d_head channels of each head's slice, as in latent attention), "head_axis" or
+    "head_axis_first" (an axis of its own, after or before the positions)."""
     n_heads: int
     n_kv_heads: int
     d_head: int
+    factor: float
+    """What the mixed values are multiplied by on their way to z; 1 in most families."""
+    clip: float | None
+    gated: bool
+    """True where z is the mixed values times a gate or a norm's scale, one factor per position and channel."""
+
+    def split(self, t: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch kv_head pos d_head"]:
+        """The values in the module's output, clipped and scaled."""
+        n, kv, d = self.n_heads, self.n_kv_heads, self.d_head
+        if self.form == "head_axis_first":
+            values = t
+        elif self.form == "head_axis":
+            values = t.transpose(1, 2)
+        else:
+            t = t.squeeze(1) if t.dim() == 4 else t  # DeepSeek expands its latent with an axis of one head
+            batch, pos = t.shape[:2]
+            if self.form == "heads":
+                values = t.reshape(batch, pos, kv, d)
+            elif self.form == "stacked":
+                values = t[..., (n + kv) * d :].reshape(batch, pos, kv, d)
+            elif self.form == "per_group":
+                values = t.reshape(batch, pos, kv, n // kv + 2, d)[..., -1, :]
+            elif self.form == "qkv_blocks":  # CodeGen: four blocks of [queries, values, keys]
+                values = t.reshape(batch, pos, 4, 3, n // 4, d)[:, :, :, 1].reshape(batch, pos, n, d)
+            else:
+                values = t.reshape(batch, pos, kv, -1)[..., -d:]
+            values = values.transpose(1, 2)
+        if self.clip is not None:
+            values = values.clamp(-self.clip, self.clip)
+        return values if self.factor == 1.0 else values * self.factor
+
+
+@dataclass(frozen=True, eq=False)
+class Writer:
+    """A module that adds its output to the stream beside the mixer and the FFN of its block."""
+
+    label: str
+    module: nn.Module
+    """What this module returns, times `multiplier`, is added."""
+    multiplier: float
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionSite:
+    """The token mixer of one block: attention, or another module that mixes positions (`is_attention` is False).
+
+    A mixer always writes to the stream as one component. What more can be computed depends on what was found: heads
+    need an out-projection over heads, sources need a pattern and the values that it mixes.
+    """
+
+    path: str
+    module: nn.Module
+    output: nn.Module
+    """What this module returns, times `multiplier`, plus `constant`, is what the mixer adds to the stream."""
+    out_projection: nn.Module | None
+    head_layout: HeadLayout | None
+    pre_norm: Norm | None
+    branch_norm: Norm | None
+    multiplier: float
+    constant: Float[Tensor, " d_model"] | None
+    """A bias that the block adds beside the module's output (GPT-NeoX Japanese)."""
+    n_heads: int
+    """0 where the mixer does not end in an out-projection over heads."""
+    n_kv_heads: int
+    d_head: int
+    is_attention: bool
+    """True where the module computes attention weights."""
+    values: ValueSource | None
+    """Where the values can be captured; None where they were not found."""
+    values_missing: str
+    """Why W_Q, W_K and W_V are not available; empty where they are."""
     scale: float
     rotary: Rotary | None
     q_norm: nn.Module | None
@@ -55,7 +125,7 @@ class AttentionSite:
     window: int | None
     clip: float | None
     scores_understood: bool
-    """False where the pattern could not be rebuilt from q and k: then QK questions are refused, all others hold."""
+    """False where the pattern could not be rebuilt from q and k: QK questions are refused, all others hold."""
     positions_read: bool
     """True where learned positions are added to what Q and K read, but not to the stream (attention-only models)."""
 
@@ -63,6 +133,37 @@ class AttentionSite:
     def queries_per_kv(self) -> int:
         """How many query heads share one key-value head."""
         return self.n_heads // self.n_kv_heads
+
+    @property
+    def out_proj(self) -> nn.Module:
+        """The projection from the heads' mixed values to the stream.
+
+        Raises:
+            Unsupported: the mixer has no out-projection over heads.
+        """
+        if self.out_projection is None:
+            raise Unsupported(
+                f"the heads of {self.path}",
+                why=f"{type(self.module).__name__} does not end in a projection over heads",
+                instead="Use attributions by component",
+            )
+        return self.out_projection
+
+    @property
+    def layout(self) -> HeadLayout:
+        """Where queries, keys and values lie.
+
+        Raises:
+            Unsupported: they could not be found.
+        """
+        if self.head_layout is None:
+            raise Unsupported(
+                f"the queries, keys and values of {self.path}",
+                why=self.values_missing,
+                instead="Streams, memories and attributions by component work"
+                + (", and by head" if self.n_heads else ""),
+            )
+        return self.head_layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +173,8 @@ class FeedForwardSite:
     module: nn.Module
     entry: nn.Module
     """The module that the stream enters first: the pre-norm where there is one."""
+    output: nn.Module
+    """What this module returns, times `multiplier`, is what the FFN adds to the stream."""
     down_proj: nn.Module | None
     up_proj: nn.Module | None
     gate_proj: nn.Module | None
@@ -100,13 +203,52 @@ class FeedForwardSite:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One layer: resid_post = resid_pre + attn_out + mlp_out."""
+    """One layer, as steps on the stream.
 
+    resid_mid  = entry_gain * resid_pre + attn_out + what the early writers add
+    resid_post = exit_gain * (middle_gain * resid_mid + mlp_out + what the late writers add)
+
+    Where attention and FFN are parallel, or there is only one of them, resid_mid is resid_pre and the mixer writes in
+    the second step. Gains are 1 in most families.
+    """
+
+    path: str
     module: nn.Module
-    attention: AttentionSite
+    mixer: AttentionSite | None
     feed_forward: FeedForwardSite | None
     parallel: bool
     """True where attention and FFN both read resid_pre: then there is no resid_mid."""
+    early_writers: tuple[Writer, ...] = ()
+    """Other writers beside the mixer, before the FFN reads the stream."""
+    late_writers: tuple[Writer, ...] = ()
+    """Other writers beside or after the FFN."""
+    entry_gain: float | Float[Tensor, " d_model"] = 1.0
+    """What the block multiplies resid_pre by before the mixer's output is added (a number, or one per channel)."""
+    middle_gain: float | Float[Tensor, " d_model"] = 1.0
+    """What the block multiplies resid_mid by before the FFN's output is added."""
+    exit_gain: float | Float[Tensor, " d_model"] = 1.0
+    """What the block multiplies its whole output by (Gemma 4's layer scalar)."""
+
+    @property
+    def is_sequential(self) -> bool:
+        """True where the mixer writes before the FFN reads: then there is a resid_mid."""
+        return self.mixer is not None and self.feed_forward is not None and not self.parallel
+
+    @property
+    def attention(self) -> AttentionSite:
+        """The attention of the block, with its heads.
+
+        Raises:
+            Unsupported: the block has no attention.
+        """
+        if self.mixer is None or not self.mixer.is_attention:
+            kind = "it has no token mixer" if self.mixer is None else f"it is a {type(self.mixer.module).__name__}"
+            raise Unsupported(
+                f"the attention of {self.path}",
+                why=f"this layer has none: {kind}",
+                instead="Choose a layer with attention, or use attributions by component",
+            )
+        return self.mixer
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,13 +263,25 @@ class Structure:
     read_positions: nn.Module | None
     """The table of learned positions that only queries and keys read (attention-only models), when there is one."""
     positions: str
-    """How the model knows where a token stands: "learned", "rotary", "alibi", "qk_learned" or "none"."""
+    """How the model knows where a token stands: "learned", "rotary", "alibi", "qk_learned" or "none"; "added" where
+    positions enter the stream outside any module, so that they cannot be told from the token embedding (CTRL)."""
     embedding_scale: float | None
     """What W_E is multiplied by on its way into the stream; None where a norm follows the embedding."""
     final_norm: Norm | None
     head: nn.Module
     logit_scale: float
     logit_softcap: float | None
+    probed: frozenset[nn.Module] = frozenset()
+    """Affine modules whose matrix is not their `weight` (unmerged LoRA, quantized): it is measured on unit vectors."""
+    not_linear: dict[nn.Module, str] = field(default_factory=dict)
+    """Projections that are not x W + b at all, with the reason."""
+
+    @property
+    def has_gains(self) -> bool:
+        """True where some block rescales the stream itself."""
+        return any(
+            isinstance(g, Tensor) or g != 1.0 for b in self.blocks for g in (b.entry_gain, b.middle_gain, b.exit_gain)
+        )
 
     def capped(self, logits: Float[Tensor, "*pos d_vocab"]) -> Float[Tensor, "*pos d_vocab"]:
         """The head's output as the model hands it out: scaled, then soft-capped."""

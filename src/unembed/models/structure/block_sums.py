@@ -1,0 +1,130 @@
+"""Which modules write to the stream inside a block, found by solving for the sum.
+
+Inside a block the stream goes from one tensor (the base) to another (the target). The writers are the fewest modules
+whose outputs, each times one number, give the difference. A module that returns nothing of the difference gets no part
+in it, whatever it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from unembed.models.structure.probe import Probe, same
+
+_MOST_WRITERS = 4
+_ENOUGH = 3.0
+"""A further writer must make the error this many times smaller; rounding alone does not."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSum:
+    """target = gain * base + sum of multiplier * output + constant, and the relative error of that."""
+
+    paths: tuple[str, ...]
+    multipliers: tuple[float, ...]
+    gain: float | Tensor
+    constant: Tensor | None
+    error: float
+
+
+def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -> BlockSum | None:
+    """The fewest writers among `paths` that lead from `base` to `target`, or the closest attempt.
+
+    Returns:
+        The sum with the smallest error; None where there is no candidate. The caller compares the error with its
+        tolerance.
+    """
+    candidates: list[tuple[str, Tensor]] = []
+    for path in paths:
+        t = probe.recording.returned(path)
+        module = probe.hf.get_submodule(path)
+        if path not in probe.norms and next(module.parameters(), None) is None:
+            continue  # dropout, called for attention and FFN alike, would be taken for either
+        if t is None or t.numel() != base.numel() or t.shape[-1] != base.shape[-1]:
+            continue
+        t = t.reshape(base.shape)
+        if not any(same(t, other) for other in (base, target, *(c for _, c in candidates))):
+            candidates.append((path, t))
+    if not candidates:
+        return None
+    best = _plain(probe, base, target, candidates)
+    if best.error > probe.tolerance:
+        for other in (_with_constant(probe, base, target, candidates), _with_gains(probe, base, target, candidates)):
+            if other is not None and other.error <= probe.tolerance:
+                return other
+    return best
+
+
+def _plain(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum:
+    names = [path for path, _ in candidates]
+    vectors = torch.stack([t.double().flatten().cpu() for t in (base, *(t for _, t in candidates))])
+    goal = target.double().flatten().cpu()
+    chosen, solution, error = _fewest(vectors, goal)
+    gain, *multipliers = _snapped(probe, solution)
+    total = torch.tensor([gain, *multipliers], dtype=torch.float64) @ vectors[[0, *chosen]]
+    error = float((total - goal).norm() / goal.norm().clamp_min(1e-30))
+    return BlockSum(tuple(names[i - 1] for i in chosen), tuple(multipliers), gain, None, error)
+
+
+def _fewest(vectors: Tensor, goal: Tensor) -> tuple[list[int], list[float], float]:
+    """Indices of the smallest set of vectors (the first always among them) that gives the goal, and its numbers."""
+    gram, against, size = vectors @ vectors.T, vectors @ goal, float(goal @ goal)
+    best: tuple[list[int], list[float], float] = ([], [1.0], float("inf"))
+    for count in range(_MOST_WRITERS + 1):
+        sets = list(combinations(range(1, len(vectors)), count))
+        if not sets or len(sets) > 20_000:
+            break
+        rows = torch.tensor([[0, *s] for s in sets])
+        grams = gram[rows[:, :, None], rows[:, None, :]]
+        scale = grams.diagonal(dim1=1, dim2=2).clamp_min(1e-30).sqrt()  # units, so that the small ridge is relative
+        grams = grams / scale[:, :, None] / scale[:, None, :] + 1e-13 * torch.eye(count + 1, dtype=grams.dtype)
+        solutions = torch.linalg.solve(grams, against[rows] / scale) / scale
+        left = (size - (solutions * against[rows]).sum(1)).clamp_min(0) / max(size, 1e-30)
+        i = int(left.argmin())
+        residual = goal - solutions[i] @ vectors[rows[i]]
+        error = float(residual.norm() / goal.norm().clamp_min(1e-30))
+        if error * _ENOUGH < best[2]:
+            best = (list(sets[i]), solutions[i].tolist(), error)
+        elif best[2] < 1e-3:
+            break
+    return best
+
+
+def _snapped(probe: Probe, numbers: Sequence[float]) -> list[float]:
+    """Fitted numbers replaced by 1 or a configured multiplier where they are a rounding of it."""
+    names = ("residual_multiplier", "attention_out_multiplier", "ssm_out_multiplier")
+    configured = [getattr(probe.config, name, None) for name in names]
+    known = [1.0, *(float(v) for v in configured if isinstance(v, int | float))]
+    near = max(100 * probe.tolerance, 1e-3)
+    closest = [min(known, key=lambda k, n=n: abs(k - n)) for n in numbers]
+    return [k if abs(k - n) <= near else n for k, n in zip(closest, numbers, strict=True)]
+
+
+def _with_constant(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:
+    """The same with a vector added that does not depend on the position."""
+    centred = [(p, t - t.mean(dim=1, keepdim=True)) for p, t in candidates]
+    found = _plain(probe, base - base.mean(dim=1, keepdim=True), target - target.mean(dim=1, keepdim=True), centred)
+    by_path = dict(candidates)
+    total = found.gain * base.double()
+    for path, multiplier in zip(found.paths, found.multipliers, strict=True):
+        total = total + multiplier * by_path[path].double()
+    constant = (target.double() - total).mean(dim=1).flatten()
+    error = float((total + constant - target).norm() / target.double().norm().clamp_min(1e-30))
+    return BlockSum(found.paths, found.multipliers, found.gain, constant.to(base.dtype), error)
+
+
+def _with_gains(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:
+    """One writer, and the base multiplied by a number per channel (Doge)."""
+    best = None
+    for path, t in candidates:
+        left, x = (target - t).double()[0], base.double()[0]
+        gain = (left * x).sum(0) / x.square().sum(0).clamp_min(1e-30)
+        error = float((left - gain * x).norm() / target.double().norm().clamp_min(1e-30))
+        if best is None or error < best.error:
+            best = BlockSum((path,), (1.0,), gain.to(base.dtype), None, error)
+    return best

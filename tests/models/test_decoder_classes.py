@@ -1,0 +1,50 @@
+"""A sample of the decoder classes of transformers, tiny and perturbed; `make families` goes through all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.models.decoder_classes import ENCODERS, PAGE, decoder_classes, examine_all
+
+FULL = ("Gemma4ForCausalLM", "Qwen3_5ForCausalLM", "FalconH1ForCausalLM", "YoutuForCausalLM", "CodeGenForCausalLM")
+OPEN = {
+    "DeepseekV3ForCausalLM": {"memory"},
+    "NemotronHForCausalLM": {"memory"},
+    "MambaForCausalLM": {"head", "source", "memory", "head off"},
+    "Mamba2ForCausalLM": {"source", "memory"},
+}
+REFUSED = {
+    "CpmAntForCausalLM": "one stream",
+    "DeepseekV4ForCausalLM": "one stream",
+    "MiniMaxForCausalLM": "the stream itself is normalised",
+    "OpenAIGPTLMHeadModel": "post-norm",
+}
+
+
+@pytest.fixture(scope="module")
+def support():
+    """What works for every class of the sample, by name."""
+    return {s.name: s for s in examine_all([*FULL, *OPEN, *REFUSED], workers=1)}
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_every_question_is_answered(name: str, support) -> None:
+    assert support[name].state == "full", support[name].answers
+
+
+@pytest.mark.parametrize("name", list(OPEN))
+def test_only_what_the_architecture_lacks_is_refused(name: str, support) -> None:
+    assert support[name].state == "open", support[name].answers
+    assert {question for question, answer in support[name].answers.items() if answer != "yes"} == OPEN[name]
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_a_refusal_names_the_part_of_the_architecture(name: str, support) -> None:
+    assert support[name].state == "refused" and REFUSED[name] in support[name].answers["opens"]
+
+
+def test_the_page_has_every_class_and_calls_none_wrong() -> None:
+    text = PAGE.read_text()
+    assert all(f"| {name} |" in text for name in decoder_classes())
+    assert "wrong:" not in text and "failed:" not in text
+    assert not ENCODERS & set(decoder_classes().values())

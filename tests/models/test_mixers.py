@@ -1,0 +1,100 @@
+"""Layers whose mixer is not plain attention, streams that are rescaled, and mixed dense and expert layers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import unembed
+from tests.models.decoder_classes import tiny_model
+from unembed.errors import ModelNotUnderstood, PointMissing, Unsupported
+from unembed.language_model import LanguageModel, load
+from unembed.logit_attribution import attribution
+from unembed.stream.decomposition import writer_points, writers
+from unembed.stream.run import run
+
+MIXERS = ("qwen3_5", "falcon_h1", "lfm2_moe", "jamba", "mamba2", "nemotron_h", "olmo_hybrid", "recurrent_gemma")
+LATENT = ("deepseek_v3", "youtu")
+GATED = ("qwen3_5", "bitnet", "granite_swa", "afmoe")
+MIXED = ("glm4_moe", "dots1", "ernie4_5_moe")
+
+
+def _lm(model_type: str) -> LanguageModel:
+    return load(tiny_model(model_type))
+
+
+@pytest.mark.parametrize("model_type", [*MIXERS, *LATENT, "doge", "gemma4_text"])
+def test_the_stream_is_the_sum_of_its_writers_at_every_layer(model_type: str, tokens: torch.Tensor) -> None:
+    lm = _lm(model_type)
+    seen = run(lm, tokens, ["resid_pre", "resid_post", *writer_points(lm)])
+    for layer in range(lm.n_layers):
+        assert writers(lm, seen, "resid_post", layer).error < 1e-5
+
+
+@pytest.mark.parametrize("model_type", MIXERS)
+def test_a_mixer_is_a_writer_and_has_no_pattern(model_type: str, tokens: torch.Tensor) -> None:
+    lm = _lm(model_type)
+    assert attribution(lm, tokens[:1], 11).error < 1e-4
+    if model_type == "falcon_h1":  # Mamba beside attention: another writer of the same block
+        assert [w.label for w in lm.structure.blocks[0].early_writers] == ["mamba"]
+        return
+    layer = next(n for n, b in enumerate(lm.structure.blocks) if b.mixer is not None and not b.mixer.is_attention)
+    with pytest.raises(PointMissing, match="no attention"):
+        run(lm, tokens, "pattern", layers=[layer])
+    with pytest.raises(Unsupported, match="this layer has none"):
+        lm.weights.W_Q[layer]
+
+
+@pytest.mark.parametrize("model_type", [*GATED, *LATENT])
+def test_sources_of_gated_and_latent_attention_add_up_to_their_heads(model_type: str, tokens: torch.Tensor) -> None:
+    lm = _lm(model_type)
+    heads, sources = (attribution(lm, tokens[:1], 11, by=by) for by in ("head", "source"))
+    for layer in range(lm.n_layers):
+        for head in range(lm.n_heads):
+            whole, parts = (
+                a.contribution[(a.layer == layer) & (a.index == head) & (a.kind == a.kinds.index("head"))].sum()
+                for a in (heads, sources)
+            )
+            torch.testing.assert_close(whole, parts, rtol=1e-4, atol=1e-5)
+    assert any(r.source >= 0 for r in sources.rows)
+
+
+def test_the_scale_of_a_later_layer_multiplies_what_earlier_writers_contribute(tokens: torch.Tensor) -> None:
+    lm = _lm("gemma4_text")
+    gains = [b.exit_gain for b in lm.structure.blocks]
+    scalars = [float(layer.layer_scalar) for layer in lm.hf.model.layers]
+    assert gains == pytest.approx(scalars, rel=1e-4) and max(abs(g - 1) for g in gains) > 0.01
+    found = attribution(lm, tokens[:1], 11)
+    assert found.error < 1e-4
+    assert "per_layer_projection" in {r.label.split()[0] for r in found.rows}
+    unscaled = sum(r.contribution / torch.tensor(gains[max(r.layer, 0) :]).prod() for r in found.rows)
+    largest = max(abs(r.contribution) for r in found.rows)
+    assert abs(float(unscaled) - found.logit) > 1e-3 * largest  # without the gains the sum misses
+
+
+@pytest.mark.parametrize("model_type", MIXED)
+def test_a_model_that_mixes_dense_and_expert_layers_can_be_traced(model_type: str, tokens: torch.Tensor) -> None:
+    lm = _lm(model_type)
+    assert lm.n_memories_of(0) == 80 and lm.n_memories_of(1) == 0 and lm.d_mlp == 0
+    trace = lm.trace(tokens[0])
+    assert trace.readings(top=3).ids.shape[0] == lm.n_layers and trace.attribution(11).error < 1e-4
+    seen = run(lm, tokens, "coefficients")
+    assert seen.at("coefficients", 0).shape[-1] == 80
+    with pytest.raises(PointMissing, match=r"do not have it.*run\.at"):
+        seen["coefficients"]
+    assert trace.sub_updates(0, top=3)[0].layer == 0
+    with pytest.raises(Unsupported, match="belong to experts"):
+        trace.sub_updates(1)
+
+
+@pytest.mark.parametrize("model_type", ["cpmant", "deepseek_v4", "hy_v4"])
+def test_models_of_other_shapes_are_refused_and_not_crashed(model_type: str) -> None:
+    with pytest.raises(ModelNotUnderstood, match=r"one stream"):
+        _lm(model_type)
+
+
+def test_edits_of_a_mixers_heads_hold(tokens: torch.Tensor) -> None:
+    lm = _lm("qwen3_5")
+    assert not lm.structure.blocks[0].mixer.is_attention
+    silenced = run(lm, tokens, "attn_out", [unembed.scale_head(0, h, 0.0) for h in range(4)])
+    assert float(silenced.at("attn_out", 0).abs().max()) == 0
