@@ -63,11 +63,14 @@ families: $(VENV)/.installed-dev  ## a tiny model of every decoder class of tran
 pictures: $(VENV)/.installed-browser $(READY)  ## make the documentation's pictures of the explorer again
 	@$(BIN)/python -m tests.browser.pictures $(ARGS)
 
-lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between rooms
+lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between rooms, the explorer's JavaScript
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
+	@command -v npm >/dev/null || { echo 'The JavaScript was not checked: install Node.js 20 or later, which brings npm' >&2; exit 1; }
+	@test package.json -ot node_modules/.package-lock.json || npm install --no-audit --no-fund --loglevel=error
+	@npm run --silent lint
 
 # toxicity.py waits for comments and for a model of `make toxic-model`; faults.py takes the better part of an hour by itself.
 BENCHMARKS := $(filter-out $(addprefix benchmarks/,measure.py toxicity.py faults.py),$(wildcard benchmarks/*.py))

@@ -102,11 +102,12 @@ class Server:
 
 
 def weight() -> tuple[int, int]:
-    """Bytes of the page's script and style sheet as they are served, compressed, and plain."""
-    from unembed.server.assets import script, style
+    """Bytes of the page's modules and style sheets, each compressed on its own as it is served, and plain."""
+    from unembed.server.assets import STATIC
 
-    texts = [text.encode() for text in (script(), style())]
-    return sum(len(gzip.compress(text, 9)) for text in texts), sum(len(text) for text in texts)
+    files = [f for kind in ("js", "css") for f in STATIC.rglob(f"*.{kind}") if f.name != "notebook.js"]
+    texts = [file.read_bytes() for file in files]
+    return sum(len(gzip.compress(text, 1)) for text in texts), sum(map(len, texts))
 
 
 def requests(server: Server, samples: int) -> list[Claim]:
@@ -211,7 +212,7 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
             paints.append(drawn + 17)
             page.wait_for_function(ready)
         claims.append(Claim("the bundled example drawn, p95 (ms)", p95([p / 1000 for p in paints]), 500))
-        page.goto(f"{server.address}#/trace?p={prompt(32, 1).replace(' ', '%20')}")
+        page.goto(f"{server.address}#/trace?prompt={prompt(32, 1).replace(' ', '%20')}")
         page.reload()
         page.wait_for_function(
             "() => document.querySelectorAll('.grid-token').length > 8 && document.querySelector('.bars')"
@@ -227,7 +228,7 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
                 page.evaluate(f"(key) => ({framed})(() => ({press})(key))", keys[k % 2]) / 1000 for k in range(samples)
             ]
             claims.append(Claim(f"{what}, p95 (ms)", p95(times), 50, f"median {1000 * statistics.median(times):.0f}"))
-        page.goto(f"{server.address}#/layer?L=3&p={prompt(32, 1).replace(' ', '%20')}")
+        page.goto(f"{server.address}#/layer?layer=3&prompt={prompt(32, 1).replace(' ', '%20')}")
         page.reload()
         page.wait_for_selector(".sub-update")
         click = "(i) => document.querySelectorAll('.segmented[aria-label=Order] button')[i].click()"
@@ -244,7 +245,7 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
         drawn = "() => performance.getEntriesByName('unembed-grid').length"
         for k in range(traces):
             before = page.evaluate(drawn)
-            page.evaluate(_GO, f"#/trace?p={quote(prompt(16, 9000 + k))}")
+            page.evaluate(_GO, f"#/trace?prompt={quote(prompt(16, 9000 + k))}")
             page.wait_for_function(f"(before) => ({drawn})() > before", arg=before)
             if k in (traces // 2 - 1, traces - 1):
                 page.wait_for_timeout(1500)
@@ -262,9 +263,15 @@ _GO = "(to) => { history.pushState(null, '', to); dispatchEvent(new PopStateEven
 _REST = 200
 """Milliseconds between the last letter that is typed and the key that asks for the trace."""
 _ASKED = (
-    ("the popover of a cell, another position", "position", "#/trace?p={}&pos={}", lambda k: (_SAME, k % 30), 100),
-    ("another layer", "select", "#/layer?p={}&L={}", lambda k: (_SAME, k % 6), 100),
-    ("a memory card", "memory", "#/memory?p={}&m={}", lambda k: (_SAME, f"L{k % 6}D{k + 50}"), 100),
+    (
+        "the popover of a cell, another position",
+        "position",
+        "#/trace?prompt={}&position={}",
+        lambda k: (_SAME, k % 30),
+        100,
+    ),
+    ("another layer", "select", "#/layer?prompt={}&layer={}", lambda k: (_SAME, k % 6), 100),
+    ("a memory card", "memory", "#/memory?prompt={}&memory={}", lambda k: (_SAME, f"L{k % 6}M{k + 50}"), 100),
 )
 """Interactions that ask the server: what, the page's own name for the span, the address, what fills it, milliseconds."""
 _SAME = prompt(32, 1)
@@ -335,7 +342,7 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="print, but leave RESULTS.md as it is")
     given = parser.parse_args()
     small, plain = weight()
-    claims = [Claim("script and style sheet as served, gzip (kB)", small / 1000, 60, f"{plain / 1000:.0f} kB plain")]
+    claims = [Claim("modules and style sheets as served, gzip (kB)", small / 1000, 120, f"{plain / 1000:.0f} kB plain")]
     server = Server()
     try:
         for part in (

@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import unembed
 from unembed.server.app import create
-from unembed.server.serve import listening
-from unembed.server.state import Session
+from unembed.server.serve import listening_socket
+from unembed.server.state import ServerState
 
 expect.set_options(timeout=30_000)  # the machine that runs the tests may be busy
 TOKEN = "a-token-for-tests"
@@ -34,8 +34,8 @@ class Served:
     def __init__(self, lm, index=None, name: str = "of-tests") -> None:
         import uvicorn
 
-        self.session = Session(lm, index, index_name=None if index is None else name)
-        self.socket = listening("127.0.0.1", 0)
+        self.session = ServerState(lm, index, index_name=None if index is None else name)
+        self.socket = listening_socket("127.0.0.1", 0)
         self.port = self.socket.getsockname()[1]
         app = create(self.session, token=TOKEN, port=self.port)
         self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=1))

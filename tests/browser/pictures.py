@@ -30,7 +30,7 @@ def _run(page: Page) -> None:
 
 
 def _group(page: Page) -> None:
-    page.get_by_role("button", name="Group them").click()
+    page.get_by_role("button", name="Compute clusters").click()
 
 
 def _turn(page: Page) -> None:
@@ -62,11 +62,11 @@ class Picture(NamedTuple):
 PICTURES = {
     "trace": Picture(f"#/trace?{PROMPT}", 1180),
     "trace-dark": Picture(f"#/trace?{PROMPT}", 1180, "dark"),
-    "layer": Picture(f"#/layer?{PROMPT}&L=5", 960),
-    "memory": Picture(f"#/memory?m=5.132&{PROMPT}", 1240, act=_group),
-    "intervene": Picture(f"#/intervene?{PROMPT}&iv=M5.132:set:0@all", 960, act=_run),
+    "layer": Picture(f"#/layer?{PROMPT}&layer=5", 960),
+    "memory": Picture(f"#/memory?memory=L5M132&{PROMPT}", 1240, act=_group),
+    "intervene": Picture(f"#/intervene?{PROMPT}&edits=L5M132:set:0@all", 960, act=_run),
     "heads": Picture(f"#/heads?{PROMPT}", 1290),
-    "search": Picture("#/search?q=month", 900),
+    "search": Picture("#/search?query=month", 900),
     "label": Picture("#/label", 900, act=_begin),
     "labs": Picture(f"#/labs/early-exit?{PROMPT}", 760, act=_turn),
 }

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from tests.browser.conftest import Served, address
 
 PROMPT = "The first month of the year is"
-AT = f"#/trace?p={PROMPT.replace(' ', '%20')}"
+AT = f"#/trace?prompt={PROMPT.replace(' ', '%20')}"
 
 
 def grid(page):
@@ -36,12 +36,12 @@ def test_a_trace_shows_the_librarys_numbers(opened, lm):
             start = f"Layer {n} after FFN, position {p} "
             name = next(name for name in names if name.startswith(start))
             shown = reading.tokens[n][p][0].replace(" ", "·")
-            assert f"first {shown} " in name and f"answer at place {rank:,}" in name
+            assert f"first {shown} " in name and f"rank of the final prediction {rank:,}" in name
     for p in range(len(trace)):
         rank = int(trace.prediction_ranks("resid_pre")[0, p]) + 1
         name = next(name for name in names if name.startswith(f"Embedding, position {p} "))
         shown = entering.tokens[0][p][0].replace(" ", "·")
-        assert f"first {shown} " in name and f"answer at place {rank:,}" in name
+        assert f"first {shown} " in name and f"rank of the final prediction {rank:,}" in name
     expect(page.get_by_role("heading", name="Layer 5, FFN")).to_be_visible()
 
 
@@ -50,7 +50,7 @@ def test_another_metric_asks_nothing(opened):
     expect(the_sum(page)).to_be_visible()
     asked = []
     page.on("request", lambda r: asked.append(r.url) if "/api/" in r.url else None)
-    page.get_by_role("radio", name="Place of the answer").click()
+    page.get_by_role("radio", name="Rank of the final prediction").click()
     expect(page.get_by_text("logarithmic")).to_be_visible()
     assert asked == []
 
@@ -93,11 +93,11 @@ def test_a_link_restores_what_was_seen(opened, served):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click()
-    page.get_by_role("radio", name="Place of the answer").click()
+    page.get_by_role("radio", name="Rank of the final prediction").click()
     expect(page.get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
     other = opened(address(page).removeprefix(served.address))
     expect(other.get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
-    expect(other.get_by_role("radio", name="Place of the answer")).to_have_attribute("aria-checked", "true")
+    expect(other.get_by_role("radio", name="Rank of the final prediction")).to_have_attribute("aria-checked", "true")
     assert "position 3" in other.get_by_role("complementary").inner_text()
 
 
@@ -114,7 +114,7 @@ def test_from_a_cell_to_its_layer_to_a_memory(opened, lm):
 
 
 def test_triggers_mark_the_token_that_fires(opened, index):
-    page = opened("#/memory?m=3.5")
+    page = opened("#/memory?memory=L3M5")
     rows = index.triggers(3, 5, 10, context=28).to_dict()["rows"]
     marks = page.locator(".trigger mark")
     expect(marks).to_have_count(len(rows))
@@ -124,9 +124,9 @@ def test_triggers_mark_the_token_that_fires(opened, index):
 
 
 def test_an_edit_changes_the_continuation_and_bypass_brings_it_back(opened, lm):
-    page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:60@all;M4.7:set:60@all&n=8")
+    page = opened(f"#/intervene?prompt={PROMPT.replace(' ', '%20')}&edits=L3M5:set:60@all;L4M7:set:60@all&new_tokens=8")
     page.get_by_role("button", name="Run both").click()
-    expect(page.get_by_text("They part at new token")).to_be_visible()
+    expect(page.get_by_text("Diverges at generated token")).to_be_visible()
     base = lm.generate(PROMPT, max_new_tokens=8)[0]
     panes = page.locator(".pair .text")
     assert panes.nth(0).inner_text() == base and panes.nth(1).inner_text() != base
@@ -149,24 +149,22 @@ def test_search_and_jump(opened):
 
 
 def test_heads_and_their_pattern(opened):
-    page = opened("#/heads?h=2.3")
+    page = opened("#/heads?head=L2H3")
     expect(page.get_by_role("gridcell")).to_have_count(48)
     expect(page.get_by_role("heading", name="L2H3")).to_be_visible()
     expect(page.get_by_text("The first column is hidden")).to_be_visible()
 
 
 def test_labels_survive_a_restart(opened, lm, index):
-    page = opened("#/memory?m=1.7")
-    region = page.get_by_role("region", name="What people call it")
+    page = opened("#/memory?memory=L1M7")
+    region = page.get_by_role("region", name="Labels")
     region.get_by_role("textbox", name="Name", exact=True).fill("<i>kinds</i> of months")
     region.get_by_role("textbox", name="Your name").fill("ann")
-    region.get_by_role("button", name="Keep").click()
+    region.get_by_role("button", name="Save").click()
     expect(region.get_by_text("<i>kinds</i> of months")).to_be_visible()
     again = Served(lm, index)
-    other = opened("#/memory?m=1.7", at=again.address)
-    expect(
-        other.get_by_role("region", name="What people call it").get_by_text("<i>kinds</i> of months")
-    ).to_be_visible()
+    other = opened("#/memory?memory=L1M7", at=again.address)
+    expect(other.get_by_role("region", name="Labels").get_by_text("<i>kinds</i> of months")).to_be_visible()
     other.close()
     again.stop()
 
@@ -206,7 +204,7 @@ def test_hostile_text_is_only_text(opened, text):
 def test_a_long_prompt_scrolls_inside_its_box(opened, lm):
     text = " ".join(["word"] * 128)
     n = lm.encode(text).shape[1]
-    page = opened("#/trace?p=" + text.replace(" ", "%20"), width=390)
+    page = opened("#/trace?prompt=" + text.replace(" ", "%20"), width=390)
     expect(grid(page)).to_have_attribute("aria-colcount", str(n + 1))
     expect(the_sum(page)).to_be_visible()  # all layers are there
     assert grid(page).get_by_role("gridcell").count() < 400
@@ -241,10 +239,10 @@ def test_what_is_on_the_screen_can_be_saved(opened):
 
 
 def test_copied_python_and_command_say_the_same(opened, lm):
-    page = opened(AT + "&iv=M3.5:set:9@all")
+    page = opened(AT + "&edits=L3M5:set:9@all")
     expect(the_sum(page)).to_be_visible()
     found = page.evaluate(
-        "async () => { const base = document.querySelector('script').src.replace('page.js', '');"
+        "async () => { const base = document.querySelector('script').src.replace('main.js', '');"
         " const m = await import(base + 'sharing.js'); const page = {model: {name: 'wren'}};"
         " return [m.asPython(page), m.asCommand(page)]; }"
     )
@@ -256,7 +254,7 @@ def test_copied_python_and_command_say_the_same(opened, lm):
 
 def test_a_server_that_dies_is_reported(opened, lm):
     once = Served(lm)
-    page = opened("#/intervene?n=200", at=once.address)
+    page = opened("#/intervene?new_tokens=200", at=once.address)
     page.get_by_role("button", name="Run both").click()
     expect(page.locator(".pair .text span:not(.given)").first).to_be_visible()
     once.stop()
@@ -266,7 +264,7 @@ def test_a_server_that_dies_is_reported(opened, lm):
 
 @pytest.mark.parametrize("width", [390, 768, 2560])
 @pytest.mark.parametrize(
-    "where", ["trace", "layer", "memory?m=2.5", "intervene", "heads", "search?q=year", "label", "labs"]
+    "where", ["trace", "layer", "memory?memory=L2M5", "intervene", "heads", "search?query=year", "label", "labs"]
 )
 def test_nothing_sticks_out(opened, width, where):
     page = opened(f"#/{where}", width=width)

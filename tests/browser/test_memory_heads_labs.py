@@ -33,9 +33,9 @@ def firing(lm, index) -> tuple[int, int]:
 
 def test_contexts_are_shaded_and_cut_where_one_wants(opened, index, firing):
     layer, i = firing
-    page = opened(f"#/memory?m={layer}.{i}")
+    page = opened(f"#/memory?memory=L{layer}M{i}")
     rows = list(index.triggers(layer, i, 10).rows())
-    region = page.get_by_role("region", name="What sets it off")
+    region = page.get_by_role("region", name="Top activating examples")
     first = region.locator(".trigger").first
     expect(first.locator(".context span[title^=coefficient]").first).to_be_attached()
     for shown, row in zip(region.locator(".trigger").all(), rows, strict=False):
@@ -60,9 +60,9 @@ def test_contexts_are_shaded_and_cut_where_one_wants(opened, index, firing):
 
 def test_weaker_contexts_come_from_the_sample_and_say_so(opened, lm, index, firing):
     layer, i = firing
-    page = opened(f"#/memory?m={layer}.{i}")
+    page = opened(f"#/memory?memory=L{layer}M{i}")
     view = coefficients_view(lm, index, layer, i)
-    region = page.get_by_role("region", name="What sets it off")
+    region = page.get_by_role("region", name="Top activating examples")
     expect(region.get_by_text(f"Weaker ones, among {view.sampled} sampled tokens")).to_be_visible()
     expect(
         region.get_by_text(f"The {min(25, len(list(index.triggers(layer, i, 25).rows())))} strongest")
@@ -79,19 +79,19 @@ def test_weaker_contexts_come_from_the_sample_and_say_so(opened, lm, index, firi
 
 def test_a_coefficient_here_is_told_among_the_sampled(opened, lm, index, firing):
     layer, i = firing
-    page = opened(f"#/memory?m={layer}.{i}&{HERE}")
+    page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}")
     m = lm.trace(PROMPT).run.at("coefficients", layer)[0, :, i]
     here = float(m[m.abs().argmax()])
     view = coefficients_view(lm, index, layer, i)
     below = sum(n for n, edge in zip(view.counts, view.edges[1:], strict=True) if edge <= here)
-    region = page.get_by_role("region", name="How large it usually is")
+    region = page.get_by_role("region", name="Activation distribution")
     expect(region.get_by_text(f"above {below} of them.")).to_be_visible()
     density = page.locator("dl.figures").get_by_text(re.compile("%$"))
     assert number(density.inner_text().split()[0]) == pytest.approx(100 * view.statistics["active_fraction"], rel=0.01)
 
 
 def test_fifty_tokens_at_either_end_and_a_list_to_copy(opened, lm):
-    page = opened("#/memory?m=3.5", permissions=["clipboard-read", "clipboard-write"])
+    page = opened("#/memory?memory=L3M5", permissions=["clipboard-read", "clipboard-write"])
     region = page.get_by_role("region", name="What the value does")
     expect(region.locator(".bar-row")).to_have_count(24)
     region.get_by_role("button", name="Show 50").click()
@@ -102,7 +102,7 @@ def test_fifty_tokens_at_either_end_and_a_list_to_copy(opened, lm):
 
 
 def test_next_leads_through_what_the_search_found(opened):
-    page = opened("#/search?q=year")
+    page = opened("#/search?query=year")
     links = page.get_by_role("table").get_by_role("link")
     expect(links.first).to_be_visible()
     names = links.all_inner_texts()
@@ -117,8 +117,8 @@ def test_next_leads_through_what_the_search_found(opened):
 
 
 def test_a_label_has_tags_a_verdict_and_a_note(opened, index):
-    page = opened("#/memory?m=2.77")
-    region = page.get_by_role("region", name="What people call it")
+    page = opened("#/memory?memory=L2M77")
+    region = page.get_by_role("region", name="Labels")
     for name, text in (
         ("Name", "months"),
         ("Your name", "fay"),
@@ -127,7 +127,7 @@ def test_a_label_has_tags_a_verdict_and_a_note(opened, index):
     ):
         region.get_by_role("textbox", name=name, exact=True).fill(text)
     region.get_by_role("combobox", name="Verdict").select_option("mixed")
-    region.get_by_role("button", name="Keep").click()
+    region.get_by_role("button", name="Save").click()
     expect(region.get_by_text("mixed, seen <b>often</b>")).to_be_visible()
     expect(region.locator(".tag")).to_have_text(["time", "year"])
     notes = next(row for row in index.labels(2, 77).rows() if row["author"] == "fay")["notes"]
@@ -147,12 +147,12 @@ def test_grouping_tells_how_far_it_is_and_can_be_called_off(opened, monkeypatch)
             raise
 
     monkeypatch.setattr("unembed.index.clusters.cluster_values", slow)
-    page = opened("#/memory?m=3.5")
-    region = page.get_by_role("region", name="Its cluster")
-    region.get_by_role("button", name="Group them").click()
+    page = opened("#/memory?memory=L3M5")
+    region = page.get_by_role("region", name="Cluster")
+    region.get_by_role("button", name="Compute clusters").click()
     expect(region.get_by_text(" of 10000 steps of grouping")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
-    expect(region.get_by_role("button", name="Group them")).to_be_visible()
+    expect(region.get_by_role("button", name="Compute clusters")).to_be_visible()
     expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
     for _ in range(100):
         page.wait_for_timeout(50)
@@ -162,9 +162,9 @@ def test_grouping_tells_how_far_it_is_and_can_be_called_off(opened, monkeypatch)
 
 
 def test_values_are_grouped_once_and_a_cluster_leads_to_its_members(opened, lm):
-    page = opened("#/memory?m=3.5")
-    region = page.get_by_role("region", name="Its cluster")
-    region.get_by_role("button", name="Group them").click()
+    page = opened("#/memory?memory=L3M5")
+    region = page.get_by_role("region", name="Cluster")
+    region.get_by_role("button", name="Compute clusters").click()
     clusters = unembed.cluster_values(lm, lm.n_layers * lm.d_mlp // 10)
     members = clusters.members(clusters.of(3, 5))
     expect(
@@ -176,26 +176,26 @@ def test_values_are_grouped_once_and_a_cluster_leads_to_its_members(opened, lm):
     links.first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
     expect(region.get_by_text(f"{len(members)} of 6,144 values")).to_be_visible()
-    expect(region.get_by_role("button", name="Group them")).to_be_hidden()
+    expect(region.get_by_role("button", name="Compute clusters")).to_be_hidden()
 
 
 def test_a_head_is_named_and_the_name_stands_wherever_it_is_named(opened, index):
-    page = opened(f"#/heads?h=2.3&{HERE}")
-    region = page.get_by_role("region", name="What people call it")
+    page = opened(f"#/heads?head=L2H3&{HERE}")
+    region = page.get_by_role("region", name="Labels")
     for name, text in (("Name", "looks <i>back</i>"), ("Your name", "joe"), ("Tags", "order")):
         region.get_by_role("textbox", name=name, exact=True).fill(text)
-    region.get_by_role("button", name="Keep").click()
+    region.get_by_role("button", name="Save").click()
     expect(page.get_by_role("region", name="L2H3").get_by_role("button", name="looks <i>back</i>")).to_be_visible()
     expect(page.get_by_role("gridcell", name=re.compile("^L2H3: .* of 48, looks .*back"))).to_be_visible()
     assert [(row["kind"], row["author"]) for row in index.labels(2, 3, of="head").rows()] == [("head", "joe")]
     page.get_by_role("gridcell", name=re.compile("^L2H4: ")).click()
     expect(page.get_by_role("region", name="L2H4").get_by_role("button", name="looks")).to_have_count(0)
-    page.goto(page.url.split("#")[0] + f"#/layer?{HERE}&L=2&part=heads")
+    page.goto(page.url.split("#")[0] + f"#/layer?{HERE}&layer=2&part=heads")
     row = page.get_by_role("listitem").filter(has=page.get_by_role("link", name="L2H3", exact=True))
-    expect(row.get_by_title("what people call it")).to_have_text("looks <i>back</i>")
+    expect(row.get_by_title("label")).to_have_text("looks <i>back</i>")
     page.get_by_role("radio", name="Named", exact=True).click()
     expect(page.locator(".sub-update")).to_have_count(1)
-    page.goto(page.url.split("#")[0] + '#/search?q=name:"looks"')
+    page.goto(page.url.split("#")[0] + '#/search?query=name:"looks"')
     page.get_by_role("table").get_by_role("link", name="L2H3").click()
     region.get_by_role("button", name="withdraw").click()
     expect(region.get_by_role("button", name="withdraw")).to_have_count(0)
@@ -203,9 +203,9 @@ def test_a_head_is_named_and_the_name_stands_wherever_it_is_named(opened, index)
 
 
 def test_heads_by_their_effect_on_the_prediction(opened, lm):
-    page = opened(f"#/heads?h=2.3&{HERE}")
+    page = opened(f"#/heads?head=L2H3&{HERE}")
     region = page.get_by_role("region", name="All heads")
-    region.get_by_role("radio", name="Effect here").click()
+    region.get_by_role("radio", name="Effect, prompt").click()
     trace = lm.trace(PROMPT)
     attribution = trace.attribution(int(trace.prediction[-1]), by="head")
     shares = {(r.layer, r.index): r.contribution for r in attribution.rows if r.label.startswith("head ")}
@@ -215,8 +215,8 @@ def test_heads_by_their_effect_on_the_prediction(opened, lm):
         expect(cell).to_have_attribute("title", re.compile(f", {place} of 48$"))
         shown = float((cell.get_attribute("title") or "").split()[1].rstrip(","))
         assert shown == pytest.approx(shares[layer, head], rel=0.01)
-    region.get_by_role("slider", name="How many heads to show").fill("5")
-    expect(region.get_by_text("The 5 strongest of 48")).to_be_visible()
+    region.get_by_role("slider", name="Show top n heads").fill("5")
+    expect(region.get_by_text("Top 5 of 48 heads")).to_be_visible()
     numbered = region.get_by_role("gridcell").filter(has_text=re.compile(r"\d"))
     expect(numbered).to_have_count(5)
     assert {tuple(c.get_attribute("data-at").split(".")) for c in numbered.all()} == {
@@ -225,7 +225,7 @@ def test_heads_by_their_effect_on_the_prediction(opened, lm):
 
 
 def test_a_pattern_on_a_text_of_ones_own_by_weight_or_by_what_is_carried(opened, lm):
-    page = opened(f"#/heads?h=2.3&{HERE}")
+    page = opened(f"#/heads?head=L2H3&{HERE}")
     box = page.get_by_role("textbox", name="Text for the pattern")
     expect(box).to_have_value(PROMPT)
     text = "one two three one two"
@@ -251,7 +251,7 @@ def test_a_pattern_on_a_text_of_ones_own_by_weight_or_by_what_is_carried(opened,
 
 
 def test_a_token_pointed_at_shows_what_it_reads_and_what_reads_it(opened, lm):
-    page = opened(f"#/heads?h=2.3&{HERE}")
+    page = opened(f"#/heads?head=L2H3&{HERE}")
     chips = page.get_by_role("region", name="L2H3").locator(".chip-token")
     expect(chips).to_have_count(7)
     chips.nth(3).hover()
@@ -270,8 +270,8 @@ def test_a_token_pointed_at_shows_what_it_reads_and_what_reads_it(opened, lm):
 
 
 def test_a_heads_examples_are_marked_and_lead_to_a_trace(opened, lm, index):
-    page = opened("#/heads?h=3.2")
-    region = page.get_by_role("region", name="In the corpus")
+    page = opened("#/heads?head=L3H2")
+    region = page.get_by_role("region", name="Top contexts in the corpus")
     expect(page.get_by_text("of L3H2's attention lies")).to_be_visible()  # what is above has its height
     region.get_by_role("button", name="Find examples").click()
     found = [one for one in head_examples(lm, index, 3) if isinstance(one, HeadExamples)]
@@ -294,7 +294,7 @@ def test_a_heads_examples_are_marked_and_lead_to_a_trace(opened, lm, index):
 
 
 def test_landmarks_of_a_coefficient_and_the_way_back(opened, lm, index):
-    page = opened(f"#/intervene?{HERE}&iv=M3.5:set:20@all")
+    page = opened(f"#/intervene?{HERE}&edits=L3M5:set:20@all")
     region = page.get_by_role("region", name="Edits").first
     box = region.get_by_role("spinbutton", name="Value")
     view = coefficients_view(lm, index, 3, 5)
@@ -317,7 +317,7 @@ def test_landmarks_of_a_coefficient_and_the_way_back(opened, lm, index):
 
 
 def test_from_a_position_on(opened, lm):
-    page = opened(f"#/intervene?{HERE}&iv=M3.5:set:20@all&n=4")
+    page = opened(f"#/intervene?{HERE}&edits=L3M5:set:20@all&new_tokens=4")
     region = page.get_by_role("region", name="Edits").first
     region.get_by_role("combobox", name="Where").select_option("the prompt")
     expect(page.locator("#tray")).to_contain_text("at 0 to 6")
@@ -330,7 +330,7 @@ def test_from_a_position_on(opened, lm):
 
 
 def test_two_runs_are_compared(opened, lm):
-    page = opened(f"#/intervene?{HERE}&iv=M3.5:set:60@all&n=8")
+    page = opened(f"#/intervene?{HERE}&edits=L3M5:set:60@all&new_tokens=8")
     page.get_by_role("button", name="Run both").click()
     expect(page.get_by_role("status").filter(has_text="new token")).to_be_visible()
     page.get_by_role("region", name="Edits").first.get_by_role("spinbutton", name="Value").fill("-60")
@@ -361,7 +361,7 @@ def test_the_early_exit_curve_is_moved_along_without_asking(opened, lm):
     expect(page.get_by_text(f"{lm.n_layers - 1:.2f} of {lm.n_layers} layers saved")).to_be_visible()
     top = lm.trace(PROMPT).readings(top=1).ids[:, :, 0]
     wrong = int((top[0] != top[-1]).sum())
-    expect(page.get_by_role("heading", name=f"{wrong} of 7 would say something else")).to_be_visible()
+    expect(page.get_by_role("heading", name=f"{wrong} of 7 predictions change")).to_be_visible()
     end = point.bounding_box()
     page.keyboard.press("Home")
     expect(page.get_by_text("Every token goes through all layers.")).to_be_visible()
@@ -371,7 +371,7 @@ def test_the_early_exit_curve_is_moved_along_without_asking(opened, lm):
     page.mouse.down()
     page.mouse.move(end["x"] + 12, end["y"] + 12, steps=4)
     page.mouse.up()
-    expect(page.get_by_role("heading", name=f"{wrong} of 7 would say something else")).to_be_visible()
+    expect(page.get_by_role("heading", name=f"{wrong} of 7 predictions change")).to_be_visible()
     assert asked == []
     page.get_by_role("button", name=re.compile("^Trace position")).first.click()
     expect(page.get_by_role("grid")).to_be_visible()
@@ -425,16 +425,16 @@ def test_a_concept_is_dialled_and_the_price_stands_beside(opened, served):
 def test_what_a_pane_is_about_is_read_when_asked(opened):
     page = opened(f"#/labs/early-exit?{HERE}")
     page.get_by_text("What am I looking at?").click()
-    expect(page.get_by_text("Counted in layers: wall time is another matter.")).to_be_visible()
+    expect(page.get_by_text("counted in layers, not in time.")).to_be_visible()
 
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
 MORE = {
-    "contexts": ("#/memory?m=3.5", "Weaker ones"),
-    "effects": ("#/heads?h=2.3", "Raises"),
-    "landmarks": ("#/intervene?iv=M3.5:set:20@0,1,2;H2.3:scale:0@all", "Most of the layer"),
-    "early exit": ("#/labs/early-exit?p=one+two+three", "would say something else"),
-    "toxicity": ("#/labs/toxicity?iv=M3.5:set:20@all", "Suppress, and see"),
+    "contexts": ("#/memory?memory=L3M5", "Weaker ones"),
+    "effects": ("#/heads?head=L2H3", "Raises"),
+    "landmarks": ("#/intervene?edits=L3M5:set:20@0,1,2;L2H3:scale:0@all", "Most of the layer"),
+    "early exit": ("#/labs/early-exit?prompt=one+two+three", "predictions change"),
+    "toxicity": ("#/labs/toxicity?edits=L3M5:set:20@all", "Suppression and its cost"),
 }
 
 
@@ -447,8 +447,8 @@ def test_no_violation(opened, screen, theme):
     page = opened(where, theme=theme)
     page.locator("#main").get_by_text(ready).filter(visible=True).first.wait_for()
     if screen == "effects":
-        page.get_by_role("radio", name="Effect here").click()
-        page.get_by_role("slider", name="How many heads to show").fill("9")
+        page.get_by_role("radio", name="Effect, prompt").click()
+        page.get_by_role("slider", name="Show top n heads").fill("9")
         page.get_by_role("button", name="Find examples").click()
         page.get_by_text("windows (").wait_for()
     page.evaluate("document.querySelectorAll('#main details').forEach((el) => (el.open = true))")

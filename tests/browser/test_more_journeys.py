@@ -58,7 +58,7 @@ def test_a_long_trace_comes_in_parts(opened, lm):
     text = " ".join(["She put the book on the table ."] * 12)
     found = page.evaluate(
         """async (text) => {
-          const api = await import(document.querySelector("script").src.replace("page.js", "api.js"));
+          const api = await import(document.querySelector("script").src.replace("main.js", "api.js"));
           const seen = [];
           const lengths = (part) => part.stages.map((s) => [s.point, s.ids.length]);
           const whole = await api.trace(text, [], { on: (part) => seen.push(lengths(part)) });
@@ -76,7 +76,7 @@ def test_a_long_trace_comes_in_parts(opened, lm):
 
 
 def test_edits_are_undone_and_done_again(opened):
-    page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:9@all")
+    page = opened(f"#/intervene?prompt={PROMPT.replace(' ', '%20')}&edits=L3M5:set:9@all")
     region = page.get_by_role("region", name="Edits").first
     expect(region.get_by_role("spinbutton", name="Value")).to_have_value("9")
     region.get_by_role("button", name="Flip").click()
@@ -93,14 +93,14 @@ def test_edits_are_undone_and_done_again(opened):
 
 
 def test_edits_are_kept_as_a_preset_and_loaded_again(opened):
-    page = opened("#/memory?m=3.5&iv=M3.5:set:9@all;H1.2:scale:0@all&off=1")
+    page = opened("#/memory?memory=L3M5&edits=L3M5:set:9@all;L1H2:scale:0@all&disabled=1")
     tray = page.get_by_role("region", name="Edits", exact=True)
     tray.get_by_text("Presets").click()
     expect(tray.get_by_text("None is kept yet.")).to_be_visible()
     tray.get_by_role("textbox", name="Name of the preset").fill("<b>two</b>")
     tray.get_by_role("button", name="Save the edits").click()
     expect(tray.get_by_role("button", name="<b>two</b> L3M5 set 9, L1H2 off")).to_be_visible()
-    other = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}")
+    other = opened(f"#/intervene?prompt={PROMPT.replace(' ', '%20')}")
     card = other.get_by_role("region", name="Edits", exact=True).first
     card.get_by_text("Presets").click()
     card.get_by_role("button", name="<b>two</b>").first.click()
@@ -116,7 +116,7 @@ def test_edits_are_kept_as_a_preset_and_loaded_again(opened):
 
 
 def test_a_late_suggestion_does_not_hide_an_edit_brought_back(opened):
-    page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:9@all")
+    page = opened(f"#/intervene?prompt={PROMPT.replace(' ', '%20')}&edits=L3M5:set:9@all")
     held = []
     page.route("**/api/v1/traces/*?position*", lambda route: held.append(route))
     region = page.get_by_role("region", name="Edits").first
@@ -136,14 +136,14 @@ def test_a_late_suggestion_does_not_hide_an_edit_brought_back(opened):
 
 
 def test_an_edit_says_what_it_costs_in_nats(opened, lm):
-    page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:60@all")
+    page = opened(f"#/intervene?prompt={PROMPT.replace(' ', '%20')}&edits=L3M5:set:60@all")
     table = unembed.steering.next_token_table(lm, PROMPT, [unembed.set_coefficient(3, 5, 60.0)])
     nats = float(re.search(r"([\d.]+) nats", page.get_by_text("KL from the baseline").inner_text()).group(1))
     assert nats == pytest.approx(table.provenance.notes["divergence"], rel=0.01)
 
 
 def test_a_layer_lists_what_holds_ninety_per_cent(opened, lm):
-    page = opened(f"#/layer?p={PROMPT.replace(' ', '%20')}&L=2")
+    page = opened(f"#/layer?prompt={PROMPT.replace(' ', '%20')}&layer=2")
     shares = [u.contribution for u in lm.trace(PROMPT).sub_updates(layer=2, top=lm.d_mlp)]
     held = np.cumsum(shares) / sum(shares)
     page.get_by_role("button", name="Show until 90 %").click()
@@ -153,7 +153,7 @@ def test_a_layer_lists_what_holds_ninety_per_cent(opened, lm):
 
 
 def test_two_memories_side_by_side(opened, lm):
-    page = opened("#/memory?m=3.5")
+    page = opened("#/memory?memory=L3M5")
     page.get_by_role("textbox", name="Compare with").fill("L2M9")
     page.get_by_role("textbox", name="Compare with").press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("L3M5 beside L2M9")
@@ -168,8 +168,8 @@ def test_two_memories_side_by_side(opened, lm):
 
 
 def test_a_coefficient_is_marked_in_what_is_usual(opened, lm):
-    page = opened(f"#/memory?m=3.5&p={PROMPT.replace(' ', '%20')}")
-    region = page.get_by_role("region", name="How large it usually is")
+    page = opened(f"#/memory?memory=L3M5&prompt={PROMPT.replace(' ', '%20')}")
+    region = page.get_by_role("region", name="Activation distribution")
     m = lm.trace(PROMPT).run.at("coefficients", 3)[0, :, 5]
     largest = float(m[m.abs().argmax()])
     expect(region.locator(".here")).to_have_count(1)
@@ -181,7 +181,7 @@ def test_a_coefficient_is_marked_in_what_is_usual(opened, lm):
 def test_a_name_leads_to_its_concept_and_into_the_edits(opened, served):
     for layer, index in ((4, 11), (5, 12)):
         served.session.index.add_label(layer, index, "weather", author="dora")
-    page = opened("#/memory?m=4.11")
+    page = opened("#/memory?memory=L4M11")
     page.get_by_role("button", name="weather", exact=True).click()
     expect(page.get_by_role("heading", name="Concept: weather")).to_be_visible()
     expect(page.get_by_role("link", name=re.compile("^L[45]M1[12]$"))).to_have_count(2)
@@ -193,7 +193,7 @@ def test_a_name_leads_to_its_concept_and_into_the_edits(opened, served):
 
 def test_chosen_results_join_a_concept_and_leave_it(opened, served):
     held = served.session.index
-    page = opened("#/search?q=year")
+    page = opened("#/search?query=year")
     page.get_by_role("checkbox").first.check()
     page.get_by_role("checkbox").nth(2).check()
     chosen = [page.get_by_role("link", name=re.compile(r"^L\dM\d+$")).nth(n).inner_text() for n in (0, 2)]
@@ -226,12 +226,12 @@ def test_chosen_results_join_a_concept_and_leave_it(opened, served):
 
 
 def test_a_text_said_twice_shows_the_stripe(opened):
-    page = opened("#/heads?h=2.3")
-    region = page.get_by_role("region", name="Said twice")
+    page = opened("#/heads?head=L2H3")
+    region = page.get_by_role("region", name="Repeated-token (induction) test")
     expect(region.get_by_text(re.compile("of L2H3's attention"))).to_be_visible()
     assert region.locator("rect.on").count() == 16
-    region.get_by_role("textbox", name="Text to say twice").fill("one two three four")
-    region.get_by_role("textbox", name="Text to say twice").press("Enter")
+    region.get_by_role("textbox", name="Text to repeat").fill("one two three four")
+    region.get_by_role("textbox", name="Text to repeat").press("Enter")
     expect(region.locator("rect.on")).to_have_count(4)
 
 
@@ -239,7 +239,7 @@ def test_what_is_asked_at_once_does_not_replace_each_other(opened):
     page = opened()
     answers = page.evaluate(
         """async () => {
-          const api = await import(document.querySelector("script").src.replace("page.js", "api.js"));
+          const api = await import(document.querySelector("script").src.replace("main.js", "api.js"));
           const edit = (value) => [{ target: "head", action: "scale", layer: 1, index: 2, value, positions: "all" }];
           const all = [1, 2].map((n) => api.trace("one two three", edit(n), { channel: `t${n}` }));
           for (let i = 0; i < 6; i++) all.push(api.get(`/memories/1/${i}`, { top: 7 }, { channel: `m${i}` }));
@@ -250,7 +250,7 @@ def test_what_is_asked_at_once_does_not_replace_each_other(opened):
 
 
 def test_listed_sub_updates_and_the_rest_make_the_layers_update(opened, lm):
-    page = opened(f"#/layer?L=3&p={PROMPT.replace(' ', '%20')}")
+    page = opened(f"#/layer?layer=3&prompt={PROMPT.replace(' ', '%20')}")
     column = page.get_by_role("region", name="What was added")
     expect(column.get_by_text("1,004 other memories")).to_be_visible()
     rest_row = r"1,004 other memories: ([\d.]+) % of the update's size, ([+−][\d.e-]+) to the logit"
@@ -270,7 +270,7 @@ def test_listed_sub_updates_and_the_rest_make_the_layers_update(opened, lm):
 
 
 def test_a_memory_is_set_to_the_most_that_was_seen(opened, served):
-    page = opened("#/intervene?iv=M2.9:scale:0@all")
+    page = opened("#/intervene?edits=L2M9:scale:0@all")
     page.get_by_role("button", name="Most seen").click()
     largest = max(row["coefficient"] for row in served.session.index.triggers(2, 9, 1).rows())
     box = page.get_by_role("region", name="Edits").first.get_by_role("spinbutton", name="Value")
@@ -279,7 +279,7 @@ def test_a_memory_is_set_to_the_most_that_was_seen(opened, served):
 
 
 def test_what_runs_can_be_cancelled(opened):
-    page = opened(f"#/intervene?p={PROMPT.replace(' ', '%20')}&iv=M3.5:set:9@all&n=200")
+    page = opened(f"#/intervene?prompt={PROMPT.replace(' ', '%20')}&edits=L3M5:set:9@all&new_tokens=200")
     page.get_by_role("button", name="Run both").click()
     expect(page.locator(".pair .text span:not(.given)").first).to_be_visible()
     page.get_by_role("contentinfo").get_by_role("button", name="Cancel").click()

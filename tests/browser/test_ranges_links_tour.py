@@ -15,7 +15,7 @@ from unembed import __version__
 
 
 def inspector(page):
-    return page.get_by_role("complementary", name="The chosen cell")
+    return page.get_by_role("complementary", name="Selected cell")
 
 
 def label_of(page, layer):
@@ -78,14 +78,16 @@ def clipboard(opened):
 
 
 def test_a_long_link_names_a_session_and_brings_everything_back(opened, clipboard, served):
-    many = ";".join(f"M{n % 6}.{n}:set:{n}.5@all" for n in range(50))
-    page = clipboard(f"{AT}&L=2&iv={many}&off={','.join(map(str, range(50)))}&pins={'+'.join(map(str, range(300)))}")
+    many = ";".join(f"L{n % 6}M{n}:set:{n}.5@all" for n in range(50))
+    page = clipboard(
+        f"{AT}&layer=2&edits={many}&disabled={','.join(map(str, range(50)))}&pins={'+'.join(map(str, range(300)))}"
+    )
     expect(the_sum(page)).to_be_visible()
     page.get_by_role("button", name="Copy or export").click()
     page.get_by_role("menuitem", name="Copy link").click()
     expect(page.get_by_text("download the session to keep it")).to_be_visible()
     link = page.evaluate("navigator.clipboard.readText()")
-    assert len(link) < 100 and "?s=" in link
+    assert len(link) < 100 and "?session=" in link
     other = opened(link.removeprefix(served.address))
     expect(other.get_by_role("heading", name="50 edits")).to_be_visible()
     expect(other.get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
@@ -93,7 +95,7 @@ def test_a_long_link_names_a_session_and_brings_everything_back(opened, clipboar
     with page.expect_download() as download:
         page.get_by_role("menuitem", name="Download session").click()
     kept = json.loads(download.value.path().read_text())
-    assert kept["schema"] == "unembed.session/1" and kept["address"].startswith("#/trace?p=")
+    assert kept["schema"] == "unembed.session/1" and kept["address"].startswith("#/trace?prompt=")
     third = opened()
     expect(grid(third)).to_be_visible()
     third.get_by_role("button", name="Copy or export").click()
@@ -108,14 +110,14 @@ def test_a_long_link_names_a_session_and_brings_everything_back(opened, clipboar
 def test_a_short_link_holds_everything_itself(clipboard):
     page = clipboard(AT)
     expect(the_sum(page)).to_be_visible()
-    page.get_by_role("heading", name="What each layer would say").click()
+    page.get_by_role("heading", name="Logit lens").click()
     page.keyboard.press("c")
     expect(page.get_by_text("Link copied")).to_be_visible()
     assert "p=The+first+month" in page.evaluate("navigator.clipboard.readText()")
 
 
 def test_a_session_this_server_does_not_know_is_said(opened):
-    page = opened(f"#/trace?s={'0' * 18}")
+    page = opened(f"#/trace?session={'0' * 18}")
     expect(page.get_by_role("contentinfo").get_by_text("this server does not know it")).to_be_visible()
     expect(grid(page)).to_be_visible()
     opened.complaints[:] = [c for c in opened.complaints if "422" not in c]
@@ -153,14 +155,14 @@ def test_names_stand_beside_memories_everywhere(opened, served, lm):
     served.session.index.add_label(5, first, "the calendar", author="gil")
     page = opened(AT)
     expect(inspector(page).get_by_text("the calendar")).to_be_visible()
-    page = opened(f"#/layer?L=5&p={PROMPT.replace(' ', '%20')}")
+    page = opened(f"#/layer?layer=5&prompt={PROMPT.replace(' ', '%20')}")
     page.get_by_role("radio", name="Named", exact=True).click()
     expect(page.locator(".sub-update")).to_have_count(1)
     expect(page.locator(".sub-update").get_by_text("the calendar")).to_be_visible()
 
 
 def test_crumbs_lead_up(opened):
-    page = opened(f"#/layer?L=3&pos=2&p={PROMPT.replace(' ', '%20')}")
+    page = opened(f"#/layer?layer=3&position=2&prompt={PROMPT.replace(' ', '%20')}")
     crumbs = page.get_by_role("navigation", name="Where you are")
     expect(crumbs.get_by_role("listitem")).to_have_count(3)
     expect(crumbs.get_by_role("button", name="pos 2")).to_contain_text("·month")
@@ -170,7 +172,7 @@ def test_crumbs_lead_up(opened):
 
 
 def test_the_baseline_is_seen_while_its_key_is_held(opened, lm):
-    edited = opened(AT + "&iv=M5.3:set:90@all;M4.7:set:90@all")
+    edited = opened(AT + "&edits=L5M3:set:90@all;L4M7:set:90@all")
     expect(the_sum(edited)).to_be_visible()
     texts = lambda: edited.locator(".cell").all_inner_texts()  # noqa: E731
     with_edits = texts()
@@ -191,14 +193,14 @@ def test_tokens_are_copied_as_they_are(clipboard):
 
 
 def test_a_prompt_too_long_offers_its_end(opened, lm):
-    page = opened("#/trace?p=" + "+".join(["word"] * (lm.n_ctx + 20)))
+    page = opened("#/trace?prompt=" + "+".join(["word"] * (lm.n_ctx + 20)))
     page.get_by_role("button", name=re.compile(f"^Keep the last {lm.n_ctx} of ")).click()
     expect(grid(page)).to_have_attribute("aria-colcount", str(lm.n_ctx + 1))
     opened.complaints[:] = [c for c in opened.complaints if "422" not in c]
 
 
 def test_a_sub_update_opens_in_place(opened, index):
-    page = opened(f"#/layer?L=3&p={PROMPT.replace(' ', '%20')}")
+    page = opened(f"#/layer?layer=3&prompt={PROMPT.replace(' ', '%20')}")
     row = page.locator(".sub-update").first
     layer, number = map(int, re.findall(r"\d+", row.get_by_role("link").inner_text()))
     row.get_by_text("Tokens and triggers").click()
@@ -209,7 +211,7 @@ def test_a_sub_update_opens_in_place(opened, index):
 
 
 def test_what_was_asked_is_copied_as_a_citation(clipboard):
-    page = clipboard(AT + "&pos=3&iv=M3.5:set:9@all")
+    page = clipboard(AT + "&position=3&edits=L3M5:set:9@all")
     expect(the_sum(page)).to_be_visible()
     page.get_by_role("button", name="Copy or export").click()
     page.get_by_role("menuitem", name="Copy as a citation").click()

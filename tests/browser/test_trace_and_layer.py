@@ -12,8 +12,8 @@ from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
 from tests.browser.test_ranges_links_tour import inspector
 
 LITTLE = "Once upon a time there was a little"
-AT_LITTLE = f"#/trace?p={LITTLE.replace(' ', '+')}"
-AT_LAYER = f"#/layer?L=3&p={LITTLE.replace(' ', '+')}"
+AT_LITTLE = f"#/trace?prompt={LITTLE.replace(' ', '+')}"
+AT_LAYER = f"#/layer?layer=3&prompt={LITTLE.replace(' ', '+')}"
 
 
 def shown(text):
@@ -78,7 +78,7 @@ def test_the_race_in_probabilities_asks_nothing_and_says_who_passes_whom(opened,
     page = opened(AT_LITTLE)
     expect(the_sum(page)).to_be_visible()
     asked = listening(page)
-    page.get_by_role("radiogroup", name="Scale of the race").get_by_role("radio", name="Probability").click()
+    page.get_by_role("radiogroup", name="Scale").get_by_role("radio", name="Probability").click()
     trace = lm.trace(LITTLE)
     girl, boy = (lm.single_token(t) for t in (" girl", " boy"))
     last = float(trace.ranks_and_probabilities(girl)[1][-1, -1])
@@ -92,7 +92,7 @@ def test_the_race_in_probabilities_asks_nothing_and_says_who_passes_whom(opened,
     expect(
         page.get_by_text(
             f"·girl passes ·boy for good in layer {since}: after layer {since}, "
-            f"place {ranks[0][since] + 1} against {ranks[1][since] + 1}, "
+            f"rank {ranks[0][since] + 1} against {ranks[1][since] + 1}, "
         )
     ).to_be_visible()
     assert f"pins={boy}" in address(page)
@@ -165,7 +165,7 @@ def test_the_first_layer_on_top(opened, lm):
 
 
 def test_what_edits_can_reach_is_tinted_and_nothing_else_changes(opened):
-    page = opened(f"{AT}&iv=M3.5:set:60@2&diff=1")
+    page = opened(f"{AT}&edits=L3M5:set:60@2&diff=1")
     expect(the_sum(page)).to_be_visible()
     classes = page.locator(".cell").evaluate_all("cells => cells.map(c => [c.getAttribute('aria-label'), c.className])")
     for name, cls in classes:
@@ -305,7 +305,7 @@ def test_the_inspector_stands_alone_with_the_same_selection(opened, width):
 
 
 def test_going_back_brings_the_prompt_back_into_the_box_that_was_typed_in(opened):
-    page = opened("#/trace?p=The first month")
+    page = opened("#/trace?prompt=The first month")
     box = page.get_by_role("textbox", name="Prompt", exact=True)
     expect(box).to_have_value("The first month")
     expect(page.locator(".grid-token")).to_have_count(3)

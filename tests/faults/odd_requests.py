@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from tests.faults.made import World
 from unembed.index import Index
 from unembed.server.app import create
-from unembed.server.state import Session
+from unembed.server.state import ServerState
 
 TOKEN = "a-token-for-faults"
 PORT = 7399
@@ -37,7 +37,7 @@ class Tally:
 
 def run(world: World, n: int, seed: int) -> Tally:
     """Ask n malformed requests of an explorer over the tiny model and its index."""
-    session = Session(world.lm, Index.open(world.index, world.lm), index_name="index")
+    session = ServerState(world.lm, Index.open(world.index, world.lm), index_name="index")
     app = create(session, token=TOKEN, port=PORT)
     page = TestClient(app, base_url=f"http://127.0.0.1:{PORT}", headers={"authorization": f"Bearer {TOKEN}"})
     draw, tally = random.Random(seed), Tally()

@@ -48,7 +48,7 @@ def test_an_attribution_shows_its_sum(trace):
 
 
 def test_what_is_too_large_stays_a_table(trace, monkeypatch):
-    monkeypatch.setattr("unembed.notebook.drawing.LARGEST", 10)
+    monkeypatch.setattr("unembed.notebook.drawing.MAX_DATA", 10)
     page = html_of(trace)
     assert "<table>" in page and "<script" not in page and "unembed serve" in page
 
@@ -100,5 +100,5 @@ def test_a_memory_a_pattern_and_scores_have_cards(trace):
     for one in (card, pattern, scores):
         page = one._repr_html_()
         assert page.startswith("<div") and "<table>" in page and "http" not in page.replace("http://www.w3.org/", "")
-    with pytest.raises(InvalidInput, match="none of previous_token"):
+    with pytest.raises(InvalidInput, match="not one of previous_token"):
         heads_card(found, "beauty")

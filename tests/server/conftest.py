@@ -10,15 +10,15 @@ from starlette.testclient import TestClient
 
 import unembed
 from unembed.server.app import create
-from unembed.server.state import Session
+from unembed.server.state import ServerState
 
 TOKEN = "a-token-for-tests"
 
 
-def rest(session: Session) -> None:
+def rest(session: ServerState) -> None:
     """Wait until the model's thread has nothing left of what nobody waits for."""
     until = time.monotonic() + 60
-    while session.worker._spare is not None:
+    while session.queue._idle_task is not None:
         assert time.monotonic() < until
         time.sleep(0.001)
 
@@ -30,9 +30,9 @@ def wren():
 
 
 @pytest.fixture(scope="session")
-def session(wren) -> Iterator[Session]:
+def session(wren) -> Iterator[ServerState]:
     """What the server has open."""
-    found = Session(wren)
+    found = ServerState(wren)
     yield found
     found.close()
 
@@ -67,9 +67,9 @@ def index(wren, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def indexed_session(wren, index) -> Iterator[Session]:
+def indexed_session(wren, index) -> Iterator[ServerState]:
     """What a server with an index has open."""
-    found = Session(wren, index, index_name="of-tests")
+    found = ServerState(wren, index, index_name="of-tests")
     yield found
     found.close()
 

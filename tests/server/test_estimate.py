@@ -12,7 +12,7 @@ from tests.server.conftest import TOKEN
 from unembed import steering
 from unembed.corpus import open_corpus
 from unembed.server.app import create
-from unembed.server.state import Session
+from unembed.server.state import ServerState
 
 FACTOR = 1.5
 """Of bytes: Parquet and the text search shrink what the estimate counts by a share that hangs on the text."""
@@ -20,7 +20,7 @@ FACTOR = 1.5
 
 def asked(lm):
     """The answer of an explorer of that model."""
-    session = Session(lm)
+    session = ServerState(lm)
     try:
         page = TestClient(
             create(session, token=TOKEN, port=7333),

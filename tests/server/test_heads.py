@@ -69,7 +69,7 @@ def test_a_text_needs_no_trace_and_edits_hold(client, wren):
 
 
 def test_effects_are_the_attributions_rows(client, wren):
-    found = client.post("/api/v1/heads/here", json={"prompt": PROMPT, "token": " year", "position": 3}).json()
+    found = client.post("/api/v1/heads/prompt", json={"prompt": PROMPT, "token": " year", "position": 3}).json()
     attribution = wren.trace(PROMPT).attribution(" year", 3, by="head")
     assert found["token"]["token"] == " year" and found["token"]["score"] == pytest.approx(attribution.logit)
     expected = [row.contribution for row in attribution.rows if row.label.startswith("head ")]
@@ -82,9 +82,9 @@ def test_effects_are_the_attributions_rows(client, wren):
 
 
 def test_without_a_token_the_prediction_is_meant(client, wren):
-    found = client.post("/api/v1/heads/here", json={"prompt": PROMPT}).json()
+    found = client.post("/api/v1/heads/prompt", json={"prompt": PROMPT}).json()
     assert found["token"]["id"] == int(wren.trace(PROMPT).prediction[-1])
-    assert client.post("/api/v1/heads/here", json={"prompt": PROMPT, "position": 99}).status_code == 404
+    assert client.post("/api/v1/heads/prompt", json={"prompt": PROMPT, "position": 99}).status_code == 404
 
 
 def test_a_score_is_the_sum_of_its_terms(client, wren):

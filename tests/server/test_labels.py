@@ -75,12 +75,12 @@ def test_export_and_import_are_inverse_and_repeatable(indexed, wren, tmp_path):
     import unembed
     from tests.server.conftest import TOKEN
     from unembed.server.app import create
-    from unembed.server.state import Session
+    from unembed.server.state import ServerState
 
     indexed.post("/api/v1/labels", json={"layer": 0, "index": 1, "label": "<b>&\u202e", "author": "ann"})
     text = indexed.get("/api/v1/annotations/export").text
     other = unembed.Index.build(wren, ["The first month of the year is January ."], tmp_path / "other", top=3)
-    session = Session(wren, other)
+    session = ServerState(wren, other)
     page = TestClient(
         create(session, token=TOKEN, port=1), base_url="http://localhost", headers={"authorization": f"Bearer {TOKEN}"}
     )

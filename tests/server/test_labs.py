@@ -32,7 +32,7 @@ def test_never_leaving_is_the_full_model(client, wren):
 
 @pytest.mark.parametrize("method", ["margin", "entropy", "agreement"])
 def test_a_threshold_of_the_curve_gives_the_curves_numbers(client, method):
-    dial = client.post("/api/v1/labs/early-exit", json={"prompt": PROMPT, "method": method}).json()["dial"]["rows"]
+    dial = client.post("/api/v1/labs/early-exit", json={"prompt": PROMPT, "method": method}).json()["curve"]["rows"]
     assert dial[0]["disagreement"] == 0 and dial[0]["saved_layers"] == 0
     row = dial[len(dial) // 2]
     asked = {"prompt": PROMPT, "method": method, "threshold": row["threshold"]}
@@ -81,9 +81,9 @@ def test_several_prompts_have_one_price(client, wren):
 def test_each_step_of_the_curve_says_where_tokens_leave(client):
     found = client.post("/api/v1/labs/early-exit", json={"prompt": PROMPT}).json()
     n, last = len(found["tokens"]), found["n_layers"] - 1
-    assert found["dial"]["rows"][0]["exits"] == [last] * n and found["says"][last] == found["final"]
-    for row in found["dial"]["rows"]:
-        said = [found["says"][layer][i] for i, layer in enumerate(row["exits"])]
+    assert found["curve"]["rows"][0]["exits"] == [last] * n and found["predictions"][last] == found["final"]
+    for row in found["curve"]["rows"]:
+        said = [found["predictions"][layer][i] for i, layer in enumerate(row["exits"])]
         assert sum(last - e for e in row["exits"]) / n == pytest.approx(row["saved_layers"])
         differ = sum(a != b for a, b in zip(said, found["final"], strict=True))
         assert 100 * differ / n == pytest.approx(row["disagreement"])

@@ -19,7 +19,7 @@ from unembed.index.memory_search import understand
 from unembed.memories.token_ranking import values_scoring, word_forms
 from unembed.server.app import create
 from unembed.server.model_queue import Superseded
-from unembed.server.state import Session
+from unembed.server.state import ServerState
 
 
 def test_triggers_are_those_of_the_index(indexed, index):
@@ -151,7 +151,7 @@ def served(wren):
     opened = []
 
     def page(index) -> TestClient:
-        opened.append(Session(wren, index, index_name="own"))
+        opened.append(ServerState(wren, index, index_name="own"))
         app = create(opened[-1], token=TOKEN, port=7335)
         return TestClient(app, base_url="http://127.0.0.1:7335", headers={"authorization": f"Bearer {TOKEN}"})
 

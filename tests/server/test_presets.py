@@ -6,8 +6,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from unembed.server.app import create
-from unembed.server.state import Session
-from unembed.server.store import MAX_PRESETS, KeptPresets, PassingPresets
+from unembed.server.state import ServerState
+from unembed.server.store import MAX_PRESETS, SavedPresets, TemporaryPresets
 
 EDITS = [
     {"target": "coefficient", "action": "set", "layer": 3, "index": 5, "value": 9.5, "positions": "last", "on": True},
@@ -29,12 +29,12 @@ def save(page, name, edits=EDITS):
 
 def listed(page):
     found = page.get("/api/v1/presets").json()
-    return {one["name"]: one for one in found["presets"]}, found["stay"]
+    return {one["name"]: one for one in found["presets"]}, found["persistent"]
 
 
 def test_a_preset_outlives_the_server_where_there_is_an_index(indexed, wren, index):
     number = save(indexed, " two edits ").json()["id"]
-    later = Session(wren, index, index_name="of-tests")
+    later = ServerState(wren, index, index_name="of-tests")
     page = TestClient(
         create(later, token="t", port=7336), base_url="http://127.0.0.1:7336", headers={"authorization": "Bearer t"}
     )
@@ -81,7 +81,7 @@ def test_strangers_keep_and_read_none(stranger):
 
 @pytest.mark.parametrize("kind", ["file", "passing"])
 def test_there_are_no_more_than_so_many(tmp_path, kind):
-    kept = KeptPresets(tmp_path) if kind == "file" else PassingPresets()
+    kept = SavedPresets(tmp_path) if kind == "file" else TemporaryPresets()
     for n in range(MAX_PRESETS):
         kept.put(f"{n}", EDITS, "wren")
     kept.put("7", EDITS[:1], "wren")
@@ -91,7 +91,7 @@ def test_there_are_no_more_than_so_many(tmp_path, kind):
 
 
 def test_a_folder_that_takes_no_file_is_told(tmp_path):
-    kept = KeptPresets(tmp_path / "gone")
+    kept = SavedPresets(tmp_path / "gone")
     assert kept.all() == [] and kept.remove(1) is False
-    with pytest.raises(Exception, match="Check who may write"):
+    with pytest.raises(Exception, match="Check the folder's permissions"):
         kept.put("a", EDITS, "wren")

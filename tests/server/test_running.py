@@ -15,43 +15,43 @@ import uvicorn
 
 from unembed.errors import InvalidInput
 from unembed.server import serve as running
-from unembed.server.serve import listening, serve
-from unembed.server.state import Session
+from unembed.server.serve import listening_socket, serve
+from unembed.server.state import ServerState
 
 
 def test_a_browser_quicker_than_the_server_is_not_refused() -> None:
-    with listening("127.0.0.1", 0) as taken:
+    with listening_socket("127.0.0.1", 0) as taken:
         address = taken.getsockname()
         with socket.create_connection(address, timeout=5):
             pass
         with pytest.raises(InvalidInput, match="another --port"):
-            listening(*address)
+            listening_socket(*address)
 
 
 def test_an_address_of_no_machine_here_is_refused() -> None:
     with pytest.raises(InvalidInput, match="cannot listen on 203"):
-        listening("203.0.113.7", 0)
+        listening_socket("203.0.113.7", 0)
 
 
 def test_no_answer_waits_for_the_one_before_to_be_acknowledged() -> None:
     """TCP_NODELAY is set by asyncio on sockets that say they are TCP; without it each answer takes 40 ms more."""
-    with listening("127.0.0.1", 0) as taken:
+    with listening_socket("127.0.0.1", 0) as taken:
         assert taken.proto == socket.IPPROTO_TCP
 
 
 @pytest.fixture
-def answering(monkeypatch) -> Callable[[Callable[[uvicorn.Server, Session], None]], None]:
+def answering(monkeypatch) -> Callable[[Callable[[uvicorn.Server, ServerState], None]], None]:
     """Serve with another server: what it does is given, and when it returns, serving ends."""
-    opened: list[Session] = []
+    opened: list[ServerState] = []
 
-    def install(run: Callable[[uvicorn.Server, Session], None]) -> None:
+    def install(run: Callable[[uvicorn.Server, ServerState], None]) -> None:
         monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: run(server, opened[-1]))
 
-    def kept(*args, **kwargs) -> Session:
-        opened.append(Session(*args, **kwargs))
+    def kept(*args, **kwargs) -> ServerState:
+        opened.append(ServerState(*args, **kwargs))
         return opened[-1]
 
-    monkeypatch.setattr(running, "Session", kept)
+    monkeypatch.setattr(running, "ServerState", kept)
     return install
 
 
@@ -60,7 +60,7 @@ def test_the_model_runs_on_the_thread_that_serves(answering, wren) -> None:
     seen: list[int] = []
 
     def ask(_server, session) -> None:
-        seen.append(asyncio.run(session.worker.run(threading.get_ident, what="", client="", channel="")))
+        seen.append(asyncio.run(session.queue.run(threading.get_ident, what="", client="", channel="")))
         seen.append(threading.get_ident())
 
     answering(ask)

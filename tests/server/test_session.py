@@ -46,30 +46,8 @@ def test_a_question_that_a_newer_one_replaced_is_not_worked_on(session) -> None:
 
 def test_long_work_takes_one_processor_and_leaves_the_models_alone(session) -> None:
     before = torch.get_num_threads()
-    assert asyncio.run(session.beside(torch.get_num_threads, "long")) == 1
+    assert asyncio.run(session.run_in_pool(torch.get_num_threads, "long")) == 1
     assert torch.get_num_threads() == before
-
-
-def test_a_small_models_readings_leave_a_processor_to_the_page(session, monkeypatch) -> None:
-    def threads(on: str) -> int:
-        key = f"threads {on} {session.small}"
-        return int(asyncio.run(session.body(key, torch.get_num_threads, what="", client="", channel="", on=on)))
-
-    def kept() -> int:
-        return asyncio.run(session.worker.run(torch.get_num_threads, what="", client="", channel=""))
-
-    def with_three() -> int:
-        torch.set_num_threads(3)
-        return torch.get_num_threads()
-
-    before = kept()
-    try:
-        assert asyncio.run(session.worker.run(with_three, what="", client="", channel="")) == 3
-        assert (threads("reading"), threads("model"), kept()) == (2, 3, 3)
-        monkeypatch.setattr(session, "small", False)
-        assert threads("reading") == 3
-    finally:
-        asyncio.run(session.worker.run(lambda: torch.set_num_threads(before), what="", client="", channel=""))
 
 
 def test_a_failure_beside_leaves_nothing_behind(session) -> None:
@@ -103,7 +81,10 @@ class _Endless:
 def test_what_is_told_comes_in_order_and_then_ends(session) -> None:
     async def ask() -> list[int]:
         return [
-            n async for n in session.telling(lambda tell: [tell(n) for n in (3, None, 1, 2)], client="", channel="")
+            n
+            async for n in session.stream_progress(
+                lambda tell: [tell(n) for n in (3, None, 1, 2)], client="", channel=""
+            )
         ]
 
     assert asyncio.run(ask()) == [3, 1, 2]
@@ -114,7 +95,7 @@ def test_work_ends_at_its_next_word_once_nobody_listens(session) -> None:
     work = _Endless()
 
     async def ask() -> list[int]:
-        telling, heard = session.telling(work, client="page", channel="long"), []
+        telling, heard = session.stream_progress(work, client="page", channel="long"), []
         async for n in telling:
             heard.append(n)
             if len(heard) == 3:
@@ -131,7 +112,7 @@ def test_a_newer_question_ends_the_telling_and_one_that_waits_never_begins(sessi
 
     async def ask() -> list[object]:
         async def heard(what) -> list[object]:
-            return [n async for n in session.telling(what, client="page", channel="long")]
+            return [n async for n in session.stream_progress(what, client="page", channel="long")]
 
         first = asyncio.create_task(heard(work))
         await asyncio.sleep(0.05)
@@ -152,7 +133,7 @@ def test_a_failure_on_the_way_is_the_questions_own(session) -> None:
     async def ask() -> list[str]:
         heard = []
         with pytest.raises(ValueError, match="two"):
-            async for word in session.telling(fail, client="page", channel="long"):
+            async for word in session.stream_progress(fail, client="page", channel="long"):
                 heard.append(word)
         return heard
 
@@ -172,18 +153,18 @@ def test_what_nobody_waits_for_is_given_up_once_something_is_asked(session) -> N
             yield
 
     async def ask(name: str) -> None:
-        await session.worker.run(lambda: done.append(name), what="", client="", channel="")
+        await session.queue.run(lambda: done.append(name), what="", client="", channel="")
 
-    session.worker.meanwhile(spare("replaced"))
+    session.queue.run_when_idle(spare("replaced"))
     assert begun.wait(20)
-    session.worker.meanwhile(spare("given up"))
+    session.queue.run_when_idle(spare("given up"))
     asked = threading.Thread(target=lambda: asyncio.run(ask("asked")))
     asked.start()
-    while not session.worker.status()["waiting"]:
+    while not session.queue.status()["waiting"]:
         time.sleep(0.001)
     go_on.set()
     asked.join(20)
-    session.worker.meanwhile(spare("finished"))
+    session.queue.run_when_idle(spare("finished"))
     rest(session)
     assert done == ["replaced 0", "asked", *(f"finished {n}" for n in range(3))]
 
@@ -193,6 +174,6 @@ def test_a_failure_that_nobody_waits_for_ends_nothing(session) -> None:
         raise ValueError
         yield
 
-    session.worker.meanwhile(fail())
+    session.queue.run_when_idle(fail())
     rest(session)
-    assert asyncio.run(session.worker.run(lambda: "well", what="", client="", channel="")) == "well"
+    assert asyncio.run(session.queue.run(lambda: "well", what="", client="", channel="")) == "well"

@@ -9,11 +9,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from unembed.server.app import create
-from unembed.server.state import Session
+from unembed.server.state import ServerState
 
 
 def test_a_kept_address_comes_back_under_a_name_its_text_decides(client):
-    address = "#/trace?p=" + "word+" * 900
+    address = "#/trace?prompt=" + "word+" * 900
     name = client.post("/api/v1/sessions", json={"address": address}).json()["id"]
     assert len(name) < 30
     assert client.get(f"/api/v1/sessions/{name}").json() == {"address": address}
@@ -36,24 +36,24 @@ def test_strangers_keep_nothing(stranger):
 
 
 def test_a_link_outlives_the_server_where_there_is_an_index(indexed, client, wren, index):
-    address = "#/trace?p=" + "kept+" * 900
+    address = "#/trace?prompt=" + "kept+" * 900
     saved = indexed.post("/api/v1/sessions", json={"address": address}).json()
-    assert saved["stays"] is True
-    later = Session(wren, index, index_name="of-tests")
+    assert saved["persistent"] is True
+    later = ServerState(wren, index, index_name="of-tests")
     page = TestClient(
         create(later, token="t", port=7335), base_url="http://127.0.0.1:7335", headers={"authorization": "Bearer t"}
     )
     assert page.get(f"/api/v1/sessions/{saved['id']}").json() == {"address": address}
     later.close()
-    assert client.post("/api/v1/sessions", json={"address": address}).json()["stays"] is False
+    assert client.post("/api/v1/sessions", json={"address": address}).json()["persistent"] is False
 
 
 def test_a_folder_that_takes_no_file_still_gives_a_link(tmp_path):
-    from unembed.server.store import KeptAddresses
+    from unembed.server.store import SavedAddresses
 
-    kept = KeptAddresses(tmp_path / "gone")
+    kept = SavedAddresses(tmp_path / "gone")
     assert kept.put("a", "#/trace") is False and kept.get("a") is None
-    held = KeptAddresses(tmp_path)
+    held = SavedAddresses(tmp_path)
     assert held.put("a", "#/trace") and held.put("a", "#/heads") and held.get("a") == "#/trace"
     with closing(sqlite3.connect(held.path)) as connection, pytest.raises(sqlite3.DatabaseError, match="append-only"):
         connection.execute("DELETE FROM sessions")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from types import SimpleNamespace
 
 import pytest
-import torch
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from tests.server.closeness import close
 from tests.server.conftest import rest
-from unembed.schemas.layer_grid import emergence, emerging
+from unembed.schemas.layer_grid import emergence
 from unembed.server.app import create
 from unembed.server.routes import traces
-from unembed.server.state import Session
+from unembed.server.state import ServerState
 
 PROMPT = "The first month of the year is"
 
@@ -203,7 +200,7 @@ def _streamed(client, text: str) -> list[dict]:
 @pytest.fixture
 def typing(wren):
     """A page of its own, whose requests share a loop, and what its server has open."""
-    session = Session(wren)
+    session = ServerState(wren)
     headers = {"authorization": "Bearer its-own"}
     app = create(session, token="its-own", port=7333)
     with TestClient(app, base_url="http://127.0.0.1:7333", headers=headers) as page:
@@ -222,48 +219,13 @@ def test_what_is_typed_is_traced_before_it_is_asked(typing, wren):
     close(found, {"kind": "trace", "id": session.trace_id(text, []), **said})
 
 
-@pytest.mark.parametrize("small", [True, False], ids=["a small model", "a larger one"])
-def test_a_small_model_leaves_a_processor_to_the_page_once_that_has_layers_to_draw(typing, monkeypatch, small):
-    client, session = typing
-    seen: list[int] = []
-    rests: list[float] = []
-    before = torch.get_num_threads()
-
-    def at_work(*given):
-        layers = emerging(*given)
-        while True:
-            seen.append(torch.get_num_threads())
-            try:
-                yield next(layers)
-            except StopIteration:
-                return
-
-    def set_to(n: int) -> None:
-        asyncio.run(session.worker.run(lambda: torch.set_num_threads(n), what="", client="", channel=""))
-
-    monkeypatch.setattr(traces, "emerging", at_work)
-    monkeypatch.setattr(traces, "time", SimpleNamespace(sleep=lambda seconds: rests.append(seconds)))
-    set_to(3)
-    try:
-        if small:
-            assert client.get("/api/v1/tokenize", params={"text": "Traced while it is typed"}).status_code == 200
-            rest(session)
-            assert len(seen) > 2 and set(seen) == {2} and not rests
-            seen.clear()
-        monkeypatch.setattr(session, "small", small)
-        assert _streamed(client, "Traced when it is asked")[-1] == {"kind": "done"}
-    finally:
-        set_to(before)
-    assert len(seen) > 2 and seen[0] == 3 and set(seen[1:]) == {2 if small else 3}
-    assert rests == ([traces.FRAME] if small else [])
-
-
 @pytest.mark.parametrize("text", ["", "word " * 3000, "Once more, by a larger model"])
 def test_what_costs_much_is_not_traced_before_it_is_asked(typing, monkeypatch, text):
     client, session = typing
     asked: list[object] = []
-    monkeypatch.setattr(session, "tracing", lambda *given: asked.append(given))
-    monkeypatch.setattr(session, "small", not text.endswith("model"))
+    monkeypatch.setattr(session, "trace", lambda *given: asked.append(given))
+    if text.endswith("model"):
+        monkeypatch.setattr(traces, "MAX_IDLE_MODEL", 1)
     assert client.get("/api/v1/tokenize", params={"text": text}).status_code == 200
     rest(session)
     assert not asked

@@ -1,11 +1,11 @@
-"""Drawings of what is no result of its own: one memory's value, one head on a prompt, scores of all heads."""
+"""Cards: drawings of one memory (FFN neuron), of one head on a prompt, and of the scores of all heads."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unembed.errors import InvalidInput
 from unembed.notebook.drawing import html_of
@@ -13,11 +13,19 @@ from unembed.notebook.widgets import widget_of
 from unembed.results import visible_html
 from unembed.schemas.heads import SAID
 from unembed.schemas.memory import memory_view
+from unembed.schemas.numbers import numbers
+
+if TYPE_CHECKING:
+    from anywidget import AnyWidget
+
+    from unembed.attention.head_scores import HeadScores
+    from unembed.language_model import LanguageModel
+    from unembed.trace.trace import Trace
 
 
 @dataclass(frozen=True)
 class Card:
-    """Data that a drawing understands, and the same as a table."""
+    """The data of a drawing, and the same data as a table."""
 
     data: dict[str, Any]
     table: str
@@ -25,12 +33,12 @@ class Card:
     def _repr_html_(self) -> str:
         return html_of(self)
 
-    def widget(self) -> Any:
+    def widget(self) -> AnyWidget:
         """The drawing as a Jupyter widget (needs `unembed[notebook]`)."""
         return widget_of(self)
 
 
-def memory_card(lm: Any, layer: int, index: int, top: int = 12) -> Card:
+def memory_card(lm: LanguageModel, layer: int, index: int, top: int = 12) -> Card:
     """A memory's value: the tokens that it promotes and suppresses most.
 
     Args:
@@ -40,7 +48,7 @@ def memory_card(lm: Any, layer: int, index: int, top: int = 12) -> Card:
         top: how many tokens at either end.
 
     Raises:
-        OutOfRange: there is no such memory.
+        OutOfRange: the layer or the index does not exist.
         Unsupported: the model has no memories.
     """
     view = memory_view(lm, layer, index, top)
@@ -50,16 +58,16 @@ def memory_card(lm: Any, layer: int, index: int, top: int = 12) -> Card:
     return Card(view.to_dict(), _table(f"Layer {view.layer}, memory {view.index}", head, rows))
 
 
-def pattern_card(trace: Any, layer: int, head: int) -> Card:
-    """Where a head looks on a trace's prompt: a row for each destination, over its sources.
+def pattern_card(trace: Trace, layer: int, head: int) -> Card:
+    """The attention pattern of a head on a trace's prompt: a row for each destination, over its sources.
 
     Raises:
-        OutOfRange: there is no such head.
-        PointMissing: the model's patterns cannot be had.
+        OutOfRange: the head does not exist.
+        PointMissing: the model does not return attention patterns.
     """
     layer, head = trace.lm.layer(layer), trace.lm.head(head)
     pattern = trace.run_with(("pattern",)).at("pattern", layer)[0, head]
-    weights = [row[: i + 1].tolist() for i, row in enumerate(pattern)]
+    weights: list[list[float]] = [numbers(row[: i + 1]) for i, row in enumerate(pattern)]
     tokens = trace.token_strings
     data = {"schema": "unembed.pattern/1", "layer": layer, "head": head, "tokens": tokens, "weights": weights}
     rows = [
@@ -70,19 +78,19 @@ def pattern_card(trace: Any, layer: int, head: int) -> Card:
     return Card(data, _table(f"Attention of layer {layer}, head {head}", names, rows))
 
 
-def heads_card(scores: Any, kind: str = "induction") -> Card:
+def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
     """One score of every head, as `circuits(lm).head_scores()` returns them.
 
     Args:
-        scores: of all heads.
+        scores: the scores of all heads.
         kind: "induction", "previous_token", "duplicate_token", "copying" or "resting".
 
     Raises:
-        InvalidInput: the kind is none of these.
+        InvalidInput: the kind is not one of these.
     """
     if kind not in SAID:
-        raise InvalidInput(f"head score {kind!r}", why=f"it is none of {', '.join(SAID)}")
-    found = scores[kind].tolist()
+        raise InvalidInput(f"head score {kind!r}", why=f"it is not one of {', '.join(SAID)}")
+    found: list[list[float]] = numbers(scores[kind])
     note = f"{SAID[kind]}; {scores.by_sequence.shape[1]} sequences of 2 x {scores.length} tokens"
     data = {"schema": "unembed.heads/1", "scores": found, "said": SAID[kind], "note": note}
     rows = [[str(n), *(f"{x:.3g}" for x in row)] for n, row in reversed(list(enumerate(found)))]

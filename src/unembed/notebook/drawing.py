@@ -1,36 +1,39 @@
-"""A result as HTML for a notebook: the table, then the drawing that takes its place."""
+"""A result as HTML for a notebook: a table, and the drawing that replaces it where scripts run."""
 
 from __future__ import annotations
 
 import html
 import json
 import secrets
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unembed.errors import InvalidInput
 from unembed.notebook.islands import script, style
 from unembed.results import visible_html
 from unembed.schemas.layer_grid import emergence
 
-LARGEST = 1_000_000
-"""Characters of data in one output; beyond it the table stands alone."""
-_BARS = 40
+if TYPE_CHECKING:
+    from unembed.logit_attribution import Attribution
+    from unembed.trace.trace import Trace
+
+MAX_DATA = 1_000_000
+"""Characters of data in one output; a larger result is a table without a drawing."""
+_MAX_BARS = 40
 
 
-def html_of(result: Any) -> str:
+def html_of(result: object) -> str:
     """A result as HTML that needs nothing from outside.
 
     Raises:
-        InvalidInput: there is no drawing of such a result.
+        InvalidInput: results of this class have no drawing.
     """
     data, table = _drawn(result)
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-    if len(text) > LARGEST:
-        size = f"{len(text) / 1e6:.1f} MB of data are not put into the notebook; see it in `unembed serve`."
+    if len(text) > MAX_DATA:
+        size = f"The drawing is left out: {len(text) / 1e6:.1f} MB is too much for a notebook. Use `unembed serve`."
         return f"{table}<p>{html.escape(size)}</p>"
     mark = f"unembed-{secrets.token_hex(6)}"
-    # A classic script: notebooks run those in outputs everywhere. Its names stay inside the function.
+    # A classic script, since every notebook runs those in outputs. The function keeps its names local.
     return (
         f'<div id="{mark}" class="unembed">{table}</div><style>{style()}</style>'
         f'<script type="application/json" id="{mark}-data">{text}</script>'
@@ -40,23 +43,31 @@ def html_of(result: Any) -> str:
     )
 
 
-def data_of(result: Any) -> dict[str, Any]:
-    """What a drawing is given."""
+def data_of(result: object) -> dict[str, Any]:
+    """The data of a result's drawing."""
     return _drawn(result)[0]
 
 
-def _drawn(result: Any) -> tuple[dict[str, Any], str]:
-    drawing = _DRAWINGS.get(type(result).__name__)
-    if drawing is None:
-        raise InvalidInput(f"a {type(result).__name__}", why=f"drawings are of {', '.join(_DRAWINGS)}")
-    return drawing(result)
+def _drawn(result: object) -> tuple[dict[str, Any], str]:
+    """The data of a result's drawing, and the table."""
+    from unembed.logit_attribution import Attribution
+    from unembed.notebook.cards import Card
+    from unembed.trace.trace import Trace
+
+    if isinstance(result, Trace):
+        return _trace(result)
+    if isinstance(result, Attribution):
+        return _attribution(result)
+    if isinstance(result, Card):
+        return result.data, result.table
+    raise InvalidInput(f"a {type(result).__name__}", why="only a Trace, an Attribution and a Card have a drawing")
 
 
-def _trace(trace: Any) -> tuple[dict[str, Any], str]:
+def _trace(trace: Trace) -> tuple[dict[str, Any], str]:
     view = emergence(trace.lm, trace, "".join(trace.token_strings))
     stage = view.stages[-1]
     head = "".join(f"<th>{visible_html(token.token)}</th>" for token in view.tokens)
-    rows = []
+    rows: list[str] = []
     for layer in reversed(range(len(stage.ids))):
         cells = zip(stage.ids[layer], stage.probabilities[layer], strict=True)
         body = "".join(f"<td>{visible_html(view.texts[ids[0]])} {p[0]:.0%}</td>" for ids, p in cells)
@@ -69,13 +80,11 @@ def _trace(trace: Any) -> tuple[dict[str, Any], str]:
     return view.to_dict(), table
 
 
-def _attribution(attribution: Any) -> tuple[dict[str, Any], str]:
-    rows = attribution.rows if len(attribution) <= _BARS else attribution.top(_BARS)
+def _attribution(attribution: Attribution) -> tuple[dict[str, Any], str]:
+    rows = attribution.rows if len(attribution) <= _MAX_BARS else attribution.top(_MAX_BARS)
     others = len(attribution) - len(rows)
-    note = (
-        f"sum {attribution.total:.5g}, the model says {attribution.logit:.5g}, relative error {attribution.error:.1e}"
-    )
-    note = f"{others:,} more writers; {note}" if others else note
+    note = f"sum {attribution.total:.5g}, logit {attribution.logit:.5g}, relative error {attribution.error:.1e}"
+    note = f"{others:,} other writers; {note}" if others else note
     data = {
         "schema": "unembed.attribution/1",
         "rows": [{"label": r.label, "layer": r.layer, "index": r.index, "contribution": r.contribution} for r in rows],
@@ -83,16 +92,8 @@ def _attribution(attribution: Any) -> tuple[dict[str, Any], str]:
     }
     body = "".join(f"<tr><td>{html.escape(r.label)}</td><td>{r.contribution:+.4g}</td></tr>" for r in rows)
     table = (
-        "<table><caption>A logit as the sum of its writers</caption>"
+        "<table><caption>Logit attribution</caption>"
         "<thead><tr><th>writer</th><th>contribution</th></tr></thead>"
         f"<tbody>{body}</tbody></table><p>{html.escape(note)}</p>"
     )
     return data, table
-
-
-_DRAWINGS: dict[str, Callable[[Any], tuple[dict[str, Any], str]]] = {
-    "Trace": _trace,
-    "Attribution": _attribution,
-    "Card": lambda card: (card.data, card.table),
-}
-"""By the name of the result's class: the classes themselves need not be imported to be drawn."""

@@ -1,30 +1,59 @@
-"""The explorer's drawings (islands) as one script and one style sheet, put together from the page's own files."""
+"""The explorer's drawings (islands) as one script and one style sheet, made from the page's own files.
+
+A notebook output holds one classic script and cannot fetch modules, so the modules are joined: each becomes a function
+that is called when it is first imported, and returns what it exports. Only `import` and `export` are rewritten.
+"""
 
 from __future__ import annotations
 
+import posixpath
+import re
 from functools import cache
 from importlib.resources import files
 
-from unembed.server.bundle import joined
-
 _ENTRY = "js/islands/notebook.js"
+_IMPORT = re.compile(r'^import (?:\* as (?P<module>\w+)|(?P<names>\{[^}]*\})) from "(?P<path>[^"]+)";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?P<kind>(?:async )?function|const|class) (?P<name>\w+)", re.MULTILINE)
+_LOADER = """\
+const $modules = {};
+const $loaded = {};
+const $load = (name) => ($loaded[name] ??= $modules[name]());
+"""
+_BOX_SIZING = "@layer base { .unembed *, .unembed *::before, .unembed *::after { box-sizing: border-box; } }"
+"""The page sets this for all of its elements; a notebook output sets it only inside a drawing."""
+
+
+@cache
+def style() -> str:
+    """The style sheet of the drawings."""
+    return f"{_static('islands.css')}\n{_BOX_SIZING}\n"
+
+
+@cache
+def script() -> str:
+    """All drawings, and `draw`, which selects one by the schema of its data."""
+    modules: dict[str, str] = {}
+    waiting = [_ENTRY]
+    while waiting:
+        path = waiting.pop()
+        if path not in modules:
+            modules[path], imported = _module(path, _static(path))
+            waiting += imported
+    return f'{_LOADER}{"".join(modules.values())}const draw = $load("{_ENTRY}").draw;\n'
 
 
 def _static(name: str) -> str:
     return files("unembed.server").joinpath("static", *name.split("/")).read_text(encoding="utf-8")
 
 
-_WITHOUT_THE_PAGE = "@layer base { .unembed *, .unembed *::before, .unembed *::after { box-sizing: border-box; } }"
-"""What the page says of all its elements, which is much cheaper than to say it of those inside a drawing."""
+def _module(path: str, text: str) -> tuple[str, list[str]]:
+    """A module as a function, and the paths of the modules that it imports."""
+    imported: list[str] = []
 
+    def loaded(match: re.Match[str]) -> str:
+        imported.append(posixpath.normpath(posixpath.join(posixpath.dirname(path), match["path"])))
+        return f'const {match["module"] or match["names"].replace(" as ", ": ")} = $load("{imported[-1]}");'
 
-@cache
-def style() -> str:
-    """The style sheet of the drawings."""
-    return f"{_static('islands.css')}\n{_WITHOUT_THE_PAGE}\n"
-
-
-@cache
-def script() -> str:
-    """All drawings, and `draw`, which chooses among them by what it is given."""
-    return f'{joined(_static, _ENTRY)}const draw = $load("{_ENTRY}").draw;\n'
+    body = _EXPORT.sub(r"\g<kind> \g<name>", _IMPORT.sub(loaded, text))
+    exports = ", ".join(match["name"] for match in _EXPORT.finditer(text))
+    return f'$modules["{path}"] = () => {{\n{body}return {{ {exports} }};\n}};\n', imported

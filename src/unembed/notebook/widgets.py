@@ -1,13 +1,16 @@
-"""Widgets: the same drawings, which tell Python what was chosen and follow what Python sets."""
+"""Widgets: the same drawings, which report the selection to Python and redraw when Python sets new data."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from unembed.errors import ExtraMissing
 from unembed.notebook.drawing import data_of
 from unembed.notebook.islands import script, style
+
+if TYPE_CHECKING:
+    from anywidget import AnyWidget
 
 _ADAPTER = """
 export default {
@@ -27,8 +30,8 @@ export default {
 
 
 @cache
-def _kind() -> Any:
-    """The widget class, made when the first widget is."""
+def _widget_class() -> type[AnyWidget]:
+    """The widget class, made with the first widget: anywidget is optional."""
     try:
         import anywidget
         import traitlets
@@ -38,7 +41,7 @@ def _kind() -> Any:
         ) from error
 
     class ResultWidget(anywidget.AnyWidget):  # pyright: ignore[reportGeneralTypeIssues]
-        """A drawn result. `selection` holds what was chosen last; set `data` to draw another one."""
+        """A drawn result. `selection` is the last selection; set `data` to draw another result."""
 
         _esm = script() + _ADAPTER
         _css = style()
@@ -48,11 +51,11 @@ def _kind() -> Any:
     return ResultWidget
 
 
-def widget_of(result: Any) -> Any:
+def widget_of(result: object) -> AnyWidget:
     """A result as a widget.
 
     Raises:
         ExtraMissing: anywidget is not installed.
-        InvalidInput: there is no drawing of such a result.
+        InvalidInput: results of this class have no drawing.
     """
-    return _kind()(data=data_of(result), selection={})
+    return _widget_class()(data=data_of(result), selection={})

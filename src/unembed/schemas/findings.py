@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from unembed.errors import PointMissing, Unsupported
 from unembed.results import visible
 from unembed.schemas.trace import EventView, Finding, LayerView, Token
+
+if TYPE_CHECKING:
+    from unembed.trace.trace import Trace
 
 DEFINITIONS = {
     "saturation": "The first layer from which on the model's prediction stays first. Its weight: how much that "
@@ -28,7 +31,7 @@ DEFINITIONS = {
 """By kind: what is looked for."""
 
 
-def findings(trace: Any, position: int, followed: Token, layers: Sequence[LayerView]) -> list[Finding]:
+def findings(trace: Trace, position: int, followed: Token, layers: Sequence[LayerView]) -> list[Finding]:
     """The findings at a position, the heaviest first.
 
     Args:
@@ -42,7 +45,7 @@ def findings(trace: Any, position: int, followed: Token, layers: Sequence[LayerV
     steps = _steps(layers)
     # What comes before the first update is the embedding, which as a prediction says nothing.
     change = max(list(steps)[1:], key=lambda step: abs(steps[step]), default=None)
-    found = []
+    found: list[Finding | None] = []
     settled = events.get("saturation")
     if settled is not None:
         # Of a token that is followed instead, the model's own prediction has no change that is known here.
@@ -72,7 +75,7 @@ def _of_event(event: EventView, nats: float) -> Finding:
 
 def _steps(layers: Sequence[LayerView]) -> dict[tuple[int, str], float]:
     """By layer and point: the change of the target's log-probability across the update that ends there."""
-    steps = {}
+    steps: dict[tuple[int, str], float] = {}
     for one in layers:
         before = one.probability_before
         points = [("resid_mid", one.probability_middle), ("resid_post", one.probability_after)]
@@ -103,7 +106,7 @@ def _lost(event: EventView, layer: LayerView) -> float:
     return math.log(after / before) if before > 0 and after > 0 else 0.0
 
 
-def _writer(trace: Any, position: int, target: int, text: str) -> Finding | None:
+def _writer(trace: Trace, position: int, target: int, text: str) -> Finding | None:
     """The memory, or where there is none the component, that adds most to the target's logit."""
     try:
         attribution, kinds = trace.attribution(target, position, by="memory"), ("memory",)

@@ -6,11 +6,18 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unembed.errors import PointMissing, Unsupported
+from unembed.schemas.numbers import numbers
 from unembed.schemas.trace import EventView, Token
 from unembed.schemas.trace_builder import edit_in_words, events_said, sizes_of
+
+if TYPE_CHECKING:
+    from unembed.lens import Reading
+    from unembed.memories.events import Event
+    from unembed.models.decoder import Decoder
+    from unembed.trace.trace import Trace
 
 SCHEMA = "unembed.emergence/1"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
@@ -68,12 +75,12 @@ class Part:
     """The text of every token id of this part."""
 
 
-def emerging(lm: Any, trace: Any, prompt: str, top: int = 5) -> Iterator[Part | Emergence]:
+def emerging(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Iterator[Part | Emergence]:
     """The grid of a trace as its layers are read, after all FFNs first, and the whole at the end.
 
     What is read last comes with the whole. A part may hold no stage: what it read is needed for events only.
     """
-    prediction = trace.prediction.tolist()
+    prediction = numbers(trace.prediction)
     for layers, point, reading in trace.by_layers():
         if point != "resid_post" and layers.stop == lm.n_layers:
             continue
@@ -82,9 +89,9 @@ def emerging(lm: Any, trace: Any, prompt: str, top: int = 5) -> Iterator[Part | 
     yield emergence(lm, trace, prompt, top)
 
 
-def emergence(lm: Any, trace: Any, prompt: str, top: int = 5) -> Emergence:
+def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence:
     """The grid of a trace: top tokens at both stages of every layer and position, and all events."""
-    prediction = trace.prediction.tolist()
+    prediction = numbers(trace.prediction)
     stages = [stage for point in STAGES if (stage := _stage(trace, point, top)) is not None]
     embedding = _stage(trace, "resid_pre", top, slice(1))
     assert embedding is not None  # every model has a stream
@@ -106,54 +113,54 @@ def emergence(lm: Any, trace: Any, prompt: str, top: int = 5) -> Emergence:
     )
 
 
-def spread(trace: Any) -> dict[str, dict[str, list[list[float]]]]:
+def spread(trace: Trace) -> dict[str, dict[str, list[list[float]]]]:
     """By point: the entropy of every cell's reading and its divergence from the final prediction, [layer][position]."""
-    found = {}
+    found: dict[str, dict[str, list[list[float]]]] = {}
     for point in STAGES:
         with suppress(PointMissing):
             entropy, divergence = trace.entropy_and_kl(point)
-            found[point] = {"entropy": entropy.tolist(), "divergence": divergence.tolist()}
+            found[point] = {"entropy": numbers(entropy), "divergence": numbers(divergence)}
     return found
 
 
-def trajectories(trace: Any, tokens: Sequence[str | int], position: int | None = None) -> dict[str, Any]:
+def trajectories(trace: Trace, tokens: Sequence[str | int], position: int | None = None) -> dict[str, Any]:
     """Rank and probability of tokens by point, [layer][position]; of one position, as a list of one, if it is asked."""
     ids = [trace.lm.single_token(token) for token in tokens]
-    found = []
+    found: list[dict[str, Any]] = []
     for i, text in zip(ids, trace.lm.token_strings(ids), strict=True):
-        points = {}
+        points: dict[str, Any] = {}
         for point in STAGES:
             with suppress(PointMissing):
                 ranks, probabilities = trace.ranks_and_probabilities(i, point, position=position)
-                points[point] = {"ranks": ranks.tolist(), "probabilities": probabilities.tolist()}
+                points[point] = {"ranks": numbers(ranks), "probabilities": numbers(probabilities)}
         found.append({"id": i, "token": text, "points": points})
     return {"position": None if position is None else position % len(trace), "tokens": found}
 
 
-def _tokens(trace: Any) -> list[Token]:
+def _tokens(trace: Trace) -> list[Token]:
     return [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)]
 
 
-def _texts(lm: Any, stages: list[Stage], more: list[int]) -> dict[int, str]:
+def _texts(lm: Decoder, stages: list[Stage], more: list[int]) -> dict[int, str]:
     ids = sorted({i for s in stages for layer in s.ids for cell in layer for i in cell} | set(more))
     return dict(zip(ids, lm.token_strings(ids), strict=True))
 
 
-def _stage(trace: Any, point: str, top: int, layers: slice = slice(None)) -> Stage | None:
+def _stage(trace: Trace, point: str, top: int, layers: slice = slice(None)) -> Stage | None:
     try:
         found = trace.readings(point, max(top, 10))
     except PointMissing:
         return None  # parallel blocks and attention-only models have no stream between attention and FFN
-    ids, probabilities = (column[layers, :, :top].tolist() for column in (found.ids, found.probabilities))
-    return Stage(point, ids, probabilities, trace.prediction_ranks(point)[layers].tolist())
+    ids, probabilities = (numbers(column[layers, :, :top]) for column in (found.ids, found.probabilities))
+    return Stage(point, ids, probabilities, numbers(trace.prediction_ranks(point)[layers]))
 
 
-def _stage_of(point: str, reading: Any, top: int) -> Stage:
+def _stage_of(point: str, reading: Reading, top: int) -> Stage:
     probabilities, ranks = reading.probabilities[..., :top], reading.tracked_ranks[..., 0]
-    return Stage(point, reading.ids[..., :top].tolist(), probabilities.tolist(), ranks.tolist())
+    return Stage(point, numbers(reading.ids[..., :top]), numbers(probabilities), numbers(ranks))
 
 
-def _events(trace: Any) -> list[Any]:
+def _events(trace: Trace) -> list[Event]:
     try:
         return trace.events()
     except Unsupported:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from unembed.schemas.numbers import numbers
+
+if TYPE_CHECKING:
+    from unembed.language_model import LanguageModel
 
 SCHEMA = "unembed.memory/1"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
@@ -37,13 +42,15 @@ class MemoryView:
         return dataclasses.asdict(self)
 
 
-def memory_view(lm: Any, layer: int, index: int, top: int = 20, *, hide_unlearned: bool = True) -> MemoryView:
+def memory_view(
+    lm: LanguageModel, layer: int, index: int, top: int = 20, *, hide_unlearned: bool = True
+) -> MemoryView:
     """The tokens at both ends of a value, best first; scores are in the raw basis."""
     layer, index = lm.memory(layer, index)
     ends = [lm.values.top(layer, index, top, bottom=b, show_unlearned=not hide_unlearned) for b in (False, True)]
     provenance = lm.provenance(basis="raw", notes={"hide_unlearned": hide_unlearned})
     promoted, suppressed = (
-        [Scored(*row) for row in zip(ids.tolist(), lm.token_strings(ids), scores.tolist(), strict=True)]
+        [Scored(*row) for row in zip(numbers(ids), lm.token_strings(ids), numbers(scores), strict=True)]
         for ids, scores in ends
     )
     return MemoryView(SCHEMA, provenance.to_dict(), layer, index, lm.values.norm(layer, index), promoted, suppressed)

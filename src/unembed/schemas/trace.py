@@ -113,7 +113,7 @@ class LayerView:
     """The rank before of every candidate of the middle; None where several layers are shown, or no middle is."""
     after_from: list[int] | None = None
     """The rank in the middle, or before where there is none, of every candidate after."""
-    heads: list[HeadUpdate] = field(default_factory=list)
+    heads: list[HeadUpdate] = field(default_factory=list[HeadUpdate])
     """What the layer's heads add, where it was asked for."""
 
 
@@ -193,9 +193,9 @@ class TraceView:
     layers: list[LayerView]
     grid: GridView | None
     attributions: list[AttributionView]
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list[Finding])
     """At most three, the heaviest first; where all layers are shown."""
-    moves: list[EventView] = field(default_factory=list)
+    moves: list[EventView] = field(default_factory=list[EventView])
     """Updates across which the target's place at least halves or doubles; where all layers are shown."""
 
     def to_dict(self) -> dict[str, Any]:

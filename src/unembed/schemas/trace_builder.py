@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from unembed.errors import PointMissing, Unsupported
 from unembed.results import Provenance, visible
 from unembed.schemas.findings import findings
+from unembed.schemas.numbers import numbers
 from unembed.schemas.trace import (
     SCHEMA_EXPLAIN,
     SCHEMA_TRACE,
@@ -24,8 +25,24 @@ from unembed.schemas.trace import (
     TriggerView,
 )
 
-Tracing = Callable[..., Any]
-"""`(prompt, edits=...) -> Trace`."""
+if TYPE_CHECKING:
+    from unembed.index.index import Index
+    from unembed.language_model import LanguageModel
+    from unembed.memories.events import Event
+    from unembed.memories.top_sub_updates import SubUpdate
+    from unembed.models.decoder import Decoder
+    from unembed.stream.interventions import Edit
+    from unembed.trace.trace import Trace
+
+
+@runtime_checkable
+class Tracing(Protocol):
+    """Gives the trace of a prompt, such as `lm.trace` or a cache of traces."""
+
+    def __call__(self, prompt: str, /, *, edits: Sequence[Edit]) -> Trace:
+        """The trace of the prompt under the edits."""
+        ...
+
 
 _READ_ANYWAY = 10
 """Tokens that a trace reads at every point in its one pass; fewer are cut from these, at no cost."""
@@ -43,12 +60,12 @@ class Asked:
     top: int
     basis: str
     hide_unlearned: bool
-    edits: Sequence[Any]
+    edits: Sequence[Edit]
     seed: int | None
 
 
 def trace_view(
-    lm: Any,
+    lm: LanguageModel,
     asked: Asked,
     *,
     layer: int | None,
@@ -56,7 +73,7 @@ def trace_view(
     token: str | int | None,
     point: str | None,
     tracing: Tracing | None = None,
-    index: Any = None,
+    index: Index | None = None,
     heads: bool = False,
 ) -> tuple[TraceView, Provenance]:
     """What `unembed trace` shows, and its provenance.
@@ -100,7 +117,7 @@ def trace_view(
 
 
 def explain_view(
-    lm: Any,
+    lm: LanguageModel,
     asked: Asked,
     *,
     token: str | int,
@@ -130,7 +147,7 @@ def explain_view(
 
 
 def _common(
-    lm: Any, trace: Any, asked: Asked, target: int | None, tracing: Tracing
+    lm: LanguageModel, trace: Trace, asked: Asked, target: int | None, tracing: Tracing
 ) -> tuple[dict[str, Any], Provenance]:
     """The fields that both views have; the position is checked here, before anything costs time."""
     trace.logits(asked.position)
@@ -157,14 +174,14 @@ def _common(
     }, provenance
 
 
-def sizes_of(lm: Any) -> str:
+def sizes_of(lm: Decoder) -> str:
     """A model's sizes in one line."""
     parts = [f"{lm.n_layers} layers", f"{lm.n_heads} heads"]
     parts += [f"{lm.d_mlp:,} memories a layer"] if lm.d_mlp else []
     return " · ".join([*parts, f"{lm.d_vocab:,} tokens", lm.dtype_name])
 
 
-def edit_in_words(edit: Any) -> str:
+def edit_in_words(edit: Edit) -> str:
     """An edit as a person says it."""
     what = f"{'head' if edit.target == 'head' else 'memory'} {edit.layer}.{edit.index}"
     change = {"set": f"set to {edit.value:g}", "scale": f"times {edit.value:g}", "add": f"plus {edit.value:g}"}
@@ -180,27 +197,27 @@ def _without_edits(tracing: Tracing, asked: Asked, position: int) -> list[Candid
     return _column(tracing(asked.prompt, edits=()), "resid_post", asked, position, basis="final")[-1]
 
 
-def _read(trace: Any, point: str, asked: Asked) -> list[list[list[Candidate]]]:
+def _read(trace: Trace, point: str, asked: Asked) -> list[list[list[Candidate]]]:
     """Candidates by layer, position and place."""
     columns = [_column(trace, point, asked, position) for position in range(len(trace))]
     return [list(layer) for layer in zip(*columns, strict=True)]
 
 
-def _column(trace: Any, point: str, asked: Asked, position: int, basis: str | None = None) -> list[list[Candidate]]:
+def _column(trace: Trace, point: str, asked: Asked, position: int, basis: str | None = None) -> list[list[Candidate]]:
     """Candidates of one position by layer and place."""
     found = trace.readings(
         point, max(asked.top, _READ_ANYWAY), basis or asked.basis, hide_unlearned=asked.hide_unlearned
     )
-    numbers = (getattr(found, name)[:, position, : asked.top].tolist() for name in ("ids", "probabilities", "logits"))
+    cells = [numbers(part[:, position, : asked.top]) for part in (found.ids, found.probabilities, found.logits)]
     texts = [layer[position] for layer in found.tokens]
     return [
         [Candidate(i, text, p, logit) for i, p, logit, text in zip(*cell, strict=False)]
-        for cell in zip(*numbers, texts, strict=True)
+        for cell in zip(*cells, texts, strict=True)
     ]
 
 
 def _layers(
-    trace: Any,
+    trace: Trace,
     layers: Sequence[int],
     position: int,
     target: int,
@@ -209,7 +226,7 @@ def _layers(
 ) -> list[LayerView]:
     def at(point: str) -> tuple[list[list[Candidate]], list[int], list[float]]:
         ranks, probabilities = trace.ranks_and_probabilities(target, point, asked.basis, position=position)
-        return _column(trace, point, asked, position), ranks[:, 0].tolist(), probabilities[:, 0].tolist()
+        return _column(trace, point, asked, position), numbers(ranks[:, 0]), numbers(probabilities[:, 0])
 
     (before, rank_before, p_before), (after, rank_after, p_after) = at("resid_pre"), at("resid_post")
     try:
@@ -237,38 +254,38 @@ def _layers(
     ]
 
 
-def _closer(trace: Any, one: LayerView, position: int, target: int, asked: Asked, heads: bool) -> LayerView:
+def _closer(trace: Trace, one: LayerView, position: int, target: int, asked: Asked, heads: bool) -> LayerView:
     """One layer with where its candidates came from, and what its heads add if asked."""
     lists = {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
     ids = [[c.id for c in candidates] for candidates in lists.values()]
-    places = trace.ranks_among(ids, list(lists), one.layer, position, asked.basis).tolist()
+    ranks = numbers(trace.ranks_among(ids, list(lists), one.layer, position, asked.basis))
     k, hide = max(asked.top, _READ_ANYWAY), asked.hide_unlearned
     return dataclasses.replace(
         one,
-        middle_from=None if one.middle is None else places[0],
-        after_from=places[-1],
+        middle_from=None if one.middle is None else ranks[0],
+        after_from=ranks[-1],
         heads=trace.head_updates(one.layer, position, target, k=k, hide_unlearned=hide) if heads else [],
     )
 
 
-def _events(trace: Any, position: int) -> list[EventView]:
+def _events(trace: Trace, position: int) -> list[EventView]:
     try:
         return events_said(trace.lm, trace.events(position))
     except Unsupported:
         return []  # events are those of FFN updates, and the model has none
 
 
-def _moves(trace: Any, position: int, target: int) -> list[EventView]:
+def _moves(trace: Trace, position: int, target: int) -> list[EventView]:
     return events_said(trace.lm, trace.rank_changes(target, position))
 
 
-def events_said(lm: Any, events: Sequence[Any]) -> list[EventView]:
+def events_said(lm: Decoder, events: Sequence[Event]) -> list[EventView]:
     """Events with their tokens' texts, and in words."""
     texts = lm.token_strings([event.token for event in events])
     return [_said(event, text) for event, text in zip(events, texts, strict=True)]
 
 
-def _said(e: Any, text: str) -> EventView:
+def _said(e: Event, text: str) -> EventView:
     plain = EventView(e.kind, e.layer, e.position, e.token, text, e.rank_before, e.rank_after, e.cause)
     kind = "" if e.kind in ("rise", "fall") else f" ({e.kind})"
     sentence = f"{plain.place[0].upper()}{plain.place[1:]}: {visible(text)} {plain.happened}{kind}."
@@ -276,7 +293,7 @@ def _said(e: Any, text: str) -> EventView:
 
 
 def _sub_updates(
-    trace: Any, layers: Sequence[int], position: int, memories: int, target: int, asked: Asked, index: Any
+    trace: Trace, layers: Sequence[int], position: int, memories: int, target: int, asked: Asked, index: Index | None
 ) -> dict[int, list[SubUpdateView]]:
     if memories == 0:
         return {}
@@ -293,7 +310,7 @@ def _sub_updates(
     }
 
 
-def _trigger(index: Any, row: Any) -> TriggerView | None:
+def _trigger(index: Index | None, row: SubUpdate) -> TriggerView | None:
     """The top trigger of a sub-update's key, if an index holds one on its side of zero."""
     pole = "negative" if row.coefficient < 0 else "positive"
     if index is None or pole not in index.poles:
@@ -303,7 +320,9 @@ def _trigger(index: Any, row: Any) -> TriggerView | None:
     return TriggerView(**{name: found[0][name] for name in names}) if found else None
 
 
-def _attribution(trace: Any, target: int, against: int | None, by: str, position: int, writers: int) -> AttributionView:
+def _attribution(
+    trace: Trace, target: int, against: int | None, by: str, position: int, writers: int
+) -> AttributionView:
     """All writers in the order of the forward pass where they are few, else those with the largest contributions."""
     attribution = trace.attribution(target, position, against, by)
     rows = attribution.rows if len(attribution) <= writers else attribution.top(writers)

@@ -1,8 +1,8 @@
-"""Who may ask: host names, the token, sizes; and the headers that every answer carries.
+"""Access control: host names, the token and request sizes; and the security headers of every response.
 
-The server listens on this machine, but pages of other sites run in the same browser, so binding to 127.0.0.1 is not
-enough: an allow-list of host names stops DNS rebinding, a token (in the link once, then in a cookie that other
-sites' requests do not carry) stops requests from elsewhere, and there is no CORS header at all.
+Pages of other sites run in the same browser, so binding to 127.0.0.1 is not enough: an allow-list of host names stops
+DNS rebinding, a token (in the link once, then in a cookie that other sites' requests do not carry) stops cross-site
+requests, and there is no CORS header at all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 MAX_BODY = 256 * 1024
 MAX_IMPORT = 8 * 1024 * 1024
-"""Bytes of a request, and of one that brings annotations."""
+"""The largest request in bytes, and the largest import of annotations."""
 MAX_IN_FLIGHT = 96
 
 _POLICY = (
@@ -45,7 +45,7 @@ def new_token() -> str:
 
 @dataclass
 class Guard:
-    """Lets a request through, or answers it with an error."""
+    """Passes a request on, or answers it with an error."""
 
     app: ASGIApp
     token: str
@@ -55,68 +55,74 @@ class Guard:
 
     @property
     def cookie(self) -> str:
-        """Cookies do not know ports: two explorers on one machine need two names."""
+        """The cookie's name. Cookies ignore ports, so two explorers on one machine need two names."""
         return f"unembed_{self.port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
-        async def marked(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = {name for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(h for h in HEADERS if h[0] not in given)]
+                present = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(h for h in HEADERS if h[0] not in present)]
             await send(message)
 
-        refusal = self._refusal(scope, headers)
-        if refusal is not None:
-            await _answer(marked, *refusal)
+        rejection = self._rejection(scope, headers)
+        if rejection is not None:
+            await _respond(send_with_headers, *rejection)
             return
         path, query = scope["path"], dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
         if path == "/" and "token" in query and self._matches(query["token"]):
-            await _answer(marked, 303, None, [(b"location", self._without_token(query)), self._set_cookie()])
+            await _respond(
+                send_with_headers, 303, None, [(b"location", self._without_token(query)), self._set_cookie()]
+            )
             return
-        if path.startswith("/api/") and not self._known(headers):
-            await _answer(marked, 401, _error("token", "no token", "Open the link that `unembed serve` printed"))
+        if path.startswith("/api/") and not self._is_authenticated(headers):
+            await _respond(
+                send_with_headers, 401, _error("token", "no token", "Open the link that `unembed serve` printed")
+            )
             return
         if self._in_flight >= MAX_IN_FLIGHT and path != "/api/v1/status":
-            await _answer(marked, 503, _error("busy", "too many requests at once", "Try again in a moment"))
+            await _respond(send_with_headers, 503, _error("busy", "too many requests at once", "Try again in a moment"))
             return
         self._in_flight += 1
         try:
-            await self.app(scope, _limited(receive, _limit(path)), marked)
+            await self.app(scope, _limited(receive, _limit(path)), send_with_headers)
         finally:
             self._in_flight -= 1
 
-    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, dict[str, Any]] | None:
+    def _rejection(self, scope: Scope, headers: dict[str, str]) -> tuple[int, dict[str, Any]] | None:
         host = _host_of(headers.get("host", ""))
         if host not in self.hosts:
-            return 421, _error("host", f"host {host[:80]!r} is not served here", "Open the link that was printed")
+            return 421, _error(
+                "host", f"host {host[:80]!r} is not served here", "Open the link that `unembed serve` printed"
+            )
         origin = headers.get("origin")
         # The port as well: to a cookie, all ports of a host are one site.
         if origin is not None and urlsplit(origin).netloc != headers.get("host"):
-            return 403, _error("origin", "another site asked", "Use the explorer's own page")
+            return 403, _error("origin", "the request comes from another site", "Use the explorer's own page")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > _limit(scope["path"]):
             return 413, _error("too_large", "the request is too large", f"{_limit(scope['path'])} bytes at most")
         return None
 
-    def _matches(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self.token.encode())
+    def _matches(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self.token.encode())
 
-    def _known(self, headers: dict[str, str]) -> bool:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._matches(given):
+    def _is_authenticated(self, headers: dict[str, str]) -> bool:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._matches(token):
             return True
         try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
         except CookieError:
             return False
-        return found is not None and self._matches(found.value)
+        return cookie is not None and self._matches(cookie.value)
 
     def _set_cookie(self) -> tuple[bytes, bytes]:
         return b"set-cookie", f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict".encode()
@@ -152,11 +158,11 @@ def _host_of(netloc: str) -> str:
         return ""
 
 
-def _error(code: str, what: str, fix: str) -> dict[str, Any]:
-    return {"code": code, "message": what, "why": "", "fix": fix, "detail": None}
+def _error(code: str, message: str, fix: str) -> dict[str, Any]:
+    return {"code": code, "message": message, "why": "", "fix": fix, "detail": None}
 
 
-async def _answer(
+async def _respond(
     send: Send, status: int, content: dict[str, Any] | None, headers: list[tuple[bytes, bytes]] | None = None
 ) -> None:
     body = b"" if content is None else json.dumps(content).encode()

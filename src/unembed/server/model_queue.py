@@ -1,8 +1,8 @@
-"""One thread that runs the model, while others answer.
+"""A queue of work for the model, and the one thread that runs it.
 
-Work is a generator: the worker takes one step of one job and puts it at the end of the queue, so that a question of one
-client is answered between two tokens of another's generation. A newer job of the same client and channel replaces
-an older one, waiting or running. What nobody asked for yet is worked on while nothing else is.
+Work is a generator: the thread takes one step of one job and puts the job at the end of the queue, so that a request of
+one client is answered between two tokens of another's generation. A newer job of the same client and channel replaces
+an older one, waiting or running. An idle task runs, a step at a time, only while no job waits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,26 +19,26 @@ from typing import Any
 from unembed.errors import UnembedError
 
 _END = object()
-_LOOK = 1.0
-"""Seconds of waiting without a look up: on Windows a thread that waits without end is deaf to Ctrl-C."""
+_WAKE_UP_S = 1.0
+"""The longest wait without a look at the queue: on Windows a thread that waits without end ignores Ctrl-C."""
 
 
 class Superseded(UnembedError):
-    """A newer request of the same page took this one's place, or the page has gone."""
+    """Cancelled: a newer request from the same page replaced it, or the page disconnected."""
 
 
-def replaced() -> Superseded:
-    """What the older of two requests gets."""
-    return Superseded("this request was replaced", why="a newer one of the same page took its place")
+def superseded() -> Superseded:
+    """The error that the older of two requests gets."""
+    return Superseded("this request was cancelled", why="a newer request from the same page replaced it")
 
 
 class Busy(UnembedError):
-    """More work is waiting than the server takes."""
+    """More jobs wait than the server accepts."""
 
 
 @dataclass(eq=False)
 class Job:
-    """One piece of work and where its items go."""
+    """One generator to run and the queue that its items go to."""
 
     steps: Callable[[], Iterator[Any]]
     key: tuple[str, str]
@@ -49,34 +49,34 @@ class Job:
     cancelled: bool = False
     running: Iterator[Any] | None = None
 
-    def put(self, item: Any) -> None:
-        """Hand an item to the request that waits for it, wherever its loop runs."""
+    def put(self, item: object) -> None:
+        """Hand an item to the request, which waits in its own event loop."""
         try:
             self.loop.call_soon_threadsafe(self.out.put_nowait, item)
         except RuntimeError:
-            self.cancelled = True  # the loop is closed: the server is going down
+            self.cancelled = True  # the loop is closed: the server is shutting down
 
 
-class Worker:
-    """The queue before the model, and the thread that empties it."""
+class ModelQueue:
+    """Jobs for the model, and the thread that runs them."""
 
-    def __init__(self, waiting: int = 64) -> None:
-        """Nothing runs before `start` or `work`. `waiting` is how many jobs may wait at once."""
-        self._waiting = waiting
+    def __init__(self, max_waiting: int = 64) -> None:
+        """Nothing runs before `start` or `run_jobs`. `max_waiting` is how many jobs may wait at once."""
+        self._max_waiting = max_waiting
         self._jobs: deque[Job] = deque()
         self._current: Job | None = None
-        self._spare: Iterator[Any] | None = None
+        self._idle_task: Iterator[Any] | None = None
         self._change = threading.Condition()
         self._stopped = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Work on a thread of its own."""
-        self._thread = threading.Thread(target=self.work, name="unembed-model", daemon=True)
+        """Run jobs on a thread of the queue's own."""
+        self._thread = threading.Thread(target=self.run_jobs, name="unembed-model", daemon=True)
         self._thread.start()
 
     def status(self) -> dict[str, Any]:
-        """What is running, for how long, and how much waits; never waits itself."""
+        """The running job, its seconds so far, and how many jobs wait; returns at once."""
         current = self._current
         return {
             "running": None if current is None else current.what,
@@ -86,7 +86,7 @@ class Worker:
 
     async def stream(
         self, steps: Callable[[], Iterator[Any]], *, what: str, client: str, channel: str
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any]:
         """The items of a generator that runs on the model's thread.
 
         Raises:
@@ -101,7 +101,7 @@ class Worker:
                     raise item
                 yield item
         finally:
-            job.cancelled = True  # also when the client has gone away
+            job.cancelled = True  # also when the client has disconnected
 
     async def run(self, work: Callable[[], Any], *, what: str, client: str, channel: str) -> Any:
         """The result of a function that runs on the model's thread; raises as `stream` does."""
@@ -114,14 +114,19 @@ class Worker:
             result = item
         return result
 
-    def meanwhile(self, steps: Iterator[Any]) -> None:
-        """Work that nobody waits for, in place of what was given before: a step at a time until something is asked."""
+    def run_when_idle(self, steps: Iterator[Any]) -> None:
+        """Run a task, a step at a time, until the next job comes. It replaces the idle task before it."""
         with self._change:
-            self._spare = steps
+            self._idle_task = steps
             self._change.notify()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether neither a job nor an idle task is left."""
+        return not self._jobs and self._current is None and self._idle_task is None
+
     def stop(self) -> None:
-        """Cancel everything; `work` returns after the step under way."""
+        """Cancel all jobs; `run_jobs` returns after the step that runs now."""
         with self._change:
             self._stopped = True
             for job in [*self._jobs, *([self._current] if self._current else [])]:
@@ -132,42 +137,42 @@ class Worker:
 
     def _add(self, job: Job) -> None:
         with self._change:
-            if self._stopped or len(self._jobs) >= self._waiting:
+            if self._stopped or len(self._jobs) >= self._max_waiting:
                 raise Busy("the server is busy", why=f"{len(self._jobs)} requests wait", instead="Try again")
             for other in [*self._jobs, *([self._current] if self._current else [])]:
                 if other.key == job.key:
                     other.cancelled = True
-            self._spare = None
+            self._idle_task = None
             self._jobs.append(job)
             self._change.notify()
 
-    def work(self) -> None:
-        """Work on the calling thread until the worker is stopped."""
+    def run_jobs(self) -> None:
+        """Run jobs on the calling thread until the queue is stopped."""
         while True:
             with self._change:
-                while not self._jobs and not self._stopped and self._spare is None:
-                    self._change.wait(_LOOK)
+                while not self._jobs and not self._stopped and self._idle_task is None:
+                    self._change.wait(_WAKE_UP_S)
                 if self._stopped:
                     while self._jobs:
-                        self._end(self._jobs.popleft())
+                        self._cancel(self._jobs.popleft())
                     return
                 self._current = job = self._jobs.popleft() if self._jobs else None
-                spare = self._spare
+                idle_task = self._idle_task
             if job is not None:
-                again = self._step(job)
+                unfinished = self._step(job)
                 with self._change:
                     self._current = None
-                    if again:
+                    if unfinished:
                         self._jobs.append(job)
-            elif spare is not None and not self._step_of_spare(spare):
+            elif idle_task is not None and not self._idle_step(idle_task):
                 with self._change:
-                    if self._spare is spare:
-                        self._spare = None
+                    if self._idle_task is idle_task:
+                        self._idle_task = None
 
     def _step(self, job: Job) -> bool:
         """One step of a job; whether it has more."""
         if job.cancelled:
-            self._end(job)
+            self._cancel(job)
             return False
         try:
             if job.running is None:
@@ -176,21 +181,21 @@ class Worker:
             return True
         except StopIteration:
             job.put(_END)
-        except BaseException as error:  # whatever it is, it belongs to the request, and the thread lives on
+        except BaseException as error:  # every failure belongs to the request, and the thread goes on
             job.put(error)
         return False
 
     @staticmethod
-    def _step_of_spare(spare: Iterator[Any]) -> bool:
-        """One step of what nobody waits for; whether there may be more."""
-        with suppress(Exception):  # whoever asks for the same is told of the same failure
-            next(spare)
+    def _idle_step(task: Iterator[Any]) -> bool:
+        """One step of the idle task; whether it may have more."""
+        with suppress(Exception):  # a request for the same work gets the same failure
+            next(task)
             return True
         return False
 
     @staticmethod
-    def _end(job: Job) -> None:
+    def _cancel(job: Job) -> None:
         close = getattr(job.running, "close", None)
         if close is not None:
             close()
-        job.put(replaced())
+        job.put(superseded())

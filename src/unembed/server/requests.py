@@ -1,63 +1,235 @@
-"""What a page may ask, typed and bounded; nothing else reaches the library."""
+"""What a page may send, typed and bounded."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from fastapi import Header, Path, Query
+from fastapi import Depends, Header, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from unembed.server.state import MAX_EDITS, MAX_PROMPT
+from unembed import Edit
+from unembed.server.state import MAX_EDITS, MAX_PROMPT, ServerState
 
 LARGEST = 1_000_000
-"""No layer, index or position is beyond it: what SQLite, Arrow and torch take alike."""
+"""The largest layer, index or position: SQLite, Arrow and torch all accept it."""
 
-TraceId = Annotated[str, Path(pattern=r"^[0-9a-f]{24}$", description="as POST /traces returned it")]
+
+async def server_state(request: Request) -> ServerState:
+    """The state of the application that received the request."""
+    return request.app.state.server
+
+
+State = Annotated[ServerState, Depends(server_state)]
+TraceId = Annotated[str, Path(pattern=r"^[0-9a-f]{24}$", description="the id that POST /traces returned")]
 LayerNumber = Annotated[int, Path(ge=0, le=LARGEST, description="a layer, from 0")]
 Index = Annotated[int, Path(ge=0, le=LARGEST, description="a memory or head of the layer, from 0")]
 Position = Annotated[int, Query(ge=-LARGEST, le=LARGEST, description="from 0; negative from the end")]
 Token = Annotated[str | None, Query(max_length=200, description="a token's text, or #id")]
+RequiredToken = Annotated[str, Query(min_length=1, max_length=200, description="a token's text, or #id")]
 Basis = Annotated[Literal["raw", "final", "frozen"], Query(description="how the final norm is treated")]
+Pole = Literal["positive", "negative"]
 Top = Annotated[int, Query(ge=1, le=50)]
-Client = Annotated[str, Header(alias="x-client", max_length=64, description="which page asks: newest wins within it")]
+Client = Annotated[
+    str, Header(alias="x-client", max_length=64, description="the page; a newer request replaces its older one")
+]
+Seed = Annotated[int, Query(ge=0, le=LARGEST)]
+AuthorName = Annotated[str, Field(min_length=1, max_length=80, pattern=r"\S")]
+LabelText = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"\S")]
+Finite = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
-class EditAsked(BaseModel):
-    """One change to a run."""
+def parse_token(text: str) -> str | int:
+    """`#17` is the token with id 17; everything else is a token's text."""
+    if len(text) > 1 and text[0] == "#" and text[1:].isascii() and text[1:].isdigit():
+        return int(text[1:][:9])
+    return text
+
+
+def parse_optional_token(text: str | None) -> str | int | None:
+    """A token as `parse_token` reads it, or None."""
+    return None if text is None else parse_token(text)
+
+
+class StrictModel(BaseModel):
+    """A request body that may have no other fields."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class EditRequest(StrictModel):
+    """One change to a run."""
+
     target: Literal["coefficient", "head"] = "coefficient"
     action: Literal["set", "scale", "add"]
     layer: int = Field(ge=0, le=LARGEST)
     index: int = Field(ge=0, le=LARGEST)
-    value: float = Field(ge=-1e6, le=1e6, allow_inf_nan=False)
+    value: Finite
     positions: (
         Literal["all", "last"] | Annotated[list[Annotated[int, Field(ge=-4096, le=65536)]], Field(max_length=4096)]
     ) = "all"
 
-    def edit(self) -> Any:
+    def edit(self) -> Edit:
         """The library's edit."""
-        import unembed
-
-        return unembed.Edit.from_dict(self.model_dump())
+        return Edit.from_dict(self.model_dump(include=_EDIT_FIELDS))
 
 
-class PromptAsked(BaseModel):
+_EDIT_FIELDS = {"target", "action", "layer", "index", "value", "positions"}
+
+
+class PromptRequest(StrictModel):
     """A prompt, with edits or without."""
 
-    model_config = ConfigDict(extra="forbid")
     prompt: str = Field(min_length=1, max_length=MAX_PROMPT)
-    edits: list[EditAsked] = Field(default_factory=list, max_length=MAX_EDITS)
+    edits: list[EditRequest] = Field(default_factory=list[EditRequest], max_length=MAX_EDITS)
+
+    def library_edits(self) -> list[Edit]:
+        """The edits as the library takes them."""
+        return [edit.edit() for edit in self.edits]
 
 
-class TraceAsked(PromptAsked):
-    """What POST /traces takes."""
+class TraceRequest(PromptRequest):
+    """A prompt to trace, and how many tokens each cell lists."""
 
     top: int = Field(default=5, ge=1, le=10)
 
 
-def token_of(text: str | None) -> str | int | None:
-    """`#17` is the token with id 17; all else is a token's text."""
-    if text is not None and len(text) > 1 and text[0] == "#" and text[1:].isascii() and text[1:].isdigit():
-        return int(text[1:][:9])
-    return text
+class CompareRequest(PromptRequest):
+    """A prompt to continue with and without its edits, and the sampling options."""
+
+    max_new_tokens: int = Field(30, ge=1, le=200)
+    seed: int | None = Field(None, ge=0, le=LARGEST)
+    temperature: float = Field(1.0, gt=0, le=10, allow_inf_nan=False)
+    top_k: int | None = Field(50, ge=1, le=LARGEST)
+    top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
+
+
+class PromptHeadsRequest(PromptRequest):
+    """A prompt, one of its positions, and the target token; the prediction where none is given."""
+
+    position: int = Field(-1, ge=-LARGEST, le=LARGEST)
+    token: str | None = Field(None, max_length=200)
+
+
+class ScoreTermsRequest(StrictModel):
+    """A prompt and two of its positions. It takes no edits: the terms are proved on the model as it is."""
+
+    prompt: str = Field(min_length=1, max_length=MAX_PROMPT)
+    destination: int = Field(ge=0, le=LARGEST)
+    source: int = Field(ge=0, le=LARGEST)
+
+
+class HeadExamplesRequest(StrictModel):
+    """How much of the corpus is read."""
+
+    windows: int = Field(32, ge=1, le=64)
+    length: int = Field(128, ge=2, le=256, description="tokens of a window, at most")
+
+
+class LabelRequest(StrictModel):
+    """A name for a memory or an attention head."""
+
+    layer: int = Field(ge=0, le=LARGEST)
+    index: int = Field(ge=0, le=LARGEST)
+    label: LabelText
+    author: AuthorName
+    kind: Literal["memory", "head"] = "memory"
+    note: str = Field("", max_length=4000)
+    tags: list[Annotated[str, Field(max_length=80)]] = Field(default_factory=list[str], max_length=16)
+    confidence: int | None = Field(None, ge=1, le=5)
+    verdict: Literal["clear", "mixed", "unclear"] | None = None
+
+
+class WithdrawRequest(StrictModel):
+    """Who withdraws a label."""
+
+    author: AuthorName
+
+
+class MemoryRequest(StrictModel):
+    """A memory."""
+
+    layer: int = Field(ge=0, le=LARGEST)
+    index: int = Field(ge=0, le=LARGEST)
+
+
+class ConceptRequest(StrictModel):
+    """Memories that one person gives one name."""
+
+    name: LabelText
+    author: AuthorName
+    members: list[MemoryRequest] = Field(min_length=1, max_length=1000)
+
+
+class PatternRequest(StrictModel):
+    """A pattern that an annotator found."""
+
+    label: LabelText
+    kind: str = Field("", max_length=40)
+    members: list[Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=list[int], max_length=1000)
+
+
+class AnnotationRequest(StrictModel):
+    """An annotator's patterns of one queue item; an empty list says that the item has none."""
+
+    what: Literal["key", "value"]
+    number: int = Field(ge=0, le=LARGEST)
+    author: AuthorName
+    seed: int = Field(0, ge=0, le=LARGEST)
+    per_layer: int = Field(10, ge=1, le=100)
+    random_per_layer: int = Field(5, ge=0, le=100)
+    patterns: list[PatternRequest] = Field(default_factory=list[PatternRequest], max_length=12)
+
+
+class ImportRequest(StrictModel):
+    """Labels as the export wrote them, one JSON object per line."""
+
+    jsonl: str = Field(max_length=8_000_000)
+
+
+class WordsRequest(StrictModel):
+    """Words to promote and to suppress, separated by commas."""
+
+    promote: str = Field("", max_length=400)
+    suppress: str = Field("", max_length=400)
+    values: int = Field(2, ge=1, le=20)
+    to: Finite = 3.0
+    by: Finite = 0.0
+
+
+class SuppressRequest(PromptRequest):
+    """Prompts to continue with and without edits, and how the continuations are scored."""
+
+    further: list[Annotated[str, Field(min_length=1, max_length=4000)]] = Field(
+        default_factory=list[str], max_length=7, description="prompts after the first"
+    )
+    samples: int = Field(4, ge=1, le=16)
+    max_new_tokens: int = Field(20, ge=1, le=60)
+    seed: int = Field(0, ge=0, le=LARGEST)
+    cost_tokens: int = Field(1024, ge=64, le=8192)
+
+
+class EarlyExitRequest(StrictModel):
+    """A prompt, and the rule by which its tokens exit."""
+
+    prompt: str = Field(min_length=1, max_length=4000)
+    method: Literal["margin", "entropy", "agreement"] = "margin"
+    threshold: float | None = Field(default=None, allow_inf_nan=False, description="null: no token exits early")
+
+
+class PresetEdit(EditRequest):
+    """An edit of the tray, which may be switched off."""
+
+    on: bool = True
+
+
+class PresetRequest(StrictModel):
+    """Edits and the name to save them under."""
+
+    name: str = Field(min_length=1, max_length=80, pattern=r"\S")
+    edits: list[PresetEdit] = Field(min_length=1, max_length=MAX_EDITS)
+
+
+class SavedAddress(StrictModel):
+    """A view of the page: the part of its address after the path."""
+
+    address: str = Field(min_length=2, max_length=200_000, pattern=r"^#/[\x21-\x7e]*$")

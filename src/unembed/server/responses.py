@@ -1,4 +1,4 @@
-"""Answers: JSON with an ETag, lines of JSON as they come, errors in one shape."""
+"""Responses: JSON with an ETag, streamed lines of JSON (NDJSON), and errors in one shape."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from unembed.server.model_queue import Busy, Superseded
 
 
 class Problem(BaseModel):
-    """What every failure looks like."""
+    """The body of every error response."""
 
-    code: str = Field(description="a short name that does not change")
+    code: str = Field(description="a short, stable name")
     message: str = Field(description="what failed, with the offending value")
     why: str = ""
     fix: str = Field(default="", description="what to do instead")
@@ -52,38 +52,38 @@ def problem(error: errors.UnembedError) -> tuple[int, Problem]:
     return status, Problem(code=code, message=error.what, why=error.why, fix=error.instead)
 
 
-def install(app: FastAPI) -> None:
-    """Give every failure the same shape."""
+def install_error_handlers(app: FastAPI) -> None:
+    """Give every error response the same shape."""
 
     @app.exception_handler(errors.UnembedError)
-    async def _library(_: Request, error: errors.UnembedError) -> JSONResponse:
+    async def library_error(_: Request, error: errors.UnembedError) -> JSONResponse:
         status, body = problem(error)
         return JSONResponse(body.model_dump(), status)
 
     @app.exception_handler(RequestValidationError)
-    async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         detail = [{"where": ".".join(str(p) for p in e["loc"]), "why": e["msg"]} for e in error.errors()[:20]]
-        body = Problem(code="invalid", message=f"{where} cannot be used", why=first["msg"], detail=detail)
-        # Text that is no Unicode (lone surrogates) must not break the answer that refuses it.
+        body = Problem(code="invalid", message=f"{where} is not valid", why=first["msg"], detail=detail)
+        # A lone surrogate in the input must not break the response that rejects it.
         return JSONResponse(json.loads(json.dumps(body.model_dump()).encode("ascii", "replace")), 422)
 
     @app.exception_handler(HTTPException)
-    async def _http(_: Request, error: HTTPException) -> JSONResponse:
+    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
         body = Problem(code="http", message=str(error.detail))
         return JSONResponse(body.model_dump(), error.status_code, headers=error.headers)
 
     @app.exception_handler(RuntimeError)
     @app.exception_handler(MemoryError)
-    async def _memory(_: Request, error: Exception) -> JSONResponse:
+    async def out_of_memory(_: Request, error: Exception) -> JSONResponse:
         if "memory" not in str(error).lower() and not isinstance(error, MemoryError):
             raise error
         body = Problem(code="out_of_memory", message="not enough memory", fix="Use a shorter prompt")
         return JSONResponse(body.model_dump(), 507)
 
 
-def encoded(content: Any) -> bytes:
+def to_json(content: object) -> bytes:
     """JSON as bytes, dataclasses by their fields; a lone surrogate, which UTF-8 cannot hold, as its escape."""
     try:
         return json.dumps(content, ensure_ascii=False, default=_fields, **_STRICT).encode()
@@ -94,7 +94,7 @@ def encoded(content: Any) -> bytes:
 _STRICT: dict[str, Any] = {"allow_nan": False, "separators": (",", ":")}
 
 
-def _fields(value: Any) -> dict[str, Any]:
+def _fields(value: object) -> dict[str, Any]:
     """A view's fields as they are: `dataclasses.asdict` copies every number, which takes longer than encoding."""
     if not dataclasses.is_dataclass(value):
         raise TypeError(f"{type(value).__name__} has no JSON form")
@@ -102,36 +102,36 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 class Cache:
-    """Bodies that were given before, the least recently used thrown out first."""
+    """Response bodies by key; the least recently used are dropped first."""
 
     def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
-        """`limit` is the number of bytes kept."""
+        """`limit` is the size of the cache in bytes."""
         self._limit, self._size = limit, 0
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._bodies: OrderedDict[str, bytes] = OrderedDict()
 
     def __len__(self) -> int:
-        """Bytes kept."""
+        """Bytes in the cache."""
         return self._size
 
     def get(self, key: str) -> bytes | None:
-        """A body, if it is still here."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
-        return self._kept.get(key)
+        """The body of a key, or None."""
+        if key in self._bodies:
+            self._bodies.move_to_end(key)
+        return self._bodies.get(key)
 
     def put(self, key: str, body: bytes) -> None:
-        """Keep a body; one that is larger than a quarter of the cache is not kept."""
+        """Cache a body. One that is larger than a quarter of the cache is not cached."""
         if len(body) > self._limit // 4:
             return
-        self._size += len(body) - len(self._kept.pop(key, b""))
-        self._kept[key] = body
+        self._size += len(body) - len(self._bodies.pop(key, b""))
+        self._bodies[key] = body
         while self._size > self._limit:
-            _, oldest = self._kept.popitem(last=False)
+            _, oldest = self._bodies.popitem(last=False)
             self._size -= len(oldest)
 
 
-def tagged(request: Request, body: bytes) -> Response:
-    """JSON with its ETag; 304 without a body when the page has it already."""
+def json_response(request: Request, body: bytes) -> Response:
+    """JSON with its ETag, or 304 without a body when the page has it already."""
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     headers = {"etag": tag, "cache-control": "private, no-cache"}
     if tag in request.headers.get("if-none-match", ""):
@@ -139,17 +139,17 @@ def tagged(request: Request, body: bytes) -> Response:
     return Response(body, media_type="application/json", headers=headers)
 
 
-def lines(items: AsyncIterator[Any]) -> StreamingResponse:
-    """One JSON value a line, each sent when it is there (bytes as they are); a failure on the way is the last line."""
+def ndjson_response(items: AsyncIterator[Any]) -> StreamingResponse:
+    """One JSON value per line, each sent as soon as it exists (bytes unchanged). An error becomes the last line."""
 
-    async def written() -> AsyncIterator[bytes]:
+    async def encoded_lines() -> AsyncIterator[bytes]:
         try:
             async for item in items:
-                yield (item if isinstance(item, bytes) else encoded(item)) + b"\n"
+                yield (item if isinstance(item, bytes) else to_json(item)) + b"\n"
             yield b'{"kind":"done"}\n'
         except errors.UnembedError as error:
-            yield encoded({"kind": "error", **problem(error)[1].model_dump()}) + b"\n"
+            yield to_json({"kind": "error", **problem(error)[1].model_dump()}) + b"\n"
 
-    # Named identity, so that no compressor holds lines back.
+    # "identity" keeps the compression middleware from buffering lines.
     headers = {"cache-control": "no-store", "content-encoding": "identity"}
-    return StreamingResponse(written(), media_type="application/x-ndjson", headers=headers)
+    return StreamingResponse(encoded_lines(), media_type="application/x-ndjson", headers=headers)

@@ -1,8 +1,8 @@
-"""Serving until interrupted: the address, the link with its token, the browser, the two threads.
+"""Serving until interrupted: the address, the link with its token, the browser, and two threads.
 
-The model runs on the thread that calls, and answering on another. Where the model was opened, its parallel parts have
-their threads already; from any other thread torch would make a second set, and OpenMP, which then counts more threads
-than processors, no longer lets them wait ready: a trace took half as long again.
+The model runs on the calling thread and the server on another. OpenMP made its threads for the thread that loaded the
+model; for any other thread it makes a second set, counts more threads than processors and puts them to sleep between
+operators, and every trace takes half as long again (decision 0005).
 """
 
 from __future__ import annotations
@@ -13,44 +13,49 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from unembed.errors import InvalidInput
 from unembed.server.app import create
 from unembed.server.auth import LOOPBACK, new_token
-from unembed.server.memory import held
-from unembed.server.state import Session
+from unembed.server.memory import imports_frozen
+from unembed.server.state import ServerState
+
+if TYPE_CHECKING:
+    from unembed.index.index import Index
+    from unembed.language_model import LanguageModel
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens at the address, so that a browser quicker than the server waits; port 0 takes any free one.
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens before the server is ready, so that an early browser waits. Port 0 is any free one.
 
     Raises:
         InvalidInput: the address cannot be used.
     """
-    found: socket.socket | None = None
+    listener: socket.socket | None = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # Told by name that it is TCP: asyncio turns off Nagle's algorithm for no other, and every answer waits 40 ms.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-        found.listen()
+        # asyncio turns off Nagle's algorithm only for IPPROTO_TCP; otherwise every response waits 40 ms.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()
     except OSError as error:
-        if found is not None:
-            found.close()
+        if listener is not None:
+            listener.close()
         raise InvalidInput(
             f"cannot listen on {host}:{port}", why=str(error), instead="Choose another --port, or 0 for any free one"
         ) from error
-    return found
+    return listener
 
 
 def serve(
-    lm: Any,
-    index: Any = None,
+    lm: LanguageModel,
+    index: Index | None = None,
     *,
     index_name: str | None = None,
     host: str = "127.0.0.1",
@@ -61,17 +66,17 @@ def serve(
     """Serve the explorer until interrupted; prints the link that opens it."""
     import uvicorn
 
-    sock = listening(host, port)
+    sock = listening_socket(host, port)
     port = sock.getsockname()[1]
     token = token or new_token()
     shown = host if host not in ("0.0.0.0", "::") else socket.gethostname()
     hosts = LOOPBACK | {shown.lower(), host.lower()}
-    session = Session(lm, index, index_name=index_name, own_thread=False)
-    app = create(session, token=token, port=port, hosts=hosts)
+    state = ServerState(lm, index, index_name=index_name, own_thread=False)
+    app = create(state, token=token, port=port, hosts=hosts)
     link = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?token={quote(token)}"
     if host not in LOOPBACK:
         print(
-            f"unembed: {host} can be reached from other machines; whoever has the link can use the model.",
+            f"unembed: {host} can be reached from other machines; anyone with the link can use the model.",
             file=sys.stderr,
         )
     print(f"unembed explorer of {lm.name}: {link}", flush=True)
@@ -82,36 +87,36 @@ def serve(
     )
     server = uvicorn.Server(config)
 
-    def answer() -> None:
+    def run_server() -> None:
         try:
             server.run(sockets=[sock])
         finally:
-            session.close()
+            state.close()
 
-    answering = threading.Thread(target=answer, name="unembed-answers")
+    server_thread = threading.Thread(target=run_server, name="unembed-server")
 
-    def leave() -> None:
-        server.force_exit = server.should_exit  # asked a second time
+    def shut_down() -> None:
+        server.force_exit = server.should_exit  # the second signal
         server.should_exit = True
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # answers that are cut short are no errors now
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # responses that are cut short are not errors now
 
-    with sock, held(), _asked_to_leave(leave):
-        answering.start()
-        session.worker.work()
-        answering.join()
+    with sock, imports_frozen(), _on_signal(shut_down):
+        server_thread.start()
+        state.queue.run_jobs()
+        server_thread.join()
 
 
 @contextmanager
-def _asked_to_leave(leave: Callable[[], None]) -> Iterator[None]:
-    """While inside, Ctrl-C and the signal to end call `leave`; afterwards the signal does what it would have done."""
-    came: list[int] = []
+def _on_signal(handle: Callable[[], None]) -> Generator[None]:
+    """Inside, SIGINT and SIGTERM call `handle`; afterwards the signal has its usual effect."""
+    received: list[int] = []
 
-    def note(number: int, _frame: Any) -> None:
-        came.append(number)
-        leave()
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        handle()
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread only
+        yield  # only the main thread receives signals
         return
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -119,5 +124,5 @@ def _asked_to_leave(leave: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in came[:1]:
+    for number in received[:1]:
         signal.raise_signal(number)

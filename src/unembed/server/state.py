@@ -1,4 +1,4 @@
-"""What the server has open: one model, its index if there is one, the worker, the traces and answers it remembers."""
+"""What the server has open: one model, its index if there is one, the model's queue, and the caches."""
 
 from __future__ import annotations
 
@@ -7,63 +7,92 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, Literal
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
+import unembed
 from unembed.errors import IndexFault, InvalidInput
-from unembed.server.memory import give_back
-from unembed.server.model_queue import Worker, replaced
-from unembed.server.responses import Cache, encoded
+from unembed.server.clusters import ClusterStore
+from unembed.server.memory import release_freed_memory
+from unembed.server.model_queue import ModelQueue, superseded
+from unembed.server.responses import Cache, to_json
+from unembed.server.store import SavedAddresses, SavedPresets, TemporaryPresets
 
-On = Literal["model", "reading", "long", "files"]
+if TYPE_CHECKING:
+    from unembed.attention.circuits import Circuits
+    from unembed.language_model import LanguageModel
+    from unembed.stream.interventions import Edit
+    from unembed.trace.trace import Trace
 
+Pool = Literal["model", "long", "files"]
+"""Where work runs: on the model's thread; on the one thread for long work; on the threads that read files."""
+
+Result = TypeVar("Result")
 _END = object()
 MAX_PROMPT = 20_000
 """Characters of a prompt; its tokens are limited by the model's context."""
-MAX_TRACES = 24
 MAX_EDITS = 64
-SMALL = 2**22
-"""Entries of W_U up to which a model leaves a processor to the page while that draws on the same machine: with all of
-them it would be done hardly sooner, and the two would wait for each other."""
-TRIMMED = 16
-"""Traces after which freed memory is given back."""
+MAX_TRACES = 24
+MAX_TRACE_TOKENS = 4096
+"""Tokens of all cached traces together: a trace holds the residual stream of each."""
+MAX_RUNS = 64
+MAX_ADDRESS_BYTES = 8 * 1024 * 1024
+_TRACES_PER_RELEASE = 16
+"""Traces after which freed memory is returned to the system."""
 
 
-class Session:
-    """Everything the routes use. Model work happens on the worker's thread only."""
+class ServerState:
+    """The open model and index, and everything that the routes share. Only the queue's thread runs the model."""
 
-    def __init__(self, lm: Any, index: Any = None, *, index_name: str | None = None, own_thread: bool = True) -> None:
-        """Open all; `own_thread`: start a thread for the model, rather than have the caller run `worker.work`."""
+    def __init__(
+        self,
+        lm: LanguageModel,
+        index: unembed.Index | None = None,
+        *,
+        index_name: str | None = None,
+        own_thread: bool = True,
+    ) -> None:
+        """Open everything. With `own_thread=False` the caller runs `queue.run_jobs`."""
         self.lm, self.index, self.index_name = lm, index, index_name
-        self.worker, self.cache = Worker(), Cache()
-        self.small = lm.d_model * lm.d_vocab <= SMALL
-        """Whether the model works so fast that what it shows should not wait for the machine's other work."""
-        # Long work that seldom needs the model, and reading files: neither makes a trace wait. One processor each.
+        self.queue, self.cache = ModelQueue(), Cache()
+        self.clusters = ClusterStore(lm, index)
+        self.runs: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        """Comparisons since the server started, by number."""
+        self.addresses = Cache(MAX_ADDRESS_BYTES)
+        self.saved_addresses = None if index is None else SavedAddresses(index.path)
+        self.presets = TemporaryPresets() if index is None else SavedPresets(index.path)
+        self.label_version = 0
+        """Rises with every label that is written, so that cached responses with labels become stale."""
+        # One thread for long work, so that it takes one processor at most from the model.
         self._long = ThreadPoolExecutor(
             1, thread_name_prefix="unembed-long", initializer=torch.set_num_threads, initargs=(1,)
         )
         self._files = ThreadPoolExecutor(4, thread_name_prefix="unembed-files")
-        self._traces: OrderedDict[str, tuple[Any, str]] = OrderedDict()
-        self._prompts: OrderedDict[str, tuple[str, list[dict[str, Any]]]] = OrderedDict()
+        self._traces: OrderedDict[str, Trace] = OrderedDict()
+        self._prompts: OrderedDict[str, tuple[str, Sequence[Edit]]] = OrderedDict()
         self._newest: dict[tuple[str, str], object] = {}
         self._lock = threading.Lock()
-        self._made = 0
+        self._traces_made = 0
         if own_thread:
-            self.worker.start()
-        self.labelled = 0
-        """Rises with every label that is written: answers that show labels are kept apart by it."""
+            self.queue.start()
 
-    def trace_id(self, prompt: str, edits: Sequence[Any]) -> str:
-        """A name that the model, the prompt and the edits decide, the same in every session."""
+    @cached_property
+    def circuits(self) -> Circuits:
+        """The circuits of the model; their products are cached between requests."""
+        return unembed.circuits(self.lm)
+
+    def trace_id(self, prompt: str, edits: Sequence[Edit]) -> str:
+        """A hash of the model, the prompt and the edits: the same in every server."""
         described = [self.lm.name, self.lm.revision, str(self.lm.dtype), prompt, [e.to_dict() for e in edits]]
         return hashlib.blake2b(json.dumps(described).encode(), digest_size=12).hexdigest()
 
-    def remember(self, prompt: str, edits: Sequence[Any]) -> str:
-        """Give a prompt its id, so that later requests may name it; ids outlive their traces."""
+    def register_prompt(self, prompt: str, edits: Sequence[Edit]) -> str:
+        """Store a prompt under its id, which later requests name. Ids outlive their traces."""
         key = self.trace_id(prompt, edits)
         with self._lock:
             self._prompts[key] = (prompt, list(edits))
@@ -72,36 +101,34 @@ class Session:
                 self._prompts.popitem(last=False)
         return key
 
-    def asked(self, key: str) -> tuple[str, Sequence[Any]]:
+    def registered_prompt(self, key: str) -> tuple[str, Sequence[Edit]]:
         """The prompt and the edits of an id.
 
         Raises:
-            InvalidInput: this server has not seen it.
+            InvalidInput: the id is unknown.
         """
         with self._lock:
             if key not in self._prompts:
                 raise InvalidInput(f"trace {key}", why="this server does not know it", instead="Post the prompt again")
             return self._prompts[key]
 
-    def tracing(self, prompt: str, edits: Sequence[Any] = ()) -> Any:
-        """The trace of a prompt, made once; call on the worker's thread only."""
+    def trace(self, prompt: str, edits: Sequence[Edit] = ()) -> Trace:
+        """The trace of a prompt, from the cache or new; call it on the model's thread only."""
         key = self.trace_id(prompt, edits)
         if key in self._traces:
             self._traces.move_to_end(key)
-            return self._traces[key][0]
-        trace = self.lm.trace(prompt, edits=edits)
-        self._traces[key] = (trace, prompt)
-        self._made += 1
-        if self._made % TRIMMED == 0:
-            give_back()
-        # A long prompt's stream is large: what counts is the number of tokens kept.
+            return self._traces[key]
+        trace = self._traces[key] = self.lm.trace(prompt, edits=edits)
+        self._traces_made += 1
+        if self._traces_made % _TRACES_PER_RELEASE == 0:
+            release_freed_memory()
         while len(self._traces) > MAX_TRACES or (
-            len(self._traces) > 1 and sum(len(t) for t, _ in self._traces.values()) > 4096
+            len(self._traces) > 1 and sum(len(one) for one in self._traces.values()) > MAX_TRACE_TOKENS
         ):
             self._traces.popitem(last=False)
         return trace
 
-    def need_index(self) -> Any:
+    def require_index(self) -> unembed.Index:
         """The index.
 
         Raises:
@@ -116,131 +143,97 @@ class Session:
         return self.index
 
     async def body(
-        self, key: str, work: Callable[[], Any], *, what: str, client: str, channel: str, on: On = "model"
+        self, key: str, work: Callable[[], object], *, what: str, client: str, channel: str, on: Pool = "model"
     ) -> bytes:
-        """The JSON of what `work` returns, from the cache when it was asked before.
+        """The JSON of what `work` returns, cached by its key.
 
         Args:
-            key: what the answer depends on.
-            work: makes the answer.
-            what: how the status calls it.
-            client: which page asks.
-            channel: newest wins within the client and the channel.
-            on: "model": the model's thread; "reading": there too, a few vectors in the vocabulary; "long": beside it,
-                one at a time; "files": only files are read.
+            key: what the response depends on.
+            work: computes the response.
+            what: its name in the status.
+            client: the page.
+            channel: a newer request of the client and channel replaces an older one.
+            on: where the work runs.
         """
         found = self.cache.get(key)
         if found is None:
-            if on in ("model", "reading"):
-
-                def made() -> bytes:
-                    with self.sparing() if on == "reading" else nullcontext():
-                        return encoded(work())
-
-                found = await self.worker.run(made, what=what, client=client, channel=channel)
+            if on == "model":
+                found = await self.queue.run(lambda: to_json(work()), what=what, client=client, channel=channel)
             else:
-                found = await self.beside(self._unless_replaced(lambda: encoded(work()), (client, channel)), on)
+                found = await self.run_in_pool(self._unless_superseded(lambda: to_json(work()), (client, channel)), on)
             self.cache.put(key, found)
         return found
 
-    def sparing(self) -> AbstractContextManager[None]:
-        """While inside, a small model leaves a processor to the page that draws on the same machine."""
-        return _all_processors_but_one() if self.small else nullcontext()
-
-    def sparingly(self, items: Iterator[Any]) -> Iterator[Any]:
-        """The same items, each of them made so; between two of them others have all."""
-        while True:
-            with self.sparing():
-                try:
-                    item = next(items)
-                except StopIteration:
-                    return
-            yield item
-
-    def _unless_replaced(self, work: Callable[[], Any], key: tuple[str, str]) -> Callable[[], Any]:
-        """The same work, unless a newer question of the page came while it waited its turn.
-
-        Who goes from memory to memory would otherwise wait for what was asked about all of them.
-        """
+    def _unless_superseded(self, work: Callable[[], bytes], key: tuple[str, str]) -> Callable[[], bytes]:
+        """The same work, which fails where a newer request of the page came while it waited its turn."""
         mine = self._newest[key] = object()
 
-        def unless() -> Any:
+        def run() -> bytes:
             if self._newest.get(key) is not mine:
-                raise replaced()
+                raise superseded()
             try:
                 return work()
             finally:
                 if self._newest.get(key) is mine:
                     del self._newest[key]
 
-        return unless
+        return run
 
-    async def beside(self, work: Callable[[], Any], on: On) -> Any:
+    async def run_in_pool(self, work: Callable[[], Result], on: Pool) -> Result:
         """The result of a function that runs beside the model's thread."""
         pool = self._long if on == "long" else self._files
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
-    async def telling(
-        self, work: Callable[[Callable[[Any], None]], None], *, client: str, channel: str
-    ) -> AsyncIterator[Any]:
-        """What long work tells of, as it comes.
+    async def stream_progress(
+        self, work: Callable[[Callable[[object], None]], None], *, client: str, channel: str
+    ) -> AsyncGenerator[Any]:
+        """What long work reports, as it reports it.
 
         Args:
-            work: is given what to tell with; there it ends once a newer question came or nobody waits any more. None
-                is told to nobody and only asks whether to go on.
-            client: which page asks.
-            channel: newest wins within the client and the channel.
+            work: receives the function that it reports through. That function raises `Superseded` once a newer request
+                came or the client disconnected; a report of None is not sent.
+            client: the page.
+            channel: a newer request of the client and channel replaces an older one.
 
         Raises:
-            Superseded: a newer question of the page took its place.
+            Superseded: a newer request of the page replaced this one.
         """
         key, mine = (client, channel), object()
         self._newest[key] = mine
-        loop, told = asyncio.get_running_loop(), asyncio.Queue[Any]()
+        loop, reports = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
-        def hand(item: Any) -> None:
-            with suppress(RuntimeError):  # the loop is closed: the server is going down
-                loop.call_soon_threadsafe(told.put_nowait, item)
+        def send(item: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed: the server is shutting down
+                loop.call_soon_threadsafe(reports.put_nowait, item)
 
-        def tell(item: Any) -> None:
+        def report(item: object) -> None:
             if self._newest.get(key) is not mine:
-                raise replaced()
+                raise superseded()
             if item is not None:
-                hand(item)
+                send(item)
 
-        def all_of_it() -> None:
+        def run() -> None:
             try:
-                tell(None)
-                work(tell)
-            except BaseException as error:  # whatever it is, it belongs to the request
-                hand(error)
+                report(None)
+                work(report)
+            except BaseException as error:  # every failure belongs to the request
+                send(error)
             else:
-                hand(_END)
+                send(_END)
 
-        running = loop.run_in_executor(self._long, all_of_it)
+        running = loop.run_in_executor(self._long, run)
         try:
-            while (item := await told.get()) is not _END:
+            while (item := await reports.get()) is not _END:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
-        finally:  # also when the client has gone away
+        finally:  # also when the client has disconnected
             running.cancel()
             if self._newest.get(key) is mine:
                 del self._newest[key]
 
     def close(self) -> None:
         """End all threads."""
-        self.worker.stop()
+        self.queue.stop()
         for pool in (self._long, self._files):
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-@contextmanager
-def _all_processors_but_one() -> Iterator[None]:
-    """While inside, torch has one thread less; of two, the calling one is left."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before - 1))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,6 +1,6 @@
-"""What people keep in a file beside the index's labels, so that it outlives the server: addresses and presets.
+"""Addresses and presets that outlive the server, in a file beside the index's labels.
 
-Addresses are never changed, since links name them. A preset is replaced by one of the same name, and can be deleted.
+An address never changes, since links name it. A preset is replaced by one of the same name, and can be deleted.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import datetime
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +28,24 @@ CREATE TABLE IF NOT EXISTS presets (
     made TEXT NOT NULL
 );
 """
-_LARGEST = 64 * 1024 * 1024
-"""Bytes of addresses that one file holds."""
+_MAX_BYTES = 64 * 1024 * 1024
+"""Bytes of addresses in one file."""
 MAX_PRESETS = 200
 
 
-class KeptAddresses:
-    """Addresses by name. The file is made when the first one is kept."""
+class SavedAddresses:
+    """Addresses by name. The file is made when the first one is saved."""
 
     def __init__(self, folder: Path) -> None:
         """Name the file; nothing is opened yet."""
         self.path = folder / NAME
 
     def put(self, name: str, address: str) -> bool:
-        """Keep an address; whether it is kept: not where nobody may write, or the file is full."""
+        """Save an address. Returns False where the folder cannot be written or the file is full."""
         try:
             with self._open() as connection, connection:
-                held = connection.execute("SELECT COALESCE(SUM(LENGTH(address)), 0) FROM sessions").fetchone()[0]
-                if held + len(address) > _LARGEST:
+                size = connection.execute("SELECT COALESCE(SUM(LENGTH(address)), 0) FROM sessions").fetchone()[0]
+                if size + len(address) > _MAX_BYTES:
                     return False
                 connection.execute("INSERT OR IGNORE INTO sessions VALUES (?, ?, ?)", (name, address, _now()))
             return True
@@ -53,45 +53,45 @@ class KeptAddresses:
             return False
 
     def get(self, name: str) -> str | None:
-        """The address of a name, or nothing."""
+        """The address of a name, or None."""
         if not self.path.exists():
             return None
         try:
             with self._open() as connection:
-                found = connection.execute("SELECT address FROM sessions WHERE name = ?", (name,)).fetchone()
-            return found and str(found[0])
+                row = connection.execute("SELECT address FROM sessions WHERE name = ?", (name,)).fetchone()
+            return None if row is None else str(row[0])
         except sqlite3.Error:
             return None
 
-    def _open(self) -> Any:
-        return _opened(self.path)
+    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
+        return _connection(self.path)
 
 
-class KeptPresets:
-    """Edits by name."""
+class SavedPresets:
+    """Presets (edits by name) in the index's folder."""
 
     def __init__(self, folder: Path) -> None:
         """Name the file; nothing is opened yet."""
         self.path = folder / NAME
 
     def put(self, name: str, edits: list[dict[str, Any]], model: str) -> int:
-        """Keep edits, in the place of those of the same name; the number they got.
+        """Save edits under a name, replacing those of the same name; returns their number.
 
         Raises:
-            InvalidInput: there are too many, or the name cannot be stored.
-            IndexFault: nobody may write there.
+            InvalidInput: there are too many presets, or the name cannot be stored.
+            IndexFault: the folder cannot be written.
         """
         try:
             with self._open() as connection, connection:
                 others = connection.execute("SELECT COUNT(*) FROM presets WHERE name != ?", (name,)).fetchone()[0]
-                _room_for(name, others)
-                done = connection.execute(
+                _check_room(name, others)
+                cursor = connection.execute(
                     "INSERT OR REPLACE INTO presets (name, edits, model, made) VALUES (?, ?, ?, ?)",
                     (name, json.dumps(edits), model, _now()),
                 )
-                return int(done.lastrowid or 0)
+                return int(cursor.lastrowid or 0)
         except UnicodeEncodeError as error:
-            raise InvalidInput("the name of a preset", why="it holds half of a character") from error
+            raise InvalidInput("the name of a preset", why="it contains half of a surrogate pair") from error
 
     def all(self) -> list[dict[str, Any]]:
         """All presets, by name."""
@@ -102,59 +102,63 @@ class KeptPresets:
         return [dict(zip(("id", "name", "edits", "model", "made"), row, strict=True)) for row in rows]
 
     def remove(self, number: int) -> bool:
-        """Delete a preset; whether it was there."""
+        """Delete a preset; whether it existed."""
         if not self.path.exists():
             return False
         with self._open() as connection, connection:
             return connection.execute("DELETE FROM presets WHERE id = ?", (number,)).rowcount > 0
 
     @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def _open(self) -> Generator[sqlite3.Connection]:
         try:
-            with _opened(self.path) as connection:
+            with _connection(self.path) as connection:
                 yield connection
         except sqlite3.Error as error:
             raise IndexFault(
-                f"cannot use {self.path}", why=str(error), instead="Check who may write there, and what room is left"
+                f"cannot use {self.path}",
+                why=str(error),
+                instead="Check the folder's permissions and the free disk space",
             ) from error
 
 
-class PassingPresets:
-    """The same until the server stops."""
+class TemporaryPresets:
+    """Presets in memory, until the server stops."""
 
     def __init__(self) -> None:
-        """None yet."""
-        self._kept: dict[str, dict[str, Any]] = {}
+        """Start with no presets."""
+        self._presets: dict[str, dict[str, Any]] = {}
         self._numbers = itertools.count(1)
 
     def put(self, name: str, edits: list[dict[str, Any]], model: str) -> int:
-        """Keep edits, in the place of those of the same name; the number they got.
+        """Save edits under a name, replacing those of the same name; returns their number.
 
         Raises:
-            InvalidInput: there are too many.
+            InvalidInput: there are too many presets.
         """
-        _room_for(name, len(self._kept.keys() - {name}))
+        _check_room(name, len(self._presets.keys() - {name}))
         number = next(self._numbers)
-        self._kept[name] = {"id": number, "name": name, "edits": json.dumps(edits), "model": model, "made": _now()}
+        self._presets[name] = {"id": number, "name": name, "edits": json.dumps(edits), "model": model, "made": _now()}
         return number
 
     def all(self) -> list[dict[str, Any]]:
         """All presets, by name."""
-        return [one for _, one in sorted(self._kept.items())]
+        return [preset for _, preset in sorted(self._presets.items())]
 
     def remove(self, number: int) -> bool:
-        """Delete a preset; whether it was there."""
-        name = next((name for name, one in list(self._kept.items()) if one["id"] == number), None)
-        return name is not None and self._kept.pop(name, None) is not None
+        """Delete a preset; whether it existed."""
+        name = next((name for name, one in list(self._presets.items()) if one["id"] == number), None)
+        return name is not None and self._presets.pop(name, None) is not None
 
 
-def _room_for(name: str, others: int) -> None:
+def _check_room(name: str, others: int) -> None:
     if others >= MAX_PRESETS:
-        raise InvalidInput(f"preset {name!r}", why=f"{MAX_PRESETS} are kept already", instead="Delete one of them")
+        raise InvalidInput(
+            f"preset {name!r}", why=f"{MAX_PRESETS} presets are saved already", instead="Delete one of them"
+        )
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def _connection(path: Path) -> Generator[sqlite3.Connection]:
     with closing(sqlite3.connect(path, timeout=10)) as connection:
         connection.executescript(_SCHEMA)
         yield connection

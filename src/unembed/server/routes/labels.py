@@ -1,319 +1,269 @@
-"""Names that people give memories and heads: one by one, from the blind queue, in files; how far people agree."""
+"""Names that people give memories and heads: one at a time, from the blind queue, in files; and annotator agreement."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from unembed.concepts.label_concepts import Concept, concept, concepts, memories_named
 from unembed.errors import InvalidInput
 from unembed.index.labels import Label
-from unembed.server import requests as a
-from unembed.server.state import Session
+from unembed.server import requests as r
+from unembed.server.state import ServerState
 
-_Text = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"\S")]
-_Author = Annotated[str, Field(min_length=1, max_length=80, pattern=r"\S")]
+if TYPE_CHECKING:
+    from unembed.concepts.annotation.queue import Item
 
+routes = APIRouter(tags=["labels"])
 
-class LabelAsked(BaseModel):
-    """A name for a memory or an attention head."""
-
-    model_config = ConfigDict(extra="forbid")
-    layer: int = Field(ge=0, le=a.LARGEST)
-    index: int = Field(ge=0, le=a.LARGEST)
-    label: _Text
-    author: _Author
-    kind: Literal["memory", "head"] = "memory"
-    note: str = Field("", max_length=4000)
-    tags: list[Annotated[str, Field(max_length=80)]] = Field(default_factory=list, max_length=16)
-    confidence: int | None = Field(None, ge=1, le=5)
-    verdict: Literal["clear", "mixed", "unclear"] | None = None
+What = Annotated[Literal["key", "value"], Query()]
+PerLayer = Annotated[int, Query(ge=1, le=100)]
+RandomPerLayer = Annotated[int, Query(ge=0, le=100)]
+OptionalNumber = Annotated[int | None, Query(ge=0, le=r.LARGEST)]
 
 
-class PatternAsked(BaseModel):
-    """A pattern that an annotator found."""
+class ConceptAdded(BaseModel):
+    """The labels that were written for a concept."""
 
-    model_config = ConfigDict(extra="forbid")
-    label: _Text
-    kind: str = Field("", max_length=40)
-    members: list[Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=list, max_length=1000)
+    ids: list[int] = Field(description="the new labels, by which they are withdrawn")
+    known: int = Field(description="memories to which this author had given the name before")
 
 
-class AnnotatedAsked(BaseModel):
-    """All that an annotator says of one item of the queue; no patterns means that there is none."""
-
-    model_config = ConfigDict(extra="forbid")
-    what: Literal["key", "value"]
-    number: int = Field(ge=0, le=a.LARGEST)
-    author: _Author
-    seed: int = Field(0, ge=0, le=a.LARGEST)
-    per_layer: int = Field(10, ge=1, le=100)
-    random_per_layer: int = Field(5, ge=0, le=100)
-    patterns: list[PatternAsked] = Field(default_factory=list, max_length=12)
-
-
-class ImportAsked(BaseModel):
-    """Labels as the export wrote them, one JSON object a line."""
-
-    model_config = ConfigDict(extra="forbid")
-    jsonl: str = Field(max_length=8_000_000)
+@routes.get("/labels")
+async def get_labels(
+    state: r.State,
+    layer: OptionalNumber = None,
+    index: OptionalNumber = None,
+    of: Literal["memory", "head", "all"] = "memory",
+) -> dict[str, Any]:
+    """Labels that hold: of one memory or head, of a layer, or all."""
+    if index is not None and layer is None:
+        raise InvalidInput("an index without its layer", instead="Give both")
+    return state.require_index().labels(layer, index, of=of).to_dict()
 
 
-class MemberAsked(BaseModel):
-    """A memory."""
-
-    model_config = ConfigDict(extra="forbid")
-    layer: int = Field(ge=0, le=a.LARGEST)
-    index: int = Field(ge=0, le=a.LARGEST)
-
-
-class ConceptAsked(BaseModel):
-    """Memories that one person gives one name."""
-
-    model_config = ConfigDict(extra="forbid")
-    name: _Text
-    author: _Author
-    members: list[MemberAsked] = Field(min_length=1, max_length=1000)
-
-
-class Joined(BaseModel):
-    """What became of the memories that were given a name."""
-
-    ids: list[int] = Field(description="the labels that were written, by which they are withdrawn")
-    known: int = Field(description="memories that this author had given the name before")
+@routes.post("/labels")
+async def post_label(state: r.State, query: r.LabelRequest) -> dict[str, Any]:
+    """Append a label."""
+    notes = query.model_dump(include={"note", "tags", "confidence", "verdict"})
+    number = state.require_index().add_label(
+        query.layer,
+        query.index,
+        query.label,
+        author=query.author,
+        kind=query.kind,
+        notes={name: value for name, value in notes.items() if value},
+    )
+    state.label_version += 1
+    return {"id": number}
 
 
-class WithdrawAsked(BaseModel):
-    """Who takes a label back."""
-
-    model_config = ConfigDict(extra="forbid")
-    author: _Author
-
-
-_What = Annotated[Literal["key", "value"], Query()]
-_Seed = Annotated[int, Query(ge=0, le=a.LARGEST)]
-_Each = Annotated[int, Query(ge=1, le=100)]
-_Random = Annotated[int, Query(ge=0, le=100)]
+@routes.post("/labels/{number}/withdraw")
+async def post_withdrawal(state: r.State, number: r.Index, query: r.WithdrawRequest) -> dict[str, Any]:
+    """Append that a label no longer holds; the row itself stays."""
+    state.require_index().withdraw_label(number, author=query.author)
+    state.label_version += 1
+    return {"withdrawn": number}
 
 
-def router(session: Session) -> APIRouter:
-    """The routes, over what is open."""
-    routes = APIRouter(tags=["labels"])
+@routes.get("/concepts")
+async def get_concepts(state: r.State) -> dict[str, Any]:
+    """The names that people have given, with the number of memories of each."""
+    return {"concepts": concepts(state.require_index().labels().rows())}
 
-    def items(what: Literal["key", "value"], seed: int, per_layer: int, random_per_layer: int) -> list[Any]:
-        from unembed.concepts.annotation.queue import queue
 
-        return queue(session.lm, what, per_layer=per_layer, random_per_layer=random_per_layer, seed=seed)
+@routes.post("/concepts")
+async def post_concept(state: r.State, query: r.ConceptRequest) -> ConceptAdded:
+    """Give memories a name, one label each. All of them must exist."""
+    corpus = state.require_index()
 
-    @routes.get("/labels")
-    async def get_labels(
-        layer: Annotated[int | None, Query(ge=0, le=a.LARGEST)] = None,
-        index: Annotated[int | None, Query(ge=0, le=a.LARGEST)] = None,
-        of: Literal["memory", "head", "all"] = "memory",
-    ) -> dict[str, Any]:
-        """Labels that hold, of one memory or head, a layer or all."""
-        if index is not None and layer is None:
-            raise InvalidInput("an index without its layer", instead="Give both")
-        return session.need_index().labels(layer, index, of=of).to_dict()
+    def work() -> ConceptAdded:
+        members = dict.fromkeys((member.layer, member.index) for member in query.members)
+        for layer, index in members:
+            corpus.memory(layer, index)
+        known = memories_named(corpus.labels().rows(), query.name, query.author)
+        new = [member for member in members if member not in known]
+        name, author = query.name.strip(), query.author
+        ids = corpus.add_labels(Label(layer, index, name, author) for layer, index in new)
+        state.label_version += bool(ids)
+        return ConceptAdded(ids=ids, known=len(members) - len(ids))
 
-    @routes.post("/labels")
-    async def post_label(asked: LabelAsked) -> dict[str, Any]:
-        """Append a label."""
-        given = {"note": asked.note, "tags": asked.tags, "confidence": asked.confidence, "verdict": asked.verdict}
-        notes = {name: value for name, value in given.items() if value}
-        number = session.need_index().add_label(
-            asked.layer, asked.index, asked.label, author=asked.author, kind=asked.kind, notes=notes
+    return await state.run_in_pool(work, "files")
+
+
+@routes.get("/concepts/{name:path}", responses={200: {"model": Concept}})
+async def get_concept(state: r.State, name: Annotated[str, Path(max_length=2000)]) -> dict[str, Any]:
+    """All memories of one name: the tokens and layers that they share, and annotator agreement."""
+    rows = state.require_index().labels().rows()
+    return await state.run_in_pool(lambda: concept(state.lm, rows, name).to_dict(), "long")
+
+
+@routes.get("/annotations/queue")
+async def get_queue(
+    state: r.State,
+    what: What = "value",
+    seed: r.Seed = 0,
+    per_layer: PerLayer = 10,
+    random_per_layer: RandomPerLayer = 5,
+    author: Annotated[str, Query(max_length=80)] = "",
+) -> dict[str, Any]:
+    """The length of the queue, the items that this author has done, and the rules. It does not reveal the items."""
+    corpus = state.require_index()
+
+    def work() -> dict[str, Any]:
+        from unembed.concepts.annotation.queue import RULES
+
+        found = _items(state, what, seed, per_layer, random_per_layer)
+        labelled = {
+            (row["kind"], row["layer"], row["index"]) for row in corpus.labels().rows() if row["author"] == author
+        }
+        done = [item.number for item in found if (item.what, item.layer, item.index) in labelled]
+        return {"what": what, "items": len(found), "done": done, "rules": dataclasses.asdict(RULES[what])}
+
+    return await state.run_in_pool(work, "files")
+
+
+@routes.get("/annotations/queue/{number}")
+async def get_item(
+    state: r.State,
+    number: r.Index,
+    what: What = "value",
+    seed: r.Seed = 0,
+    per_layer: PerLayer = 10,
+    random_per_layer: RandomPerLayer = 5,
+) -> dict[str, Any]:
+    """What one item shows: 25 trigger prefixes of a key, or 30 tokens of a value with definitions."""
+    corpus = state.require_index()
+
+    def work() -> dict[str, Any]:
+        from unembed.concepts.annotation import queue
+
+        item = _item(_items(state, what, seed, per_layer, random_per_layer), number)
+        if what == "key":
+            table = corpus.triggers(item.layer, item.index, queue.RULES["key"].shown, context=40)
+            columns = ("prefix", "token", "next_token")
+            return {"number": number, "prefixes": [{name: row[name] for name in columns} for row in table.rows()]}
+        texts = state.lm.token_strings(queue.item_tokens(state.lm, item, seed))
+        tokens = [
+            {"token": text, "description": definition}
+            for text, definition in zip(texts, queue.definitions(texts), strict=True)
+        ]
+        return {"number": number, "tokens": tokens}
+
+    return await state.run_in_pool(work, "files")
+
+
+@routes.post("/annotations")
+async def post_annotation(state: r.State, query: r.AnnotationRequest) -> dict[str, Any]:
+    """Store an annotator's patterns of an item: one label for each, or one that says there is none."""
+    corpus = state.require_index()
+
+    def work() -> dict[str, Any]:
+        from unembed.concepts.annotation.queue import NONE, pattern_notes
+
+        item = _item(_items(state, query.what, query.seed, query.per_layer, query.random_per_layer), query.number)
+        patterns = query.patterns or [r.PatternRequest(label=NONE, kind="")]
+        notes = [pattern_notes(query.what, one.label, one.kind, one.members) for one in patterns]
+        common = {"seed": query.seed, "item": query.number}
+        ids = corpus.add_labels(
+            Label(item.layer, item.index, one.label, query.author, item.what, {**note, **common})
+            for one, note in zip(patterns, notes, strict=True)
         )
-        session.labelled += 1
-        return {"id": number}
+        state.label_version += 1
+        return {"ids": ids}
 
-    @routes.post("/labels/{number}/withdraw")
-    async def withdraw(number: a.Index, asked: WithdrawAsked) -> dict[str, Any]:
-        """Append that a label no longer holds; the row itself stays."""
-        session.need_index().withdraw_label(number, author=asked.author)
-        session.labelled += 1
-        return {"withdrawn": number}
+    return await state.run_in_pool(work, "files")
 
-    @routes.get("/concepts")
-    async def get_concepts() -> dict[str, Any]:
-        """Names that people have given, with how many memories bear each."""
-        return {"concepts": concepts(session.need_index().labels().rows())}
 
-    @routes.post("/concepts")
-    async def post_concept(asked: ConceptAsked) -> Joined:
-        """Give memories a name, one label each: they join the concept, or make it. All of them must exist."""
-        held = session.need_index()
+@routes.get("/annotations/agreement")
+async def get_agreement(state: r.State) -> dict[str, Any]:
+    """Cohen's and Fleiss' kappa over all items that several people annotated."""
+    corpus = state.require_index()
 
-        def work() -> Joined:
-            members = dict.fromkeys((member.layer, member.index) for member in asked.members)
-            for layer, index in members:
-                held.memory(layer, index)
-            known = memories_named(held.labels().rows(), asked.name, asked.author)
-            new = [member for member in members if member not in known]
-            name, author = asked.name.strip(), asked.author
-            ids = held.add_labels(Label(layer, index, name, author) for layer, index in new)
-            session.labelled += bool(ids)
-            return Joined(ids=ids, known=len(members) - len(ids))
+    def work() -> dict[str, Any]:
+        from unembed.concepts.annotation.agreement import label_agreement
 
-        return await session.beside(work, "files")
+        return {"questions": [dataclasses.asdict(one) for one in label_agreement(corpus.labels().rows())]}
 
-    @routes.get("/concepts/{name:path}", responses={200: {"model": Concept}})
-    async def get_concept(name: Annotated[str, Path(max_length=2000)]) -> dict[str, Any]:
-        """All memories of one name: what they share, where they lie, how far their annotators agree."""
-        rows = session.need_index().labels().rows()
-        return await session.beside(lambda: concept(session.lm, rows, name).to_dict(), "long")
+    return await state.run_in_pool(work, "files")
 
-    @routes.get("/annotations/queue")
-    async def get_queue(
-        what: _What = "value",
-        seed: _Seed = 0,
-        per_layer: _Each = 10,
-        random_per_layer: _Random = 5,
-        author: Annotated[str, Query(max_length=80)] = "",
-    ) -> dict[str, Any]:
-        """How long the queue is, which items this author has done, and the rules; it does not tell what an item is."""
-        held = session.need_index()
 
-        def work() -> dict[str, Any]:
-            from unembed.concepts.annotation.queue import RULES
+@routes.get("/annotations/export")
+async def get_export(state: r.State) -> Response:
+    """All labels that hold, one JSON object per line."""
+    rows = state.require_index().labels(of="all").rows()
+    text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
+    headers = {"content-disposition": 'attachment; filename="labels.jsonl"', "cache-control": "no-store"}
+    return Response(text, media_type="application/x-ndjson", headers=headers)
 
-            found = items(what, seed, per_layer, random_per_layer)
-            done = {(r["kind"], r["layer"], r["index"]) for r in held.labels().rows() if r["author"] == author}
-            finished = [item.number for item in found if (item.what, item.layer, item.index) in done]
-            return {"what": what, "items": len(found), "done": finished, "rules": dataclasses.asdict(RULES[what])}
 
-        return await session.beside(work, "files")
+@routes.post("/annotations/import")
+async def post_import(state: r.State, query: r.ImportRequest) -> dict[str, Any]:
+    """Append labels that an export wrote, all or none, except those whose author, time and text are known here."""
+    return await state.run_in_pool(partial(_import, state, query.jsonl), "files")
 
-    @routes.get("/annotations/queue/{number}")
-    async def get_item(
-        number: a.Index,
-        what: _What = "value",
-        seed: _Seed = 0,
-        per_layer: _Each = 10,
-        random_per_layer: _Random = 5,
-    ) -> dict[str, Any]:
-        """What one item shows: 25 trigger prefixes of a key, or 30 tokens of a value with descriptions."""
-        held = session.need_index()
 
-        def work() -> dict[str, Any]:
-            from unembed.concepts.annotation import queue
-
-            item = _item(items(what, seed, per_layer, random_per_layer), number)
-            if what == "key":
-                table = held.triggers(item.layer, item.index, queue.RULES["key"].shown, context=40)
-                columns = ("prefix", "token", "next_token")
-                return {"number": number, "prefixes": [{name: row[name] for name in columns} for row in table.rows()]}
-            texts = session.lm.token_strings(queue.item_tokens(session.lm, item, seed))
-            said = queue.definitions(texts)
-            return {
-                "number": number,
-                "tokens": [{"token": t, "description": d} for t, d in zip(texts, said, strict=True)],
-            }
-
-        return await session.beside(work, "files")
-
-    @routes.post("/annotations")
-    async def post_annotation(asked: AnnotatedAsked) -> dict[str, Any]:
-        """Store what an annotator found in an item: one label for each pattern, or one that says there is none."""
-        held = session.need_index()
-
-        def work() -> dict[str, Any]:
-            from unembed.concepts.annotation.queue import NONE, pattern_notes
-
-            item = _item(items(asked.what, asked.seed, asked.per_layer, asked.random_per_layer), asked.number)
-            said = asked.patterns or [PatternAsked(label=NONE, kind="")]
-            notes = [pattern_notes(asked.what, p.label, p.kind, p.members) for p in said]
-            common = {"seed": asked.seed, "item": asked.number}
-            ids = held.add_labels(
-                Label(item.layer, item.index, p.label, asked.author, item.what, {**note, **common})
-                for p, note in zip(said, notes, strict=True)
-            )
-            session.labelled += 1
-            return {"ids": ids}
-
-        return await session.beside(work, "files")
-
-    @routes.get("/annotations/agreement")
-    async def get_agreement() -> dict[str, Any]:
-        """Cohen's and Fleiss' kappa over all items that several people annotated."""
-        held = session.need_index()
-
-        def work() -> dict[str, Any]:
-            from unembed.concepts.annotation.agreement import label_agreement
-
-            return {"questions": [dataclasses.asdict(one) for one in label_agreement(held.labels().rows())]}
-
-        return await session.beside(work, "files")
-
-    @routes.get("/annotations/export")
-    async def export() -> Response:
-        """All labels that hold, one JSON object a line."""
-        rows = session.need_index().labels(of="all").rows()
-        text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
-        return Response(
-            text,
-            media_type="application/x-ndjson",
-            headers={"content-disposition": 'attachment; filename="labels.jsonl"', "cache-control": "no-store"},
+def _import(state: ServerState, jsonl: str) -> dict[str, Any]:
+    corpus = state.require_index()
+    known = {_identity(row) for row in corpus.labels(of="all").rows()}
+    rows = [_parse(number, line) for number, line in enumerate(jsonl.splitlines(), 1) if line.strip()]
+    new = {key: row for row in rows if (key := _identity(row)) not in known}
+    corpus.add_labels(
+        Label(
+            row["layer"], row["index"], row["label"], row["author"], row["kind"], {**row["notes"], "made": row["made"]}
         )
-
-    @routes.post("/annotations/import")
-    async def bring(asked: ImportAsked) -> dict[str, Any]:
-        """Append labels that an export wrote, all or none, without those of an author, time and text known here."""
-        held = session.need_index()
-
-        def work() -> dict[str, Any]:
-            known = {_identity(row) for row in held.labels(of="all").rows()}
-            rows = [_row(number, line) for number, line in enumerate(asked.jsonl.splitlines(), 1) if line.strip()]
-            new = {key: row for row in rows if (key := _identity(row)) not in known}
-            held.add_labels(_label(row) for row in new.values())
-            session.labelled += bool(new)
-            return {"added": len(new), "known": len(rows) - len(new)}
-
-        return await session.beside(work, "files")
-
-    return routes
+        for row in new.values()
+    )
+    state.label_version += bool(new)
+    return {"added": len(new), "known": len(rows) - len(new)}
 
 
-def _item(found: list[Any], number: int) -> Any:
-    if number >= len(found):
-        raise InvalidInput(f"item {number}", why=f"the queue has {len(found)}, counted from 0")
-    return found[number]
+def _items(
+    state: ServerState, what: Literal["key", "value"], seed: int, per_layer: int, random_per_layer: int
+) -> list[Item]:
+    from unembed.concepts.annotation.queue import queue
+
+    return queue(state.lm, what, per_layer=per_layer, random_per_layer=random_per_layer, seed=seed)
 
 
-def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
+def _item(items: Sequence[Item], number: int) -> Item:
+    if number >= len(items):
+        raise InvalidInput(f"item {number}", why=f"the queue has {len(items)}, counted from 0")
+    return items[number]
+
+
+def _identity(row: dict[str, Any]) -> tuple[object, ...]:
     made = row["notes"].get("made", row["made"])
     return (row["layer"], row["index"], row["kind"], row["label"], row["author"], made)
 
 
-def _label(row: dict[str, Any]) -> Label:
-    notes = {**row["notes"], "made": row["made"]}
-    return Label(row["layer"], row["index"], row["label"], row["author"], row["kind"], notes)
-
-
-def _row(number: int, line: str) -> dict[str, Any]:
+def _parse(number: int, line: str) -> dict[str, Any]:
     """One line of an export, checked."""
     try:
         row = json.loads(line)
-        checked = LabelAsked(
-            layer=row["layer"],
-            index=row["index"],
-            label=row["label"],
-            author=row["author"] or "?",
-            note="",
-            confidence=None,
+        label = r.LabelRequest.model_validate(
+            {
+                "layer": row["layer"],
+                "index": row["index"],
+                "label": row["label"],
+                "author": row["author"] or "?",
+            }
         )
-        notes, kind, made = row.get("notes") or {}, row.get("kind") or "memory", row.get("made") or ""
+        notes: object = row.get("notes") or {}
+        kind, made = row.get("kind") or "memory", row.get("made") or ""
         if not isinstance(notes, dict) or not isinstance(kind, str) or not isinstance(made, str) or len(kind) > 40:
             raise ValueError("kind and made are texts, notes an object")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidInput(f"line {number} of the import", why=f"it is no label ({type(error).__name__})") from error
+        raise InvalidInput(f"line {number} of the import", why=f"it is not a label ({type(error).__name__})") from error
     return {
-        **checked.model_dump(include={"layer", "index", "label", "author"}),
+        **label.model_dump(include={"layer", "index", "label", "author"}),
         "kind": kind,
-        "notes": notes,
+        "notes": cast("dict[str, Any]", notes),
         "made": made,
     }

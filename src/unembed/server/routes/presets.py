@@ -1,6 +1,6 @@
-"""Edits kept under a name, to be put into the tray again.
+"""Presets: edits saved under a name, to be loaded into the tray again.
 
-Where there is an index, its folder keeps them, as it keeps labels; without one they last until the server stops.
+With an index they are saved in its folder, as labels are; without one they last until the server stops.
 """
 
 from __future__ import annotations
@@ -9,67 +9,48 @@ import json
 from functools import partial
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from unembed.server import requests as a
-from unembed.server.state import MAX_EDITS, Session
-from unembed.server.store import KeptPresets, PassingPresets
+from unembed.server import requests as r
 
-
-class PresetEdit(a.EditAsked):
-    """An edit of the tray, which may be switched off."""
-
-    on: bool = True
-
-
-class PresetAsked(BaseModel):
-    """Edits and the name that they get."""
-
-    model_config = ConfigDict(extra="forbid")
-    name: str = Field(min_length=1, max_length=80, pattern=r"\S")
-    edits: list[PresetEdit] = Field(min_length=1, max_length=MAX_EDITS)
+routes = APIRouter(tags=["intervene"])
 
 
 class Preset(BaseModel):
-    """Edits that are kept."""
+    """Saved edits."""
 
     id: int
     name: str
-    edits: list[PresetEdit]
+    edits: list[r.PresetEdit]
     model: str = Field(description="the model and revision for which they were made, as links name it")
     made: str
 
 
 class Presets(BaseModel):
-    """All that are kept."""
+    """All presets."""
 
     presets: list[Preset]
-    stay: bool = Field(description="whether they outlive the server, in the index's folder")
+    persistent: bool = Field(description="whether they outlive the server, in the index's folder")
 
 
-def router(session: Session) -> APIRouter:
-    """The routes; what is kept belongs to them alone."""
-    routes = APIRouter(tags=["intervene"])
-    lm = session.lm
-    kept = PassingPresets() if session.index is None else KeptPresets(session.index.path)
+@routes.get("/presets")
+async def get_presets(state: r.State) -> Presets:
+    """All presets, by name."""
+    found = await state.run_in_pool(state.presets.all, "files")
+    presets = [Preset(**{**one, "edits": json.loads(one["edits"])}) for one in found]
+    return Presets(presets=presets, persistent=state.index is not None)
+
+
+@routes.post("/presets")
+async def post_preset(state: r.State, query: r.PresetRequest) -> dict[str, int]:
+    """Save edits under a name, replacing those of the same name."""
+    lm = state.lm
     model = lm.name + (f"@{lm.revision[:8]}" if lm.revision else "")
+    edits = [edit.model_dump() for edit in query.edits]
+    return {"id": await state.run_in_pool(partial(state.presets.put, query.name.strip(), edits, model), "files")}
 
-    @routes.get("/presets")
-    async def get_presets() -> Presets:
-        """The edits that are kept, by name."""
-        found = await session.beside(kept.all, "files")
-        presets = [Preset(**{**one, "edits": json.loads(one["edits"])}) for one in found]
-        return Presets(presets=presets, stay=session.index is not None)
 
-    @routes.post("/presets")
-    async def post_preset(asked: PresetAsked) -> dict[str, int]:
-        """Keep edits under a name, in the place of those that have it."""
-        edits = [edit.model_dump() for edit in asked.edits]
-        return {"id": await session.beside(partial(kept.put, asked.name.strip(), edits, model), "files")}
-
-    @routes.delete("/presets/{number}")
-    async def delete_preset(number: a.Index) -> dict[str, bool]:
-        """Forget a preset."""
-        return {"removed": await session.beside(partial(kept.remove, number), "files")}
-
-    return routes
+@routes.delete("/presets/{number}")
+async def delete_preset(state: r.State, number: r.Index) -> dict[str, bool]:
+    """Delete a preset."""
+    return {"removed": await state.run_in_pool(partial(state.presets.remove, number), "files")}

@@ -4,7 +4,7 @@ const PAGE = Math.random().toString(36).slice(2, 12);
 const kept = new Map();
 const running = new Map();
 const KEPT = 240;
-let listeners = [];
+const listeners = [];
 
 /** A failure as the server or the network tells it. */
 export class Problem extends Error {
@@ -28,14 +28,18 @@ function tell(error = null) {
 export function get(path, params = {}, { channel = path, what = "", fresh = false } = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
-    if (Array.isArray(value)) value.forEach((one) => query.append(name, one));
+    if (Array.isArray(value)) for (const one of value) query.append(name, one);
     else if ((value ?? "") !== "") query.set(name, String(value));
   }
   const url = query.size ? `${path}?${query}` : path;
   return ask(url, { method: "GET" }, `GET ${url}`, channel, what, fresh);
 }
 
-const posted = (body) => ({ method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } });
+const posted = (body) => ({
+  method: "POST",
+  body: JSON.stringify(body),
+  headers: { "content-type": "application/json" },
+});
 
 /** POST with a JSON body, for an answer that depends on the question only. */
 export function post(path, body, { channel = path, what = "" } = {}) {
@@ -50,22 +54,27 @@ export const send = (path, body) => ask(path, posted(body), "", `${path} ${Math.
 export const remove = (path) => ask(path, { method: "DELETE" }, "", path, "", true);
 
 /** A prompt's trace: from what is kept, or streamed; `on(trace so far)` while layers are still to come. */
-export async function trace(prompt, edits, { channel = "trace", on = () => {} } = {}) {
+export async function trace(prompt, edits, { channel = "trace", on = (_part) => {} } = {}) {
   const key = `trace ${JSON.stringify([prompt, edits])}`;
   const found = kept.get(key);
-  if (found) return cancel(channel), keep(key, found);
+  if (found) return (cancel(channel), keep(key, found));
   const part = { stages: [] };
   let whole = null;
-  await stream("/traces/stream", { prompt, edits }, (line) => {
-    if (line.kind === "trace") return void (whole = line);
-    for (const one of line.stages) {
-      const stage = part.stages.find((x) => x.point === one.point);
-      if (stage) for (const name of ["ids", "probabilities", "rank_of_prediction"]) stage[name].push(...one[name]);
-      else part.stages.unshift(one); // after the FFN comes first, and is drawn last
-    }
-    Object.assign(part, line, { stages: part.stages, events: [], texts: { ...part.texts, ...line.texts } });
-    on(part);
-  }, { channel, what: "Tracing" });
+  await stream(
+    "/traces/stream",
+    { prompt, edits },
+    (line) => {
+      if (line.kind === "trace") return void (whole = line);
+      for (const one of line.stages) {
+        const stage = part.stages.find((x) => x.point === one.point);
+        if (stage) for (const name of ["ids", "probabilities", "rank_of_prediction"]) stage[name].push(...one[name]);
+        else part.stages.unshift(one); // after the FFN comes first, and is drawn last
+      }
+      Object.assign(part, line, { stages: part.stages, events: [], texts: { ...part.texts, ...line.texts } });
+      on(part);
+    },
+    { channel, what: "Tracing" },
+  );
   return keep(key, whole);
 }
 
@@ -75,7 +84,12 @@ export function forget(part) {
 }
 
 /** A file that came with the page, read when it is needed: the example, for a first picture without the model; what panes are about. */
-export const file = (name) => kept.get(name) || keep(name, fetch(new URL(`../${name}.json`, import.meta.url)).then((answer) => answer.json()));
+export const file = (name) =>
+  kept.get(name) ||
+  keep(
+    name,
+    fetch(new URL(`../${name}.json`, import.meta.url)).then((answer) => answer.json()),
+  );
 export const example = () => file("example");
 
 function keep(key, body) {
@@ -86,7 +100,7 @@ function keep(key, body) {
 }
 
 async function ask(path, init, key, channel, what, fresh) {
-  if (key && !fresh && kept.has(key)) return running.get(channel)?.abort.abort(), keep(key, kept.get(key));
+  if (key && !fresh && kept.has(key)) return (running.get(channel)?.abort.abort(), keep(key, kept.get(key)));
   const response = await begin(path, init, channel, what);
   try {
     const body = await response.answer.json();
@@ -148,7 +162,11 @@ async function begin(path, init, channel, what) {
       signal: mine.abort.signal,
       headers: { ...init.headers, "x-client": `${PAGE} ${channel}`.slice(0, 64) },
     });
-    if (!answer.ok) throw new Problem(await answer.json().catch(() => ({ code: "http", message: `the server said ${answer.status}` })), answer.status);
+    if (!answer.ok)
+      throw new Problem(
+        await answer.json().catch(() => ({ code: "http", message: `the server said ${answer.status}` })),
+        answer.status,
+      );
     return { answer, end };
   } catch (error) {
     end();

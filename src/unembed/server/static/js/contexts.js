@@ -1,15 +1,26 @@
 /** Stretches of a corpus, each cut before the token that it ends with; how much is shown is chosen once for all of them. */
 import { button, fill, h, num, percent, segmented } from "./dom.js";
-import { go } from "./state.js";
 import { token, visible } from "./islands/tokens.js";
+import { go } from "./state.js";
 
-const LENGTHS = [["8", "Short"], ["24", "Medium"], ["400", "Full"]];
+const LENGTHS = [
+  ["8", "Short"],
+  ["24", "Medium"],
+  ["400", "Full"],
+];
 let length = "24";
 
 /** Lists that are drawn now: each is drawn again when the length changes. */
 const drawn = new Set();
-const shownStill = () => drawn.forEach((box) => box.isConnected || drawn.delete(box));
-export const lengths = () => segmented("Length", LENGTHS, length, (v) => ((length = v), shownStill(), drawn.forEach((box) => box.draw())));
+function dropDetached() {
+  for (const box of drawn) if (!box.isConnected) drawn.delete(box);
+}
+export const lengths = () =>
+  segmented("Length", LENGTHS, length, (value) => {
+    length = value;
+    dropDetached();
+    for (const box of drawn) box.draw();
+  });
 
 /** A coefficient as a shade: blue positive, orange negative. */
 export function shade(m, most) {
@@ -24,17 +35,66 @@ export function shade(m, most) {
 export function contexts(box, rows, first, said = "coefficient") {
   const most = Math.max(...rows.map((r) => Math.abs(r.coefficient)), 1e-9);
   let shown = first;
-  box.draw = () => fill(box, rows.slice(0, shown).map((r) => {
-    const last = r.tokens.length - 1;
-    const from = Math.max(0, Math.min(last - Number(length), (r.source ?? last) - 2));
-    const title = (i) => (i in r.coefficients ? `${said} ${r.coefficients[i].toPrecision(4)}` : undefined);
-    return h("div", { class: "trigger" },
-      h("span", { class: "value", title: `document ${r.document}, token ${r.position}` }, num(r.coefficient)),
-      h("div", { class: "context", dir: "auto" }, from > 0 && "… ", r.tokens.slice(from).map((t, k) => h(from + k === last ? "mark" : "span", { class: from + k === last ? "" : from + k === r.source ? "from" : shade(r.coefficients[from + k] || 0, most), title: title(from + k) }, t.replace(/\s+/g, " "))), h("span", { class: "next", title: "the token that follows in the corpus" }, ` ${visible(r.next_token || "")}`),
-        h("small", { class: "faint" }, ` document ${r.document}`, r.weight !== undefined && [", reads ", token(r.tokens[r.source]), ` (${percent(r.weight)})`])),
-      r.prompt !== null && button("use", () => go({ screen: "trace", p: r.prompt || r.tokens.join("").trimStart(), pos: r.prompt ? String(r.position) : "", t: "", L: "" }), { class: "quiet", title: "Use the whole passage as prompt", "aria-label": "Use this text as the prompt" }));
-  }), shown < rows.length && button(`Show all ${rows.length}`, () => ((shown = 99), box.draw()), { class: "quiet" }));
-  shownStill();
+  box.draw = () =>
+    fill(
+      box,
+      rows.slice(0, shown).map((r) => {
+        const last = r.tokens.length - 1;
+        const from = Math.max(0, Math.min(last - Number(length), (r.source ?? last) - 2));
+        const title = (i) => (i in r.coefficients ? `${said} ${r.coefficients[i].toPrecision(4)}` : undefined);
+        return h(
+          "div",
+          { class: "trigger" },
+          h("span", { class: "value", title: `document ${r.document}, token ${r.position}` }, num(r.coefficient)),
+          h(
+            "div",
+            { class: "context", dir: "auto" },
+            from > 0 && "… ",
+            r.tokens.slice(from).map((t, k) =>
+              h(
+                from + k === last ? "mark" : "span",
+                {
+                  class:
+                    from + k === last
+                      ? ""
+                      : from + k === r.source
+                        ? "from"
+                        : shade(r.coefficients[from + k] || 0, most),
+                  title: title(from + k),
+                },
+                t.replace(/\s+/g, " "),
+              ),
+            ),
+            h(
+              "span",
+              { class: "next", title: "the token that follows in the corpus" },
+              ` ${visible(r.next_token || "")}`,
+            ),
+            h(
+              "small",
+              { class: "faint" },
+              ` document ${r.document}`,
+              r.weight !== undefined && [", reads ", token(r.tokens[r.source]), ` (${percent(r.weight)})`],
+            ),
+          ),
+          r.prompt !== null &&
+            button(
+              "use",
+              () =>
+                go({
+                  screen: "trace",
+                  prompt: r.prompt || r.tokens.join("").trimStart(),
+                  position: r.prompt ? String(r.position) : "",
+                  token: "",
+                  layer: "",
+                }),
+              { class: "quiet", title: "Use the whole passage as prompt", "aria-label": "Use this text as the prompt" },
+            ),
+        );
+      }),
+      shown < rows.length && button(`Show all ${rows.length}`, () => ((shown = 99), box.draw()), { class: "quiet" }),
+    );
+  dropDetached();
   drawn.add(box);
   box.draw();
 }

@@ -22,19 +22,33 @@ export function num(x) {
   if (Number.isNaN(x ?? NaN)) return "–";
   const a = Math.abs(x);
   if (a === 0) return "0";
-  const text = a >= 1000 ? Math.round(a).toLocaleString("en") : a >= 100 ? a.toFixed(0) : a >= 10 ? a.toFixed(1) : a >= 0.01 ? a.toFixed(a >= 1 ? 2 : 3) : a.toExponential(1);
+  const text =
+    a >= 1000
+      ? Math.round(a).toLocaleString("en")
+      : a >= 100
+        ? a.toFixed(0)
+        : a >= 10
+          ? a.toFixed(1)
+          : a >= 0.01
+            ? a.toFixed(a >= 1 ? 2 : 3)
+            : a.toExponential(1);
   return x < 0 ? `−${text}` : text;
 }
 
-/** A rank from 0 as a place from 1. */
-export const place = (rank) => grouped.format(rank + 1);
+/** A rank from 0 as people read it, from 1. */
+export const shownRank = (rank) => grouped.format(rank + 1);
 const grouped = new Intl.NumberFormat("en"); // toLocaleString looks the language up every time: 25 µs
 
-/** A place among `n`, the nearest one to what was asked. */
+/** An index clamped to 0 … n - 1. */
 export const within = (i, n) => Math.max(0, Math.min(n - 1, i || 0));
 
 /** One icon of the small set, which is a file of its own. */
-export const icon = (name) => s("svg", { class: "icon", "aria-hidden": "true" }, s("use", { href: new URL(`../icons.svg#${name}`, import.meta.url) }));
+export const icon = (name) =>
+  s(
+    "svg",
+    { class: "icon", "aria-hidden": "true" },
+    s("use", { href: new URL(`../icons.svg#${name}`, import.meta.url) }),
+  );
 
 /** A button with a text. */
 export function button(text, onclick, props = {}) {
@@ -46,11 +60,23 @@ export const afterPaint = (work) => requestAnimationFrame(() => setTimeout(work)
 
 /** A box for a text, a box for a number, a box to tick with its text. */
 export const textBox = (label, props = {}) => h("input", { type: "text", "aria-label": label, ...props });
-export const numberBox = (label, value, props = {}) => h("input", { type: "number", min: 0, value: String(value), "aria-label": label, ...props });
-export const tickBox = (text, checked, ontick) => h("label", { class: "check" }, h("input", { type: "checkbox", checked, onchange: (e) => ontick(e.target.checked) }), text);
+export const numberBox = (label, value, props = {}) =>
+  h("input", { type: "number", min: 0, value: String(value), "aria-label": label, ...props });
+export const tickBox = (text, checked, ontick) =>
+  h(
+    "label",
+    { class: "check" },
+    h("input", { type: "checkbox", checked, onchange: (e) => ontick(e.target.checked) }),
+    text,
+  );
 
 /** A list to choose from: [value, text] each. */
-export const selectBox = (label, options, chosen, props = {}) => h("select", { "aria-label": label, ...props }, options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
+export const selectBox = (label, options, chosen, props = {}) =>
+  h(
+    "select",
+    { "aria-label": label, ...props },
+    options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)),
+  );
 
 /** A control with a word before it. */
 export const worded = (text, ...control) => h("label", { class: "row faint" }, text, control);
@@ -66,7 +92,9 @@ export function segmented(label, options, chosen, onchoose) {
     }
   };
   for (const [value, text, title] of options) {
-    group.append(h("button", { type: "button", role: "radio", data: { value }, title, onclick: () => choose(value) }, text));
+    group.append(
+      h("button", { type: "button", role: "radio", data: { value }, title, onclick: () => choose(value) }, text),
+    );
   }
   const choose = (value) => {
     draw(value);
@@ -77,7 +105,9 @@ export function segmented(label, options, chosen, onchoose) {
     if (!step) return;
     event.preventDefault();
     event.stopPropagation();
-    const at = options.findIndex(([value]) => group.querySelector(`[data-value="${value}"]`).getAttribute("aria-checked") === "true");
+    const at = options.findIndex(
+      ([value]) => group.querySelector(`[data-value="${value}"]`).getAttribute("aria-checked") === "true",
+    );
     const next = options[(at + step + options.length) % options.length][0];
     choose(next);
     group.querySelector(`[data-value="${next}"]`).focus();

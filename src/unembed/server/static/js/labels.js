@@ -1,18 +1,42 @@
 /** What people call a memory or a head, and the boxes in which one says so; and what stands there without an index. */
-import { button, fill, h, num, textBox } from "./dom.js";
-import { go } from "./state.js";
-import { pane } from "./parts.js";
+
 import * as api from "./api.js";
+import { button, fill, h, num, textBox } from "./dom.js";
 import * as names from "./names.js";
+import { pane } from "./parts.js";
+import { go } from "./state.js";
 
 const BUILD = "unembed index build --out my-index";
 
 export function noIndex(box, text) {
-  const cost = h("p", {}, button("How long would it take?", () => pane(cost, async () => {
-    const found = await api.get("/index/estimate", {}, { what: "Estimating" });
-    fill(cost, `About ${Math.ceil(found.seconds_busy / 60)} minutes and ${num(found.bytes / 1e6)} MB on disk, for the ${found.tokens.toLocaleString("en")} tokens of the shipped corpus.`);
-  }), { class: "quiet" }));
-  fill(box, h("div", { class: "note stack" }, h("p", {}, text), h("p", {}, "No index is open. Build one, then serve it:"), h("code", {}, BUILD), h("code", {}, "unembed serve --index my-index"), cost));
+  const cost = h(
+    "p",
+    {},
+    button(
+      "How long would it take?",
+      () =>
+        pane(cost, async () => {
+          const found = await api.get("/index/estimate", {}, { what: "Estimating" });
+          fill(
+            cost,
+            `About ${Math.ceil(found.seconds_busy / 60)} minutes and ${num(found.bytes / 1e6)} MB on disk, for the ${found.tokens.toLocaleString("en")} tokens of the shipped corpus.`,
+          );
+        }),
+      { class: "quiet" },
+    ),
+  );
+  fill(
+    box,
+    h(
+      "div",
+      { class: "note stack" },
+      h("p", {}, text),
+      h("p", {}, "No index is open. Build one, then serve it:"),
+      h("code", {}, BUILD),
+      h("code", {}, "unembed serve --index my-index"),
+      cost,
+    ),
+  );
 }
 
 /**
@@ -21,23 +45,84 @@ export function noIndex(box, text) {
  */
 export function labels(box, named, { layer, index, of = "memory" }, written) {
   if (!names.indexed()) return noIndex(box, "Labels are kept in an index.");
-  const all = (name) => (of === "head" ? { screen: "search", q: `name:"${name}"` } : { screen: "search", path: ["concept", name] });
+  const all = (name) =>
+    of === "head" ? { screen: "search", query: `name:"${name}"` } : { screen: "search", path: ["concept", name] };
   return pane(box, async () => {
-    const rows = (await api.get("/labels", { layer, index, of }, { channel: "labels", fresh: true })).rows.filter((row) => row.kind !== "random value");
-    fill(named, [...new Set(rows.map((row) => row.label))].map((name) => button(name, () => go(all(name)), { class: "tag", title: "All of this name" })));
+    const rows = (await api.get("/labels", { layer, index, of }, { channel: "labels", fresh: true })).rows.filter(
+      (row) => row.kind !== "random value",
+    );
+    fill(
+      named,
+      [...new Set(rows.map((row) => row.label))].map((name) =>
+        button(name, () => go(all(name)), { class: "tag", title: "All of this name" }),
+      ),
+    );
     const again = async () => {
       api.forget("/memories/search");
       await names.load().catch(api.fail);
       written?.();
       labels(box, named, { layer, index, of }, written);
     };
-    const keep = () => api.send("/labels", { layer, index, kind: of, label: label.value, author: who.value, note: note.value, tags: tags.value.split(",").map((t) => t.trim()).filter(Boolean), ...(sure.value && { confidence: Number(sure.value) }), ...(verdict.value && { verdict: verdict.value }) }).catch(api.fail).then(again);
+    const keep = () =>
+      api
+        .send("/labels", {
+          layer,
+          index,
+          kind: of,
+          label: label.value,
+          author: who.value,
+          note: note.value,
+          tags: tags.value
+            .split(",")
+            .map((t) => t.trim())
+            .filter(Boolean),
+          ...(sure.value && { confidence: Number(sure.value) }),
+          ...(verdict.value && { verdict: verdict.value }),
+        })
+        .catch(api.fail)
+        .then(again);
     const label = textBox("Name", { placeholder: "a name for it", onkeydown: (e) => e.key === "Enter" && keep() });
     const who = names.authorBox();
-    const sure = h("select", { "aria-label": "How sure" }, h("option", { value: "" }, "how sure"), [1, 2, 3, 4, 5].map((n) => h("option", { value: n }, `${n} of 5`)));
-    const verdict = h("select", { "aria-label": "Verdict" }, ["", "clear", "mixed", "unclear"].map((v) => h("option", { value: v }, v || "verdict")));
-    const [tags, note] = [["Tags", "tags, with commas"], ["Note", "a note"]].map(([name, placeholder]) => textBox(name, { placeholder }));
-    fill(box, rows.map((row) => h("p", { class: "row" }, h("b", {}, row.label), row.notes.tags?.map((t) => h("span", { class: "tag" }, t)), h("span", { class: "faint" }, [row.author || "someone", row.made.slice(0, 10), row.notes.confidence && `sure ${row.notes.confidence} of 5`, row.notes.verdict, row.notes.note].filter(Boolean).join(", ")), button("withdraw", () => names.withdraw([row.id], who.value || "someone").then(again), { class: "quiet" }))),
-      h("div", { class: "row" }, label, who, sure, verdict, tags, note, button("Keep", keep, { class: "btn" })));
+    const sure = h(
+      "select",
+      { "aria-label": "Confidence" },
+      h("option", { value: "" }, "confidence"),
+      [1, 2, 3, 4, 5].map((n) => h("option", { value: n }, `${n} of 5`)),
+    );
+    const verdict = h(
+      "select",
+      { "aria-label": "Verdict" },
+      ["", "clear", "mixed", "unclear"].map((v) => h("option", { value: v }, v || "verdict")),
+    );
+    const [tags, note] = [
+      ["Tags", "tags, with commas"],
+      ["Note", "a note"],
+    ].map(([name, placeholder]) => textBox(name, { placeholder }));
+    fill(
+      box,
+      rows.map((row) =>
+        h(
+          "p",
+          { class: "row" },
+          h("b", {}, row.label),
+          row.notes.tags?.map((t) => h("span", { class: "tag" }, t)),
+          h(
+            "span",
+            { class: "faint" },
+            [
+              row.author || "someone",
+              row.made.slice(0, 10),
+              row.notes.confidence && `sure ${row.notes.confidence} of 5`,
+              row.notes.verdict,
+              row.notes.note,
+            ]
+              .filter(Boolean)
+              .join(", "),
+          ),
+          button("withdraw", () => names.withdraw([row.id], who.value || "someone").then(again), { class: "quiet" }),
+        ),
+      ),
+      h("div", { class: "row" }, label, who, sure, verdict, tags, note, button("Save", keep, { class: "btn" })),
+    );
   });
 }

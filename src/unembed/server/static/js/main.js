@@ -1,16 +1,18 @@
 /** The shell: header, rail, status line, keys; each screen is a module of its own, loaded when first opened. */
-import { button, fill, h, icon, modal, say, tickBox } from "./dom.js";
+
 import * as api from "./api.js";
-import { go, goTo, state, turn, watch } from "./state.js";
-import * as tray from "./tray.js";
+import { button, fill, h, icon, modal, say, tickBox } from "./dom.js";
+import { token } from "./islands/tokens.js";
+import * as names from "./names.js";
+import { table } from "./parts.js";
 import { presets } from "./presets.js";
 import { copyLink, shareMenu } from "./sharing.js";
-import * as names from "./names.js";
-import * as tour from "./tour.js";
+import { differ, go, goTo, idOf, parseId, state, turn, watch } from "./state.js";
 import { changed, panel } from "./timing.js";
-import { table } from "./parts.js";
-import { token } from "./islands/tokens.js";
+import * as tour from "./tour.js";
+import * as tray from "./tray.js";
 
+/** @type {[string, string, () => Promise<any>][]} */
 const SCREENS = [
   ["trace", "Trace", () => import("./screens/trace.js")],
   ["layer", "Layer", () => import("./screens/layer.js")],
@@ -30,7 +32,7 @@ const page = { model: null, api, say, version: new URL(import.meta.url).pathname
 async function start() {
   theme(localStorage.getItem("theme"));
   draw();
-  if (!state().p && state().screen === "trace") api.example();
+  if (!state().prompt && state().screen === "trace") api.example();
   try {
     page.model = (await api.get("/models")).models[0];
   } catch (error) {
@@ -39,13 +41,13 @@ async function start() {
   }
   document.querySelector(".model-chip").replaceChildren(h("b", {}, page.model.name), ` ${sizes(page.model)}`);
   if (page.model.can.index) await names.load().catch(api.fail);
-  if (state().s) await recall();
+  if (state().session) await recall();
   const linked = state().model;
   if (linked && linked !== mark(page.model)) warnOther(linked);
   page.presets = presets(page);
   tray.mount(document.getElementById("tray"), state(), page.presets);
   watch((now, before) => {
-    if (now.s) return recall();
+    if (now.session) return recall();
     const done = changed(now, before);
     const updated = now.screen === before.screen ? shown?.update(now, before) : open();
     Promise.resolve(updated).then(() => (crumbs(), done())); // no frame of their own before the answer's
@@ -57,23 +59,44 @@ async function start() {
 /** A link too long to be one names what the server keeps. */
 async function recall() {
   try {
-    goTo((await api.get(`/sessions/${encodeURIComponent(state().s)}`)).address);
+    goTo((await api.get(`/sessions/${encodeURIComponent(state().session)}`)).address);
   } catch (error) {
-    turn({ s: "" });
+    turn({ session: "" });
     api.fail(error);
   }
 }
 
 /** Where the page is: prompt, position, layer, memory; each leads up to itself. */
 function crumbs() {
-  const { screen, p, pos, L, r, m, h: head } = state();
+  const { screen, prompt, position, layer, layers, memory, head } = state();
   const list = [];
-  if (p) list.push([`“${p.length > 30 ? "… " + p.slice(-28) : p}”`, { screen: "trace", pos: "", L: "", t: "", r: "", only: "" }]);
-  if (p && pos !== "") list.push([h("span", {}, `pos ${pos} `, page.tokens?.[pos] !== undefined && token(page.tokens[pos])), { screen: "trace", L: "", r: "", only: "" }]);
-  if (L !== "") list.push([r ? `L${r.replace("-", " to ")}` : `L${L}`, { screen: "layer" }]);
-  if (screen === "memory" && m) list.push([[`L${m.replace(".", "M")} `, names.at(`M${m}`)], { screen }]);
-  if (screen === "heads" && head) list.push([[`L${head.replace(".", "H")} `, names.at(`H${head}`)], { screen }]);
-  fill(document.getElementById("crumbs"), h("ol", {}, list.map(([text, change]) => h("li", {}, button(text, () => go(change), { class: "quiet" })))));
+  if (prompt)
+    list.push([
+      `“${prompt.length > 30 ? `… ${prompt.slice(-28)}` : prompt}”`,
+      { screen: "trace", position: "", layer: "", token: "", layers: "", only: "" },
+    ]);
+  if (prompt && position !== "")
+    list.push([
+      h("span", {}, `position ${position} `, page.tokens?.[position] !== undefined && token(page.tokens[position])),
+      { screen: "trace", layer: "", layers: "", only: "" },
+    ]);
+  if (layer !== "") list.push([layers ? `L${layers.replace("-", " to ")}` : `L${layer}`, { screen: "layer" }]);
+  if (screen === "memory" && memory) list.push([[`${memory} `, names.at(memory)], { screen }]);
+  if (screen === "heads" && head) list.push([[`${head} `, names.at(head)], { screen }]);
+  fill(
+    document.getElementById("crumbs"),
+    h(
+      "ol",
+      {},
+      list.map(([text, change]) =>
+        h(
+          "li",
+          {},
+          button(text, () => go(change), { class: "quiet" }),
+        ),
+      ),
+    ),
+  );
 }
 page.crumbs = crumbs;
 
@@ -89,14 +112,19 @@ function sizes(m) {
 page.warnOther = warnOther;
 function warnOther(linked) {
   const close = () => note.remove();
-  const note = h("div", { class: "warn row", role: "alert", style: { "grid-area": "main", "align-self": "start", "z-index": 5 } }, `This was made with ${linked}; what you see comes from ${mark(page.model)}.`, button("Dismiss", close, { class: "quiet" }));
+  const note = h(
+    "div",
+    { class: "warn row", role: "alert", style: { "grid-area": "main", "align-self": "start", "z-index": 5 } },
+    `This was made with ${linked}; what you see comes from ${mark(page.model)}.`,
+    button("Dismiss", close, { class: "quiet" }),
+  );
   main.before(note);
 }
 
 async function open() {
   const { screen } = state();
   const found = SCREENS.find(([name]) => name === screen) || SCREENS[0];
-  for (const el of document.querySelectorAll("#rail a")) {
+  for (const el of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("#rail a"))) {
     if (el.dataset.screen === found[0]) el.setAttribute("aria-current", "page");
     else el.removeAttribute("aria-current");
   }
@@ -112,38 +140,88 @@ async function open() {
 }
 
 /** A button of the header; `key` is the one that does the same. */
-const iconButton = (name, label, key, onclick, props) => button(icon(name), onclick, { class: "icon-btn", "aria-label": label, title: key ? `${label} (${key})` : label, ...props });
+const iconButton = (name, label, key, onclick, props) =>
+  button(icon(name), onclick, {
+    class: "icon-btn",
+    "aria-label": label,
+    title: key ? `${label} (${key})` : label,
+    ...props,
+  });
 
 function draw() {
   const search = h("input", {
-    type: "search", id: "search-box", placeholder: "Search memories   /", "aria-label": "Search memories",
+    type: "search",
+    id: "search-box",
+    placeholder: "Search memories   /",
+    "aria-label": "Search memories",
     onkeydown: (event) => event.key === "Enter" && jump(search.value),
   });
-  fill(document.getElementById("top"),
-    h("a", { class: "brand", href: "#/trace" , onclick: (e) => (e.preventDefault(), go({ screen: "trace" })) }, h("img", { src: document.querySelector("link[rel=icon]").href, alt: "" }), "unembed"),
+  fill(
+    document.getElementById("top"),
+    h(
+      "a",
+      { class: "brand", href: "#/trace", onclick: (e) => (e.preventDefault(), go({ screen: "trace" })) },
+      h("img", { src: document.querySelector("link[rel=icon]").getAttribute("href"), alt: "" }),
+      "unembed",
+    ),
     h("span", { class: "model-chip" }),
     h("nav", { id: "crumbs", "aria-label": "Where you are" }),
     h("span", { class: "spacer" }),
     search,
-    iconButton("share", "Copy or export", "x", (e) => shareMenu(e.currentTarget, page, () => shown), { "aria-haspopup": "menu" }),
+    iconButton("share", "Copy or export", "x", (e) => shareMenu(e.currentTarget, page, () => shown), {
+      "aria-haspopup": "menu",
+    }),
     iconButton("theme", "Light or dark", "", flip),
     iconButton("help", "Help and keys", "?", help),
   );
-  const items = SCREENS.map(([name, title]) => h("li", {}, h("a", { href: `#/${name}`, data: { screen: name }, onclick: (e) => {
-    if (e.ctrlKey || e.metaKey || e.shiftKey) return;
-    e.preventDefault();
-    go({ screen: name });
-  } }, icon(name), title)));
+  const items = SCREENS.map(([name, title]) =>
+    h(
+      "li",
+      {},
+      h(
+        "a",
+        {
+          href: `#/${name}`,
+          data: { screen: name },
+          onclick: (e) => {
+            if (e.ctrlKey || e.metaKey || e.shiftKey) return;
+            e.preventDefault();
+            go({ screen: name });
+          },
+        },
+        icon(name),
+        title,
+      ),
+    ),
+  );
   fill(document.getElementById("rail"), h("ul", {}, items));
   const status = document.getElementById("status");
   let trouble = null;
   let busy = [];
   let soon = 0;
   let drawn = [];
-  const tell = () => differ(drawn, (drawn = [busy[0], trouble]), 0, 1) && fill(status,
-    busy.length > 0 && [h("span", { class: "run" }, `◌ ${busy[0]} …`), button("Cancel", () => api.cancel(), { class: "quiet" })],
-    trouble ? [h("span", { class: "bad" }, [trouble.message, trouble.why, trouble.fix].filter(Boolean).join(". ")), button("Copy details", () => navigator.clipboard?.writeText(JSON.stringify({ ...trouble, message: trouble.message })), { class: "quiet" }), button("Dismiss", () => ((trouble = null), tell()), { class: "quiet" })] : !busy.length && "Ready",
-    h("span", { class: "spacer" }), h("span", {}, "Press ", h("kbd", {}, "?"), " for keys"));
+  const tell = () =>
+    differ(drawn, (drawn = [busy[0], trouble]), 0, 1) &&
+    fill(
+      status,
+      busy.length > 0 && [
+        h("span", { class: "run" }, `◌ ${busy[0]} …`),
+        button("Cancel", () => api.cancel(), { class: "quiet" }),
+      ],
+      trouble
+        ? [
+            h("span", { class: "bad" }, [trouble.message, trouble.why, trouble.fix].filter(Boolean).join(". ")),
+            button(
+              "Copy details",
+              () => navigator.clipboard?.writeText(JSON.stringify({ ...trouble, message: trouble.message })),
+              { class: "quiet" },
+            ),
+            button("Dismiss", () => ((trouble = null), tell()), { class: "quiet" }),
+          ]
+        : !busy.length && "Ready",
+      h("span", { class: "spacer" }),
+      h("span", {}, "Press ", h("kbd", {}, "?"), " for keys"),
+    );
   // A failure stays until it is dismissed, whatever else goes well meanwhile.
   api.listen(({ running, error }) => {
     busy = running;
@@ -157,11 +235,10 @@ function draw() {
 }
 
 function jump(text) {
-  const memory = /^\s*[Ll]?(\d+)[DdMm.](\d+)\s*$/.exec(text);
-  const head = /^\s*[Ll](\d+)[Hh](\d+)\s*$/.exec(text);
-  if (head) go({ screen: "heads", h: `${head[1]}.${head[2]}` });
-  else if (memory) go({ screen: "memory", m: `${memory[1]}.${memory[2]}` });
-  else go({ screen: "search", q: text });
+  const found = parseId(text);
+  if (!found) go({ screen: "search", query: text });
+  else if (found.kind === "head") go({ screen: "heads", head: idOf(found, "head") });
+  else go({ screen: "memory", memory: idOf(found) });
 }
 
 function theme(value) {
@@ -170,7 +247,9 @@ function theme(value) {
 }
 
 function flip() {
-  const dark = getComputedStyle(document.documentElement).colorScheme === "dark" || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+  const dark =
+    getComputedStyle(document.documentElement).colorScheme === "dark" ||
+    (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
   const next = dark ? "light" : "dark";
   localStorage.setItem("theme", next);
   theme(next);
@@ -178,21 +257,42 @@ function flip() {
 
 async function help() {
   const { help: paragraphs, keys } = await api.file("about");
-  const dialog = modal({ "aria-labelledby": "help-title" },
+  const dialog = modal(
+    { "aria-labelledby": "help-title" },
     h("h1", { id: "help-title" }, "How to read this"),
     paragraphs.map((text) => h("p", {}, text)),
-    h("table", {}, h("caption", {}, "Keys"), h("tbody", {}, keys.map(([k, what]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, what))))),
-    tickBox("Switch single-letter keys off", localStorage.getItem("keys") === "off", (on) => localStorage.setItem("keys", on ? "off" : "on")),
-    h("div", { class: "row" }, button("Close", () => dialog.close(), { class: "btn main" }), button("Take the six-step tour", () => (dialog.close(), tour.begin()), { class: "btn" })));
+    h(
+      "table",
+      {},
+      h("caption", {}, "Keys"),
+      h(
+        "tbody",
+        {},
+        keys.map(([k, what]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, what))),
+      ),
+    ),
+    tickBox("Switch single-letter keys off", localStorage.getItem("keys") === "off", (on) =>
+      localStorage.setItem("keys", on ? "off" : "on"),
+    ),
+    h(
+      "div",
+      { class: "row" },
+      button("Close", () => dialog.close(), { class: "btn main" }),
+      button("Take the six-step tour", () => (dialog.close(), tour.begin()), { class: "btn" }),
+    ),
+  );
 }
 
 function palette() {
+  /** @type {[string, () => any][]} */
   const commands = [
-    ...SCREENS.map(([name, title]) => [`Open ${title}`, () => go({ screen: name })]),
+    .../** @type {[string, () => any][]} */ (
+      SCREENS.map(([name, title]) => [`Open ${title}`, () => go({ screen: name })])
+    ),
     ["Light or dark", flip],
     ["Copy link", () => copyLink(page)],
     ["Take the tour", tour.begin],
-    ["Clear all edits", () => go({ iv: "", off: "" })],
+    ["Clear all edits", () => go({ edits: "", disabled: "" })],
     ["Clear pins", () => go({ pins: "" })],
     ["Timings of this page", () => panel(table)],
     ["Help and keys", help],
@@ -200,24 +300,40 @@ function palette() {
   const list = h("ul", { role: "listbox" });
   let matching = commands;
   let at = 0;
-  const drawList = () => fill(list, matching.map(([title, run], i) => h("li", {}, button(title, () => (dialog.close(), run()), { class: i === at ? "on" : "", tabindex: "-1" }))));
-  const input = h("input", { type: "text", placeholder: "A command, or L4M17, or a word to search", "aria-label": "Command", oninput: () => {
-    matching = commands.filter(([title]) => title.toLowerCase().includes(input.value.toLowerCase()));
-    at = 0;
-    drawList();
-  }, onkeydown: (event) => {
-    if (event.key === "ArrowDown") at = Math.min(matching.length - 1, at + 1);
-    else if (event.key === "ArrowUp") at = Math.max(0, at - 1);
-    else if (event.key === "Enter") {
-      event.preventDefault(); // or what opens next is sent the key too
-      dialog.close();
-      if (matching[at]) matching[at][1]();
-      else jump(input.value);
-      return;
-    } else return;
-    event.preventDefault();
-    drawList();
-  } });
+  const drawList = () =>
+    fill(
+      list,
+      matching.map(([title, run], i) =>
+        h(
+          "li",
+          {},
+          button(title, () => (dialog.close(), run()), { class: i === at ? "on" : "", tabindex: "-1" }),
+        ),
+      ),
+    );
+  const input = h("input", {
+    type: "text",
+    placeholder: "A command, or L4M17, or a word to search",
+    "aria-label": "Command",
+    oninput: () => {
+      matching = commands.filter(([title]) => title.toLowerCase().includes(input.value.toLowerCase()));
+      at = 0;
+      drawList();
+    },
+    onkeydown: (event) => {
+      if (event.key === "ArrowDown") at = Math.min(matching.length - 1, at + 1);
+      else if (event.key === "ArrowUp") at = Math.max(0, at - 1);
+      else if (event.key === "Enter") {
+        event.preventDefault(); // or what opens next is sent the key too
+        dialog.close();
+        if (matching[at]) matching[at][1]();
+        else jump(input.value);
+        return;
+      } else return;
+      event.preventDefault();
+      drawList();
+    },
+  });
   drawList();
   const dialog = modal({ class: "palette", "aria-label": "Commands" }, input, list);
 }
@@ -228,15 +344,27 @@ addEventListener("keydown", (event) => {
     palette();
     return;
   }
-  if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z" && !event.target.closest?.("input, textarea") && tray.undo(event.shiftKey)) return event.preventDefault();
-  const typing = event.target.closest?.("input, textarea, select, dialog, [contenteditable]");
+  if (
+    (event.ctrlKey || event.metaKey) &&
+    event.key.toLowerCase() === "z" &&
+    !(/** @type {Element} */ (event.target).closest?.("input, textarea")) &&
+    tray.undo(event.shiftKey)
+  )
+    return event.preventDefault();
+  const typing = /** @type {Element} */ (event.target).closest?.("input, textarea, select, dialog, [contenteditable]");
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "Escape") {
     if (!shown?.key?.(event)) history.length > 1 && state().screen !== "trace" && go({ screen: "trace" });
     return;
   }
   if (event.key.length === 1 && localStorage.getItem("keys") === "off") return;
-  const taken = { "/": () => document.getElementById("search-box").focus(), "?": help, c: () => copyLink(page), x: () => shareMenu(document.querySelector("#top .icon-btn"), page, () => shown), r: () => go({ screen: "intervene" }) }[event.key];
+  const taken = {
+    "/": () => document.getElementById("search-box").focus(),
+    "?": help,
+    c: () => copyLink(page),
+    x: () => shareMenu(document.querySelector("#top .icon-btn"), page, () => shown),
+    layers: () => go({ screen: "intervene" }),
+  }[event.key];
   if (shown?.key?.(event)) event.preventDefault();
   else if (taken) {
     event.preventDefault();
@@ -249,12 +377,14 @@ addEventListener("keyup", (event) => shown?.keyup?.(event));
 /** Tokens are copied as they are, not as they are drawn. */
 addEventListener("copy", (event) => {
   const chosen = getSelection();
-  if (!chosen.rangeCount || event.target.closest?.("input, textarea")) return;
+  if (!chosen.rangeCount || /** @type {Element} */ (event.target).closest?.("input, textarea")) return;
   const range = chosen.getRangeAt(0);
+  /** @type {any} */
   const around = range.commonAncestorContainer;
   const whole = (around.closest ? around : around.parentElement)?.closest(".tok");
   const part = document.createElement("div");
   part.append(whole && whole.textContent === String(chosen) ? whole.cloneNode(true) : range.cloneContents());
+  /** @type {NodeListOf<HTMLElement>} */
   const drawn = part.querySelectorAll(".tok");
   if (!drawn.length) return;
   for (const el of drawn) el.textContent = el.dataset.raw ?? el.textContent;

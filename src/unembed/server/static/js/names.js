@@ -1,6 +1,7 @@
 /** What people call memories and heads: read once, and shown wherever one is named. */
 import * as api from "./api.js";
 import { textBox } from "./dom.js";
+import { idOf } from "./state.js";
 
 const called = new Map();
 let open = false;
@@ -10,23 +11,26 @@ export async function load() {
   open = true;
   const { rows } = await api.get("/labels", { of: "all" }, { channel: "names", fresh: true });
   called.clear();
-  for (const row of rows) if (row.kind !== "random value" && row.label !== "(no pattern)") called.set(key(row, row.kind), row.label);
+  for (const row of rows)
+    if (row.kind !== "random value" && row.label !== "(no pattern)") called.set(idOf(row, row.kind), row.label);
 }
 
 /** Whether there is an index, which holds names and triggers. */
 export const indexed = () => open;
 
-const key = ({ layer, index }, kind) => `${kind === "head" ? "H" : "M"}${layer}.${index}`;
-
 /** The newest name of a memory, or of a head, or nothing. */
-export const nameOf = (one, kind) => at(key(one, kind));
+export const nameOf = (one, kind) => at(idOf(one, kind));
 
-/** The same by `M4.17` or `H4.1`. */
+/** The same by `L4M17` or `L4H1`. */
 export const at = (id) => called.get(id);
 
 /** A box for the name of who labels, which this browser remembers. */
 export function authorBox(onchange) {
-  const box = textBox("Your name", { placeholder: "your name", value: localStorage.getItem("author") || "", onchange: () => (localStorage.setItem("author", box.value), onchange?.()) });
+  const box = textBox("Your name", {
+    placeholder: "your name",
+    value: localStorage.getItem("author") || "",
+    onchange: () => (localStorage.setItem("author", box.value), onchange?.()),
+  });
   return box;
 }
 

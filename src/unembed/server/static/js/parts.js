@@ -1,26 +1,53 @@
 /** Pieces that several screens show: candidates, sub-updates, attributions, tables of the same numbers. */
-import { append, button, fill, h, num, percent, place, signed, within } from "./dom.js";
-import { go, state } from "./state.js";
-import { token, visible } from "./islands/tokens.js";
-import * as bars from "./islands/bars.js";
-import * as tray from "./tray.js";
-import { indexed, nameOf } from "./names.js";
+
 import * as api from "./api.js";
+import { append, button, fill, h, num, percent, shownRank, signed, within } from "./dom.js";
+import * as bars from "./islands/bars.js";
+import { token, visible } from "./islands/tokens.js";
+import { indexed, nameOf } from "./names.js";
+import { go, idOf, state } from "./state.js";
+import * as tray from "./tray.js";
 
 /**
- * A list of candidates, best first. For changes of place: `before`, the same position's list one stage earlier, or `from`,
+ * A list of candidates, best first. For changes of rank: `before`, the same position's list one stage earlier, or `from`,
  * the rank of each candidate there.
  */
 export function candidates(list, { before = null, from = null, onpick = null, rank = null, n = 6 } = {}) {
   const was = new Map((before || []).map((c, i) => [c.id, i]));
   const rows = list.slice(0, n).map((c, i) => {
     const old = from ? from[i] : was.get(c.id);
-    const moved = (from || before) === null || old === i ? "" : old === undefined ? "new" : `${old > i ? "▲" : "▼"}${Math.abs(old - i).toLocaleString("en")}`;
-    return h("li", {}, h("button", { class: "cand", type: "button", data: { id: c.id }, style: { "--p": `${Math.max(1, c.probability * 100)}%` }, title: `logit ${num(c.logit)}`, onclick: () => onpick?.(c), onpointerenter: () => same(c.id, true), onpointerleave: () => same(c.id, false) },
-      h("span", {}, token(c.token), " ", moved && h("span", { class: "delta" }, moved)),
-      h("small", {}, percent(c.probability))));
+    const moved =
+      (from || before) === null || old === i
+        ? ""
+        : old === undefined
+          ? "new"
+          : `${old > i ? "▲" : "▼"}${Math.abs(old - i).toLocaleString("en")}`;
+    return h(
+      "li",
+      {},
+      h(
+        "button",
+        {
+          class: "cand",
+          type: "button",
+          data: { id: c.id },
+          style: { "--p": `${Math.max(1, c.probability * 100)}%` },
+          title: `logit ${num(c.logit)}`,
+          onclick: () => onpick?.(c),
+          onpointerenter: () => same(c.id, true),
+          onpointerleave: () => same(c.id, false),
+        },
+        h("span", {}, token(c.token), " ", moved && h("span", { class: "delta" }, moved)),
+        h("small", {}, percent(c.probability)),
+      ),
+    );
   });
-  return h("div", {}, h("ol", {}, rows), rank === null ? null : h("p", { class: "faint" }, `target at place ${place(rank)}`));
+  return h(
+    "div",
+    {},
+    h("ol", {}, rows),
+    rank === null ? null : h("p", { class: "faint" }, `target at rank ${shownRank(rank)}`),
+  );
 }
 
 function same(id, on) {
@@ -35,99 +62,249 @@ export function subUpdate(u, { most = u.share, target = "", value = u.coefficien
   const head = u.coefficient === undefined;
   const round = u.coefficient < 0;
   const minus = value < 0;
-  const bar = h("span", { class: minus ? "bar minus" : "bar plus", style: { width: `${Math.max(1, (Math.abs(value) / Math.max(most, 1e-9)) * 50)}%`, [minus ? "right" : "left"]: "50%" } });
+  const bar = h("span", {
+    class: minus ? "bar minus" : "bar plus",
+    style: {
+      width: `${Math.max(1, (Math.abs(value) / Math.max(most, 1e-9)) * 50)}%`,
+      [minus ? "right" : "left"]: "50%",
+    },
+  });
   const name = `L${u.layer}${head ? "H" : "M"}${u.index}`;
-  return h("li", { class: "sub-update" },
-    h("div", { class: "head" },
+  return h(
+    "li",
+    { class: "sub-update" },
+    h(
+      "div",
+      { class: "head" },
       link(u, head && "head"),
-      h("span", { class: "meter", title: "what the list is ordered by: share of the layer's update, left when the coefficient is negative, or the effect on the target" }, bar),
-      h("span", { class: "faint", title: head ? "" : "coefficient, after the activation function" }, head ? "" : `m ${signed(u.coefficient)}`),
-      h("span", { class: "faint", title: head ? "share: length of what it adds, over the sum of the layer's heads" : "share: |coefficient| × length of the value, over the sum of all" }, percent(u.share)),
-      button("+", () => tray.off(u, head ? "head" : undefined), { class: "quiet", title: `Add to the edits: switch this ${head ? "head" : "memory"} off`, "aria-label": `Switch ${name} off` })),
-    h("div", { class: "toks" }, round ? h("span", { class: "faint" }, "turned round: ") : null, toks(round ? u.bottom_tokens : u.top_tokens)),
+      h(
+        "span",
+        {
+          class: "meter",
+          title:
+            "what the list is ordered by: share of the layer's update, left when the coefficient is negative, or the effect on the target",
+        },
+        bar,
+      ),
+      h(
+        "span",
+        { class: "faint", title: head ? "" : "coefficient, after the activation function" },
+        head ? "" : `m ${signed(u.coefficient)}`,
+      ),
+      h(
+        "span",
+        {
+          class: "faint",
+          title: head
+            ? "share: length of what it adds, over the sum of the layer's heads"
+            : "share: |coefficient| × length of the value, over the sum of all",
+        },
+        percent(u.share),
+      ),
+      button("+", () => tray.off(u, head ? "head" : undefined), {
+        class: "quiet",
+        title: `Add to the edits: switch this ${head ? "head" : "memory"} off`,
+        "aria-label": `Switch ${name} off`,
+      }),
+    ),
+    h(
+      "div",
+      { class: "toks" },
+      round ? h("span", { class: "faint" }, "suppressed by the coefficient's sign: ") : null,
+      toks(round ? u.bottom_tokens : u.top_tokens),
+    ),
     u.score === null ? null : h("div", { class: "faint" }, `${signed(u.score)} to the logit of ${visible(target)}`),
-    head ? null : more(u));
+    head ? null : more(u),
+  );
 }
 
 /** What the card of a memory would show first, opened in place. */
 function more(u) {
   const body = h("div", { class: "stack" });
-  return h("details", { ontoggle: (e) => e.target.open && !body.firstChild && pane(body, async () => {
-    fill(body, [["promotes", u.top_tokens.slice(0, 10)], ["suppresses", u.bottom_tokens.slice(0, 5)]].map(([end, list]) => h("p", {}, h("span", { class: "soft" }, `${end} `), toks(list, 10))));
-    if (!indexed()) return;
-    const { rows } = await api.get(`/memories/${u.layer}/${u.index}/triggers`, { top: 2, context: 16 }, { channel: `more ${u.layer}.${u.index}` });
-    append(body, rows.map((row) => h("p", { dir: "auto" }, h("span", { class: "faint" }, `${num(row.coefficient)} `), row.prefix.replace(/\s+/g, " "), h("mark", {}, row.token))));
-  }) }, h("summary", { class: "faint" }, "Tokens and triggers"), body);
+  return h(
+    "details",
+    {
+      ontoggle: (e) =>
+        e.target.open &&
+        !body.firstChild &&
+        pane(body, async () => {
+          fill(
+            body,
+            [
+              ["promotes", u.top_tokens.slice(0, 10)],
+              ["suppresses", u.bottom_tokens.slice(0, 5)],
+            ].map(([end, list]) => h("p", {}, h("span", { class: "soft" }, `${end} `), toks(list, 10))),
+          );
+          if (!indexed()) return;
+          const { rows } = await api.get(
+            `/memories/${u.layer}/${u.index}/triggers`,
+            { top: 2, context: 16 },
+            { channel: `more ${u.layer}.${u.index}` },
+          );
+          append(
+            body,
+            rows.map((row) =>
+              h(
+                "p",
+                { dir: "auto" },
+                h("span", { class: "faint" }, `${num(row.coefficient)} `),
+                row.prefix.replace(/\s+/g, " "),
+                h("mark", {}, row.token),
+              ),
+            ),
+          );
+        }),
+    },
+    h("summary", { class: "faint" }, "Tokens and triggers"),
+    body,
+  );
 }
 
 /** The word for a writer, and where a click on it leads. */
 function writer(row) {
   const kind = row.label.split(" ")[0];
-  const names = { attention: "Attention", ffn: "FFN", embedding: "Embedding", positions: "Positions", head: "Head", memory: "Memory" };
+  const names = {
+    attention: "Attention",
+    ffn: "FFN",
+    embedding: "Embedding",
+    positions: "Positions",
+    head: "Head",
+    memory: "Memory",
+  };
   if (row.layer === null) return names[kind] || row.label;
-  const index = row.index === null ? "" : `.${row.index}`;
+  const name = names[kind] && !row.label.includes("bias") ? names[kind] : row.label.replace(/ L?\d.*$/, "");
+  const where = row.index === null ? row.layer : idOf(row, kind);
   const called = row.index !== null && nameOf(row, kind);
-  return `${names[kind] && !row.label.includes("bias") ? names[kind] : row.label.replace(/ L?\d.*$/, "")} ${row.layer}${index}${called ? ", " + called : ""}${row.source === null ? "" : " from " + row.source}`;
+  return `${name} ${where}${called ? `, ${called}` : ""}${row.source === null ? "" : ` from ${row.source}`}`;
 }
 
 /** A logit as the sum of its writers, drawn; the sum and its error stand below. */
 export function attribution(el, a, tokens = []) {
   const rows = a.rows.map((row) => ({
-    label: row.source === null || !tokens[row.source] ? writer(row) : h("span", {}, writer(row), " ", token(tokens[row.source].token)),
+    label:
+      row.source === null || !tokens[row.source]
+        ? writer(row)
+        : h("span", {}, writer(row), " ", token(tokens[row.source].token)),
     value: row.contribution,
     text: signed(row.contribution),
     row,
     pick: row.layer !== null,
   }));
-  if (a.others) rows.push({ label: `${a.others.toLocaleString("en")} others`, value: a.others_contribution, text: signed(a.others_contribution), cls: "rest", pick: false });
+  if (a.others)
+    rows.push({
+      label: `${a.others.toLocaleString("en")} others`,
+      value: a.others_contribution,
+      text: signed(a.others_contribution),
+      cls: "rest",
+      pick: false,
+    });
   const list = h("div");
   bars.mount(list, { rows, signed: true }, { onpick: ({ row }) => follow(row) });
-  const of = a.against === null ? [h("span", {}, "logit of "), token(a.token)] : [token(a.token), " over ", token(a.against)];
-  fill(el, list,
-    h("p", { class: "row soft" }, h("span", {}, "Sum ", h("b", {}, num(a.total)), " = ", ...of, ` ${num(a.logit)}`), h("span", { class: "faint" }, `off by ${a.error.toExponential(1)} (relative)`)));
+  const of =
+    a.against === null ? [h("span", {}, "logit of "), token(a.token)] : [token(a.token), " over ", token(a.against)];
+  fill(
+    el,
+    list,
+    h(
+      "p",
+      { class: "row soft" },
+      h("span", {}, "Sum ", h("b", {}, num(a.total)), " = ", ...of, ` ${num(a.logit)}`),
+      h("span", { class: "faint" }, `off by ${a.error.toExponential(1)} (relative)`),
+    ),
+  );
 }
 
 function follow(row) {
   const kind = row.label.split(" ")[0];
-  if (kind === "memory") go({ screen: "memory", m: `${row.layer}.${row.index}` });
-  else if (kind === "head") go({ screen: "heads", h: `${row.layer}.${row.index}` });
-  else go({ screen: "layer", L: String(row.layer) });
+  if (kind === "memory") go({ screen: "memory", memory: idOf(row) });
+  else if (kind === "head") go({ screen: "heads", head: idOf(row, "head") });
+  else go({ screen: "layer", layer: String(row.layer) });
 }
 
 /** A titled part of a screen. `title` and `controls` stand in its head. */
 export function card(title, controls, ...body) {
   const id = `card${++cards}`;
-  return h("section", { class: "card", "aria-labelledby": id }, h("header", {}, h("h2", { id }, title), controls), body);
+  return h(
+    "section",
+    { class: "card", "aria-labelledby": id },
+    h("header", {}, h("h2", { id }, title), controls),
+    body,
+  );
 }
 let cards = 0;
 
 /** Rows of cells (nodes, texts, numbers) under a head; scrolls in its own box where it is too wide. */
 export function table(head, rows, caption = "") {
-  const cell = (x) => (typeof x === "number" ? h("td", { class: "n" }, Number.isInteger(x) ? x.toLocaleString("en") : num(x)) : x?.tagName === "TD" ? x : h("td", {}, x));
-  return h("div", { class: "scroll" }, h("table", {}, caption && h("caption", {}, caption), h("thead", {}, h("tr", {}, head.map((t, i) => h("th", { scope: "col", class: typeof rows[0]?.[i] === "number" && "n" }, t)))), h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
+  const cell = (x) =>
+    typeof x === "number"
+      ? h("td", { class: "n" }, Number.isInteger(x) ? x.toLocaleString("en") : num(x))
+      : x?.tagName === "TD"
+        ? x
+        : h("td", {}, x);
+  return h(
+    "div",
+    { class: "scroll" },
+    h(
+      "table",
+      {},
+      caption && h("caption", {}, caption),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          head.map((t, i) => h("th", { scope: "col", class: typeof rows[0]?.[i] === "number" && "n" }, t)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => h("tr", {}, row.map(cell))),
+      ),
+    ),
+  );
 }
 
 /** The numbers of a chart as a table, folded away and made when opened. */
 export function asTable(title, head, rows) {
   const body = h("div");
-  return h("details", { ontoggle: (e) => e.target.open && !body.firstChild && body.append(table(head, rows())) }, h("summary", {}, title), body);
+  return h(
+    "details",
+    { ontoggle: (e) => e.target.open && !body.firstChild && body.append(table(head, rows())) },
+    h("summary", {}, title),
+    body,
+  );
 }
 
 /** A memory or a head (by its `kind`), which leads to its card, and its name; with Shift a memory stands beside the open one. */
 export function link(one, kind, props = {}) {
   const head = kind === "head";
-  const at = `${one.layer}.${one.index}`;
+  const id = idOf(one, kind);
   const follow = (e) => {
     e.preventDefault();
-    go(head ? { screen: "heads", h: at } : e.shiftKey && state().screen === "memory" ? { mv: at } : { screen: "memory", m: at, mv: "" });
+    go(
+      head
+        ? { screen: "heads", head: id }
+        : e.shiftKey && state().screen === "memory"
+          ? { compared: id }
+          : { screen: "memory", memory: id, compared: "" },
+    );
   };
   const name = nameOf(one, kind);
-  return [h("a", { class: "tok", href: head ? `#/heads?h=${at}` : `#/memory?m=${at}`, onclick: follow, ...props }, `L${one.layer}${head ? "H" : "M"}${one.index}`), name && h("span", { class: "tag", dir: "auto", title: "what people call it" }, name)];
+  return [
+    h(
+      "a",
+      { class: "tok", href: head ? `#/heads?head=${id}` : `#/memory?memory=${id}`, onclick: follow, ...props },
+      id,
+    ),
+    name && h("span", { class: "tag", dir: "auto", title: "label" }, name),
+  ];
 }
 
 export const memoryLink = (one, props) => link(one, "memory", props);
 
-/** The memories that the last search found, as "layer.index": where Previous and Next lead. */
+/** The memories that the last search found, as ids: where Previous and Next lead. */
 export const trail = [];
 
 /** Some tokens, one after the other. */
@@ -136,7 +313,14 @@ export const toks = (list, n = 8) => list.slice(0, n).map((t) => [token(t), " "]
 /** Tokens with scores as bars. */
 export function tokenBars(rows, options) {
   const box = h("div");
-  bars.mount(box, { signed: false, rows: rows.map((r) => ({ label: token(r.token), value: r.score, text: signed(r.score), id: r.id })) }, options);
+  bars.mount(
+    box,
+    {
+      signed: false,
+      rows: rows.map((r) => ({ label: token(r.token), value: r.score, text: signed(r.score), id: r.id })),
+    },
+    options,
+  );
   return box;
 }
 
@@ -151,7 +335,9 @@ export async function pane(el, work) {
 
 /** Dim what is old while new data come, where they take longer than a moment. Returns how to end it. */
 export function waiting(...els) {
-  const timer = setTimeout(() => els.forEach((el) => el.classList.add("waiting")), 150);
+  const timer = setTimeout(() => {
+    for (const el of els) el.classList.add("waiting");
+  }, 150);
   return () => {
     clearTimeout(timer);
     for (const el of els) el.classList.remove("waiting");
@@ -162,11 +348,21 @@ export function waiting(...els) {
 export function failure(el, error, again) {
   if (error.code === "superseded") return;
   if (!error.code) console.error(error);
-  fill(el, h("div", { class: "warn stack" }, h("p", {}, h("b", {}, error.message), error.why ? `: ${error.why}` : ""), error.fix && h("p", { class: "soft" }, error.fix), again && h("div", {}, button("Try again", again, { class: "btn small" }))));
+  fill(
+    el,
+    h(
+      "div",
+      { class: "warn stack" },
+      h("p", {}, h("b", {}, error.message), error.why ? `: ${error.why}` : ""),
+      error.fix && h("p", { class: "soft" }, error.fix),
+      again && h("div", {}, button("Try again", again, { class: "btn small" })),
+    ),
+  );
 }
 
 /** What a pane says when there is nothing to show yet. */
-export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...more);
+export const empty = (title, text, ...more) =>
+  h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...more);
 
 /** An element that gets a text by its name, from the file of texts. */
 export function written(el, name) {
@@ -177,16 +373,21 @@ export function written(el, name) {
 /** What am I looking at: a text by its name, read when it is asked for. */
 export function about(name) {
   const said = h("p", { class: "why" });
-  return h("details", { ontoggle: () => written(said, name) }, h("summary", { class: "faint" }, "What am I looking at?"), said);
+  return h(
+    "details",
+    { ontoggle: () => written(said, name) },
+    h("summary", { class: "faint" }, "What am I looking at?"),
+    said,
+  );
 }
 
 /** The layer and the position chosen, among so many: the last one where none is. */
-export const layerHere = (n) => (state().L === "" ? n - 1 : within(Number(state().L), n));
+export const layerHere = (n) => (state().layer === "" ? n - 1 : within(Number(state().layer), n));
 export function positionHere(n) {
-  const position = state().pos === "" ? -1 : Number(state().pos);
+  const position = state().position === "" ? -1 : Number(state().position);
   return within(position < 0 ? position + n : position, n);
 }
 
 /** The prompt that holds, or one to begin with. */
-export const prompt = () => state().p || FIRST;
+export const prompt = () => state().prompt || FIRST;
 export const FIRST = "The first month of the year is";

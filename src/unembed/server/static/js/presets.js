@@ -1,21 +1,46 @@
 /** Edits that the server keeps under a name: saved from the tray, put into it again, deleted. */
 import { button, fill, h, textBox } from "./dom.js";
-import { edits, setEdits } from "./state.js";
 import { pane } from "./parts.js";
+import { edits, setEdits } from "./state.js";
 import { said } from "./tray.js";
 
 /** They stand in the tray, or where edits are made when the tray is empty. */
 export function presets(page) {
   const { api } = page;
-  const name = textBox("Name of the preset", { placeholder: "a name for these edits", onkeydown: (e) => e.key === "Enter" && save() });
+  const name = textBox("Name of the preset", {
+    placeholder: "a name for these edits",
+    onkeydown: (e) => e.key === "Enter" && save(),
+  });
   const list = h("ul", { class: "runs" });
   const note = h("p", { class: "faint" });
 
-  const read = () => pane(list, async () => {
-    const { presets: kept, stay } = await api.get("/presets", {}, { fresh: true });
-    fill(list, kept.map((one) => h("li", {}, button([h("b", { dir: "auto" }, one.name), h("span", { class: "faint" }, ` ${said(one.edits)}`)], () => load(one), { title: "Put these edits into the tray" }), button("×", () => write(api.remove(`/presets/${one.id}`)), { class: "btn small", "aria-label": `Delete ${one.name}` }))));
-    fill(note, !kept.length && "None is kept yet. ", !stay && "Without an index they last until the server stops.");
-  });
+  const read = () =>
+    pane(list, async () => {
+      const { presets: kept, persistent } = await api.get("/presets", {}, { fresh: true });
+      fill(
+        list,
+        kept.map((one) =>
+          h(
+            "li",
+            {},
+            button(
+              [h("b", { dir: "auto" }, one.name), h("span", { class: "faint" }, ` ${said(one.edits)}`)],
+              () => load(one),
+              { title: "Put these edits into the tray" },
+            ),
+            button("×", () => write(api.remove(`/presets/${one.id}`)), {
+              class: "btn small",
+              "aria-label": `Delete ${one.name}`,
+            }),
+          ),
+        ),
+      );
+      fill(
+        note,
+        !kept.length && "None is kept yet. ",
+        !persistent && "Without an index they last until the server stops.",
+      );
+    });
 
   const write = (asked) => asked.then(read, api.fail);
 
@@ -26,10 +51,17 @@ export function presets(page) {
 
   function load(one) {
     if (one.model !== page.mark()) page.warnOther(one.model);
-    const held = document.activeElement;
+    const focused = /** @type {HTMLElement} */ (document.activeElement);
     setEdits(one.edits);
-    held.focus(); // the list has moved to the tray
+    focused.focus(); // the list has moved to the tray
   }
 
-  return h("details", { class: "presets", ontoggle: (e) => e.target.open && read() }, h("summary", {}, "Presets"), h("div", { class: "row" }, name, button("Save the edits", save, { class: "btn small" })), list, note);
+  return h(
+    "details",
+    { class: "presets", ontoggle: (e) => e.target.open && read() },
+    h("summary", {}, "Presets"),
+    h("div", { class: "row" }, name, button("Save the edits", save, { class: "btn small" })),
+    list,
+    note,
+  );
 }

@@ -1,29 +1,43 @@
 /** Copy and export: the link, the Python call, the command, the data, the picture. */
+
+import * as api from "./api.js";
 import { button, h, say } from "./dom.js";
 import { activeEdits, link, state } from "./state.js";
-import * as api from "./api.js";
 
 const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-const python = (text) => JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+const python = (text) =>
+  JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 const call = (e) => {
-  const where = e.positions === "all" ? "" : ", positions=" + (Array.isArray(e.positions) ? `[${e.positions.join(", ")}]` : '"last"');
-  const name = e.target === "head" ? "scale_head" : { set: "set_coefficient", scale: "scale_coefficient", add: "add_to_coefficient" }[e.action];
-  return `unembed.${name}(${e.layer}, ${e.index}, ${Number.isInteger(e.value) ? e.value + ".0" : e.value}${where})`;
+  const where =
+    e.positions === "all" ? "" : `, positions=${Array.isArray(e.positions) ? `[${e.positions.join(", ")}]` : '"last"'}`;
+  const name =
+    e.target === "head"
+      ? "scale_head"
+      : { set: "set_coefficient", scale: "scale_coefficient", add: "add_to_coefficient" }[e.action];
+  return `unembed.${name}(${e.layer}, ${e.index}, ${Number.isInteger(e.value) ? `${e.value}.0` : e.value}${where})`;
 };
 
 /** The state as a Python program. */
 export function asPython(page) {
   const now = state();
   const edits = activeEdits();
-  const lines = ["import unembed", "", page.model.name === "wren" ? "lm = unembed.load()" : `lm = unembed.load(${python(page.model.name)})`];
+  const lines = [
+    "import unembed",
+    "",
+    page.model.name === "wren" ? "lm = unembed.load()" : `lm = unembed.load(${python(page.model.name)})`,
+  ];
   if (edits.length) lines.push(`edits = [${edits.map(call).join(", ")}]`);
   const given = edits.length ? ", edits=edits" : "";
-  if (now.screen === "memory" && now.m) lines.push(`print(lm.values.top_tokens(${now.m.replace(".", ", ")}))`);
-  else if (now.screen === "intervene") lines.push(`print(lm.generate(${python(now.p)}${edits.length ? ", edits" : ""}, max_new_tokens=${now.n || 30}${now.seed ? ", seed=" + now.seed : ""}))`);
+  if (now.screen === "memory" && now.memory)
+    lines.push(`print(lm.values.top_tokens(${now.memory.replace(".", ", ")}))`);
+  else if (now.screen === "intervene")
+    lines.push(
+      `print(lm.generate(${python(now.prompt)}${edits.length ? ", edits" : ""}, max_new_tokens=${now.new_tokens || 30}${now.seed ? `, seed=${now.seed}` : ""}))`,
+    );
   else {
-    lines.push(`trace = lm.trace(${python(now.p)}${given})`);
-    if (now.L !== "") lines.push(`print(trace.sub_updates(${now.L}, ${now.pos || -1}))`);
+    lines.push(`trace = lm.trace(${python(now.prompt)}${given})`);
+    if (now.layer !== "") lines.push(`print(trace.sub_updates(${now.layer}, ${now.position || -1}))`);
     else lines.push("print(trace.readings().tokens[-1][-1])");
   }
   return lines.join("\n");
@@ -33,11 +47,14 @@ export function asPython(page) {
 export function asCommand(page) {
   const now = state();
   const model = page.model.name === "wren" ? "" : ` --model ${quote(page.model.name)}`;
-  if (now.screen === "memory" && now.m) return `unembed value ${now.m.replace(".", " ")}${model}`;
-  const sets = activeEdits().filter((e) => e.action === "set" && e.positions === "all").map((e) => ` --set ${e.layer}.${e.index}=${e.value}`).join("");
-  const layer = now.screen === "layer" && now.L !== "" ? ` --layer ${now.L}` : "";
-  const token = now.t ? ` --token ${quote(now.t)}` : "";
-  return `unembed trace ${quote(now.p)}${now.pos === "" ? "" : " --position " + now.pos}${layer}${token}${sets}${model}`;
+  if (now.screen === "memory" && now.memory) return `unembed value ${now.memory.replace(".", " ")}${model}`;
+  const sets = activeEdits()
+    .filter((e) => e.action === "set" && e.positions === "all")
+    .map((e) => ` --set ${e.layer}.${e.index}=${e.value}`)
+    .join("");
+  const layer = now.screen === "layer" && now.layer !== "" ? ` --layer ${now.layer}` : "";
+  const token = now.token ? ` --token ${quote(now.token)}` : "";
+  return `unembed trace ${quote(now.prompt)}${now.position === "" ? "" : ` --position ${now.position}`}${layer}${token}${sets}${model}`;
 }
 
 /** Characters of an address beyond which a link names what the server keeps. */
@@ -50,7 +67,7 @@ export async function copyLink(page) {
   const whole = address(page);
   const long = whole.length > LONG;
   try {
-    const short = long ? `#/${state().screen}?s=${(await api.send("/sessions", { address: whole })).id}` : whole;
+    const short = long ? `#/${state().screen}?session=${(await api.send("/sessions", { address: whole })).id}` : whole;
     await navigator.clipboard.writeText(new URL(short, location.href).href);
     say(long ? "Link copied. It works while this server runs; download the session to keep it." : "Link copied");
   } catch (error) {
@@ -61,20 +78,34 @@ export async function copyLink(page) {
 const SESSION = "unembed.session/1";
 
 function openSession() {
-  const input = h("input", { type: "file", accept: ".json,application/json", onchange: async () => {
-    const found = await input.files[0].text().then(JSON.parse).catch(() => ({}));
-    if (found.schema === SESSION && /^#\/[\x21-\x7e]*$/.test(found.address)) location.hash = found.address;
-    else api.fail(new api.Problem({ code: "session", message: `${input.files[0].name} is no session`, fix: "Choose a file that Download session wrote" }));
-  } });
+  const input = h("input", {
+    type: "file",
+    accept: ".json,application/json",
+    onchange: async () => {
+      const found = await input.files[0]
+        .text()
+        .then(JSON.parse)
+        .catch(() => ({}));
+      if (found.schema === SESSION && /^#\/[\x21-\x7e]*$/.test(found.address)) location.hash = found.address;
+      else
+        api.fail(
+          new api.Problem({
+            code: "session",
+            message: `${input.files[0].name} is no session`,
+            fix: "Choose a file that Download session wrote",
+          }),
+        );
+    },
+  });
   input.click();
 }
 
 /** What was asked of which model, as a person cites it. */
 export function cited(page) {
-  const { p, pos, L } = state();
+  const { prompt, position, layer } = state();
   const made = activeEdits().map((e) => call(e).replace("unembed.", ""));
-  const at = [pos !== "" && `position ${pos}`, L !== "" && `layer ${L}`].filter(Boolean).join(", ");
-  return `unembed ${page.version}: ${page.mark()} (${page.model.family}, ${page.model.dtype}, on ${page.model.device})${page.model.index ? ", index " + page.model.index : ""}; prompt ${JSON.stringify(p)}${at && ", " + at}; ${made.length ? "edits " + made.join(", ") : "no edits"}; readings through the model's own final norm.`;
+  const at = [position !== "" && `position ${position}`, layer !== "" && `layer ${layer}`].filter(Boolean).join(", ");
+  return `unembed ${page.version}: ${page.mark()} (${page.model.family}, ${page.model.dtype}, on ${page.model.device})${page.model.index ? `, index ${page.model.index}` : ""}; prompt ${JSON.stringify(prompt)}${at && `, ${at}`}; ${made.length ? `edits ${made.join(", ")}` : "no edits"}; readings through the model's own final norm.`;
 }
 
 /** Offer a file. */
@@ -87,7 +118,12 @@ export function save(name, text, type) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-export const csv = (rows) => rows.map((row) => row.map((x) => (/[",\n\r]/.test(String(x)) ? `"${String(x).replaceAll('"', '""')}"` : String(x))).join(",")).join("\n") + "\n";
+export const csv = (rows) =>
+  `${rows
+    .map((row) =>
+      row.map((x) => (/[",\n\r]/.test(String(x)) ? `"${String(x).replaceAll('"', '""')}"` : String(x))).join(","),
+    )
+    .join("\n")}\n`;
 
 export function shareMenu(anchor, page, shown) {
   document.querySelector(".menu")?.remove();
@@ -96,19 +132,35 @@ export function shareMenu(anchor, page, shown) {
     say(`${what} copied`);
   };
   const exported = () => shown()?.exported?.() || null;
+  /** @type {[string, () => any][]} */
   const items = [
     ["Copy link", () => copyLink(page)],
     ["Copy as Python", copy(asPython(page), "Python")],
     ["Copy as a citation", copy(cited(page), "Citation")],
     ["Copy as command", copy(asCommand(page), "Command")],
   ];
-  items.push(["Download session", () => save("session.json", JSON.stringify({ schema: SESSION, model: page.mark(), address: address(page) }, null, 1), "application/json")], ["Open a session …", openSession]);
+  items.push(
+    [
+      "Download session",
+      () =>
+        save(
+          "session.json",
+          JSON.stringify({ schema: SESSION, model: page.mark(), address: address(page) }, null, 1),
+          "application/json",
+        ),
+    ],
+    ["Open a session …", openSession],
+  );
   const out = exported();
   if (out) {
-    items.push(["Save data as JSON", () => save(`${out.name}.json`, JSON.stringify(out.json, null, 1), "application/json")]);
+    items.push([
+      "Save data as JSON",
+      () => save(`${out.name}.json`, JSON.stringify(out.json, null, 1), "application/json"),
+    ]);
     if (out.rows) items.push(["Save data as CSV", () => save(`${out.name}.csv`, csv(out.rows), "text/csv")]);
     items.push(["Save as one HTML file", () => savePage(out.name, page)]);
-    if (document.querySelector("#main svg:not(.icon)")) items.push(["Save chart as SVG", () => saveSvg(out.name)], ["Save chart as PNG", () => savePng(out.name)]);
+    if (document.querySelector("#main svg:not(.icon)"))
+      items.push(["Save chart as SVG", () => saveSvg(out.name)], ["Save chart as PNG", () => savePng(out.name)]);
   }
   const close = () => {
     menu.remove();
@@ -116,16 +168,24 @@ export function shareMenu(anchor, page, shown) {
     anchor.focus();
   };
   const outside = (event) => !menu.contains(event.target) && close();
-  const menu = h("div", { class: "menu", role: "menu", onkeydown: (event) => {
-    const all = [...menu.children];
-    const at = all.indexOf(document.activeElement);
-    if (event.key === "Escape") close();
-    else if (event.key === "ArrowDown") all[(at + 1) % all.length].focus();
-    else if (event.key === "ArrowUp") all[(at + all.length - 1) % all.length].focus();
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
-  } }, items.map(([text, run]) => button(text, () => (close(), run()), { role: "menuitem" })));
+  const menu = h(
+    "div",
+    {
+      class: "menu",
+      role: "menu",
+      onkeydown: (event) => {
+        const all = [...menu.children];
+        const at = all.indexOf(document.activeElement);
+        if (event.key === "Escape") close();
+        else if (event.key === "ArrowDown") all[(at + 1) % all.length].focus();
+        else if (event.key === "ArrowUp") all[(at + all.length - 1) % all.length].focus();
+        else return;
+        event.preventDefault();
+        event.stopPropagation();
+      },
+    },
+    items.map(([text, run]) => button(text, () => (close(), run()), { role: "menuitem" })),
+  );
   const box = anchor.getBoundingClientRect();
   menu.style.top = `${box.bottom + scrollY + 6}px`;
   menu.style.right = `${Math.max(8, document.documentElement.clientWidth - box.right)}px`;
@@ -135,32 +195,42 @@ export function shareMenu(anchor, page, shown) {
 }
 
 async function styles() {
-  const sheets = [...document.querySelectorAll("link[rel=stylesheet]")].map(async (link) => (await fetch(link.href)).text());
+  const sheets = [...document.querySelectorAll("link[rel=stylesheet]")].map(async (link) =>
+    (await fetch(link.getAttribute("href"))).text(),
+  );
   return (await Promise.all(sheets)).join("\n");
 }
 
 /** What is on the screen as a page of its own: no script, no request. */
 async function savePage(name, page) {
-  const copy = document.getElementById("main").cloneNode(true);
-  for (const el of copy.querySelectorAll("button, input, textarea, select")) if (el.tagName === "TEXTAREA" || el.tagName === "INPUT") el.replaceWith(h("p", { class: "tok" }, el.value || ""));
-  const escape = (text) => h("p", { text }).innerHTML;
-  const head = `<meta charset="utf-8"><title>${escape(name)} · unembed</title><style>${await styles()}\nbody { display: block; padding: 20px; }</style>`;
-  save(`${name}.html`, `<!doctype html><html lang="en" class="unembed"><head>${head}</head><body>${copy.outerHTML}<p class="faint">${escape(page.mark() + " · " + asCommand(page))}</p></body></html>`, "text/html");
+  const copy = /** @type {HTMLElement} */ (document.getElementById("main").cloneNode(true));
+  for (const el of copy.querySelectorAll("button, input, textarea, select"))
+    if (el.tagName === "TEXTAREA" || el.tagName === "INPUT")
+      el.replaceWith(h("p", { class: "tok" }, /** @type {HTMLInputElement} */ (el).value || ""));
+  const escaped = (text) => h("p", { text }).innerHTML;
+  const head = `<meta charset="utf-8"><title>${escaped(name)} · unembed</title><style>${await styles()}\nbody { display: block; padding: 20px; }</style>`;
+  save(
+    `${name}.html`,
+    `<!doctype html><html lang="en" class="unembed"><head>${head}</head><body>${copy.outerHTML}<p class="faint">${escaped(`${page.mark()} · ${asCommand(page)}`)}</p></body></html>`,
+    "text/html",
+  );
 }
 
 async function chart() {
+  /** @type {SVGSVGElement} */
   const svg = document.querySelector("#main svg:not(.icon)");
-  const copy = svg.cloneNode(true);
+  const copy = /** @type {SVGSVGElement} */ (svg.cloneNode(true));
   const of = svg.querySelectorAll("*");
   copy.querySelectorAll("*").forEach((el, i) => {
     const look = getComputedStyle(of[i]);
-    for (const p of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity"]) el.setAttribute(p, look.getPropertyValue(p));
-    el.style.font = look.font;
+    for (const p of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity"])
+      el.setAttribute(p, look.getPropertyValue(p));
+    /** @type {SVGElement} */ (el).style.font = look.font;
   });
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   const box = svg.viewBox.baseVal;
-  copy.setAttribute("width", box.width);
-  copy.setAttribute("height", box.height);
+  copy.setAttribute("width", String(box.width));
+  copy.setAttribute("height", String(box.height));
   return { text: new XMLSerializer().serializeToString(copy), width: box.width, height: box.height };
 }
 

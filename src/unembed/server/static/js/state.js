@@ -1,10 +1,49 @@
 /**
- * What the page shows, all of it in the address: `#/screen/path?p=prompt&pos=6&L=3&iv=...`. A link restores it anywhere
+ * What the page shows, all of it in the address: `#/screen/path?prompt=...&position=6&layer=3&edits=...`. A link restores it anywhere
  * the same model is served. Within a screen the address follows when the page has drawn: a browser works on each change
  * of it while the model could, and refuses changes when they come as fast as from an arrow that is held down.
  */
 
-const DEFAULTS = { p: "", pos: "", L: "", st: "post", t: "", pins: "", iv: "", off: "", metric: "probability", stages: "post", diff: "", by: "component", vs: "", q: "", m: "", h: "", v: "", mv: "", fl: "", dir: "", n: "", seed: "", model: "", r: "", only: "", tour: "", s: "", try: "", flip: "", ev: "", ys: "", part: "ffn", sort: "share", side: "all", most: "", alone: "" };
+const DEFAULTS = {
+  // What the model runs on.
+  prompt: "",
+  edits: "",
+  disabled: "",
+  // What is selected.
+  position: "",
+  layer: "",
+  layers: "",
+  stage: "post",
+  token: "",
+  against: "",
+  memory: "",
+  compared: "",
+  head: "",
+  // How the trace is drawn.
+  metric: "probability",
+  stages: "post",
+  pins: "",
+  diff: "",
+  flip: "",
+  only: "",
+  events: "",
+  scale: "",
+  by: "component",
+  alone: "",
+  // The other screens.
+  part: "ffn",
+  sort: "share",
+  side: "all",
+  coverage: "",
+  query: "",
+  text: "",
+  new_tokens: "",
+  seed: "",
+  // The page itself.
+  model: "",
+  tour: "",
+  session: "",
+};
 const LATER = 200; // milliseconds
 let current = read();
 let how = ""; // the address is to follow
@@ -34,7 +73,8 @@ function safeDecode(text) {
 export function link(change) {
   const next = { ...current, ...change };
   const query = new URLSearchParams();
-  for (const name of Object.keys(DEFAULTS)) if (next[name] !== DEFAULTS[name] && next[name] !== null) query.set(name, next[name]);
+  for (const name of Object.keys(DEFAULTS))
+    if (next[name] !== DEFAULTS[name] && next[name] !== null) query.set(name, next[name]);
   const path = [next.screen, ...next.path].map(encodeURIComponent).join("/");
   return query.size ? `#/${path}?${query}` : `#/${path}`;
 }
@@ -66,7 +106,7 @@ export const turn = (change) => go(change, false);
 export const differ = (now, before, ...names) => names.some((name) => now[name] !== before[name]);
 
 /** Whether what a screen asks of the model differs: it was opened, or the prompt or the edits are others. */
-export const asksAnew = (now, before) => differ(now, before, "screen", "p", "iv", "off");
+export const asksAnew = (now, before) => differ(now, before, "screen", "prompt", "edits", "disabled");
 
 /** Put the state of an address, `#/...`, in the place of this one. */
 export function goTo(address) {
@@ -95,34 +135,57 @@ function reread() {
 addEventListener("popstate", reread);
 addEventListener("pagehide", follow);
 
+/** A memory as `L5M278`, or a head as `L5H1`: its one written form. */
+export const idOf = ({ layer, index }, kind = "memory") => `L${layer}${kind === "head" ? "H" : "M"}${index}`;
+
+/** The memory or head that a text names: `L5M278` or `5.278`, `L5H1`; null where it names none. */
+export function parseId(text) {
+  const found = /^\s*l?(\d+)\s*([.mhd])\s*(\d+)\s*$/i.exec(text);
+  if (!found) return null;
+  return { layer: Number(found[1]), index: Number(found[3]), kind: /h/i.test(found[2]) ? "head" : "memory" };
+}
+
 /** The edits of the tray: `[{target, layer, index, action, value, positions, on}]`. */
-export function edits(text = current.iv) {
-  const off = new Set(current.off.split(",").filter(Boolean));
-  return text.split(";").filter(Boolean).flatMap((one, i) => {
-    const found = /^([MH])(\d+)\.(\d+):(set|scale|add):(-?[\d.e+-]+)@(all|last|[\d,-]+)$/.exec(one);
-    if (!found || !Number.isFinite(Number(found[5]))) return [];
-    const where = found[6];
-    return [{
-      target: found[1] === "H" ? "head" : "coefficient",
-      layer: Number(found[2]),
-      index: Number(found[3]),
-      action: found[4],
-      value: Number(found[5]),
-      positions: where === "all" || where === "last" ? where : where.split(",").map(Number),
-      on: !off.has(String(i)),
-    }];
-  });
+export function edits(text = current.edits) {
+  const disabled = new Set(current.disabled.split(",").filter(Boolean));
+  return text
+    .split(";")
+    .filter(Boolean)
+    .flatMap((one, i) => {
+      const found = /^L(\d+)([MH])(\d+):(set|scale|add):(-?[\d.e+-]+)@(all|last|[\d,-]+)$/.exec(one);
+      if (!found || !Number.isFinite(Number(found[5]))) return [];
+      const [, layer, kind, index, action, value, where] = found;
+      return [
+        {
+          target: kind === "H" ? "head" : "coefficient",
+          layer: Number(layer),
+          index: Number(index),
+          action,
+          value: Number(value),
+          positions: where === "all" || where === "last" ? where : where.split(",").map(Number),
+          on: !disabled.has(String(i)),
+        },
+      ];
+    });
 }
 
 /** Edits as text for the address. */
 export const written = (list) =>
-  list.map((e) => `${e.target === "head" ? "H" : "M"}${e.layer}.${e.index}:${e.action}:${e.value}@${Array.isArray(e.positions) ? e.positions.join(",") : e.positions}`).join(";");
+  list
+    .map((e) => {
+      const where = Array.isArray(e.positions) ? e.positions.join(",") : e.positions;
+      return `${idOf(e, e.target)}:${e.action}:${e.value}@${where}`;
+    })
+    .join(";");
 
 /** Put a list of edits into the state. */
 export function setEdits(list, push) {
-  const off = list.flatMap((e, i) => (e.on === false ? [i] : [])).join(",");
-  go({ iv: written(list), off }, push);
+  const disabled = list.flatMap((e, i) => (e.on === false ? [i] : [])).join(",");
+  go({ edits: written(list), disabled }, push);
 }
 
 /** The edits that are switched on, as the server takes them. */
-export const activeEdits = () => edits().filter((e) => e.on).map(({ on, ...edit }) => edit);
+export const activeEdits = () =>
+  edits()
+    .filter((e) => e.on)
+    .map(({ on, ...edit }) => edit);

@@ -1,14 +1,22 @@
 /** Six steps through the first screen. The step is in the address, so a link can begin anywhere; it ends when dismissed. */
+
+import * as api from "./api.js";
 import { button, fill, h } from "./dom.js";
 import { go, state, turn, watch } from "./state.js";
-import * as api from "./api.js";
 
 /** What each step points at. Its words are read when the tour begins. */
 const STEPS = [".prompt", "#main .grid", ".trace aside", ".ranks", ".trace .two .bars", "#rail"];
 
 /** The tour follows the address: `tour=1` to `tour=6`. */
 export function mount() {
-  const card = h("section", { id: "tour", role: "dialog", "aria-labelledby": "tour-title", tabindex: "-1", hidden: true, onkeydown: (e) => e.key === "Escape" && (e.stopPropagation(), end()) });
+  const card = h("section", {
+    id: "tour",
+    role: "dialog",
+    "aria-labelledby": "tour-title",
+    tabindex: "-1",
+    hidden: true,
+    onkeydown: (e) => e.key === "Escape" && (e.stopPropagation(), end()),
+  });
   document.body.append(card);
   let marked = null;
   let timer = 0;
@@ -34,8 +42,22 @@ export function mount() {
     if (card.hidden) return;
     const [title, text] = (await api.file("about")).tour[n - 1];
     if (n !== at()) return;
-    fill(card, h("p", { class: "faint" }, `${n} of ${STEPS.length}`), h("h2", { id: "tour-title" }, title), h("p", {}, text),
-      h("div", { class: "row" }, button("End", end, { class: "quiet" }), h("span", { class: "spacer" }), n > 1 && button("Back", () => step(n - 1), { class: "btn small" }), button(n < STEPS.length ? "Next" : "Done", () => (n < STEPS.length ? step(n + 1) : end()), { class: "btn small main" })));
+    fill(
+      card,
+      h("p", { class: "faint" }, `${n} of ${STEPS.length}`),
+      h("h2", { id: "tour-title" }, title),
+      h("p", {}, text),
+      h(
+        "div",
+        { class: "row" },
+        button("End", end, { class: "quiet" }),
+        h("span", { class: "spacer" }),
+        n > 1 && button("Back", () => step(n - 1), { class: "btn small" }),
+        button(n < STEPS.length ? "Next" : "Done", () => (n < STEPS.length ? step(n + 1) : end()), {
+          class: "btn small main",
+        }),
+      ),
+    );
     card.focus({ preventScroll: true });
     point(STEPS[n - 1]);
   }

@@ -3,9 +3,21 @@ import { button, fill, h } from "./dom.js";
 import { nameOf } from "./names.js";
 import { edits, go, setEdits, turn, watch } from "./state.js";
 
-export const verb = (e) => (e.action === "set" ? `set ${short(e.value)}` : e.action === "add" ? `${e.value < 0 ? "−" : "+"}${short(Math.abs(e.value))}` : e.value === 0 ? "off" : `×${short(e.value)}`);
+export const verb = (e) =>
+  e.action === "set"
+    ? `set ${short(e.value)}`
+    : e.action === "add"
+      ? `${e.value < 0 ? "−" : "+"}${short(Math.abs(e.value))}`
+      : e.value === 0
+        ? "off"
+        : `×${short(e.value)}`;
 const short = (x) => String(Number(x.toPrecision(4))).replace("-", "−");
-const scope = (e) => (e.positions === "all" ? "everywhere" : e.positions === "last" ? "at the last token" : "at " + (e.positions.length > 3 ? `${e.positions[0]} to ${e.positions.at(-1)}` : e.positions.join(", ")));
+const scope = (e) =>
+  e.positions === "all"
+    ? "everywhere"
+    : e.positions === "last"
+      ? "at the last token"
+      : `at ${e.positions.length > 3 ? `${e.positions[0]} to ${e.positions.at(-1)}` : e.positions.join(", ")}`;
 export const name = (e) => `L${e.layer}${e.target === "head" ? "H" : "M"}${e.index}`;
 
 /** Some edits in words. */
@@ -26,11 +38,14 @@ export function undo(again = false) {
   turning = false;
   return true;
 }
-const now = () => ({ iv: shown.iv, off: shown.off });
-let shown = { iv: "", off: "" };
+const now = () => ({ edits: shown.edits, disabled: shown.disabled });
+let shown = { edits: "", disabled: "" };
 
 /** Buttons for both. */
-export const undoButtons = () => [button("Undo", () => undo(), { class: "btn small", disabled: !past.length, title: "Ctrl Z" }), button("Redo", () => undo(true), { class: "btn small", disabled: !undone.length, title: "Ctrl Shift Z" })];
+export const undoButtons = () => [
+  button("Undo", () => undo(), { class: "btn small", disabled: !past.length, title: "Ctrl Z" }),
+  button("Redo", () => undo(true), { class: "btn small", disabled: !undone.length, title: "Ctrl Shift Z" }),
+];
 
 /** `more`: what stands behind the buttons. */
 export function mount(el, state, more) {
@@ -39,24 +54,46 @@ export function mount(el, state, more) {
     el.hidden = !list.length;
     if (!list.length) return;
     const any = list.some((e) => e.on);
-    fill(el, h("div", { class: "tray-head" },
-      h("h2", {}, `${list.length} edit${list.length > 1 ? "s" : ""}`),
-      list.map((e, i) => h("span", { class: e.on ? "chip" : "chip off" },
-        h("b", {}, name(e)), nameOf(e, e.target), h("span", { class: "verb" }, verb(e)), h("span", { class: "faint" }, scope(e)),
-        button(e.on ? "●" : "○", () => change(i, { on: !e.on }), { "aria-label": e.on ? "Switch this edit off" : "Switch this edit on", title: "On or off" }),
-        button("×", () => setEdits(list.filter((_, j) => j !== i)), { "aria-label": "Remove this edit", title: "Remove" }))),
-      h("span", { class: "spacer" }),
-      undoButtons(),
-      button(any ? "Bypass all" : "Switch all on", () => setEdits(list.map((e) => ({ ...e, on: !any }))), { class: "btn small" }),
-      button("Run and compare", () => go({ screen: "intervene" }), { class: "btn small main" }),
-      more));
+    fill(
+      el,
+      h(
+        "div",
+        { class: "tray-head" },
+        h("h2", {}, `${list.length} edit${list.length > 1 ? "s" : ""}`),
+        list.map((e, i) =>
+          h(
+            "span",
+            { class: e.on ? "chip" : "chip off" },
+            h("b", {}, name(e)),
+            nameOf(e, e.target),
+            h("span", { class: "verb" }, verb(e)),
+            h("span", { class: "faint" }, scope(e)),
+            button(e.on ? "●" : "○", () => change(i, { on: !e.on }), {
+              "aria-label": e.on ? "Switch this edit off" : "Switch this edit on",
+              title: "On or off",
+            }),
+            button("×", () => setEdits(list.filter((_, j) => j !== i)), {
+              "aria-label": "Remove this edit",
+              title: "Remove",
+            }),
+          ),
+        ),
+        h("span", { class: "spacer" }),
+        undoButtons(),
+        button(any ? "Bypass all" : "Switch all on", () => setEdits(list.map((e) => ({ ...e, on: !any }))), {
+          class: "btn small",
+        }),
+        button("Run and compare", () => go({ screen: "intervene" }), { class: "btn small main" }),
+        more,
+      ),
+    );
   };
   const change = (i, part) => setEdits(edits().map((e, j) => (i === j ? { ...e, ...part } : e)));
   shown = state;
   watch((next, before) => {
-    if (next.iv === before.iv && next.off === before.off) return;
+    if (next.edits === before.edits && next.disabled === before.disabled) return;
     if (!turning) {
-      past.push({ iv: before.iv, off: before.off });
+      past.push({ edits: before.edits, disabled: before.disabled });
       undone.length = 0;
     }
     shown = next;
@@ -67,10 +104,13 @@ export function mount(el, state, more) {
 
 /** Add an edit, or replace the one of the same place. */
 export function add(edit) {
-  const rest = edits().filter((e) => !(e.target === edit.target && e.layer === edit.layer && e.index === edit.index && e.action === edit.action));
+  const rest = edits().filter(
+    (e) => !(e.target === edit.target && e.layer === edit.layer && e.index === edit.index && e.action === edit.action),
+  );
   setEdits([...rest, { positions: "all", on: true, ...edit }], false);
 }
 
 /** Add the edit that switches a memory or a head off, or one that sets a memory. */
-export const off = ({ layer, index }, target = "coefficient") => add({ target, layer, index, action: "scale", value: 0 });
+export const off = ({ layer, index }, target = "coefficient") =>
+  add({ target, layer, index, action: "scale", value: 0 });
 export const set = ({ layer, index }, value = 3) => add({ target: "coefficient", layer, index, action: "set", value });

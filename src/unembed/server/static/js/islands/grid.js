@@ -35,11 +35,11 @@ export function mount(el, data, options = {}) {
   corner.setAttribute("role", "columnheader");
   head.setAttribute("aria-rowindex", "1");
   const id = `grid${Math.random().toString(36).slice(2, 8)}`;
-  let rowHeight = 28;
+  const rowHeight = 28;
   let columnWidth = 92;
   let at = [0, 0];
-  let painted = new Map();
-  let heads = new Map();
+  const painted = new Map();
+  const heads = new Map();
   let frame = 0;
   let ranged = null;
   let anchor = null;
@@ -58,9 +58,10 @@ export function mount(el, data, options = {}) {
     if (found && event.shiftKey && options.onpin) options.onpin(...found);
     else if (found) pick(found[0], found[1], true);
   });
-  const rowAt = (event) => clamp(Math.floor((event.clientY - body.getBoundingClientRect().top) / rowHeight), data.rows.length);
+  const rowAt = (event) =>
+    clamp(Math.floor((event.clientY - body.getBoundingClientRect().top) / rowHeight), data.rows.length);
   body.addEventListener("pointerdown", (event) => {
-    if (!options.onrange || event.button || !event.target.closest(".grid-label")) return;
+    if (!options.onrange || event.button || !(/** @type {HTMLElement} */ (event.target).closest(".grid-label"))) return;
     body.setPointerCapture(event.pointerId);
     dragged = [rowAt(event), false];
     event.preventDefault();
@@ -71,7 +72,7 @@ export function mount(el, data, options = {}) {
     if (r !== dragged[0]) dragged[1] = true;
     if (dragged[1]) tellRange(dragged[0], r);
   });
-  body.addEventListener("pointerup", (event) => {
+  body.addEventListener("pointerup", (_event) => {
     if (dragged && !dragged[1]) {
       pick(dragged[0], at[1], true);
       options.onrange(null);
@@ -86,11 +87,13 @@ export function mount(el, data, options = {}) {
   });
   body.addEventListener("pointerover", (event) => {
     const found = cellOf(event);
-    if (found && options.onhover) options.onhover(found[0], found[1], event.target.closest(".cell"));
+    if (found && options.onhover)
+      options.onhover(found[0], found[1], /** @type {HTMLElement} */ (event.target).closest(".cell"));
   });
-  body.addEventListener("pointerleave", () => options.onhover && options.onhover(-1, -1, null));
+  body.addEventListener("pointerleave", () => options.onhover?.(-1, -1, null));
   head.addEventListener("click", (event) => {
-    const cell = event.target.closest("[data-c]");
+    /** @type {HTMLElement} */
+    const cell = /** @type {HTMLElement} */ (event.target).closest("[data-c]");
     if (cell) pick(at[0], Number(cell.dataset.c), true);
   });
 
@@ -100,7 +103,8 @@ export function mount(el, data, options = {}) {
     const widest = Math.max(4, ...data.columns.map((c) => visible(c.text).length));
     columnWidth = Math.min(116, Math.max(68, widest * 8 + 18));
     const room = seen[2] - LABEL - 2;
-    if (room > 0 && data.columns.length * columnWidth < room) columnWidth = Math.min(132, Math.floor(room / data.columns.length));
+    if (room > 0 && data.columns.length * columnWidth < room)
+      columnWidth = Math.min(132, Math.floor(room / data.columns.length));
     el.setAttribute("aria-rowcount", String(data.rows.length + 1));
     el.setAttribute("aria-colcount", String(data.columns.length + 1));
     corner.textContent = data.corner || "";
@@ -123,21 +127,23 @@ export function mount(el, data, options = {}) {
   /** What stands outside these rows and columns goes. */
   function drop(r1, c1, r0 = 0, c0 = 0) {
     for (const [r, row] of painted) {
-      if (r < r0 || r >= r1) (row.el.remove(), painted.delete(r));
-      else for (const [c, cell] of row.cells) if (c < c0 || c >= c1) (cell.remove(), row.cells.delete(c));
+      if (r < r0 || r >= r1) row.el.remove(), painted.delete(r);
+      else for (const [c, cell] of row.cells) if (c < c0 || c >= c1) cell.remove(), row.cells.delete(c);
     }
-    for (const [c, cell] of heads) if (c < c0 || c >= c1) (cell.remove(), heads.delete(c));
+    for (const [c, cell] of heads) if (c < c0 || c >= c1) cell.remove(), heads.delete(c);
   }
 
   function paint() {
     const [c0, c1] = window(seen[0], seen[2] || 1200, columnWidth, data.columns.length);
     const [r0, r1] = window(seen[1], seen[3] || 800, rowHeight, data.rows.length);
     drop(r1, c1, r0, c0);
-    for (let c = c0; c < c1; c++) if (!heads.has(c)) heads.set(c, writeHead(part(head, "grid-token", "columnheader", c), c));
+    for (let c = c0; c < c1; c++)
+      if (!heads.has(c)) heads.set(c, writeHead(part(head, "grid-token", "columnheader", c), c));
     for (let r = r0; r < r1; r++) {
       let row = painted.get(r);
       if (!row) painted.set(r, (row = { el: rowOf(r), cells: new Map() }));
-      for (let c = c0; c < c1; c++) if (!row.cells.has(c)) row.cells.set(c, writeCell(part(row.el, "cell", "gridcell", c, r), r, c));
+      for (let c = c0; c < c1; c++)
+        if (!row.cells.has(c)) row.cells.set(c, writeCell(part(row.el, "cell", "gridcell", c, r), r, c));
     }
   }
 
@@ -194,10 +200,13 @@ export function mount(el, data, options = {}) {
 
   function writeCell(el, r, c) {
     const { text, q, cls, same, glyph, name } = data.rows[r].cells[c];
-    const wanted = `cell q${q}${cls ? " " + cls : ""}${same ? " same" : ""}`;
+    const wanted = `cell q${q}${cls ? ` ${cls}` : ""}${same ? " same" : ""}`;
     if (el.className !== wanted) el.className = wanted;
     if (el.getAttribute("aria-label") !== name) el.setAttribute("aria-label", name);
-    return hold(el, `${same ? "" : text} ${glyph}`, () => [same ? div("stem") : token(text), ...(glyph ? [div("glyph", glyph)] : [])]);
+    return hold(el, `${same ? "" : text} ${glyph}`, () => [
+      same ? div("stem") : token(text),
+      ...(glyph ? [div("glyph", glyph)] : []),
+    ]);
   }
 
   function pick(r, c, tell) {
@@ -224,7 +233,10 @@ export function mount(el, data, options = {}) {
     const x = LABEL + at[1] * columnWidth;
     const top = at[0] * rowHeight;
     const [left, above, wide, high] = seen;
-    const to = [Math.max(x + columnWidth - wide, Math.min(x - LABEL, left)), Math.max(top + rowHeight + HEAD - high, Math.min(top, above))];
+    const to = [
+      Math.max(x + columnWidth - wide, Math.min(x - LABEL, left)),
+      Math.max(top + rowHeight + HEAD - high, Math.min(top, above)),
+    ];
     if (wide && (to[0] !== left || to[1] !== above)) {
       seen.splice(0, 2, ...to);
       requestAnimationFrame(() => el.scrollTo(...to)); // now, the page would be laid out twice
@@ -273,7 +285,8 @@ export function mount(el, data, options = {}) {
   }
 
   function cellOf(event) {
-    const cell = event.target.closest(".cell");
+    /** @type {HTMLElement} */
+    const cell = /** @type {HTMLElement} */ (event.target).closest(".cell");
     return cell ? [Number(cell.dataset.r), Number(cell.dataset.c)] : null;
   }
 

@@ -18,16 +18,37 @@ export function matrix(el, data, options = {}) {
   el.className = "matrix";
   el.setAttribute("role", "grid");
   el.setAttribute("aria-label", `Heads by ${data.said}`);
-  const lines = data.scores.map((row, layer) => h("div", { class: "line", role: "row" }, h("span", { role: "rowheader" }, `L${layer}`), row.map((score, head) => {
-    const here = layer0 === layer && head0 === head;
-    const rank = order.indexOf(size(score));
-    const shown = rank < (data.top ?? flat.length);
-    const name = data.names?.(layer, head);
-    const title = `L${layer}H${head}: ${score.toPrecision(3)}, ${rank + 1} of ${flat.length}${name ? ", " + name : ""}`;
-    const q = Math.round((16 * Math.max(0, size(score))) / most);
-    return h("button", { class: (!shown ? "q0" : score < 0 && signed ? `w${Math.ceil((6 * q) / 16)}` : `q${q}`) + (data.chosen && here ? " on" : ""), type: "button", role: "gridcell", tabindex: here ? 0 : -1, data: { at: `${layer}.${head}` }, title, "aria-label": title, onclick: () => options.onpick?.(layer, head) },
-      !shown ? "" : Math.abs(score) < 0.005 ? "·" : score.toFixed(2).replace("0.", ".").replace("-", "−"));
-  })));
+  const lines = data.scores.map((row, layer) =>
+    h(
+      "div",
+      { class: "line", role: "row" },
+      h("span", { role: "rowheader" }, `L${layer}`),
+      row.map((score, head) => {
+        const here = layer0 === layer && head0 === head;
+        const rank = order.indexOf(size(score));
+        const shown = rank < (data.top ?? flat.length);
+        const name = data.names?.(layer, head);
+        const title = `L${layer}H${head}: ${score.toPrecision(3)}, ${rank + 1} of ${flat.length}${name ? `, ${name}` : ""}`;
+        const q = Math.round((16 * Math.max(0, size(score))) / most);
+        return h(
+          "button",
+          {
+            class:
+              (!shown ? "q0" : score < 0 && signed ? `w${Math.ceil((6 * q) / 16)}` : `q${q}`) +
+              (data.chosen && here ? " on" : ""),
+            type: "button",
+            role: "gridcell",
+            tabindex: here ? 0 : -1,
+            data: { at: `${layer}.${head}` },
+            title,
+            "aria-label": title,
+            onclick: () => options.onpick?.(layer, head),
+          },
+          !shown ? "" : Math.abs(score) < 0.005 ? "·" : score.toFixed(2).replace("0.", ".").replace("-", "−"),
+        );
+      }),
+    ),
+  );
   fill(el, lines.reverse());
   el.onkeydown = (event) => {
     const now = event.target.dataset.at?.split(".").map(Number);
@@ -45,14 +66,37 @@ export function pattern(el, data) {
   const size = Math.max(4, Math.min(30, 420 / (n - from)));
   const edge = 86;
   const width = edge + (n - from) * size + 34; // the last name leans over the edge
-  const svg = s("svg", { viewBox: `0 0 ${width} ${edge + n * size + 4}`, class: "heatmap", role: "img", "aria-label": `Attention of ${n} destinations (rows) over their sources (columns)`, style: { width: `${width}px` } });
+  const svg = s("svg", {
+    viewBox: `0 0 ${width} ${edge + n * size + 4}`,
+    class: "heatmap",
+    role: "img",
+    "aria-label": `Attention of ${n} destinations (rows) over their sources (columns)`,
+    style: { width: `${width}px` },
+  });
   const names = data.tokens.map((t) => visible(t).slice(0, 12));
   data.weights.forEach((row, dst) => {
-    if (size >= 9) svg.append(s("text", { x: edge - 5, y: edge + dst * size + size * 0.7, "text-anchor": "end" }, names[dst]));
+    if (size >= 9)
+      svg.append(s("text", { x: edge - 5, y: edge + dst * size + size * 0.7, "text-anchor": "end" }, names[dst]));
     row.forEach((w, src) => {
       if (src < from) return;
-      svg.append(s("rect", { x: edge + (src - from) * size, y: edge + dst * size, width: size - 1, height: size - 1, rx: 1.5, class: `q${Math.round(16 * Math.sqrt(Math.max(0, Math.min(1, w))))}${data.marked?.(dst, src) ? " on" : ""}` },
-        s("title", {}, `${visible(data.tokens[dst])} reads ${visible(data.tokens[src])}: ${(data.said || ((x) => (100 * x).toFixed(1) + " %"))(w)}`)));
+      svg.append(
+        s(
+          "rect",
+          {
+            x: edge + (src - from) * size,
+            y: edge + dst * size,
+            width: size - 1,
+            height: size - 1,
+            rx: 1.5,
+            class: `q${Math.round(16 * Math.sqrt(Math.max(0, Math.min(1, w))))}${data.marked?.(dst, src) ? " on" : ""}`,
+          },
+          s(
+            "title",
+            {},
+            `${visible(data.tokens[dst])} reads ${visible(data.tokens[src])}: ${(data.said || ((x) => `${(100 * x).toFixed(1)} %`))(w)}`,
+          ),
+        ),
+      );
     });
   });
   if (size >= 9)

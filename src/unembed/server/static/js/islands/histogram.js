@@ -18,9 +18,23 @@ export function mount(el, data) {
     const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, class: "histogram", role: "img", "aria-label": label });
     counts.forEach((n, i) => {
       const height = (64 * Math.log1p(n)) / most;
-      if (n) svg.append(s("rect", { x: x(edges[i]), y: 78 - height, width: Math.max(1, x(edges[i + 1]) - x(edges[i]) - 0.5), height }, s("title", {}, `${n} from ${edges[i].toPrecision(3)} to ${edges[i + 1].toPrecision(3)}`)));
+      if (n)
+        svg.append(
+          s(
+            "rect",
+            { x: x(edges[i]), y: 78 - height, width: Math.max(1, x(edges[i + 1]) - x(edges[i]) - 0.5), height },
+            s("title", {}, `${n} from ${edges[i].toPrecision(3)} to ${edges[i + 1].toPrecision(3)}`),
+          ),
+        );
     });
-    const text = (at, y, content) => svg.append(s("text", { x: x(at), y, "text-anchor": x(at) > W * 0.8 ? "end" : x(at) < W * 0.2 ? "start" : "middle" }, content));
+    const text = (at, y, content) =>
+      svg.append(
+        s(
+          "text",
+          { x: x(at), y, "text-anchor": x(at) > W * 0.8 ? "end" : x(at) < W * 0.2 ? "start" : "middle" },
+          content,
+        ),
+      );
     text(low, 92, low.toPrecision(3));
     text(high, 92, high.toPrecision(3));
     if (x(0) > 40 && x(0) < W - 40) text(0, 92, "0");

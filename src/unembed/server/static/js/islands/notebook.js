@@ -1,9 +1,10 @@
 /** What notebooks draw: an element, the data of a result, and what to call when something is chosen. */
-import { fill, h } from "./nodes.js";
-import { token, visible } from "./tokens.js";
+
 import * as bars from "./bars.js";
 import * as grid from "./grid.js";
 import * as heads from "./heads.js";
+import { fill, h } from "./nodes.js";
+import { token, visible } from "./tokens.js";
 
 export function draw(el, data, chosen) {
   el.classList.add("unembed", "unembed-out");
@@ -39,37 +40,62 @@ function emergence(el, data, chosen) {
           cls: id === data.prediction[p] ? "answer" : "",
           glyph: event ? (event.kind === "saturation" ? "◆" : "✕") : "",
           same: !!below && below.cells[p].id === id && !event && layer < n - 1,
-          name: `Layer ${layer}, position ${p} ${visible(t.token)}: first ${visible(data.texts[id])} ${said(stage.probabilities[layer][p][0])}, answer at place ${stage.rank_of_prediction[layer][p] + 1}`,
+          name: `Layer ${layer}, position ${p} ${visible(t.token)}: first ${visible(data.texts[id])} ${said(stage.probabilities[layer][p][0])}, rank of the final prediction ${stage.rank_of_prediction[layer][p] + 1}`,
         };
       }),
     });
   }
   const { host, note } = noted(el, `${data.model} · ${data.sizes}`);
-  return grid.mount(host, { rows, columns: data.tokens.map((t) => ({ text: t.token })), corner: "layer \\ token" }, {
-    label: "Most likely next token after every layer and position",
-    onselect: (r, c) => {
-      const one = rows[r];
-      note.textContent = stage.ids[one.n][c].map((id, k) => `${visible(data.texts[id])} ${said(stage.probabilities[one.n][c][k])}`).join("   ");
-      chosen?.({ layer: one.n, position: c });
+  return grid.mount(
+    host,
+    { rows, columns: data.tokens.map((t) => ({ text: t.token })), corner: "layer \\ token" },
+    {
+      label: "Most likely next token after every layer and position",
+      onselect: (r, c) => {
+        const one = rows[r];
+        note.textContent = stage.ids[one.n][c]
+          .map((id, k) => `${visible(data.texts[id])} ${said(stage.probabilities[one.n][c][k])}`)
+          .join("   ");
+        chosen?.({ layer: one.n, position: c });
+      },
     },
-  });
+  );
 }
 
 const signed = (x) => (x < 0 ? "−" : "+") + Math.abs(x).toPrecision(3);
 
 function attribution(el, data, chosen) {
   const { host } = noted(el, data.note);
-  const rows = data.rows.map((row) => ({ label: row.label, value: row.contribution, text: signed(row.contribution), row }));
-  return bars.mount(host, { rows, signed: true }, { onpick: ({ row }) => chosen?.({ label: row.label, layer: row.layer, index: row.index }) });
+  const rows = data.rows.map((row) => ({
+    label: row.label,
+    value: row.contribution,
+    text: signed(row.contribution),
+    row,
+  }));
+  return bars.mount(
+    host,
+    { rows, signed: true },
+    { onpick: ({ row }) => chosen?.({ label: row.label, layer: row.layer, index: row.index }) },
+  );
 }
 
 function memory(el, data, chosen) {
-  const lists = [["Promotes", data.promoted], ["Suppresses", data.suppressed]].map(([title, rows]) => {
+  const lists = [
+    ["Promotes", data.promoted],
+    ["Suppresses", data.suppressed],
+  ].map(([title, rows]) => {
     const box = h("div");
-    bars.mount(box, { rows: rows.map((r) => ({ label: token(r.token), value: r.score, text: signed(r.score), r })) }, { onpick: ({ r }) => chosen?.({ id: r.id, token: r.token }) });
+    bars.mount(
+      box,
+      { rows: rows.map((r) => ({ label: token(r.token), value: r.score, text: signed(r.score), r })) },
+      { onpick: ({ r }) => chosen?.({ id: r.id, token: r.token }) },
+    );
     return h("div", {}, h("b", {}, title), box);
   });
-  const { host } = noted(el, `Layer ${data.layer}, memory ${data.index}: the value times the output matrix, final norm left out; length ${data.norm.toPrecision(4)}`);
+  const { host } = noted(
+    el,
+    `Layer ${data.layer}, memory ${data.index}: the value times the output matrix, final norm left out; length ${data.norm.toPrecision(4)}`,
+  );
   host.className = "columns";
   fill(host, lists);
 }

@@ -1,5 +1,5 @@
 /**
- * How tokens fare over layers: layer on x; on y the place (logarithmic, place 1 on top) or the probability; one line each.
+ * How tokens fare over layers: layer on x; on y the rank (logarithmic, rank 1 on top) or the probability; one line each.
  *
  * mount(el, {series: [{name, ranks, probabilities}], layers: [string], size, at, probability}, {onpick(layer)}) -> {update, at, x, destroy}
  *   `at` (the option and the method): the layer under the cursor; `x(layer)`: where a layer stands, in percent of the width;
@@ -13,11 +13,16 @@ const QUARTERS = [1, 0.75, 0.5, 0.25, 0];
 const said = (p) => `${Number((100 * p).toPrecision(2))} %`;
 
 export function mount(el, data, options = {}) {
-  let move = () => {};
-  let share = () => "0%";
+  let move = (_i) => {};
+  let share = (_i) => "0%";
   const update = (next) => {
     const W = Math.max(300, Math.min(900, el.clientWidth || 560));
-    const PAD = { left: 66, right: Math.min(120, 14 + 8 * Math.max(...next.series.map((one) => visible(one.name).length))), top: 14, bottom: 26 };
+    const PAD = {
+      left: 66,
+      right: Math.min(120, 14 + 8 * Math.max(...next.series.map((one) => visible(one.name).length))),
+      top: 14,
+      bottom: 26,
+    };
     const n = next.layers.length;
     const x = (i) => PAD.left + (n < 2 ? 0 : (i * (W - PAD.left - PAD.right)) / (n - 1));
     const deepest = Math.log10(Math.max(10, next.size));
@@ -25,22 +30,42 @@ export function mount(el, data, options = {}) {
     const of = (one) => (next.probability ? one.probabilities : one.ranks);
     share = (i) => `${(100 * x(i)) / W}%`;
     const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, class: "ranks", role: "img", "aria-label": described(next) });
-    const rule = (v, label) => svg.append(s("line", { x1: PAD.left, x2: W - PAD.right, y1: y(v), y2: y(v), class: "rule" }), text(PAD.left - 8, y(v) + 4, label, "end"));
+    const rule = (v, label) =>
+      svg.append(
+        s("line", { x1: PAD.left, x2: W - PAD.right, y1: y(v), y2: y(v), class: "rule" }),
+        text(PAD.left - 8, y(v) + 4, label, "end"),
+      );
     if (next.probability) for (const p of QUARTERS) rule(p, said(p));
-    else for (let place = 1; place <= next.size; place *= 10) rule(place - 1, place.toLocaleString("en"));
+    else for (let rank = 1; rank <= next.size; rank *= 10) rule(rank - 1, rank.toLocaleString("en"));
     const every = Math.ceil(n / 16);
-    next.layers.forEach((label, i) => i % every || svg.append(text(x(i), H - 8, label, "middle")));
+    for (let i = 0; i < n; i += every) svg.append(text(x(i), H - 8, next.layers[i], "middle"));
     const cursor = s("line", { y1: PAD.top - 6, y2: H - PAD.bottom + 4, class: "cursor" });
-    move = (i) => ["x1", "x2"].forEach((end) => cursor.setAttribute(end, x(i)));
+    move = (i) => {
+      for (const end of ["x1", "x2"]) cursor.setAttribute(end, String(x(i)));
+    };
     if (next.at !== undefined && next.at !== null) {
       move(next.at);
       svg.append(cursor);
     }
     const ends = [];
     next.series.forEach((one, k) => {
-      const points = of(one).map((v, i) => `${x(i).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
+      const points = of(one)
+        .map((v, i) => `${x(i).toFixed(1)},${y(v).toFixed(1)}`)
+        .join(" ");
       svg.append(s("polyline", { points, class: `line line${k}` }));
-      of(one).forEach((v, i) => svg.append(s("circle", { cx: x(i), cy: y(v), r: 3, class: `dot line${k}` }, s("title", {}, `${visible(one.name)}: place ${(one.ranks[i] + 1).toLocaleString("en")}, ${said(one.probabilities[i])}, after layer ${next.layers[i]}`))));
+      of(one).forEach((v, i) => {
+        svg.append(
+          s(
+            "circle",
+            { cx: x(i), cy: y(v), r: 3, class: `dot line${k}` },
+            s(
+              "title",
+              {},
+              `${visible(one.name)}: rank ${(one.ranks[i] + 1).toLocaleString("en")}, ${said(one.probabilities[i])}, after layer ${next.layers[i]}`,
+            ),
+          ),
+        );
+      });
       ends.push([y(of(one)[n - 1]), one.name, k]);
     });
     ends.sort((a, b) => a[0] - b[0]);
@@ -63,8 +88,11 @@ export function mount(el, data, options = {}) {
 }
 
 function described(data) {
-  const lines = data.series.map((one) => `${visible(one.name)}: ${(data.probability ? one.probabilities.map(said) : one.ranks.map((r) => r + 1)).join(", ")}`);
-  return `${data.probability ? "Probability" : "Place"} after each layer. ${lines.join(". ")}`;
+  const lines = data.series.map(
+    (one) =>
+      `${visible(one.name)}: ${(data.probability ? one.probabilities.map(said) : one.ranks.map((r) => r + 1)).join(", ")}`,
+  );
+  return `${data.probability ? "Probability" : "Rank"} after each layer. ${lines.join(". ")}`;
 }
 
 const text = (x, y, content, anchor, cls = "") => s("text", { x, y, "text-anchor": anchor, class: cls }, content);

@@ -3,8 +3,19 @@
  * marked, and different texts never look the same.
  */
 const NAMED = { " ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡" };
-const MARKS = new Set(["·", "↵", "⇥", "␡", "⟨", "⟩", "◌", ...Array.from({ length: 32 }, (_, i) => String.fromCharCode(0x2400 + i))]);
-const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\p{Zs}\u034F\u115F\u1160\u17B4\u17B5\u180B\u180C\u180D\u180F\u2800\u3164\uFFA0\uFE00-\uFE0F\u{E0100}-\u{E01EF}]/u;
+const MARKS = new Set([
+  "·",
+  "↵",
+  "⇥",
+  "␡",
+  "⟨",
+  "⟩",
+  "◌",
+  ...Array.from({ length: 32 }, (_, i) => String.fromCharCode(0x2400 + i)),
+]);
+const HIDDEN =
+  // biome-ignore lint/suspicious/noMisleadingCharacterClass: the class lists invisible characters one by one
+  /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\p{Zs}\u034F\u115F\u1160\u17B4\u17B5\u180B\u180C\u180D\u180F\u2800\u3164\uFFA0\uFE00-\uFE0F\u{E0100}-\u{E01EF}]/u;
 const COMBINING = /[\p{Mn}\p{Me}]/u;
 
 /** The pieces of a text: [what to show, whether it is a mark of ours]. @param {string} text @returns {[string, boolean][]} */
@@ -17,7 +28,8 @@ export function pieces(text) {
     else if (code < 32) found.push([String.fromCharCode(0x2400 + code), true]);
     else if (code >= 0xdc80 && code <= 0xdcff) found.push([`⟨0x${hex(code - 0xdc00, 2)}⟩`, true]);
     else if (MARKS.has(char) || HIDDEN.test(char)) found.push([`⟨U+${hex(code, 4)}⟩`, true]);
-    else if (COMBINING.test(char) && (!previous || MARKS.has(previous) || HIDDEN.test(previous))) found.push(["◌", true], [char, false]);
+    else if (COMBINING.test(char) && (!previous || MARKS.has(previous) || HIDDEN.test(previous)))
+      found.push(["◌", true], [char, false]);
     else found.push([char, false]);
     previous = char;
   }
@@ -27,7 +39,10 @@ export function pieces(text) {
 const hex = (n, width) => n.toString(16).toUpperCase().padStart(width, "0");
 
 /** The text as one string. @param {string} text */
-export const visible = (text) => pieces(text).map(([piece]) => piece).join("");
+export const visible = (text) =>
+  pieces(text)
+    .map(([piece]) => piece)
+    .join("");
 
 /** Elements that were made, to copy: a grid says the same few words in hundreds of places. */
 const made = new Map();
@@ -67,11 +82,15 @@ function first(text, cls) {
 /** A row of tokens to click. `mount(el, {tokens, selected, classes, titles}, {onpick(i), onhover(i or nothing)}) -> {update, shade(classes)}` */
 export function mount(el, data, options = {}) {
   let chips = [];
-  const shade = (classes, selected = data.selected) => chips.forEach((chip, i) => (chip.className = `chip-token${i === selected ? " on" : ""} ${classes?.[i] || ""}`));
+  const shade = (classes, selected = data.selected) =>
+    chips.forEach((chip, i) => {
+      chip.className = `chip-token${i === selected ? " on" : ""} ${classes?.[i] || ""}`;
+    });
   const update = (next) => {
     el.replaceChildren();
     chips = [];
     next.tokens.forEach((text, i) => {
+      /** @type {any} */
       const chip = document.createElement(options.onpick ? "button" : "span");
       if (options.onpick) {
         chip.type = "button";
@@ -86,7 +105,10 @@ export function mount(el, data, options = {}) {
     shade(next.classes, next.selected);
   };
   if (options.onhover) {
-    const over = (event) => options.onhover(event.type === "pointerover" ? chips.findIndex((chip) => chip.contains(event.target)) : undefined);
+    const over = (event) =>
+      options.onhover(
+        event.type === "pointerover" ? chips.findIndex((chip) => chip.contains(event.target)) : undefined,
+      );
     el.onpointerover = (event) => event.target !== el && over(event);
     el.onpointerleave = over;
   }

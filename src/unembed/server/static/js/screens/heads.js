@@ -1,15 +1,26 @@
 /** Attention heads as circuits: where they look (QK) and what they write (OV). */
-import { button, fill, h, num, numberBox, percent, segmented, signed } from "../dom.js";
-import { activeEdits, go, state } from "../state.js";
-import { about, asTable, card, link, pane, prompt, tokenBars } from "../parts.js";
+
 import { contexts, lengths } from "../contexts.js";
+import { button, fill, h, num, numberBox, percent, segmented, signed } from "../dom.js";
+import { matrix, pattern } from "../islands/heads.js";
+import { mount as strip, token, visible } from "../islands/tokens.js";
 import { labels } from "../labels.js";
 import { nameOf } from "../names.js";
-import { token, visible, mount as strip } from "../islands/tokens.js";
-import { matrix, pattern } from "../islands/heads.js";
+import { about, asTable, card, link, pane, prompt, tokenBars } from "../parts.js";
+import { activeEdits, go, idOf, parseId, state } from "../state.js";
 import * as tray from "../tray.js";
 
-const KINDS = [["induction", "Induction"], ["previous_token", "Previous token"], ["duplicate_token", "Duplicate"], ["copying", "Copying"], ["resting", "First token"], ["eigenvalues", "OV eigenvalues"], ["effect", "Effect here"], ["own", "Itself, here"], ["entropy", "Entropy here"]];
+const KINDS = [
+  ["induction", "Induction"],
+  ["previous_token", "Previous token"],
+  ["duplicate_token", "Duplicate"],
+  ["copying", "Copying"],
+  ["resting", "First token"],
+  ["eigenvalues", "OV eigenvalues"],
+  ["effect", "Effect, prompt"],
+  ["own", "Self-attention, prompt"],
+  ["entropy", "Entropy, prompt"],
+];
 
 export function render(root, page) {
   const { api, model } = page;
@@ -26,21 +37,82 @@ export function render(root, page) {
   const title = h("span", {}, "Choose a head");
   const [circuitBox, called, named] = ["stack", "", "row"].map((name) => h("div", { class: name }));
   const total = model.n_layers * model.n_heads;
-  const few = h("input", { type: "range", min: 1, max: total, value: String(total), "aria-label": "How many heads to show", oninput: () => drawMatrix() });
-  const own = h("input", { type: "text", "aria-label": "Text for the pattern", value: prompt(), onchange: () => ((dst = null), open()) });
+  const few = h("input", {
+    type: "range",
+    min: 1,
+    max: total,
+    value: String(total),
+    "aria-label": "Show top n heads",
+    oninput: () => drawMatrix(),
+  });
+  const own = h("input", {
+    type: "text",
+    "aria-label": "Text for the pattern",
+    value: prompt(),
+    onchange: () => ((dst = null), open()),
+  });
   const [twice, texts] = [0, 1].map(() => h("div", { class: "stack" }));
   const read = new Set();
   const length = numberBox("Tokens before the repetition", 16, { min: 2, max: 64, onchange: () => repeat() });
   const seed = numberBox("Seed of the random tokens", 0, { onchange: () => repeat() });
-  const said2 = h("input", { type: "text", "aria-label": "Text to say twice", placeholder: "random tokens, or a text of your own", style: { flex: "1 1 200px" }, onchange: () => repeat() });
-  fill(root, h("div", { class: "stack" },
-    h("h1", {}, "Heads"),
-    h("div", { class: "two" },
-      h("div", { class: "stack" },
-        card("All heads", segmented("Score", KINDS, kind, (v) => ((kind = v), drawMatrix())), grid, h("label", { class: "row faint" }, "the strongest", h("span", { style: { flex: "1" } }, few)), said, about("heads"), table, model.can.shared_keys && h("p", { class: "note" }, `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`)),
-        card("Said twice", null, h("div", { class: "row" }, said2, h("label", { class: "row faint" }, "length", length), h("label", { class: "row faint" }, "seed", seed)), twice, about("twice")),
-        card("In the corpus", button("Find examples", () => examples(true), { class: "btn small" }), texts, about("examples"))),
-      h("div", { class: "stack" }, card(title, named, circuitBox), card("What people call it", null, called)))));
+  const said2 = h("input", {
+    type: "text",
+    "aria-label": "Text to repeat",
+    placeholder: "random tokens, or your own text",
+    style: { flex: "1 1 200px" },
+    onchange: () => repeat(),
+  });
+  fill(
+    root,
+    h(
+      "div",
+      { class: "stack" },
+      h("h1", {}, "Heads"),
+      h(
+        "div",
+        { class: "two" },
+        h(
+          "div",
+          { class: "stack" },
+          card(
+            "All heads",
+            segmented("Score", KINDS, kind, (v) => ((kind = v), drawMatrix())),
+            grid,
+            h("label", { class: "row faint" }, "show top", h("span", { style: { flex: "1" } }, few)),
+            said,
+            about("heads"),
+            table,
+            model.can.shared_keys &&
+              h(
+                "p",
+                { class: "note" },
+                `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`,
+              ),
+          ),
+          card(
+            "Repeated-token (induction) test",
+            null,
+            h(
+              "div",
+              { class: "row" },
+              said2,
+              h("label", { class: "row faint" }, "length", length),
+              h("label", { class: "row faint" }, "seed", seed),
+            ),
+            twice,
+            about("twice"),
+          ),
+          card(
+            "Top contexts in the corpus",
+            button("Find examples", () => examples(true), { class: "btn small" }),
+            texts,
+            about("examples"),
+          ),
+        ),
+        h("div", { class: "stack" }, card(title, named, circuitBox), card("Labels", null, called)),
+      ),
+    ),
+  );
 
   async function load() {
     fill(grid, h("p", { class: "faint" }, "Scoring heads on repeated random tokens …"));
@@ -59,57 +131,151 @@ export function render(root, page) {
 
   /** The head that the address names, chosen. */
   function wish() {
-    const found = /^(\d+)\.(\d+)$/.exec(state().h);
-    if (found) chosen = [Number(found[1]), Number(found[2])];
+    const found = parseId(state().head);
+    if (found) chosen = [found.layer, found.index];
     return found;
   }
 
-  const repeat = () => pane(twice, async () => {
-    const [layer, head] = chosen;
-    const found = await api.get(`/heads/${layer}/${head}/induction`, { length: Math.max(2, Math.min(64, Number(length.value) || 16)), seed: Math.max(0, Number(seed.value) || 0), text: said2.value }, { channel: "induction" });
-    const map = h("div");
-    const looked = new Map(found.stripe);
-    pattern(map, { ...found, marked: (dst, src) => looked.get(dst) === src });
-    fill(twice, h("p", { role: "status" }, h("b", {}, percent(found.score)), ` of L${layer}H${head}'s attention lies on the outlined cells; looking everywhere alike would give ${percent(found.chance)}.`), map,
-      asTable("As a table", ["destination", "source", "weight"], () => found.stripe.map(([dst, src]) => [`${dst} ${visible(found.tokens[dst])}`, `${src} ${visible(found.tokens[src])}`, found.weights[dst][src]])));
-  });
+  const repeat = () =>
+    pane(twice, async () => {
+      const [layer, head] = chosen;
+      const found = await api.get(
+        `/heads/${layer}/${head}/induction`,
+        {
+          length: Math.max(2, Math.min(64, Number(length.value) || 16)),
+          seed: Math.max(0, Number(seed.value) || 0),
+          text: said2.value,
+        },
+        { channel: "induction" },
+      );
+      const map = h("div");
+      const looked = new Map(found.stripe);
+      pattern(map, { ...found, marked: (dst, src) => looked.get(dst) === src });
+      fill(
+        twice,
+        h(
+          "p",
+          { role: "status" },
+          h("b", {}, percent(found.score)),
+          ` of the attention of L${layer}H${head} is on the outlined cells; uniform attention would give ${percent(found.chance)}.`,
+        ),
+        map,
+        asTable("As a table", ["destination", "source", "weight"], () =>
+          found.stripe.map(([dst, src]) => [
+            `${dst} ${visible(found.tokens[dst])}`,
+            `${src} ${visible(found.tokens[src])}`,
+            found.weights[dst][src],
+          ]),
+        ),
+      );
+    });
 
-  const call = () => labels(called, named, { layer: chosen[0], index: chosen[1], of: "head" }, () => scores && drawMatrix());
+  const call = () =>
+    labels(called, named, { layer: chosen[0], index: chosen[1], of: "head" }, () => scores && drawMatrix());
 
   /** Texts in which the head does most: one reading of the corpus serves all heads of its layer. */
-  const examples = (asked) => pane(texts, async () => {
-    const [layer, head] = chosen;
-    fill(texts);
-    api.cancel("examples");
-    if (!asked && !read.has(layer)) return;
-    let found = null;
-    await api.stream(`/heads/${layer}/${head}/examples`, {}, (line) => line.examples ? (found = line) : fill(texts, h("p", { class: "faint" }, `${line.done} of ${line.of} windows read`)), { channel: "examples", what: "Finding examples" });
-    read.add(layer);
-    const list = h("div");
-    contexts(list, found.examples.map((one) => ({ ...one, coefficient: one.value, coefficients: one.carried })), 5, "carries");
-    fill(texts, lengths(), list, h("p", { class: "faint" }, `L${layer}H${head} in ${found.windows} windows (${found.tokens.toLocaleString("en")} tokens) of ${found.corpus}: ${found.measure}.`));
-  });
+  const examples = (asked) =>
+    pane(texts, async () => {
+      const [layer, head] = chosen;
+      fill(texts);
+      api.cancel("examples");
+      if (!asked && !read.has(layer)) return;
+      let found = null;
+      await api.stream(
+        `/heads/${layer}/${head}/examples`,
+        {},
+        (line) =>
+          line.examples
+            ? (found = line)
+            : fill(texts, h("p", { class: "faint" }, `${line.done} of ${line.of} windows read`)),
+        { channel: "examples", what: "Finding examples" },
+      );
+      read.add(layer);
+      const list = h("div");
+      contexts(
+        list,
+        found.examples.map((one) => ({ ...one, coefficient: one.value, coefficients: one.carried })),
+        5,
+        "carries",
+      );
+      fill(
+        texts,
+        lengths(),
+        list,
+        h(
+          "p",
+          { class: "faint" },
+          `L${layer}H${head} in ${found.windows} windows (${found.tokens.toLocaleString("en")} tokens) of ${found.corpus}: ${found.measure}.`,
+        ),
+      );
+    });
 
-  const drawMatrix = () => pane(grid, async () => {
-    const local = KINDS.findIndex(([k]) => k === kind) > 5;
-    if (local) here = await api.post("/heads/here", { prompt: prompt(), edits: activeEdits(), ...(state().pos && { position: Number(state().pos) }), ...(state().t && { token: state().t }) }, { channel: "here" });
-    const rows = kind === "eigenvalues" ? scores.eigenvalues : (local ? here : scores).scores[kind];
-    if (!rows) return fill(grid, h("p", { class: "note" }, "This score cannot be had for this model."));
-    const what = kind === "eigenvalues" ? "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does the opposite" : (local ? here : scores).said[kind];
-    const top = Number(few.value);
-    matrix(grid, { scores: rows, chosen, said: what, top, names: (layer, index) => nameOf({ layer, index }, "head") }, { onpick: (l, n) => go({ h: `${l}.${n}` }) });
-    fill(said, top < total && `The ${top} strongest of ${total}: `, `${what}. `, kind === "eigenvalues" ? "From the weights alone." : local ? "" : `${scores.n_sequences} sequences of 2 × ${scores.length} random tokens, seed ${scores.seed}.`);
-    fill(table, asTable("As a table", ["head", "score", "± 95 %"], () => rows.flatMap((row, l) => row.map((x, n) => [[`L${l}H${n}`, nameOf({ layer: l, index: n }, "head")].join(" "), x, scores.intervals[kind]?.[l][n] ?? ""]))));
-  });
+  const drawMatrix = () =>
+    pane(grid, async () => {
+      const local = KINDS.findIndex(([k]) => k === kind) > 5;
+      if (local)
+        here = await api.post(
+          "/heads/prompt",
+          {
+            prompt: prompt(),
+            edits: activeEdits(),
+            ...(state().position && { position: Number(state().position) }),
+            ...(state().token && { token: state().token }),
+          },
+          { channel: "prompt-heads" },
+        );
+      const rows = kind === "eigenvalues" ? scores.eigenvalues : (local ? here : scores).scores[kind];
+      if (!rows) return fill(grid, h("p", { class: "note" }, "This score is not defined for this model."));
+      const what =
+        kind === "eigenvalues"
+          ? "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does the opposite"
+          : (local ? here : scores).said[kind];
+      const top = Number(few.value);
+      matrix(
+        grid,
+        { scores: rows, chosen, said: what, top, names: (layer, index) => nameOf({ layer, index }, "head") },
+        { onpick: (l, n) => go({ head: idOf({ layer: l, index: n }, "head") }) },
+      );
+      fill(
+        said,
+        top < total && `Top ${top} of ${total} heads: `,
+        `${what}. `,
+        kind === "eigenvalues"
+          ? "From the weights alone."
+          : local
+            ? ""
+            : `${scores.n_sequences} sequences of 2 × ${scores.length} random tokens, seed ${scores.seed}.`,
+      );
+      fill(
+        table,
+        asTable("As a table", ["head", "score", "± 95 %"], () =>
+          rows.flatMap((row, l) =>
+            row.map((x, n) => [
+              [`L${l}H${n}`, nameOf({ layer: l, index: n }, "head")].join(" "),
+              x,
+              scores.intervals[kind]?.[l][n] ?? "",
+            ]),
+          ),
+        ),
+      );
+    });
 
   async function open() {
     const [layer, head] = chosen;
     title.textContent = `L${layer}H${head}`;
     await pane(circuitBox, async () => {
-      const found = await api.post(`/heads/${layer}/${head}/attention`, { prompt: own.value || prompt(), edits: activeEdits() }, { channel: "pattern" });
+      const found = await api.post(
+        `/heads/${layer}/${head}/attention`,
+        { prompt: own.value || prompt(), edits: activeEdits() },
+        { channel: "pattern" },
+      );
       const at = dst === null || dst >= found.tokens.length ? found.tokens.length - 1 : dst;
       const best = found.weights[at].reduce((a, w, i, row) => (w > row[a] ? i : a), 0);
-      const circuit = await api.get(`/heads/${layer}/${head}`, { source: `#${found.ids[best]}`, destination: `#${found.ids[at]}` }, { channel: "head" });
+      const circuit = await api.get(
+        `/heads/${layer}/${head}`,
+        { source: `#${found.ids[best]}`, destination: `#${found.ids[at]}` },
+        { channel: "head" },
+      );
       if (chosen[0] === layer && chosen[1] === head) drawCard(found, circuit, at, best);
     });
   }
@@ -119,52 +285,203 @@ export function render(root, page) {
     told.className = "faint";
     told.setAttribute("role", "status");
     /** Warm where a token looks, cool which later tokens look at it. */
-    const shades = (from) => found.tokens.map((_, i) => {
-      const w = i <= from ? found.weights[from][i] : found.weights[i][from];
-      return w > 0.01 ? `${i <= from ? "w" : "c"}${Math.max(1, Math.min(6, Math.ceil(w * 6)))}` : "";
-    });
-    const chips = strip(words, { tokens: found.tokens, selected: at, classes: shades(at), titles: found.tokens.map((_, i) => (i <= at ? `read: ${percent(found.weights[at][i])}` : `reads it: ${percent(found.weights[i][at])}`)) }, { onpick: (i) => ((dst = i), open()), onhover: (i) => chips.shade(shades(i ?? at)) });
+    const shades = (from) =>
+      found.tokens.map((_, i) => {
+        const w = i <= from ? found.weights[from][i] : found.weights[i][from];
+        return w > 0.01 ? `${i <= from ? "w" : "c"}${Math.max(1, Math.min(6, Math.ceil(w * 6)))}` : "";
+      });
+    const chips = strip(
+      words,
+      {
+        tokens: found.tokens,
+        selected: at,
+        classes: shades(at),
+        titles: found.tokens.map((_, i) =>
+          i <= at ? `read: ${percent(found.weights[at][i])}` : `reads it: ${percent(found.weights[i][at])}`,
+        ),
+      },
+      { onpick: (i) => ((dst = i), open()), onhover: (i) => chips.shade(shades(i ?? at)) },
+    );
     const drawMap = () => {
       const rows = found[measure];
       const least = hideFirst ? 1 : 0;
       const unit = measure === "norms" ? Math.max(...rows.flatMap((r) => r.slice(least)), 1e-9) : 1;
-      pattern(map, { tokens: found.tokens, weights: rows.map((r) => r.map((x) => x / unit)), hideFirst, said: measure === "norms" ? (x) => `carries ${num(x * unit)}` : undefined });
-      fill(told, hideFirst && `The first column is hidden; the last row gives it ${measure === "norms" ? num(rows.at(-1)[0]) : percent(rows.at(-1)[0])}. `, measure === "norms" && `Weight times the length of the value as the head writes it, in units of the stream; the darkest is ${num(unit)}.`);
+      pattern(map, {
+        tokens: found.tokens,
+        weights: rows.map((r) => r.map((x) => x / unit)),
+        hideFirst,
+        said: measure === "norms" ? (x) => `carries ${num(x * unit)}` : undefined,
+      });
+      fill(
+        told,
+        hideFirst &&
+          `The first column is hidden; the last row gives it ${measure === "norms" ? num(rows.at(-1)[0]) : percent(rows.at(-1)[0])}. `,
+        measure === "norms" &&
+          `Weight times the length of the value as the head writes it, in units of the stream; the darkest is ${num(unit)}.`,
+      );
     };
     const parts = h("p", { class: "faint" });
-    if (!activeEdits().length) api.post(`/heads/${chosen.join("/")}/terms`, { prompt: own.value || prompt(), destination: at, source: best }, { channel: "terms" }).then(({ score, terms }) => fill(parts, `Score before the softmax ${signed(score)}: `, Object.entries(terms).map(([name, x]) => `${name} ${signed(x)}`).join(", ")), () => {});
-    const lists = (pairs) => h("div", { class: "two" }, pairs.map(([name, rows]) => h("div", {}, h("h3", {}, name), tokenBars(rows.slice(0, 8)))));
+    if (!activeEdits().length)
+      api
+        .post(
+          `/heads/${chosen.join("/")}/terms`,
+          { prompt: own.value || prompt(), destination: at, source: best },
+          { channel: "terms" },
+        )
+        .then(
+          ({ score, terms }) =>
+            fill(
+              parts,
+              `Score before the softmax ${signed(score)}: `,
+              Object.entries(terms)
+                .map(([name, x]) => `${name} ${signed(x)}`)
+                .join(", "),
+            ),
+          () => {},
+        );
+    const lists = (pairs) =>
+      h(
+        "div",
+        { class: "two" },
+        pairs.map(([name, rows]) => h("div", {}, h("h3", {}, name), tokenBars(rows.slice(0, 8)))),
+      );
     const [layer, head] = chosen;
-    fill(circuitBox,
-      h("div", { class: "row" }, button("Knock out", () => tray.off({ layer, index: head }, "head"), { class: "btn small" }), h("span", { class: "faint" }, "adds the edit: this head writes nothing")),
+    fill(
+      circuitBox,
+      h(
+        "div",
+        { class: "row" },
+        button("Knock out", () => tray.off({ layer, index: head }, "head"), { class: "btn small" }),
+        h("span", { class: "faint" }, "adds the edit: this head writes nothing"),
+      ),
       h("label", { class: "row faint" }, "on", h("span", { style: { flex: "1", display: "grid" } }, own)),
-      h("div", {}, h("h3", {}, "Reading from ", token(found.tokens[at]), ` (${at})`), words, h("p", { class: "faint" }, `looks most at ${visible(found.tokens[best])} (${percent(found.weights[at][best])}); warm: what a token reads, cool: which later ones read it; click one to stay there`), parts),
-      h("div", {}, segmented("Shade by", [["weights", "Attention weight"], ["norms", "Contribution"]], measure, (v) => ((measure = v), drawMap())), map, h("label", { class: "check" }, h("input", { type: "checkbox", checked: hideFirst, onchange: (e) => ((hideFirst = e.target.checked), drawMap()) }), "leave out the first position"), told, asTable("As a table", ["destination", "source", "weight", "contribution"], () => found.weights.flatMap((r, d) => r.map((w, i) => [`${d} ${visible(found.tokens[d])}`, `${i} ${visible(found.tokens[i])}`, w, found.norms[d][i]])))),
-      h("div", {}, h("h3", {}, "Where it reads ", token(circuit.source), ", it writes (OV)"), lists([["Raises", circuit.raises], ["Lowers", circuit.lowers]])),
-      h("div", {}, h("h3", {}, "At ", token(circuit.destination), ", it looks for (QK)"), circuit.looks_for.length ? lists([["Sought", circuit.looks_for], ["Avoided", circuit.ignores]]) : h("p", { class: "note" }, circuit.notes.join(" "))),
-      circuit.partners.length ? h("div", {}, h("h3", {}, "Reads from earlier heads"), h("div", { class: "row" }, circuit.partners.slice(0, 12).map((p) => h("span", {}, `${p.mode.toUpperCase()} `, link({ layer: p.layer, index: p.head }, "head"), ` ${num(p.composition)}`))), h("p", { class: "faint" }, "composition: how much of the earlier head's output lies in what this head reads, as query, key or value")) : null,
-      circuit.notes.length && circuit.looks_for.length ? h("p", { class: "faint" }, circuit.notes.join("; ")) : null);
+      h(
+        "div",
+        {},
+        h("h3", {}, "Reading from ", token(found.tokens[at]), ` (${at})`),
+        words,
+        h(
+          "p",
+          { class: "faint" },
+          `looks most at ${visible(found.tokens[best])} (${percent(found.weights[at][best])}); warm: what a token reads, cool: which later ones read it; click one to stay there`,
+        ),
+        parts,
+      ),
+      h(
+        "div",
+        {},
+        segmented(
+          "Shade by",
+          [
+            ["weights", "Attention weight"],
+            ["norms", "Contribution"],
+          ],
+          measure,
+          (v) => ((measure = v), drawMap()),
+        ),
+        map,
+        h(
+          "label",
+          { class: "check" },
+          h("input", {
+            type: "checkbox",
+            checked: hideFirst,
+            onchange: (e) => ((hideFirst = e.target.checked), drawMap()),
+          }),
+          "leave out the first position",
+        ),
+        told,
+        asTable("As a table", ["destination", "source", "weight", "contribution"], () =>
+          found.weights.flatMap((r, d) =>
+            r.map((w, i) => [
+              `${d} ${visible(found.tokens[d])}`,
+              `${i} ${visible(found.tokens[i])}`,
+              w,
+              found.norms[d][i],
+            ]),
+          ),
+        ),
+      ),
+      h(
+        "div",
+        {},
+        h("h3", {}, "OV: output when attending to ", token(circuit.source)),
+        lists([
+          ["Raises", circuit.raises],
+          ["Lowers", circuit.lowers],
+        ]),
+      ),
+      h(
+        "div",
+        {},
+        h("h3", {}, "QK: tokens that ", token(circuit.destination), " attends to"),
+        circuit.looks_for.length
+          ? lists([
+              ["Attended to", circuit.looks_for],
+              ["Avoided", circuit.ignores],
+            ])
+          : h("p", { class: "note" }, circuit.notes.join(" ")),
+      ),
+      circuit.partners.length
+        ? h(
+            "div",
+            {},
+            h("h3", {}, "Reads from earlier heads"),
+            h(
+              "div",
+              { class: "row" },
+              circuit.partners
+                .slice(0, 12)
+                .map((p) =>
+                  h(
+                    "span",
+                    {},
+                    `${p.mode.toUpperCase()} `,
+                    link({ layer: p.layer, index: p.head }, "head"),
+                    ` ${num(p.composition)}`,
+                  ),
+                ),
+            ),
+            h(
+              "p",
+              { class: "faint" },
+              "composition: how much of the earlier head's output lies in what this head reads, as query, key or value",
+            ),
+          )
+        : null,
+      circuit.notes.length && circuit.looks_for.length ? h("p", { class: "faint" }, circuit.notes.join("; ")) : null,
+    );
     drawMap();
   }
 
   return {
     update(now, before) {
       if (before.screen !== now.screen) return load();
-      if (now.h !== before.h) {
+      if (now.head !== before.head) {
         wish();
         if (scores) drawMatrix();
         return Promise.all([open(), repeat(), examples(), call()]);
       }
-      if (now.p !== before.p || now.iv !== before.iv || now.off !== before.off) {
-        if (now.p !== before.p) own.value = prompt();
+      if (now.prompt !== before.prompt || now.edits !== before.edits || now.disabled !== before.disabled) {
+        if (now.prompt !== before.prompt) own.value = prompt();
         if (scores) drawMatrix();
         return open();
       }
     },
     key(event) {
-      if (event.key === "i") return tray.off({ layer: chosen[0], index: chosen[1] }, "head"), true;
+      if (event.key === "i") return (tray.off({ layer: chosen[0], index: chosen[1] }, "head"), true);
       return false;
     },
-    exported: () => scores && { name: "heads", json: scores, rows: [["kind", "layer", "head", "score"], ...Object.entries(scores.scores).flatMap(([k, rows]) => rows.flatMap((row, l) => row.map((x, n) => [k, l, n, x])))] },
+    exported: () =>
+      scores && {
+        name: "heads",
+        json: scores,
+        rows: [
+          ["kind", "layer", "head", "score"],
+          ...Object.entries(scores.scores).flatMap(([k, rows]) =>
+            rows.flatMap((row, l) => row.map((x, n) => [k, l, n, x])),
+          ),
+        ],
+      },
   };
 }

@@ -1,40 +1,89 @@
 /** Change memories or heads; see the next token and two continuations side by side. */
 import { button, fill, h, num, numberBox, percent, selectBox, signed, worded } from "../dom.js";
-import { activeEdits, asksAnew, edits, go, setEdits, state, turn } from "../state.js";
-import { about, card, link, pane, prompt, table } from "../parts.js";
 import { token, visible } from "../islands/tokens.js";
+import { about, card, link, pane, prompt, table } from "../parts.js";
+import { activeEdits, asksAnew, edits, go, setEdits, state, turn } from "../state.js";
 import * as tray from "../tray.js";
 
-const SCOPES = [["all", "everywhere"], ["last", "the newest token"], ["prompt", "the prompt"], ["new", "generated tokens"], ["from", "from a position on"]];
+const SCOPES = [
+  ["all", "everywhere"],
+  ["last", "the newest token"],
+  ["prompt", "the prompt"],
+  ["new", "generated tokens"],
+  ["from", "from a position on"],
+];
 
-const ACTIONS = [["set", "set to"], ["scale", "times"], ["add", "plus"]];
+const ACTIONS = [
+  ["set", "set to"],
+  ["scale", "times"],
+  ["add", "plus"],
+];
 
 export function render(root, page) {
   const { api, model } = page;
-  const box = h("textarea", { rows: 1, "aria-label": "Prompt", spellcheck: "false", onchange: () => go({ p: box.value }) });
+  const box = h("textarea", {
+    rows: 1,
+    "aria-label": "Prompt",
+    spellcheck: "false",
+    onchange: () => go({ prompt: box.value }),
+  });
   const list = h("div", { class: "stack" });
   const next = h("div");
   const left = h("div", { class: "text", "aria-live": "off" });
   const right = h("div", { class: "text" });
   const summary = h("p", { class: "soft", role: "status" });
   const history = h("div");
-  const newTokens = numberBox("New tokens", state().n || 30, { min: 1, max: 200, onchange: () => turn({ n: newTokens.value }) });
-  const seed = numberBox("Seed; empty for greedy", state().seed, { placeholder: "greedy", onchange: () => turn({ seed: seed.value }) });
+  const newTokens = numberBox("New tokens", state().new_tokens || 30, {
+    min: 1,
+    max: 200,
+    onchange: () => turn({ new_tokens: newTokens.value }),
+  });
+  const seed = numberBox("Seed; empty for greedy", state().seed, {
+    placeholder: "greedy",
+    onchange: () => turn({ seed: seed.value }),
+  });
   const turns = h("span", { class: "row" });
   const runButton = button("Run both", run, { class: "btn main" });
   const stop = button("Stop", () => api.cancel("compare"), { class: "btn", hidden: true });
   const compared = h("div");
   const picked = new Set();
   let running = false;
-  fill(root, h("div", { class: "stack" },
-    h("section", { class: "prompt" }, box),
-    card("Edits", turns, list, addForm(), about("edits")),
-    h("div", { class: "two" }, card("The next token", null, next), card("Runs", h("span", { class: "faint" }, "tick two to compare"), history, compared)),
-    card("Both continuations", [worded("new tokens", newTokens), worded("seed", seed), runButton, stop],
-      summary, h("div", { class: "pair" }, h("div", {}, h("h3", {}, "Baseline"), left), h("div", {}, h("h3", {}, "With the edits"), right)))));
+  fill(
+    root,
+    h(
+      "div",
+      { class: "stack" },
+      h("section", { class: "prompt" }, box),
+      card("Edits", turns, list, addForm(), about("edits")),
+      h(
+        "div",
+        { class: "two" },
+        card("Next token", null, next),
+        card("Runs", h("span", { class: "faint" }, "tick two to compare"), history, compared),
+      ),
+      card(
+        "Continuations",
+        [worded("new tokens", newTokens), worded("seed", seed), runButton, stop],
+        summary,
+        h(
+          "div",
+          { class: "pair" },
+          h("div", {}, h("h3", {}, "Baseline"), left),
+          h("div", {}, h("h3", {}, "With the edits"), right),
+        ),
+      ),
+    ),
+  );
 
   function addForm() {
-    const kind = selectBox("What", [["coefficient", "memory"], ["head", "head"]], model.can.memories ? "coefficient" : "head");
+    const kind = selectBox(
+      "What",
+      [
+        ["coefficient", "memory"],
+        ["head", "head"],
+      ],
+      model.can.memories ? "coefficient" : "head",
+    );
     const layer = numberBox("Layer", model.n_layers - 1, { max: model.n_layers - 1 });
     const index = numberBox("Index", 0);
     const add = () => {
@@ -42,7 +91,19 @@ export function render(root, page) {
       if (kind.value === "head") tray.off(at, "head");
       else tray.set(at);
     };
-    return h("details", {}, h("summary", {}, "Add an edit"), h("div", { class: "edit-form" }, h("label", {}, "what", kind), h("label", {}, "layer", layer), h("label", {}, "index", index), button("Add", add, { class: "btn" })));
+    return h(
+      "details",
+      {},
+      h("summary", {}, "Add an edit"),
+      h(
+        "div",
+        { class: "edit-form" },
+        h("label", {}, "what", kind),
+        h("label", {}, "layer", layer),
+        h("label", {}, "index", index),
+        button("Add", add, { class: "btn" }),
+      ),
+    );
   }
 
   function drawEdits() {
@@ -51,57 +112,137 @@ export function render(root, page) {
     if (!all.length) return suggest();
     const fields = () => [...list.querySelectorAll("input, select")];
     const focused = fields().indexOf(document.activeElement);
-    fill(list, all.map((e, i) => editor(e, i, all)));
+    fill(
+      list,
+      all.map((e, i) => editor(e, i, all)),
+    );
     if (focused >= 0) fields()[focused]?.focus();
   }
 
   function editor(e, i, all) {
     const change = (part, now = false) => {
-      setEdits(all.map((x, j) => (i === j ? { ...x, ...part } : x)), now);
+      setEdits(
+        all.map((x, j) => (i === j ? { ...x, ...part } : x)),
+        now,
+      );
     };
     let limit = Math.max(8, Math.abs(e.value) * 2);
     // Symmetric logarithm: fine around zero, far at the ends.
-    const toSlider = (x) => Math.sign(x) * Math.log1p(Math.abs(x)) / Math.log1p(limit);
+    const toSlider = (x) => (Math.sign(x) * Math.log1p(Math.abs(x))) / Math.log1p(limit);
     const fromSlider = (s) => Math.sign(s) * Math.expm1(Math.abs(s) * Math.log1p(limit));
-    const number = numberBox("Value", Number(e.value.toPrecision(5)), { min: null, step: "any", onchange: () => Number.isFinite(number.valueAsNumber) && change({ value: number.valueAsNumber }) });
-    const slider = h("input", { type: "range", min: -1, max: 1, step: 0.005, value: String(toSlider(e.value)), "aria-label": "Value", oninput: () => {
-      const value = Number(fromSlider(Number(slider.value)).toPrecision(3));
-      number.value = String(value);
-      all[i].value = value;
-      preview(all);
-    }, onchange: () => change({ value: number.valueAsNumber }) });
-    const action = selectBox("How", ACTIONS.filter(([name]) => name === "scale" || e.target !== "head"), e.action, { onchange: () => change({ action: action.value }) });
+    const number = numberBox("Value", Number(e.value.toPrecision(5)), {
+      min: null,
+      step: "any",
+      onchange: () => Number.isFinite(number.valueAsNumber) && change({ value: number.valueAsNumber }),
+    });
+    const slider = h("input", {
+      type: "range",
+      min: -1,
+      max: 1,
+      step: 0.005,
+      value: String(toSlider(e.value)),
+      "aria-label": "Value",
+      oninput: () => {
+        const value = Number(fromSlider(Number(slider.value)).toPrecision(3));
+        number.value = String(value);
+        all[i].value = value;
+        preview(all);
+      },
+      onchange: () => change({ value: number.valueAsNumber }),
+    });
+    const action = selectBox(
+      "How",
+      ACTIONS.filter(([name]) => name === "scale" || e.target !== "head"),
+      e.action,
+      { onchange: () => change({ action: action.value }) },
+    );
     const chosen = Array.isArray(e.positions);
     const where = chosen ? "chosen" : e.positions;
     const move = async (kind, from) => change({ positions: await places(kind, from).catch(api.fail) });
-    const scope = selectBox("Where", [...SCOPES, ...(chosen ? [["chosen", `positions ${e.positions[0]} to ${e.positions.at(-1)}`]] : [])], where, { onchange: () => move(scope.value) });
-    const from = chosen && numberBox("First position", e.positions[0], { onchange: () => from.validity.valid && from.value && move("from", from.valueAsNumber) });
+    const scope = selectBox(
+      "Where",
+      [...SCOPES, ...(chosen ? [["chosen", `positions ${e.positions[0]} to ${e.positions.at(-1)}`]] : [])],
+      where,
+      { onchange: () => move(scope.value) },
+    );
+    const from =
+      chosen &&
+      numberBox("First position", e.positions[0], {
+        onchange: () => from.validity.valid && from.value && move("from", from.valueAsNumber),
+      });
     const ticks = h("span", { class: "ticks-row" });
     const spots = h("span", { class: "row" });
     const landmarks = async () => {
       const at = `/memories/${e.layer}/${e.index}`;
-      const known = [["Off", 0], ["Here", (await api.post(`${at}/activations`, { prompt: prompt() }, { channel: `here ${at}` })).coefficients.at(-1), "the coefficient at the prompt's last token, without edits"]];
+      const known = [
+        ["Off", 0],
+        [
+          "Here",
+          (await api.post(`${at}/activations`, { prompt: prompt() }, { channel: `here ${at}` })).coefficients.at(-1),
+          "the coefficient at the prompt's last token, without edits",
+        ],
+      ];
       const draw = () => {
         limit = Math.max(limit, ...known.map(([, x]) => 1.2 * Math.abs(x)));
         slider.value = String(toSlider(number.valueAsNumber));
-        fill(ticks, e.action === "set" && known.map(([, x]) => h("i", { style: { left: `calc(8px + (100% - 16px) * ${(1 + toSlider(x)) / 2})` } })));
-        fill(spots, known.slice(1).map(([text, x, title]) => button(`${text} ${num(x)}`, () => change({ action: "set", value: Number(x.toPrecision(4)) }), { class: "quiet", title: `set to ${title}` })));
+        fill(
+          ticks,
+          e.action === "set" &&
+            known.map(([, x]) => h("i", { style: { left: `calc(8px + (100% - 16px) * ${(1 + toSlider(x)) / 2})` } })),
+        );
+        fill(
+          spots,
+          known.slice(1).map(([text, x, title]) =>
+            button(`${text} ${num(x)}`, () => change({ action: "set", value: Number(x.toPrecision(4)) }), {
+              class: "quiet",
+              title: `set to ${title}`,
+            }),
+          ),
+        );
       };
       draw();
       if (!model.can.index) return;
       const usual = await api.get(`${at}/coefficients`, {}, { channel: `usual ${at}` });
-      known.push(["99th percentile", usual.high, `what 99 % of ${usual.sampled.toLocaleString("en")} sampled tokens stay below`], ["Most seen", usual.statistics.largest, "its largest coefficient on the index's corpus"], ["Most of the layer", usual.layer_largest, "the largest that any memory of the layer had"]);
+      known.push(
+        ["99th percentile", usual.high, `what 99 % of ${usual.sampled.toLocaleString("en")} sampled tokens stay below`],
+        ["Most seen", usual.statistics.largest, "its largest coefficient on the index's corpus"],
+        ["Most of the layer", usual.layer_largest, "the largest that any memory of the layer had"],
+      );
       draw();
     };
     if (e.target !== "head") landmarks().catch(api.fail);
     const name = tray.name(e);
-    return h("div", { class: "row" },
-      h("label", { class: "check" }, h("input", { type: "checkbox", checked: e.on, "aria-label": `${name} on`, onchange: (event) => change({ on: event.target.checked }) })),
+    return h(
+      "div",
+      { class: "row" },
+      h(
+        "label",
+        { class: "check" },
+        h("input", {
+          type: "checkbox",
+          checked: e.on,
+          "aria-label": `${name} on`,
+          onchange: (event) => change({ on: event.target.checked }),
+        }),
+      ),
       link(e, e.target),
-      action, number, h("span", { class: "slider" }, slider, ticks), scope, from,
+      action,
+      number,
+      h("span", { class: "slider" }, slider, ticks),
+      scope,
+      from,
       button("Off", () => change({ action: "scale", value: 0 }), { class: "btn small" }),
-      e.target !== "head" && button("Flip", () => change({ action: "scale", value: -1 }), { class: "btn small", title: "turn the sign round" }),
-      button("×", () => setEdits(all.filter((_, j) => j !== i)), { class: "btn small", "aria-label": `Remove ${name}` }), spots);
+      e.target !== "head" &&
+        button("Flip", () => change({ action: "scale", value: -1 }), {
+          class: "btn small",
+          title: "turn the sign round",
+        }),
+      button("×", () => setEdits(all.filter((_, j) => j !== i)), {
+        class: "btn small",
+        "aria-label": `Remove ${name}`,
+      }),
+      spots,
+    );
   }
 
   /** The positions that a scope means for this prompt. */
@@ -120,20 +261,65 @@ export function render(root, page) {
       if (!model.can.memories) return;
       const found = await api.get(`/traces/${data.id}`, { position: -1, memories: 5, top: 10 }, { channel: "suggest" });
       if (edits().length) return; // one was made, or brought back, meanwhile
-      const best = found.layers.flatMap((one) => one.sub_updates.slice(0, 2)).sort((a, b) => Math.abs(b.score) - Math.abs(a.score)).slice(0, 3);
-      fill(list, h("p", { class: "soft" }, "Nothing is changed yet. Memories that move ", token(found.target.token), " most here:"), h("div", { class: "row" }, best.map((u) => button(`Switch off L${u.layer}M${u.index} (${signed(u.score)})`, () => tray.off(u), { class: "btn small", title: u.top_tokens.slice(0, 8).join(" ") }))));
+      const best = found.layers
+        .flatMap((one) => one.sub_updates.slice(0, 2))
+        .sort((a, b) => Math.abs(b.score) - Math.abs(a.score))
+        .slice(0, 3);
+      fill(
+        list,
+        h(
+          "p",
+          { class: "soft" },
+          "Nothing is changed yet. Memories that move ",
+          token(found.target.token),
+          " most here:",
+        ),
+        h(
+          "div",
+          { class: "row" },
+          best.map((u) =>
+            button(`Switch off L${u.layer}M${u.index} (${signed(u.score)})`, () => tray.off(u), {
+              class: "btn small",
+              title: u.top_tokens.slice(0, 8).join(" "),
+            }),
+          ),
+        ),
+      );
     });
   }
 
   /** The newest value wins: older questions are dropped on the way. */
-  const preview = (all = edits()) => pane(next, async () => {
-    const active = all.filter((e) => e.on).map(({ on, ...e }) => e);
-    const { rows, provenance } = await api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
-    const most = Math.max(...rows.flatMap((r) => [r.plain, r.edited]));
-    const bar = (p, cls) => h("span", { class: "bar-track" }, h("span", { class: `bar ${cls}`, style: { width: `${(100 * p) / most}%` } }));
-    fill(next, table(["token", "baseline", "", "edited", "", "change, points"], rows.slice(0, 10).map((r) => [token(r.token), percent(r.plain), bar(r.plain, "plus"), percent(r.edited), bar(r.edited, "minus"), h("td", { class: "n" }, `${r.edited < r.plain ? "−" : "+"}${Math.abs(100 * (r.edited - r.plain)).toFixed(1)}`)])),
-      active.length ? h("p", { class: "faint" }, `KL from the baseline: ${num(provenance.notes.divergence)} nats`) : null);
-  });
+  const preview = (all = edits()) =>
+    pane(next, async () => {
+      const active = all.filter((e) => e.on).map(({ on, ...e }) => e);
+      const { rows, provenance } = await api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
+      const most = Math.max(...rows.flatMap((r) => [r.plain, r.edited]));
+      const bar = (p, cls) =>
+        h("span", { class: "bar-track" }, h("span", { class: `bar ${cls}`, style: { width: `${(100 * p) / most}%` } }));
+      fill(
+        next,
+        table(
+          ["token", "baseline", "", "edited", "", "change (percentage points)"],
+          rows
+            .slice(0, 10)
+            .map((r) => [
+              token(r.token),
+              percent(r.plain),
+              bar(r.plain, "plus"),
+              percent(r.edited),
+              bar(r.edited, "minus"),
+              h(
+                "td",
+                { class: "n" },
+                `${r.edited < r.plain ? "−" : "+"}${Math.abs(100 * (r.edited - r.plain)).toFixed(1)}`,
+              ),
+            ]),
+        ),
+        active.length
+          ? h("p", { class: "faint" }, `KL from the baseline: ${num(provenance.notes.divergence)} nats`)
+          : null,
+      );
+    });
 
   async function run() {
     running = true;
@@ -147,28 +333,57 @@ export function render(root, page) {
     let diverged = false;
     const started = performance.now();
     let first = 0;
-    const body = { prompt: text, edits: activeEdits(), max_new_tokens: Math.max(1, Math.min(200, Number(newTokens.value) || 30)), ...(seed.value === "" ? {} : { seed: Number(seed.value) }) };
+    const body = {
+      prompt: text,
+      edits: activeEdits(),
+      max_new_tokens: Math.max(1, Math.min(200, Number(newTokens.value) || 30)),
+      ...(seed.value === "" ? {} : { seed: Number(seed.value) }),
+    };
     if (!body.edits.length) fill(right, h("span", { class: "faint" }, "No edit is on."));
     fill(summary);
     try {
-      await api.stream("/compare", body, (line) => {
-        if (!first) {
-          first = performance.now();
-          performance.measure("first-token", { start: started, end: first });
-        }
-        if (line.kind === "token") {
-          const pane = line.side === "base" ? left : right;
-          ids[line.side].push(line.id);
-          const i = ids[line.side].length - 1;
-          const same = ids.base[i] === ids.edit[i] && !diverged;
-          const here = line.side === "edit" && !same && !diverged;
-          if (here) diverged = true;
-          pane.append(h("span", { class: here ? "diverges" : line.side === "edit" && same ? "common" : "", title: `${percent(line.probability)}; then ${line.candidates.slice(0, 4).map((c) => visible(c[1]) + " " + percent(c[2])).join(", ")}` }, line.token));
-        } else if (line.kind === "summary") {
-          fill(summary, line.edits.length ? (line.diverges_at === null ? "The continuations are the same." : `They part at new token ${line.diverges_at}.`) : "");
-          runs();
-        }
-      }, { channel: "compare", what: "Generating" });
+      await api.stream(
+        "/compare",
+        body,
+        (line) => {
+          if (!first) {
+            first = performance.now();
+            performance.measure("first-token", { start: started, end: first });
+          }
+          if (line.kind === "token") {
+            const pane = line.side === "base" ? left : right;
+            ids[line.side].push(line.id);
+            const i = ids[line.side].length - 1;
+            const same = ids.base[i] === ids.edit[i] && !diverged;
+            const here = line.side === "edit" && !same && !diverged;
+            if (here) diverged = true;
+            pane.append(
+              h(
+                "span",
+                {
+                  class: here ? "diverges" : line.side === "edit" && same ? "common" : "",
+                  title: `${percent(line.probability)}; then ${line.candidates
+                    .slice(0, 4)
+                    .map((c) => `${visible(c[1])} ${percent(c[2])}`)
+                    .join(", ")}`,
+                },
+                line.token,
+              ),
+            );
+          } else if (line.kind === "summary") {
+            fill(
+              summary,
+              line.edits.length
+                ? line.diverges_at === null
+                  ? "The continuations are the same."
+                  : `Diverges at generated token ${line.diverges_at + 1}.`
+                : "",
+            );
+            runs();
+          }
+        },
+        { channel: "compare", what: "Generating" },
+      );
     } catch (error) {
       if (error.code === "superseded") fill(summary, "Stopped.");
       else {
@@ -182,16 +397,74 @@ export function render(root, page) {
     }
   }
 
-  const runs = () => pane(history, async () => {
-    const found = (await api.get("/runs", {}, { fresh: true })).runs.reverse();
-    fill(history, found.length ? h("ul", { class: "runs" }, found.slice(0, 12).map((r) => h("li", {}, h("input", { type: "checkbox", checked: picked.has(r.run), "aria-label": `Compare run ${r.run}`, onchange: () => pick(r.run) }), h("button", { type: "button", onclick: () => restore(r) }, h("b", {}, `${r.run} `), h("span", {}, h("span", { class: "faint" }, (r.prompt.length > 34 ? "… " + r.prompt.slice(-32) : r.prompt) + " "), made(r), h("span", { class: "faint" }, r.diverges_at === null ? "" : `, part at ${r.diverges_at}`)))))) : h("p", { class: "faint" }, "Every run stays here with its edits, until the server stops."));
-    const two = found.filter((r) => picked.has(r.run)).reverse();
-    if (two.length < 2) return fill(compared);
-    const [a, b] = two.map((r) => r.texts.edit ?? r.texts.base);
-    let same = 0;
-    while (same < a.length && a[same] === b[same]) same++;
-    fill(compared, h("div", { class: "pair" }, two.map((r, i) => h("div", {}, h("h3", {}, `Run ${r.run}: ${made(r)}`), h("div", { class: "text" }, h("span", { class: "given" }, r.prompt), h("span", { class: "common" }, a.slice(0, same)), h("span", { class: "diverges" }, [a, b][i].slice(same)))))), h("p", { class: "faint" }, same === a.length && same === b.length ? "The same text." : `The same for ${same} characters.`));
-  });
+  const runs = () =>
+    pane(history, async () => {
+      const found = (await api.get("/runs", {}, { fresh: true })).runs.reverse();
+      fill(
+        history,
+        found.length
+          ? h(
+              "ul",
+              { class: "runs" },
+              found.slice(0, 12).map((r) =>
+                h(
+                  "li",
+                  {},
+                  h("input", {
+                    type: "checkbox",
+                    checked: picked.has(r.run),
+                    "aria-label": `Compare run ${r.run}`,
+                    onchange: () => pick(r.run),
+                  }),
+                  h(
+                    "button",
+                    { type: "button", onclick: () => restore(r) },
+                    h("b", {}, `${r.run} `),
+                    h(
+                      "span",
+                      {},
+                      h("span", { class: "faint" }, `${r.prompt.length > 34 ? `… ${r.prompt.slice(-32)}` : r.prompt} `),
+                      made(r),
+                      h("span", { class: "faint" }, r.diverges_at === null ? "" : `, part at ${r.diverges_at}`),
+                    ),
+                  ),
+                ),
+              ),
+            )
+          : h("p", { class: "faint" }, "Every run stays here with its edits, until the server stops."),
+      );
+      const two = found.filter((r) => picked.has(r.run)).reverse();
+      if (two.length < 2) return fill(compared);
+      const [a, b] = two.map((r) => r.texts.edit ?? r.texts.base);
+      let same = 0;
+      while (same < a.length && a[same] === b[same]) same++;
+      fill(
+        compared,
+        h(
+          "div",
+          { class: "pair" },
+          two.map((r, i) =>
+            h(
+              "div",
+              {},
+              h("h3", {}, `Run ${r.run}: ${made(r)}`),
+              h(
+                "div",
+                { class: "text" },
+                h("span", { class: "given" }, r.prompt),
+                h("span", { class: "common" }, a.slice(0, same)),
+                h("span", { class: "diverges" }, [a, b][i].slice(same)),
+              ),
+            ),
+          ),
+        ),
+        h(
+          "p",
+          { class: "faint" },
+          same === a.length && same === b.length ? "The same text." : `The same for ${same} characters.`,
+        ),
+      );
+    });
 
   const made = (r) => (r.edits.length ? tray.said(r.edits) : "no edits");
 
@@ -204,16 +477,24 @@ export function render(root, page) {
 
   function restore(r) {
     setEdits(r.edits.map((e) => ({ ...e, on: true })));
-    go({ p: r.prompt, n: String(r.options.max_new_tokens), seed: r.options.seed === null ? "" : String(r.options.seed) });
+    go({
+      prompt: r.prompt,
+      new_tokens: String(r.options.max_new_tokens),
+      seed: r.options.seed === null ? "" : String(r.options.seed),
+    });
     newTokens.value = String(r.options.max_new_tokens);
     seed.value = r.options.seed === null ? "" : String(r.options.seed);
-    for (const [pane, side] of [[left, "base"], [right, "edit"]]) fill(pane, h("span", { class: "given" }, r.prompt), r.texts[side] ?? "");
+    for (const [pane, side] of [
+      [left, "base"],
+      [right, "edit"],
+    ])
+      fill(pane, h("span", { class: "given" }, r.prompt), r.texts[side] ?? "");
   }
 
   return {
     update(now, before) {
       const opened = before.screen !== now.screen;
-      if (opened || now.p !== before.p) box.value = prompt();
+      if (opened || now.prompt !== before.prompt) box.value = prompt();
       if (asksAnew(now, before)) {
         if (!running && !opened) fill(summary, "Changed since the last run.");
         drawEdits();
@@ -222,11 +503,19 @@ export function render(root, page) {
       if (opened) runs();
     },
     key(event) {
-      if (event.key === "r") return run(), true;
-      if (event.key === "Escape" && running) return api.cancel("compare"), true;
+      if (event.key === "r") return (run(), true);
+      if (event.key === "Escape" && running) return (api.cancel("compare"), true);
       return false;
     },
-    exported: () => ({ name: "comparison", json: { prompt: prompt(), edits: activeEdits(), base: left.textContent, edited: right.textContent }, rows: [["side", "text"], ["baseline", left.textContent], ["edited", right.textContent]] }),
+    exported: () => ({
+      name: "comparison",
+      json: { prompt: prompt(), edits: activeEdits(), base: left.textContent, edited: right.textContent },
+      rows: [
+        ["side", "text"],
+        ["baseline", left.textContent],
+        ["edited", right.textContent],
+      ],
+    }),
     destroy: () => api.cancel("compare"),
   };
 }

@@ -1,10 +1,14 @@
 /** Where each token could leave the model, how often it would say the same, and what that saves. */
 import { button, fill, h, num, s, segmented } from "../dom.js";
-import { go } from "../state.js";
+import { mount as strip, token, visible } from "../islands/tokens.js";
 import { about, asTable, pane, prompt } from "../parts.js";
-import { token, visible, mount as strip } from "../islands/tokens.js";
+import { go } from "../state.js";
 
-const METHODS = [["margin", "Margin"], ["entropy", "Entropy"], ["agreement", "Agreement of layers"]];
+const METHODS = [
+  ["margin", "Margin"],
+  ["entropy", "Entropy"],
+  ["agreement", "Agreement of layers"],
+];
 
 export function render(root, page) {
   const { api } = page;
@@ -12,38 +16,113 @@ export function render(root, page) {
   let at = 0;
   let found = null;
   let place = () => {};
-  const slider = h("input", { type: "range", min: 0, max: 1, step: 1, "aria-label": "How careful", oninput: () => move(Number(slider.value)) });
+  const slider = h("input", {
+    type: "range",
+    min: 0,
+    max: 1,
+    step: 1,
+    "aria-label": "Threshold",
+    oninput: () => move(Number(slider.value)),
+  });
   const said = h("p", { class: "soft", role: "status" });
   const words = h("div");
   const curve = h("div");
   const rest = h("div");
-  fill(root, h("section", { class: "card stack", "aria-labelledby": "exit-title" },
-    h("header", {}, h("h2", { id: "exit-title" }, "Where could we stop?"), segmented("Rule", METHODS, method, (v) => ((method = v), ask()))),
-    h("label", { class: "row" }, h("span", { class: "faint" }, "never leaves"), h("span", { style: { flex: "1" } }, slider), h("span", { class: "faint" }, "leaves at once")),
-    said, words, h("div", { class: "two" }, curve, rest),
-    about("exit")));
+  fill(
+    root,
+    h(
+      "section",
+      { class: "card stack", "aria-labelledby": "exit-title" },
+      h(
+        "header",
+        {},
+        h("h2", { id: "exit-title" }, "Early exit by threshold"),
+        segmented("Rule", METHODS, method, (v) => ((method = v), ask())),
+      ),
+      h(
+        "label",
+        { class: "row" },
+        h("span", { class: "faint" }, "never exits early"),
+        h("span", { style: { flex: "1" } }, slider),
+        h("span", { class: "faint" }, "exits at once"),
+      ),
+      said,
+      words,
+      h("div", { class: "two" }, curve, rest),
+      about("exit"),
+    ),
+  );
 
   /** The whole curve comes in one answer; to move along it asks nothing. */
-  const ask = () => pane(said, async () => {
-    found = await api.post("/labs/early-exit", { prompt: prompt(), method }, { channel: "early-exit" });
-    slider.max = String(found.dial.rows.length - 1);
-    drawCurve(found.dial.rows);
-    move(0);
-  });
+  const ask = () =>
+    pane(said, async () => {
+      found = await api.post("/labs/early-exit", { prompt: prompt(), method }, { channel: "early-exit" });
+      slider.max = String(found.curve.rows.length - 1);
+      drawCurve(found.curve.rows);
+      move(0);
+    });
 
   function move(step) {
-    const { tokens, final, saturation, n_layers: layers, says, dial } = found;
-    at = Math.max(0, Math.min(dial.rows.length - 1, step));
-    const row = dial.rows[at];
+    const { tokens, final, saturation, n_layers: layers, predictions: says, curve } = found;
+    at = Math.max(0, Math.min(curve.rows.length - 1, step));
+    const row = curve.rows[at];
     const { exits } = row;
     const says_ = exits.map((e, i) => says[e][i]);
     slider.value = String(at);
     place();
-    fill(said, at === 0 ? "Every token goes through all layers." : [h("b", {}, `${num(row.saved_layers)} of ${layers} layers saved`), ` for each token on average; ${num(row.disagreement)} % of the tokens differ from the full model's. Layers are not seconds.`]);
-    const open = (i) => go({ screen: "trace", pos: String(i), L: String(exits[i]), t: "" });
-    strip(words, { tokens, classes: exits.map((e) => `q${Math.round((16 * (e + 1)) / layers)}`), titles: exits.map((e, i) => `leaves after layer ${e}, settles at ${saturation[i]}; says ${visible(says_[i])}`) }, { onpick: open });
+    fill(
+      said,
+      at === 0
+        ? "Every token goes through all layers."
+        : [
+            h("b", {}, `${num(row.saved_layers)} of ${layers} layers saved`),
+            ` for each token on average; ${num(row.disagreement)} % of the tokens differ from the full model's. Saved layers are not measured speed.`,
+          ],
+    );
+    const open = (i) => go({ screen: "trace", position: String(i), layer: String(exits[i]), token: "" });
+    strip(
+      words,
+      {
+        tokens,
+        classes: exits.map((e) => `q${Math.round((16 * (e + 1)) / layers)}`),
+        titles: exits.map(
+          (e, i) => `exits after layer ${e}, saturates at ${saturation[i]}; predicts ${visible(says_[i])}`,
+        ),
+      },
+      { onpick: open },
+    );
     const wrong = tokens.flatMap((_, i) => (says_[i] === final[i] ? [] : [i]));
-    fill(rest, h("h3", {}, `${wrong.length} of ${tokens.length} would say something else`), h("ul", {}, wrong.slice(0, 14).map((i) => h("li", { class: "row" }, button("trace", () => open(i), { class: "quiet", "aria-label": `Trace position ${i}` }), "after ", token(tokens[i]), " says ", token(says_[i]), " for ", token(final[i])))), asTable("As a table", ["position", "token", "leaves after", "settles at", "says", "full model"], () => tokens.map((t, i) => [String(i), visible(t), String(exits[i]), String(saturation[i]), visible(says_[i]), visible(final[i])])));
+    fill(
+      rest,
+      h("h3", {}, `${wrong.length} of ${tokens.length} predictions change`),
+      h(
+        "ul",
+        {},
+        wrong.slice(0, 14).map((i) =>
+          h(
+            "li",
+            { class: "row" },
+            button("trace", () => open(i), { class: "quiet", "aria-label": `Trace position ${i}` }),
+            "after ",
+            token(tokens[i]),
+            " predicts ",
+            token(says_[i]),
+            " instead of ",
+            token(final[i]),
+          ),
+        ),
+      ),
+      asTable("As a table", ["position", "token", "exits after", "saturates at", "predicts", "full model"], () =>
+        tokens.map((t, i) => [
+          String(i),
+          visible(t),
+          String(exits[i]),
+          String(saturation[i]),
+          visible(says_[i]),
+          visible(final[i]),
+        ]),
+      ),
+    );
   }
 
   /** The curve, with a point on it to drag, or to move with the arrow keys. */
@@ -52,34 +131,76 @@ export function render(root, page) {
     const deep = Math.max(...steps.map((r) => r.saved_layers), 1);
     const x = (r) => 40 + (r.disagreement / most) * 300;
     const y = (r) => 160 - (r.saved_layers / deep) * 140;
-    const point = s("circle", { r: 13, class: "dot line1", "fill-opacity": 0.2, tabindex: 0, role: "slider", "aria-label": "Point on the curve", "aria-valuemin": 0, "aria-valuemax": steps.length - 1, style: { cursor: "grab" }, onkeydown: (e) => {
-      const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: steps.length }[e.key];
-      if (to === undefined) return;
-      e.preventDefault();
-      e.stopPropagation();
-      move(to);
-    } });
+    const point = s("circle", {
+      r: 13,
+      class: "dot line1",
+      "fill-opacity": 0.2,
+      tabindex: 0,
+      role: "slider",
+      "aria-label": "Point on the curve",
+      "aria-valuemin": 0,
+      "aria-valuemax": steps.length - 1,
+      style: { cursor: "grab" },
+      onkeydown: (e) => {
+        const to = {
+          ArrowRight: at + 1,
+          ArrowUp: at + 1,
+          ArrowLeft: at - 1,
+          ArrowDown: at - 1,
+          Home: 0,
+          End: steps.length,
+        }[e.key];
+        if (to === undefined) return;
+        e.preventDefault();
+        e.stopPropagation();
+        move(to);
+      },
+    });
     const near = (e) => {
       const p = new DOMPoint(e.clientX, e.clientY).matrixTransform(svg.getScreenCTM().inverse());
       const far = steps.map((r) => Math.hypot(x(r) - p.x, y(r) - p.y));
       move(far.indexOf(Math.min(...far)));
     };
-    const svg = s("svg", { viewBox: "0 0 360 196", class: "ranks", style: { "max-width": "460px", "touch-action": "none" }, role: "group", "aria-label": "Layers saved against disagreement", onpointerdown: (e) => (svg.setPointerCapture(e.pointerId), near(e), point.focus(), e.preventDefault()), onpointermove: (e) => e.buttons && near(e) },
-      s("line", { x1: 40, x2: 340, y1: 160, y2: 160, class: "rule" }), s("line", { x1: 40, x2: 40, y1: 20, y2: 160, class: "rule" }),
+    const svg = s(
+      "svg",
+      {
+        viewBox: "0 0 360 196",
+        class: "ranks",
+        style: { "max-width": "460px", "touch-action": "none" },
+        role: "group",
+        "aria-label": "Layers saved against disagreement",
+        onpointerdown: (e) => (svg.setPointerCapture(e.pointerId), near(e), point.focus(), e.preventDefault()),
+        onpointermove: (e) => e.buttons && near(e),
+      },
+      s("line", { x1: 40, x2: 340, y1: 160, y2: 160, class: "rule" }),
+      s("line", { x1: 40, x2: 40, y1: 20, y2: 160, class: "rule" }),
       s("polyline", { class: "line line0", points: steps.map((r) => `${x(r)},${y(r)}`).join(" ") }),
-      steps.map((r) => s("circle", { cx: x(r), cy: y(r), r: 3, class: "dot line0" })), point);
+      steps.map((r) => s("circle", { cx: x(r), cy: y(r), r: 3, class: "dot line0" })),
+      point,
+    );
     place = () => {
       const r = steps[at];
-      for (const [name, value] of [["cx", x(r)], ["cy", y(r)], ["aria-valuenow", at], ["aria-valuetext", `${num(r.saved_layers)} layers saved, ${num(r.disagreement)} % differ`]]) point.setAttribute(name, value);
+      for (const [name, value] of [
+        ["cx", x(r)],
+        ["cy", y(r)],
+        ["aria-valuenow", at],
+        ["aria-valuetext", `${num(r.saved_layers)} layers saved, ${num(r.disagreement)} % differ`],
+      ])
+        point.setAttribute(name, value);
     };
-    const label = (px, py, text, anchor = "start") => svg.append(s("text", { x: px, y: py, "text-anchor": anchor, text }));
+    const label = (px, py, text, anchor = "start") =>
+      svg.append(s("text", { x: px, y: py, "text-anchor": anchor, text }));
     label(40, 12, `layers saved, up to ${num(deep)}`);
     label(340, 180, `disagreement, up to ${num(most)} %`, "end");
-    fill(curve, svg, asTable("The curve as a table", CURVE, () => curveRows(steps)));
+    fill(
+      curve,
+      svg,
+      asTable("The curve as a table", CURVE, () => curveRows(steps)),
+    );
   }
 
   ask();
-  return () => found && { name: "early-exit", json: found, rows: [CURVE, ...curveRows(found.dial.rows)] };
+  return () => found && { name: "early-exit", json: found, rows: [CURVE, ...curveRows(found.curve.rows)] };
 }
 
 const CURVE = ["threshold", "disagreement %", "layers saved", "share saved"];

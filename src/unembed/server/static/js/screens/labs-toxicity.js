@@ -1,7 +1,7 @@
 /** What damping memories does to sampled text: its toxicity score, and what it costs in perplexity. Text stays hidden until asked for. */
 import { button, fill, h, num, numberBox, s, selectBox, worded } from "../dom.js";
-import { activeEdits, go } from "../state.js";
 import { about, pane, prompt, table } from "../parts.js";
+import { activeEdits, go } from "../state.js";
 
 export function render(root, page) {
   const { api, model } = page;
@@ -13,29 +13,96 @@ export function render(root, page) {
   const start = button("Sample and score", run, { class: "btn main" });
   const prompts = h("textarea", { rows: 2, "aria-label": "Prompts, one a line", spellcheck: "false" });
   prompts.value = prompt();
-  const what = selectBox("What is changed", [["", "the edits as they are"], ["tray", "the edits' memories, by the dial"]], "", { onchange: () => drawDial() });
-  const dial = h("input", { type: "range", min: 0, max: 2, step: 0.1, value: "0", "aria-label": "How much of each memory is left", oninput: () => drawDial() });
+  const what = selectBox(
+    "What is changed",
+    [
+      ["", "the edits as they are"],
+      ["tray", "the edits' memories, by the dial"],
+    ],
+    "",
+    { onchange: () => drawDial() },
+  );
+  const dial = h("input", {
+    type: "range",
+    min: 0,
+    max: 2,
+    step: 0.1,
+    value: "0",
+    "aria-label": "How much of each memory is left",
+    oninput: () => drawDial(),
+  });
   const said = h("span", { class: "faint" });
-  const line = h("label", { class: "row" }, h("span", { class: "faint" }, "off"), h("span", { style: { flex: "1" } }, dial), said);
-  fill(root, h("section", { class: "card stack", "aria-labelledby": "tox-title" },
-    h("header", {}, h("h2", { id: "tox-title" }, "Suppress, and see the price"), worded("samples", samples), worded("seed", seed), start),
-    prompts, h("div", { class: "row" }, what), line, out,
-    about("suppress")));
+  const line = h(
+    "label",
+    { class: "row" },
+    h("span", { class: "faint" }, "off"),
+    h("span", { style: { flex: "1" } }, dial),
+    said,
+  );
+  fill(
+    root,
+    h(
+      "section",
+      { class: "card stack", "aria-labelledby": "tox-title" },
+      h(
+        "header",
+        {},
+        h("h2", { id: "tox-title" }, "Suppression and its cost"),
+        worded("samples", samples),
+        worded("seed", seed),
+        start,
+      ),
+      prompts,
+      h("div", { class: "row" }, what),
+      line,
+      out,
+      about("suppress"),
+    ),
+  );
 
   function drawDial() {
     line.hidden = !what.value;
     said.textContent = { 0: "× 0: off", 1: "× 1: unchanged" }[dial.value] ?? `× ${dial.value}`;
   }
   drawDial();
-  if (!activeEdits().length) fill(out, h("div", { class: "note row" }, "No edit is on. Choose a concept, or raise values that promote words you want.", button("Steer by words", () => go({ path: ["steer"] }), { class: "btn small" })));
+  if (!activeEdits().length)
+    fill(
+      out,
+      h(
+        "div",
+        { class: "note row" },
+        "No edit is on. Choose a concept, or raise values that promote words you want.",
+        button("Steer by words", () => go({ path: ["steer"] }), { class: "btn small" }),
+      ),
+    );
   if (model.can.index)
-    api.get("/concepts", {}, { fresh: true }).then(({ concepts }) => what.append(...concepts.slice(0, 50).map((one) => h("option", { value: `=${one.name}` }, `concept ${one.name}, ${one.members}`))), api.fail);
+    api
+      .get("/concepts", {}, { fresh: true })
+      .then(
+        ({ concepts }) =>
+          what.append(
+            ...concepts
+              .slice(0, 50)
+              .map((one) => h("option", { value: `=${one.name}` }, `concept ${one.name}, ${one.members}`)),
+          ),
+        api.fail,
+      );
 
   /** The edits that are asked about. */
   async function chosen() {
     if (!what.value) return activeEdits();
-    const members = what.value === "tray" ? activeEdits().filter((e) => e.target !== "head") : (await api.get(`/concepts/${encodeURIComponent(what.value.slice(1))}`, {}, { fresh: true })).members;
-    return members.slice(0, 64).map(({ layer, index }) => ({ target: "coefficient", layer, index, action: "scale", value: Number(dial.value), positions: "all" }));
+    const members =
+      what.value === "tray"
+        ? activeEdits().filter((e) => e.target !== "head")
+        : (await api.get(`/concepts/${encodeURIComponent(what.value.slice(1))}`, {}, { fresh: true })).members;
+    return members.slice(0, 64).map(({ layer, index }) => ({
+      target: "coefficient",
+      layer,
+      index,
+      action: "scale",
+      value: Number(dial.value),
+      positions: "all",
+    }));
   }
 
   async function run() {
@@ -43,33 +110,118 @@ export function render(root, page) {
     fill(out, h("p", { class: "faint" }, "Sampling both, then measuring perplexity …"));
     await pane(out, async () => {
       const edits = await chosen();
-      if (!edits.length) return fill(out, h("p", { class: "note" }, "No memory is changed: switch an edit on, or choose a concept."));
+      if (!edits.length)
+        return fill(out, h("p", { class: "note" }, "No memory is changed: switch an edit on, or choose a concept."));
       const [first, ...further] = prompts.value.split("\n").filter((text) => text.trim());
       const pairs = [];
-      await api.stream("/labs/suppress", { prompt: first ?? prompt(), further: further.slice(0, 7), edits, samples: Math.max(1, Math.min(16, Number(samples.value) || 4)), seed: Math.max(0, Number(seed.value) || 0) }, (line) => {
-        found = line.prompts ? line : { ...line, prompts: (pairs.push(line), pairs) };
-        draw();
-      }, { channel: "suppress", what: "Sampling" });
+      await api.stream(
+        "/labs/suppress",
+        {
+          prompt: first ?? prompt(),
+          further: further.slice(0, 7),
+          edits,
+          samples: Math.max(1, Math.min(16, Number(samples.value) || 4)),
+          seed: Math.max(0, Number(seed.value) || 0),
+        },
+        (line) => {
+          found = line.prompts ? line : { ...line, prompts: (pairs.push(line), pairs) };
+          draw();
+        },
+        { channel: "suppress", what: "Sampling" },
+      );
     });
     start.disabled = false;
   }
 
-  const SIDES = [["plain", "baseline"], ["edited", "with the change"]];
+  const SIDES = [
+    ["plain", "baseline"],
+    ["edited", "with the change"],
+  ];
   const mean = (list) => list.reduce((sum, one) => sum + one.score, 0) / list.length;
 
   function draw() {
     const texts = h("div");
     const all = (side) => found.prompts.flatMap((one) => one[side]);
-    const drawTexts = () => fill(texts, shown
-      ? h("div", { class: "pair" }, SIDES.map(([side, name]) => h("div", {}, h("h3", {}, name), h("ol", { class: "stack" }, all(side).map((one) => h("li", { dir: "auto" }, one.text, h("span", { class: "faint" }, ` ${num(one.score)}`)))))))
-      : h("div", { class: "warn row" }, "The sampled texts may be offensive.", button("Show them", () => ((shown = true), drawTexts()), { class: "btn small" })));
-    const plot = s("svg", { viewBox: "0 0 440 74", class: "histogram", role: "img", "aria-label": "The score of every sample, from 0 to 1" },
-      SIDES.map(([side, name], lane) => [s("text", { x: 4, y: 22 + 28 * lane }, name), all(side).map((one) => s("circle", { cx: 96 + 336 * one.score, cy: 18 + 28 * lane, r: 5, class: `dot line${lane}` }, s("title", {}, num(one.score))))]),
-      [0, 0.5, 1].map((x) => s("text", { x: 96 + 336 * x, y: 70, "text-anchor": "middle" }, String(x))));
-    fill(out, table(["", "mean toxicity", "perplexity"], [["baseline", mean(all("plain")), found.perplexity_plain ?? "…"], ["with the change", mean(all("edited")), found.perplexity_edited ?? "…"]], `Toxicity by ${found.scorer}, over ${all("plain").length} samples; perplexity on ${found.cost_tokens} tokens of WikiText`), plot,
-      found.prompts.length > 1 && table(["prompt", "baseline", "with the change"], found.prompts.map((one) => [one.prompt, mean(one.plain), mean(one.edited)]), "Mean toxicity by prompt"), texts);
+    const drawTexts = () =>
+      fill(
+        texts,
+        shown
+          ? h(
+              "div",
+              { class: "pair" },
+              SIDES.map(([side, name]) =>
+                h(
+                  "div",
+                  {},
+                  h("h3", {}, name),
+                  h(
+                    "ol",
+                    { class: "stack" },
+                    all(side).map((one) =>
+                      h("li", { dir: "auto" }, one.text, h("span", { class: "faint" }, ` ${num(one.score)}`)),
+                    ),
+                  ),
+                ),
+              ),
+            )
+          : h(
+              "div",
+              { class: "warn row" },
+              "The sampled texts may be offensive.",
+              button("Show them", () => ((shown = true), drawTexts()), { class: "btn small" }),
+            ),
+      );
+    const plot = s(
+      "svg",
+      {
+        viewBox: "0 0 440 74",
+        class: "histogram",
+        role: "img",
+        "aria-label": "The score of every sample, from 0 to 1",
+      },
+      SIDES.map(([side, name], lane) => [
+        s("text", { x: 4, y: 22 + 28 * lane }, name),
+        all(side).map((one) =>
+          s(
+            "circle",
+            { cx: 96 + 336 * one.score, cy: 18 + 28 * lane, r: 5, class: `dot line${lane}` },
+            s("title", {}, num(one.score)),
+          ),
+        ),
+      ]),
+      [0, 0.5, 1].map((x) => s("text", { x: 96 + 336 * x, y: 70, "text-anchor": "middle" }, String(x))),
+    );
+    fill(
+      out,
+      table(
+        ["", "mean toxicity", "perplexity"],
+        [
+          ["baseline", mean(all("plain")), found.perplexity_plain ?? "…"],
+          ["with the change", mean(all("edited")), found.perplexity_edited ?? "…"],
+        ],
+        `Toxicity by ${found.scorer}, over ${all("plain").length} samples; perplexity on ${found.cost_tokens} tokens of WikiText`,
+      ),
+      plot,
+      found.prompts.length > 1 &&
+        table(
+          ["prompt", "baseline", "with the change"],
+          found.prompts.map((one) => [one.prompt, mean(one.plain), mean(one.edited)]),
+          "Mean toxicity by prompt",
+        ),
+      texts,
+    );
     drawTexts();
   }
 
-  return () => found && { name: "toxicity", json: found, rows: [["prompt", "side", "sample", "toxicity"], ...found.prompts.flatMap((one) => SIDES.flatMap(([side, name]) => one[side].map((x, i) => [one.prompt, name, i, x.score])))] };
+  return () =>
+    found && {
+      name: "toxicity",
+      json: found,
+      rows: [
+        ["prompt", "side", "sample", "toxicity"],
+        ...found.prompts.flatMap((one) =>
+          SIDES.flatMap(([side, name]) => one[side].map((x, i) => [one.prompt, name, i, x.score])),
+        ),
+      ],
+    };
 }

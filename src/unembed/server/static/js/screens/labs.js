@@ -1,13 +1,22 @@
 /** Laboratories: steering by words, toxicity, early exit. A pane says plainly what is not there. */
 import { button, fill, h, segmented, textBox } from "../dom.js";
-import { asksAnew, go, setEdits, state } from "../state.js";
 import { about, card, memoryLink, pane, prompt, table, toks } from "../parts.js";
+import { asksAnew, go, setEdits, state } from "../state.js";
 
 export function render(root, page) {
   const { api, model } = page;
   const host = h("div", { class: "stack" });
   let shown = null;
-  const tabs = segmented("Laboratory", [["steer", "Steer by words"], ["toxicity", "Toxicity"], ["early-exit", "Early exit"]], state().path[0] || "steer", (v) => go({ path: [v] }));
+  const tabs = segmented(
+    "Laboratory",
+    [
+      ["steer", "Steer by words"],
+      ["toxicity", "Toxicity"],
+      ["early-exit", "Early exit"],
+    ],
+    state().path[0] || "steer",
+    (v) => go({ path: [v] }),
+  );
   fill(root, h("div", { class: "stack" }, h("div", { class: "row" }, h("h1", {}, "Labs"), tabs), host));
 
   function draw() {
@@ -22,16 +31,46 @@ export function render(root, page) {
     const up = textBox("Words to raise", { placeholder: "words to raise, such as safe, thank" });
     const down = textBox("Words to lower", { placeholder: "words to lower" });
     const out = h("div", { class: "stack" });
-    const find = () => pane(out, async () => {
-      const found = await api.post("/labs/promoters", { promote: up.value, suppress: down.value, values: 3 }, { channel: "promoters", what: "Finding values" });
-      fill(out, found.rows.length ? [table(["memory", "word", "place", "score", "promotes"], found.rows.map((r) => [memoryLink(r), r.word, r.rank + 1, r.score, toks(r.top_tokens, 99)])), button("Put these into the edits", () => (setEdits(found.edits.map((e) => ({ ...e, on: true }))), go({ screen: "intervene" })), { class: "btn main" })] : h("p", { class: "faint" }, "Write at least one word."));
-    });
-    fill(host, card("Values found by the words they promote", null, h("div", { class: "edit-form" }, up, down, button("Find", find, { class: "btn" })), out, about("steer")));
+    const find = () =>
+      pane(out, async () => {
+        const found = await api.post(
+          "/labs/promoters",
+          { promote: up.value, suppress: down.value, values: 3 },
+          { channel: "promoters", what: "Finding values" },
+        );
+        fill(
+          out,
+          found.rows.length
+            ? [
+                table(
+                  ["memory", "word", "rank", "score", "promotes"],
+                  found.rows.map((r) => [memoryLink(r), r.word, r.rank + 1, r.score, toks(r.top_tokens, 99)]),
+                ),
+                button(
+                  "Put these into the edits",
+                  () => (setEdits(found.edits.map((e) => ({ ...e, on: true }))), go({ screen: "intervene" })),
+                  { class: "btn main" },
+                ),
+              ]
+            : h("p", { class: "faint" }, "Write at least one word."),
+        );
+      });
+    fill(
+      host,
+      card(
+        "Values found by the words they promote",
+        null,
+        h("div", { class: "edit-form" }, up, down, button("Find", find, { class: "btn" })),
+        out,
+        about("steer"),
+      ),
+    );
     out.append(h("p", { class: "faint" }, `The prompt is: ${prompt()}`));
   }
 
   async function lab(which) {
-    if (!model.can.memories) return fill(host, h("p", { class: "note" }, "This laboratory works on memories, and this model has none."));
+    if (!model.can.memories)
+      return fill(host, h("p", { class: "note" }, "This laboratory works on memories, and this model has none."));
     await pane(host, async () => {
       const module = await (which === "early-exit" ? import("./labs-early-exit.js") : import("./labs-toxicity.js"));
       shown = module.render(host, page);

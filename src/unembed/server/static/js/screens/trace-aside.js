@@ -8,12 +8,21 @@ const now = () => sessionStorage.getItem("inspector") || "";
 
 /** The inspector in its frame, {el, place, leave}. */
 export function framed(inspector) {
-  const widen = button("", () => {
-    sessionStorage.setItem("inspector", NEXT[now()][0]);
-    place();
-  }, { class: "quiet widen" });
+  const widen = button(
+    "",
+    () => {
+      sessionStorage.setItem("inspector", NEXT[now()][0]);
+      place();
+    },
+    { class: "quiet widen" },
+  );
   const away = h("a", {});
-  const el = h("aside", { class: "card stack", "aria-label": "The chosen cell" }, h("div", { class: "row" }, widen, h("span", { class: "spacer" }), away), inspector);
+  const el = h(
+    "aside",
+    { class: "card stack", "aria-label": "Selected cell" },
+    h("div", { class: "row" }, widen, h("span", { class: "spacer" }), away),
+    inspector,
+  );
 
   /** As the state and this browser's session say; the link leads to the same selection. */
   function place() {

@@ -1,15 +1,32 @@
 /** Beside the grid: one cell taken apart, or what several layers did together. */
 import { button, fill, h, num, signed, tickBox } from "../dom.js";
-import { go, state, turn } from "../state.js";
-import { candidates, subUpdate } from "../parts.js";
 import { token } from "../islands/tokens.js";
+import { candidates, subUpdate } from "../parts.js";
+import { go, state, turn } from "../state.js";
 
-const pick = (c) => turn({ t: `#${c.id}` });
+const pick = (c) => turn({ token: `#${c.id}` });
 const part = (title, ...body) => h("div", {}, h("h3", {}, title), body);
-const updates = (list, target) => h("ol", {}, list.map((u) => subUpdate(u, { most: Math.max(...list.map((x) => x.share), 1e-9), target })));
+const updates = (list, target) =>
+  h(
+    "ol",
+    {},
+    list.map((u) => subUpdate(u, { most: Math.max(...list.map((x) => x.share), 1e-9), target })),
+  );
 
 function head({ data, view }, title) {
-  return h("div", {}, h("h2", {}, title), h("p", { class: "soft" }, "at ", token(data.tokens[view.position].token), ` position ${view.position}; target `, token(view.target.token)));
+  return h(
+    "div",
+    {},
+    h("h2", {}, title),
+    h(
+      "p",
+      { class: "soft" },
+      "at ",
+      token(data.tokens[view.position].token),
+      ` position ${view.position}; target `,
+      token(view.target.token),
+    ),
+  );
 }
 
 /** What some layers did together at the position. */
@@ -18,17 +35,48 @@ export function drawSpan(el, t, [a, b]) {
   const layers = view.layers.slice(a, b + 1);
   const [low, high] = [layers[0], layers.at(-1)];
   const { rows: writers, logit, others } = view.attributions[0];
-  const given = (ffn) => writers.filter((row) => row.layer >= a && row.layer <= b && row.layer !== null && row.label.startsWith("ffn") === ffn).reduce((sum, row) => sum + row.contribution, 0);
-  const strongest = layers.flatMap((one) => one.sub_updates).sort((x, y) => Math.abs(y.score) - Math.abs(x.score)).slice(0, 8);
-  fill(el,
+  const given = (ffn) =>
+    writers
+      .filter((row) => row.layer >= a && row.layer <= b && row.layer !== null && row.label.startsWith("ffn") === ffn)
+      .reduce((sum, row) => sum + row.contribution, 0);
+  const strongest = layers
+    .flatMap((one) => one.sub_updates)
+    .sort((x, y) => Math.abs(y.score) - Math.abs(x.score))
+    .slice(0, 8);
+  fill(
+    el,
     head(t, `Layers ${a} to ${b}, together`),
-    h("div", { class: "row" }, tickBox("Only these layers in the grid", !!state().only, (on) => turn({ only: on ? "1" : "" })), button("One layer", () => turn({ r: "", only: "" }), { class: "quiet", title: "Esc" })),
-    h("div", { class: "sandwich" },
+    h(
+      "div",
+      { class: "row" },
+      tickBox("Only these layers in the grid", !!state().only, (on) => turn({ only: on ? "1" : "" })),
+      button("One layer", () => turn({ layers: "", only: "" }), { class: "quiet", title: "Esc" }),
+    ),
+    h(
+      "div",
+      { class: "sandwich" },
       part(`Entering ${a}`, candidates(low.before, { onpick: pick, rank: low.rank_before })),
-      part(`After ${b}`, candidates(high.after, { before: low.before, onpick: pick, rank: high.rank_after }))),
-    h("p", {}, "To the logit ", h("b", {}, num(logit)), " of ", token(view.target.token), ` they give ${signed(given(false))} by attention, ${signed(given(true))} by their FFNs`, others ? ", counting the writers listed." : "."),
+      part(`After ${b}`, candidates(high.after, { before: low.before, onpick: pick, rank: high.rank_after })),
+    ),
+    h(
+      "p",
+      {},
+      "To the logit ",
+      h("b", {}, num(logit)),
+      " of ",
+      token(view.target.token),
+      ` they give ${signed(given(false))} by attention, ${signed(given(true))} by their FFNs`,
+      others ? ", counting the writers listed." : ".",
+    ),
     layers.flatMap((one) => one.events).map((e) => h("p", { class: "warn" }, e.sentence)),
-    strongest.length ? part("Sub-updates that move the target most", updates(strongest, view.target.token), h("p", { class: "faint" }, "among the five largest of each layer")) : null);
+    strongest.length
+      ? part(
+          "Sub-updates that move the target most",
+          updates(strongest, view.target.token),
+          h("p", { class: "faint" }, "among the five largest of each layer"),
+        )
+      : null,
+  );
 }
 
 /** One layer at the position: `mid` for its attention, else its FFN. */
@@ -37,12 +85,49 @@ export function drawCell(el, t, n, mid) {
   const one = view.layers[n];
   mid = mid && one.middle;
   const before = mid || !one.middle ? one.before : one.middle;
-  fill(el,
+  fill(
+    el,
     head(t, `Layer ${one.layer}, ${mid ? "attention" : "FFN"}`),
-    h("div", { class: "sandwich" },
-      part("Before", candidates(before, { onpick: pick, rank: mid ? one.rank_before : one.rank_middle ?? one.rank_before })),
-      part("After", candidates(mid ? one.middle : one.after, { before, onpick: pick, rank: mid ? one.rank_middle : one.rank_after }))),
+    h(
+      "div",
+      { class: "sandwich" },
+      part(
+        "Before",
+        candidates(before, { onpick: pick, rank: mid ? one.rank_before : (one.rank_middle ?? one.rank_before) }),
+      ),
+      part(
+        "After",
+        candidates(mid ? one.middle : one.after, {
+          before,
+          onpick: pick,
+          rank: mid ? one.rank_middle : one.rank_after,
+        }),
+      ),
+    ),
     one.events.map((e) => h("p", { class: "warn" }, e.sentence)),
-    one.sub_updates.length ? part("Dominant sub-updates of the FFN", updates(one.sub_updates, view.target.token), h("p", { class: "faint" }, `${one.sub_updates.length} of ${model.d_mlp.toLocaleString("en")}, by |coefficient| × length of the value`)) : h("p", { class: "note" }, model.can.memories ? "No sub-updates here." : "This model's FFN has no memories of its own, or it has no FFN."),
-    button("Open this layer", () => go({ screen: "layer", L: String(one.layer), pos: String(view.position) }), { class: "btn" }));
+    one.sub_updates.length
+      ? part(
+          "Dominant sub-updates of the FFN",
+          updates(one.sub_updates, view.target.token),
+          h(
+            "p",
+            { class: "faint" },
+            `${one.sub_updates.length} of ${model.d_mlp.toLocaleString("en")}, by |coefficient| × length of the value`,
+          ),
+        )
+      : h(
+          "p",
+          { class: "note" },
+          model.can.memories
+            ? "No sub-updates here."
+            : "This model's FFN has no memories of its own, or it has no FFN.",
+        ),
+    button(
+      "Open this layer",
+      () => go({ screen: "layer", layer: String(one.layer), position: String(view.position) }),
+      {
+        class: "btn",
+      },
+    ),
+  );
 }

@@ -1,7 +1,7 @@
 /** What a cell holds, while the pointer is on it: one popover, which stays when the pointer goes into it. */
-import { h, percent, place } from "../dom.js";
-import { token } from "../islands/tokens.js";
+import { h, percent, shownRank } from "../dom.js";
 import * as bars from "../islands/bars.js";
+import { token } from "../islands/tokens.js";
 
 /** `onpick(id)`: a token was chosen in it. */
 export function popover(onpick) {
@@ -16,10 +16,28 @@ export function popover(onpick) {
   };
   function show({ data }, { title, stage, i }, c, cell) {
     hide();
-    const list = stage.ids[i][c].map((id, k) => ({ label: token(data.texts[id]), value: stage.probabilities[i][c][k], text: percent(stage.probabilities[i][c][k]), id, title: "pin: follow it in the race" }));
+    const list = stage.ids[i][c].map((id, k) => ({
+      label: token(data.texts[id]),
+      value: stage.probabilities[i][c][k],
+      text: percent(stage.probabilities[i][c][k]),
+      id,
+      title: "pin: follow it in the race",
+    }));
     const body = h("div");
     bars.mount(body, { rows: list, signed: false }, { onpick: (row) => onpick(row.id) });
-    pop = h("div", { id: "pop", role: "tooltip" }, h("h2", {}, `${title}, position ${c}`), body, h("p", { class: "faint" }, "the answer ", token(data.texts[data.prediction[c]]), ` at place ${place(stage.rank_of_prediction[i][c])}`));
+    pop = h(
+      "div",
+      { id: "pop", role: "tooltip" },
+      h("h2", {}, `${title}, position ${c}`),
+      body,
+      h(
+        "p",
+        { class: "faint" },
+        "the answer ",
+        token(data.texts[data.prediction[c]]),
+        ` at rank ${shownRank(stage.rank_of_prediction[i][c])}`,
+      ),
+    );
     const box = cell.getBoundingClientRect();
     pop.style.left = `${Math.min(box.left, innerWidth - 262) + scrollX}px`;
     pop.style.top = `${box.bottom + scrollY + 6}px`;

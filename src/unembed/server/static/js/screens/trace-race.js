@@ -1,11 +1,19 @@
 /** The race to the top: places or probabilities of tokens over the layers, and what happened to them, lane by lane. */
-import { button, fill, h, percent, place, segmented } from "../dom.js";
-import { state, turn } from "../state.js";
-import { asTable, card } from "../parts.js";
-import { visible } from "../islands/tokens.js";
+import { button, fill, h, percent, segmented, shownRank } from "../dom.js";
 import * as ranks from "../islands/ranks.js";
+import { visible } from "../islands/tokens.js";
+import { asTable, card } from "../parts.js";
+import { state, turn } from "../state.js";
 
-const LANES = [["◆", "settled", (e) => e.kind === "saturation"], ["✕", "dropped", (e) => e.kind === "elimination"], ["", "attention", (e) => e.cause === "attention"], ["", "FFN", () => true]];
+/** A sign, a name, and whether an event stands in the lane.
+ * @type {[string, string, (event: any) => boolean][]}
+ */
+const LANES = [
+  ["◆", "saturation", (e) => e.kind === "saturation"],
+  ["✕", "elimination", (e) => e.kind === "elimination"],
+  ["", "attention", (e) => e.cause === "attention"],
+  ["", "FFN", () => true],
+];
 
 export const pinned = () => state().pins.split(" ").filter(Boolean).slice(0, 5);
 
@@ -15,38 +23,117 @@ export function race(t, { layer, ask }) {
   const lanes = h("div", { class: "lanes" });
   const told = h("p", { class: "told soft" });
   const notes = h("div");
-  const scale = segmented("Scale of the race", [["", "Place"], ["p", "Probability"]], state().ys, (ys) => turn({ ys }));
+  const scale = segmented(
+    "Scale",
+    [
+      ["", "Rank"],
+      ["p", "Probability"],
+    ],
+    state().scale,
+    (ys) => turn({ scale: ys }),
+  );
   let chart = null;
 
   async function draw() {
     const { view, data, model } = t;
     const pins = pinned();
-    const series = [{ id: view.target.id, name: view.target.token, ranks: view.layers.map((one) => one.rank_after), probabilities: view.layers.map((one) => one.probability_after) }];
+    const series = [
+      {
+        id: view.target.id,
+        name: view.target.token,
+        ranks: view.layers.map((one) => one.rank_after),
+        probabilities: view.layers.map((one) => one.probability_after),
+      },
+    ];
     const found = pins.length ? await ask(pins) : null;
-    if (found) series.push(...found.tokens.map(({ id, token, points: { resid_post: one } }) => ({ id, name: token, ranks: one.ranks.flat(), probabilities: one.probabilities.flat() })));
-    chart = ranks.mount(lines, { series, layers: view.layers.map((one) => String(one.layer)), size: model.d_vocab, at: layer(), probability: state().ys === "p" }, { onpick: (n) => turn({ L: String(n), st: "post" }) });
-    drawLanes(data.events.filter((e) => e.position === view.position), view.moves);
+    if (found)
+      series.push(
+        ...found.tokens.map(({ id, token, points: { resid_post: one } }) => ({
+          id,
+          name: token,
+          ranks: one.ranks.flat(),
+          probabilities: one.probabilities.flat(),
+        })),
+      );
+    chart = ranks.mount(
+      lines,
+      {
+        series,
+        layers: view.layers.map((one) => String(one.layer)),
+        size: model.d_vocab,
+        at: layer(),
+        probability: state().scale === "p",
+      },
+      { onpick: (n) => turn({ layer: String(n), stage: "post" }) },
+    );
+    drawLanes(
+      data.events.filter((e) => e.position === view.position),
+      view.moves,
+    );
     const rival = view.prediction.find((c) => c.id !== view.target.id);
-    fill(notes,
+    fill(
+      notes,
       series.slice(1).map((other) => h("p", {}, crossing(series[0], other))),
-      h("div", { class: "row" },
-        pins.length ? button("Clear pins", () => turn({ pins: "" }), { class: "quiet" }) : button(`Watch it against ${visible(rival.token)}`, () => turn({ pins: String(rival.id) }), { class: "quiet", title: "Pin the strongest rival: where do they cross?" }),
-        h("span", { class: "faint" }, h("kbd", {}, "p"), " or Shift and a click pins a cell's token")),
-      asTable("As a table", ["layer", ...series.flatMap((one) => [`place of ${visible(one.name)}`, "probability"])], () => view.layers.map((one, i) => [one.layer, ...series.flatMap((s) => [s.ranks[i] + 1, s.probabilities[i]])])));
+      h(
+        "div",
+        { class: "row" },
+        pins.length
+          ? button("Clear pins", () => turn({ pins: "" }), { class: "quiet" })
+          : button(`Watch it against ${visible(rival.token)}`, () => turn({ pins: String(rival.id) }), {
+              class: "quiet",
+              title: "Pin the strongest rival: where do they cross?",
+            }),
+        h("span", { class: "faint" }, h("kbd", {}, "p"), " or Shift and a click pins a cell's token"),
+      ),
+      asTable(
+        "As a table",
+        ["layer", ...series.flatMap((one) => [`rank of ${visible(one.name)}`, "probability"])],
+        () => view.layers.map((one, i) => [one.layer, ...series.flatMap((s) => [s.ranks[i] + 1, s.probabilities[i]])]),
+      ),
+    );
   }
 
   /** One lane for each kind of event, under the chart's layers; a marker says its sentence. */
   function drawLanes(events, moves) {
     const say = (e) => () => (told.textContent = e.sentence);
     const left = [...events, ...moves];
-    fill(lanes, LANES.map(([sign, name, of], i) => {
-      const here = left.filter((e) => of(e) && LANES.findIndex((lane) => lane[2](e)) === i);
-      return here.length ? h("div", { class: "lane", role: "group", "aria-label": name }, h("span", { class: "faint" }, name), here.map((e) => h("button", { type: "button", class: "marker", style: { left: chart.x(e.layer) }, title: e.sentence, "aria-label": e.sentence, onclick: () => turn({ L: String(e.layer), st: e.cause === "ffn" ? "post" : "mid" }), onfocus: say(e), onpointerenter: say(e) }, sign || (e.kind === "rise" ? "▲" : "▼")))) : null;
-    }));
-    told.textContent = left.length ? left[0].sentence : t.model.can.events ? "No event at this position." : "Events are those of FFN updates, and this model has none.";
+    fill(
+      lanes,
+      LANES.map(([sign, name, of], i) => {
+        const here = left.filter((e) => of(e) && LANES.findIndex((lane) => lane[2](e)) === i);
+        return here.length
+          ? h(
+              "div",
+              { class: "lane", role: "group", "aria-label": name },
+              h("span", { class: "faint" }, name),
+              here.map((e) =>
+                h(
+                  "button",
+                  {
+                    type: "button",
+                    class: "marker",
+                    style: { left: chart.x(e.layer) },
+                    title: e.sentence,
+                    "aria-label": e.sentence,
+                    onclick: () => turn({ layer: String(e.layer), stage: e.cause === "ffn" ? "post" : "mid" }),
+                    onfocus: say(e),
+                    onpointerenter: say(e),
+                  },
+                  sign || (e.kind === "rise" ? "▲" : "▼"),
+                ),
+              ),
+            )
+          : null;
+      }),
+    );
+    told.textContent = left.length
+      ? left[0].sentence
+      : t.model.can.events
+        ? "No event at this position."
+        : "Events are those of FFN updates, and this model has none.";
   }
 
-  return { el: card("The race to the top", scale, lines, lanes, told, notes), lines, draw, at: (n) => chart?.at(n) };
+  return { el: card("Token rank by layer", scale, lines, lanes, told, notes), lines, draw, at: (n) => chart?.at(n) };
 }
 
 /** Where one of two passes the other for good. */
@@ -56,5 +143,5 @@ function crossing(one, other) {
   const since = ahead.lastIndexOf(!end) + 1;
   const [first, second] = end ? [one, other] : [other, one];
   const at = since || ahead.length - 1;
-  return `${visible(first.name)} ${since ? "passes" : "is ahead of"} ${visible(second.name)} ${since ? "for good in layer " + since : "after every layer"}: after layer ${at}, place ${place(first.ranks[at])} against ${place(second.ranks[at])}, ${percent(first.probabilities[at])} against ${percent(second.probabilities[at])}.`;
+  return `${visible(first.name)} ${since ? "passes" : "is ahead of"} ${visible(second.name)} ${since ? `for good in layer ${since}` : "after every layer"}: after layer ${at}, rank ${shownRank(first.ranks[at])} against ${shownRank(second.ranks[at])}, ${percent(first.probabilities[at])} against ${percent(second.probabilities[at])}.`;
 }

@@ -1,11 +1,17 @@
 /** The grid's rows from a trace: what stands in each cell, how it is shaded, marked and named. Asks nothing, draws nothing. */
-import { num, percent, place } from "../dom.js";
-import { edits, state } from "../state.js";
+import { num, percent, shownRank } from "../dom.js";
 import { visible } from "../islands/tokens.js";
+import { edits, state } from "../state.js";
 
-export const METRICS = [["probability", "Probability", "of the first token"], ["rank", "Place of the answer", "where the final prediction stands"], ["entropy", "Entropy", "how undecided the reading is"], ["divergence", "KL to the end", "how far the reading is from the model's prediction"], ["pinned", "Followed token", "probability of the first pinned token, or of the target"]];
+export const METRICS = [
+  ["probability", "Probability", "of the first token"],
+  ["rank", "Rank of the final prediction", "rank of the final prediction in the cell's reading"],
+  ["entropy", "Entropy", "how undecided the reading is"],
+  ["divergence", "KL to the final layer", "KL divergence of the final distribution from the cell's"],
+  ["pinned", "Followed token", "probability of the first pinned token, or of the target"],
+];
 
-/** A move is marked where a place changes at least so many times between two rows. */
+/** A change is marked where a rank changes at least so many times between two rows. */
 const BIG = 8;
 const SIGNS = { saturation: "◆", elimination: "✕", "a big rise": "▲", "a big fall": "▼" };
 
@@ -13,14 +19,18 @@ const SIGNS = { saturation: "◆", elimination: "✕", "a big rise": "▲", "a b
 export function greatest({ model, spread }) {
   const { metric } = state();
   if (metric === "entropy" && spread) return Math.log(model.d_vocab);
-  return metric === "divergence" && spread ? Math.max(1e-9, ...Object.values(spread).flatMap((one) => one.divergence.flat())) : null;
+  return metric === "divergence" && spread
+    ? Math.max(1e-9, ...Object.values(spread).flatMap((one) => one.divergence.flat()))
+    : null;
 }
 
 /** Whether the edits that are on can reach a cell: they act at some layer and positions, and on all that reads those. */
 function reached(list, n, p, post, last) {
   return list.some((e) => {
     const at = e.positions === "all" ? [0] : e.positions === "last" ? [last] : e.positions;
-    return n > e.layer ? p >= Math.min(...at) : n === e.layer && (post || e.target === "head") && (e.positions === "all" || at.includes(p));
+    return n > e.layer
+      ? p >= Math.min(...at)
+      : n === e.layer && (post || e.target === "head") && (e.positions === "all" || at.includes(p));
   });
 }
 
@@ -36,7 +46,11 @@ export function rowsOf(t, seen, only) {
   const plain = diff && t.plain && seen === data ? t.plain : null;
   const made = edits().filter((e) => e.on);
   const eventsAt = new Map();
-  for (const e of seen.events) eventsAt.set(`${e.layer} ${e.position} ${stages !== "both" || e.cause === "ffn" ? "resid_post" : "resid_mid"} ${e.kind}`, 1);
+  for (const e of seen.events)
+    eventsAt.set(
+      `${e.layer} ${e.position} ${stages !== "both" || e.cause === "ffn" ? "resid_post" : "resid_mid"} ${e.kind}`,
+      1,
+    );
   const shown = seen.stages.filter((one) => stages === "both" || one.point === "resid_post");
   const [from, to] = only || [-1, seen.stages.at(-1).ids.length - 1];
   const found = [];
@@ -44,7 +58,8 @@ export function rowsOf(t, seen, only) {
   for (let n = from; n <= to; n++)
     for (const one of n < 0 ? [seen.embedding] : shown) {
       const i = Math.max(0, n);
-      if (!one && !only) found.push({ label: "Embedding", n, cells: data.tokens.map(() => ({ text: "", q: 0, name: "" })) });
+      if (!one && !only)
+        found.push({ label: "Embedding", n, cells: data.tokens.map(() => ({ text: "", q: 0, name: "" })) });
       if (!one?.ids[i]) continue; // not read yet; the row of the embedding keeps its place
       const post = one.point === "resid_post";
       const below = found[0];
@@ -58,23 +73,58 @@ export function rowsOf(t, seen, only) {
         const prob = one.probabilities[i][p][0];
         const rank = ranks[p];
         const nats = most === null || n < 0 ? null : spread[one.point][metric][n][p];
-        const followed = metric === "pinned" && t.followed && n >= 0 ? t.followed.points[one.point].probabilities[n][p] : null;
+        const followed =
+          metric === "pinned" && t.followed && n >= 0 ? t.followed.points[one.point].probabilities[n][p] : null;
         const unknown = n < 0 && (most !== null || metric === "pinned");
-        const q = Math.max(0, Math.round(16 * (unknown ? 0 : nats !== null ? nats / most : metric === "rank" ? 1 - Math.log2(rank + 1) / V : Math.sqrt(followed ?? prob))));
+        const q = Math.max(
+          0,
+          Math.round(
+            16 *
+              (unknown
+                ? 0
+                : nats !== null
+                  ? nats / most
+                  : metric === "rank"
+                    ? 1 - Math.log2(rank + 1) / V
+                    : Math.sqrt(followed ?? prob)),
+          ),
+        );
         const kinds = ["saturation", "elimination"].filter((kind) => eventsAt.has(`${n} ${p} ${one.point} ${kind}`));
-        if (!kinds.length && was) kinds.push(...(was[p] + 1 >= BIG * (rank + 1) ? ["a big rise"] : rank + 1 >= BIG * (was[p] + 1) ? ["a big fall"] : []));
+        if (!kinds.length && was)
+          kinds.push(
+            ...(was[p] + 1 >= BIG * (rank + 1) ? ["a big rise"] : rank + 1 >= BIG * (was[p] + 1) ? ["a big fall"] : []),
+          );
         const glyph = kinds.map((kind) => SIGNS[kind]).join("");
         let cls = id === seen.prediction[p] ? "answer" : "";
-        if (other) cls = `${reached(made, n, p, post, data.tokens.length - 1) ? "cone " : ""}${other.ids[i][p][0] !== id ? "moved" : other.probabilities[i][p][0] === prob ? "still" : ""}`;
+        if (other)
+          cls = `${reached(made, n, p, post, data.tokens.length - 1) ? "cone " : ""}${other.ids[i][p][0] !== id ? "moved" : other.probabilities[i][p][0] === prob ? "still" : ""}`;
         return {
-          id, prob, rank, nats, followed, text: seen.texts[id], q, cls, glyph,
+          id,
+          prob,
+          rank,
+          nats,
+          followed,
+          text: seen.texts[id],
+          q,
+          cls,
+          glyph,
           same: !!below && below.cells[p].id === id && !glyph && n < to,
           get name() {
-            return `${title}, position ${p} ${visible(t0.token)}: first ${visible(seen.texts[id])} ${percent(prob)}, answer at place ${place(rank)}${nats === null ? "" : ", " + num(nats) + " nats"}${followed === null ? "" : ", " + visible(t.followed.token) + " " + percent(followed)}${kinds.map((kind) => ", " + kind + " here").join("")}`;
+            return `${title}, position ${p} ${visible(t0.token)}: first ${visible(seen.texts[id])} ${percent(prob)}, rank of the final prediction ${shownRank(rank)}${nats === null ? "" : `, ${num(nats)} nats`}${followed === null ? "" : `, ${visible(t.followed.token)} ${percent(followed)}`}${kinds.map((kind) => `, ${kind} here`).join("")}`;
           },
         };
       });
-      found.unshift({ label: sub ? "" : label, sub, cls: sub && "mid", n, i, title, point: one.point, stage: one, cells });
+      found.unshift({
+        label: sub ? "" : label,
+        sub,
+        cls: sub && "mid",
+        n,
+        i,
+        title,
+        point: one.point,
+        stage: one,
+        cells,
+      });
       was = ranks;
     }
   return flip ? found.reverse() : found;

@@ -1,19 +1,36 @@
 /** The first screen: how the next-token prediction forms, layer by layer, at every position. */
 import { afterPaint, button, fill, h, num, percent, segmented, tickBox, within } from "../dom.js";
-import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
-import { about, attribution, asTable, card, failure, FIRST, layerHere, pane, positionHere, prompt, waiting } from "../parts.js";
-import { token, visible, mount as strip } from "../islands/tokens.js";
 import * as grid from "../islands/grid.js";
-import * as tray from "../tray.js";
-import * as tour from "../tour.js";
+import { mount as strip, token, visible } from "../islands/tokens.js";
+import {
+  about,
+  asTable,
+  attribution,
+  card,
+  FIRST,
+  failure,
+  layerHere,
+  pane,
+  positionHere,
+  prompt,
+  waiting,
+} from "../parts.js";
+import { activeEdits, asksAnew, differ, go, idOf, state, turn } from "../state.js";
 import { span as timed } from "../timing.js";
-import { METRICS, greatest, rowsOf } from "./trace-rows.js";
-import { pinned, race as raceOf } from "./trace-race.js";
+import * as tour from "../tour.js";
+import * as tray from "../tray.js";
 import { framed } from "./trace-aside.js";
 import { drawCell, drawSpan } from "./trace-cell.js";
 import { popover } from "./trace-pop.js";
+import { pinned, race as raceOf } from "./trace-race.js";
+import { greatest, METRICS, rowsOf } from "./trace-rows.js";
 
-const EXAMPLES = [FIRST, "She put the book on the", "one two three four one two three", "Once upon a time there was a little"];
+const EXAMPLES = [
+  FIRST,
+  "She put the book on the",
+  "one two three four one two three",
+  "Once upon a time there was a little",
+];
 /** Entropies are fetched before they are asked for when it costs less than this many scores. */
 const CHEAP = 2e7;
 
@@ -24,11 +41,18 @@ export function render(root, page) {
   let peeking = false;
   let island = null;
   let rows = [];
-  const box = h("textarea", { "aria-label": "Prompt", rows: 1, spellcheck: "false", placeholder: "Write the beginning of a text …", oninput: typed, onkeydown: (e) => e.key === "Enter" && !e.shiftKey && (e.preventDefault(), run()) });
+  const box = h("textarea", {
+    "aria-label": "Prompt",
+    rows: 1,
+    spellcheck: "false",
+    placeholder: "Write the beginning of a text …",
+    oninput: typed,
+    onkeydown: (e) => e.key === "Enter" && !e.shiftKey && (e.preventDefault(), run()),
+  });
   const typedTokens = h("div", { class: "typed" });
   const count = h("span", { class: "faint" });
-  const says = h("div", { class: "says", "aria-label": "What the model says next" });
-  const found = h("ol", { class: "findings", "aria-label": "What was found" });
+  const says = h("div", { class: "says", "aria-label": "Predictions of the next token" });
+  const found = h("ol", { class: "findings", "aria-label": "Findings" });
   const controls = h("div", { class: "row" });
   const host = h("div");
   const legend = h("div", { class: "legend" });
@@ -37,19 +61,70 @@ export function render(root, page) {
   const inspector = h("div", { class: "stack" });
   const summary = h("p", { class: "soft" });
   const layer = () => layerHere(t.model.n_layers);
-  const race = raceOf(t, { layer, ask: async (ids) => !live() && api.get(`/traces/${t.data.id}/trajectories`, { token: ids.map((id) => `#${id}`), position: t.view.position }, { channel: "trajectories" }) });
+  const race = raceOf(t, {
+    layer,
+    ask: async (ids) =>
+      !live() &&
+      api.get(
+        `/traces/${t.data.id}/trajectories`,
+        { token: ids.map((id) => `#${id}`), position: t.view.position },
+        { channel: "trajectories" },
+      ),
+  });
   const aside = framed(inspector);
   const pop = popover(pin);
 
-  fill(root, h("div", { class: "trace" },
-    h("div", { class: "stack" },
-      h("section", { class: "prompt", "aria-label": "Prompt" }, box, h("div", { class: "row" }, button("Trace", run, { class: "btn main", title: "Enter" }), count, h("span", { class: "spacer" }), h("span", { class: "faint" }, "Examples"), EXAMPLES.map((text, i) => button(String(i + 1), () => go({ p: text, pos: "", L: "", t: "" }), { class: "btn small", title: text, "aria-label": `Example: ${text}` }))), typedTokens, says, found, summary),
-      card("What each layer would say", controls, host, h("div", { class: "row" }, legend), about("grid"), table),
-      h("div", { class: "two" }, race.el, card("The attribution of a logit", by(), books))),
-    aside.el));
+  fill(
+    root,
+    h(
+      "div",
+      { class: "trace" },
+      h(
+        "div",
+        { class: "stack" },
+        h(
+          "section",
+          { class: "prompt", "aria-label": "Prompt" },
+          box,
+          h(
+            "div",
+            { class: "row" },
+            button("Trace", run, { class: "btn main", title: "Enter" }),
+            count,
+            h("span", { class: "spacer" }),
+            h("span", { class: "faint" }, "Examples"),
+            EXAMPLES.map((text, i) =>
+              button(String(i + 1), () => go({ prompt: text, position: "", layer: "", token: "" }), {
+                class: "btn small",
+                title: text,
+                "aria-label": `Example: ${text}`,
+              }),
+            ),
+          ),
+          typedTokens,
+          says,
+          found,
+          summary,
+        ),
+        card("Logit lens", controls, host, h("div", { class: "row" }, legend), about("grid"), table),
+        h("div", { class: "two" }, race.el, card("Logit attribution", by(), books)),
+      ),
+      aside.el,
+    ),
+  );
 
   function by() {
-    return segmented("Split by", [["component", "Component"], ["head", "Head"], ...(page.model.can.memories ? [["memory", "Memory"]] : []), ["source", "Source"]], state().by, (value) => turn({ by: value }));
+    return segmented(
+      "Split by",
+      [
+        ["component", "Component"],
+        ["head", "Head"],
+        ...(page.model.can.memories ? [["memory", "Memory"]] : []),
+        ["source", "Source"],
+      ],
+      state().by,
+      (value) => turn({ by: value }),
+    );
   }
 
   let timer = 0;
@@ -57,9 +132,13 @@ export function render(root, page) {
     clearTimeout(timer);
     timer = setTimeout(async () => {
       try {
-        const { ids, tokens, limit, changed } = await api.get("/tokenize", { text: box.value }, { channel: "tokenize" });
-        count.textContent = `${ids.length} token${ids.length === 1 ? "" : "s"}${limit ? " of " + limit : ""}${changed === null ? "" : "; the tokenizer changes the text from “" + box.value.slice(changed, changed + 12) + "” on"}`;
-        strip(typedTokens, { tokens: box.value === state().p ? [] : tokens });
+        const { ids, tokens, limit, changed } = await api.get(
+          "/tokenize",
+          { text: box.value },
+          { channel: "tokenize" },
+        );
+        count.textContent = `${ids.length} token${ids.length === 1 ? "" : "s"}${limit ? ` of ${limit}` : ""}${changed === null ? "" : `; the tokenizer changes the text from “${box.value.slice(changed, changed + 12)}” on`}`;
+        strip(typedTokens, { tokens: box.value === state().prompt ? [] : tokens });
       } catch (error) {
         api.fail(error);
       }
@@ -69,27 +148,30 @@ export function render(root, page) {
   function run() {
     if (!box.value.trim()) return box.focus();
     clearTimeout(timer);
-    go({ p: box.value, pos: "", t: "", L: "" });
-    if (state().p === box.value && t.data?.prompt === box.value) load();
+    go({ prompt: box.value, position: "", token: "", layer: "" });
+    if (state().prompt === box.value && t.data?.prompt === box.value) load();
   }
 
   /** `anew`: the address asks for another trace, whatever stands in the box. */
-  async function load({ anew } = {}) {
+  async function load({ anew = false } = {}) {
     const now = state();
     const text = prompt();
     const [drawn, whole] = ["trace", "whole trace"].map(timed);
     const settled = waiting(host);
     // With the grid: a frame of its own would take time from the model.
     const was = box.value;
-    const name = () => box.value === was && was !== text && (anew || document.activeElement !== box || !was) && (box.value = text);
+    const name = () =>
+      box.value === was && was !== text && (anew || document.activeElement !== box || !was) && (box.value = text);
     t.spread = t.followed = null;
     try {
       const edits = activeEdits();
-      const kept = !now.p && !edits.length && now.pos === "" && !now.t ? await api.example() : null;
-      const [traced, before] = kept ? [kept.trace, null] : await Promise.all([
-        api.trace(text, edits, { on: (part) => (name(), partly(part) && drawn()) }),
-        edits.length ? api.trace(text, [], { channel: "trace-plain" }) : null,
-      ]);
+      const kept = !now.prompt && !edits.length && now.position === "" && !now.token ? await api.example() : null;
+      const [traced, before] = kept
+        ? [kept.trace, null]
+        : await Promise.all([
+            api.trace(text, edits, { on: (part) => (name(), partly(part) && drawn()) }),
+            edits.length ? api.trace(text, [], { channel: "trace-plain" }) : null,
+          ]);
       if (prompt() !== text) return;
       name();
       example = kept; // not before its data are here or gone: the server does not know the trace of the example
@@ -99,7 +181,7 @@ export function render(root, page) {
       page.tokens = t.data.tokens.map((one) => one.token);
       page.crumbs();
       typedTokens.replaceChildren();
-      count.textContent = `${t.data.tokens.length} tokens${t.model.n_ctx ? " of " + t.model.n_ctx : ""}`;
+      count.textContent = `${t.data.tokens.length} tokens${t.model.n_ctx ? ` of ${t.model.n_ctx}` : ""}`;
       drawControls();
       drawGrid();
       performance.mark("unembed-grid");
@@ -107,7 +189,7 @@ export function render(root, page) {
       whole();
       await position();
       spreads(); // reads the whole stream once more, which the rest of the page does not wait for
-      if (!now.p && !example) turn({ p: text });
+      if (!now.prompt && !example) turn({ prompt: text });
     } catch (error) {
       if (error.code !== "superseded") {
         name();
@@ -124,7 +206,16 @@ export function render(root, page) {
   /** A prompt that the model's context does not hold: offer its end. */
   async function offerEnd(text) {
     const { tokens, limit } = await api.get("/tokenize", { text }, { channel: "tokenize" });
-    if (limit && tokens.length > limit) host.append(button(`Keep the last ${limit} of ${tokens.length} tokens`, () => go({ p: tokens.slice(-limit).join("") }), { class: "btn" }));
+    if (limit && tokens.length > limit)
+      host.append(
+        button(
+          `Keep the last ${limit} of ${tokens.length} tokens`,
+          () => go({ prompt: tokens.slice(-limit).join("") }),
+          {
+            class: "btn",
+          },
+        ),
+      );
   }
 
   /** The layers that have been read, while the others still are. Whether all are there, but for what the events need. */
@@ -141,7 +232,7 @@ export function render(root, page) {
 
   /** Ask the served model what the example does not hold. Whether the example was shown. */
   function live() {
-    if (example) turn({ p: t.data.prompt });
+    if (example) turn({ prompt: t.data.prompt });
     return !!example;
   }
 
@@ -150,7 +241,13 @@ export function render(root, page) {
     const cost = t.data.tokens.length * t.model.n_layers * t.model.d_vocab;
     if (t.spread || (!wanted && cost > CHEAP)) return;
     await pane(legend, async () => {
-      t.spread = example ? example.spread : await api.get(`/traces/${t.data.id}/spread`, {}, { channel: "spread", what: wanted ? "Measuring entropies" : "" });
+      t.spread = example
+        ? example.spread
+        : await api.get(
+            `/traces/${t.data.id}/spread`,
+            {},
+            { channel: "spread", what: wanted ? "Measuring entropies" : "" },
+          );
       if (wanted) drawGrid();
     });
   }
@@ -160,7 +257,13 @@ export function render(root, page) {
     const id = pinned()[0] ?? t.followed?.id ?? t.view.target.id;
     if (state().metric !== "pinned" || String(id) === String(t.followed?.id) || live()) return;
     await pane(legend, async () => {
-      t.followed = (await api.get(`/traces/${t.data.id}/trajectories`, { token: `#${id}` }, { channel: "follow", what: "Following a token" })).tokens[0];
+      t.followed = (
+        await api.get(
+          `/traces/${t.data.id}/trajectories`,
+          { token: `#${id}` },
+          { channel: "follow", what: "Following a token" },
+        )
+      ).tokens[0];
       drawGrid();
     });
   }
@@ -169,44 +272,112 @@ export function render(root, page) {
 
   function drawControls() {
     const box = (name, text) => tickBox(text, !!state()[name], (on) => turn({ [name]: on ? "1" : "" }));
-    fill(controls,
+    fill(
+      controls,
       segmented("Shade by", METRICS, state().metric, (metric) => turn({ metric })),
-      t.data.stages.length > 1 && segmented("Stages", [["post", "After FFN"], ["both", "Attention too"]], state().stages, (stages) => turn({ stages })),
+      t.data.stages.length > 1 &&
+        segmented(
+          "Stages",
+          [
+            ["post", "After FFN"],
+            ["both", "Attention too"],
+          ],
+          state().stages,
+          (stages) => turn({ stages }),
+        ),
       box("flip", "First layer on top"),
-      t.plain && box("diff", "What the edits changed"));
+      t.plain && box("diff", "What the edits changed"),
+    );
   }
 
   function drawGrid() {
     rows = rowsOf(t, peeking ? t.plain : t.data, state().only ? span() : null);
     const { tokens } = t.data;
-    const next = { rows, columns: tokens.map((one, p) => ({ text: one.token, next: tokens[p + 1]?.token })), corner: "layer \\ token", at: here() };
+    const next = {
+      rows,
+      columns: tokens.map((one, p) => ({ text: one.token, next: tokens[p + 1]?.token })),
+      corner: "layer \\ token",
+      at: here(),
+    };
     if (!island) {
       host.replaceChildren();
       const el = h("div");
       host.append(el);
-      island = grid.mount(el, next, { label: "Most likely next token after every layer and position", onselect: choose, onopen: (r) => go({ screen: "layer", L: lowest(r) }), onpin: (r, c) => pin(rows[r].cells[c].id), onhover: (r, c, cell) => pop.over(t, rows[r], c, cell), onrange: choseRows });
+      island = grid.mount(el, next, {
+        label: "Most likely next token after every layer and position",
+        onselect: choose,
+        onopen: (r) => go({ screen: "layer", layer: lowest(r) }),
+        onpin: (r, c) => pin(rows[r].cells[c].id),
+        onhover: (r, c, cell) => pop.over(t, rows[r], c, cell),
+        onrange: choseRows,
+      });
     } else island.update(next);
-    root.firstChild.classList.toggle("no-events", !!state().ev);
+    root.firstChild.classList.toggle("no-events", !!state().events);
     markRows();
     drawLegend();
     const changed = t.plain ? t.data.prediction.filter((id, p) => id !== t.plain.prediction[p]).length : 0;
-    fill(summary, t.plain && `With these edits the prediction changes at ${changed} of ${tokens.length} positions.`, example && ["An example, traced with wren beforehand. ", button("Trace it here", live, { class: "quiet" }), " ", button("Take the six-step tour", tour.begin, { class: "quiet" })]);
+    fill(
+      summary,
+      t.plain && `With these edits the prediction changes at ${changed} of ${tokens.length} positions.`,
+      example && [
+        "An example, traced with wren beforehand. ",
+        button("Trace it here", live, { class: "quiet" }),
+        " ",
+        button("Take the six-step tour", tour.begin, { class: "quiet" }),
+      ],
+    );
     const more = (c) => [c.nats, c.followed].filter((x) => x !== null);
-    const named = [greatest(t) !== null && `${state().metric} (nats)`, state().metric === "pinned" && t.followed && `probability of ${visible(t.followed.token)}`].filter(Boolean);
-    fill(table, asTable("As a table", ["layer", "stage", "position", "token", "first", "probability", "place of the answer", ...named], () => rows.flatMap((row) => row.cells.map((c, p) => [row.i, row.point === "resid_post" ? "after FFN" : row.sub || "embedding", p, visible(tokens[p].token), visible(c.text), c.prob, c.rank + 1, ...more(c)]))));
+    const named = [
+      greatest(t) !== null && `${state().metric} (nats)`,
+      state().metric === "pinned" && t.followed && `probability of ${visible(t.followed.token)}`,
+    ].filter(Boolean);
+    fill(
+      table,
+      asTable(
+        "As a table",
+        ["layer", "stage", "position", "token", "first", "probability", "rank of the final prediction", ...named],
+        () =>
+          rows.flatMap((row) =>
+            row.cells.map((c, p) => [
+              row.i,
+              row.point === "resid_post" ? "after FFN" : row.sub || "embedding",
+              p,
+              visible(tokens[p].token),
+              visible(c.text),
+              c.prob,
+              c.rank + 1,
+              ...more(c),
+            ]),
+          ),
+      ),
+    );
   }
 
   function drawLegend() {
-    const ramp = h("i", { "aria-hidden": "true" }, Array.from({ length: 17 }, (_, q) => h("b", { class: `q${q}` })));
+    const ramp = h(
+      "i",
+      { "aria-hidden": "true" },
+      Array.from({ length: 17 }, (_, q) => h("b", { class: `q${q}` })),
+    );
     const most = greatest(t);
     const { metric } = state();
-    const scale = most !== null ? ["0", ramp, `${num(most)} nats`] : metric === "rank" ? [`place ${t.model.d_vocab.toLocaleString("en")}`, ramp, "place 1 (logarithmic)"] : ["0 %", ramp, "100 % (square root)", metric === "pinned" && t.followed && h("span", {}, "of ", token(t.followed.token))];
-    fill(legend, scale, h("span", {}, "▢ holds the final answer"));
+    const scale =
+      most !== null
+        ? ["0", ramp, `${num(most)} nats`]
+        : metric === "rank"
+          ? [`rank ${t.model.d_vocab.toLocaleString("en")}`, ramp, "rank 1 (logarithmic)"]
+          : [
+              "0 %",
+              ramp,
+              "100 % (square root)",
+              metric === "pinned" && t.followed && h("span", {}, "of ", token(t.followed.token)),
+            ];
+    fill(legend, scale, h("span", {}, "▢ top-1 is the final prediction"));
   }
 
   /** The layers chosen together, [lowest, highest], or null. */
   function span() {
-    const parts = /^(\d+)-(\d+)$/.exec(state().r);
+    const parts = /^(\d+)-(\d+)$/.exec(state().layers);
     const [a, b] = parts ? parts.slice(1).map(Number) : [1, 0];
     return a < b && b < t.model.n_layers ? [a, b] : null;
   }
@@ -215,9 +386,9 @@ export function render(root, page) {
   const lowest = (r) => String(Math.max(0, rows[r].n));
 
   function choseRows(first, last, row) {
-    const ends = first === null ? [0, 0] : [first, last].map(lowest).sort((a, b) => a - b);
-    if (ends[0] === ends[1]) return state().r && turn({ r: "", only: "" });
-    turn({ r: ends.join("-"), L: lowest(row), st: "post" });
+    const ends = first === null ? [0, 0] : [first, last].map((r) => Number(lowest(r))).sort((a, b) => a - b);
+    if (ends[0] === ends[1]) return state().layers && turn({ layers: "", only: "" });
+    turn({ layers: ends.join("-"), layer: lowest(row), stage: "post" });
   }
 
   function markRows() {
@@ -226,7 +397,7 @@ export function render(root, page) {
     island?.mark(inside.length ? [inside[0], inside.at(-1)] : null);
   }
 
-  const isHere = (one) => one.n === layer() && (one.point === "resid_post") === (state().st !== "mid");
+  const isHere = (one) => one.n === layer() && (one.point === "resid_post") === (state().stage !== "mid");
   function here() {
     const row = rows.findIndex(isHere);
     return [row < 0 ? rows.findIndex((one) => one.n === layer()) : row, at()];
@@ -234,7 +405,12 @@ export function render(root, page) {
   const select = () => island?.select(...here());
 
   function choose(r, c) {
-    turn({ pos: String(c), L: lowest(r), st: rows[r].point === "resid_mid" ? "mid" : "post", t: String(c) === state().pos ? state().t : "" });
+    turn({
+      position: String(c),
+      layer: lowest(r),
+      stage: rows[r].point === "resid_mid" ? "mid" : "post",
+      token: String(c) === state().position ? state().token : "",
+    });
   }
 
   /** The ring moves at once, the panes in the frame after: who holds an arrow down waits for the ring alone. */
@@ -247,7 +423,7 @@ export function render(root, page) {
   /** What stands below the grid comes in the frame after the cell's; the race then finds the page laid out when it asks for its width. */
   async function lower() {
     try {
-      await Promise.all([race.draw(), ledger(state().by, state().vs), follow()]);
+      await Promise.all([race.draw(), ledger(state().by, state().against), follow()]);
     } catch (error) {
       return missed(race.lines, error);
     }
@@ -265,11 +441,17 @@ export function render(root, page) {
     if (!t.data) return;
     const p = at();
     const now = state();
-    if ((p !== t.data.tokens.length - 1 || now.t) && live()) return;
+    if ((p !== t.data.tokens.length - 1 || now.token) && live()) return;
     const settled = waiting(inspector, race.lines);
     const whole = timed("whole position");
     try {
-      const view = example ? example.position : await api.get(`/traces/${t.data.id}`, { position: p, token: now.t, memories: t.model.can.memories ? 5 : 0, top: 10 }, { channel: "position" });
+      const view = example
+        ? example.position
+        : await api.get(
+            `/traces/${t.data.id}`,
+            { position: p, token: now.token, memories: t.model.can.memories ? 5 : 0, top: 10 },
+            { channel: "position" },
+          );
       if (p !== at()) return;
       t.view = view;
       drawSays();
@@ -285,24 +467,61 @@ export function render(root, page) {
   function drawSays() {
     const shown = t.view.prediction.slice(0, 5);
     const text = t.data.tokens[t.view.position];
-    fill(says, h("span", { class: "soft" }, "After ", token(text.token), h("span", { class: "faint" }, ` (${t.view.position})`), " the model says"),
-      shown.map((c) => button([token(c.token), h("small", {}, percent(c.probability))], () => turn({ t: `#${c.id}` }), { title: `follow this token (logit ${c.logit.toFixed(2)})` })),
-      button("→ append", () => go({ p: t.data.prompt + shown[0].token, pos: "", L: "", t: "" }), { class: "quiet", title: "Add the first token to the prompt" }));
-    fill(found, t.view.findings.map((one) => h("li", {}, button(one.sentence, () => (one.kind === "memory" ? go({ screen: "memory", m: `${one.layer}.${one.index}` }) : turn({ L: String(one.layer), st: one.point === "resid_post" ? "post" : "mid" })), { title: `${one.definition} ${num(one.nats)} nats.` }))));
+    fill(
+      says,
+      h(
+        "span",
+        { class: "soft" },
+        "After ",
+        token(text.token),
+        h("span", { class: "faint" }, ` (${t.view.position})`),
+        " the model predicts",
+      ),
+      shown.map((c) =>
+        button([token(c.token), h("small", {}, percent(c.probability))], () => turn({ token: `#${c.id}` }), {
+          title: `follow this token (logit ${c.logit.toFixed(2)})`,
+        }),
+      ),
+      button("→ append", () => go({ prompt: t.data.prompt + shown[0].token, position: "", layer: "", token: "" }), {
+        class: "quiet",
+        title: "Add the first token to the prompt",
+      }),
+    );
+    fill(
+      found,
+      t.view.findings.map((one) =>
+        h(
+          "li",
+          {},
+          button(
+            one.sentence,
+            () =>
+              one.kind === "memory"
+                ? go({ screen: "memory", memory: idOf(one) })
+                : turn({ layer: String(one.layer), stage: one.point === "resid_post" ? "post" : "mid" }),
+            { title: `${one.definition} ${num(one.nats)} nats.` },
+          ),
+        ),
+      ),
+    );
   }
 
   function drawInspector() {
     aside.place();
     const together = span();
-    if (together) drawSpan(inspector, t, together);
-    else drawCell(inspector, t, layer(), state().st === "mid");
+    if (together) drawSpan(inspector, t, /** @type {[number, number]} */ (together));
+    else drawCell(inspector, t, layer(), state().stage === "mid");
   }
 
   async function ledger(split, vs) {
     if (split === "component" && !vs) return attribution(books, t.view.attributions[0], t.data.tokens);
     if (live()) return;
     await pane(books, async () => {
-      const { attributions } = await api.get(`/traces/${t.data.id}/attribution`, { token: `#${t.view.target.id}`, against: vs, position: t.view.position, by: split, top: 14 }, { channel: "attribution" });
+      const { attributions } = await api.get(
+        `/traces/${t.data.id}/attribution`,
+        { token: `#${t.view.target.id}`, against: vs, position: t.view.position, by: split, top: 14 },
+        { channel: "attribution" },
+      );
       attribution(books, attributions[0], t.data.tokens);
     });
   }
@@ -310,7 +529,9 @@ export function render(root, page) {
   /** Follow a token in the race, or follow it no more. */
   function pin(id) {
     const pins = pinned();
-    turn({ pins: (pins.includes(String(id)) ? pins.filter((x) => x !== String(id)) : [...pins, id].slice(-5)).join(" ") });
+    turn({
+      pins: (pins.includes(String(id)) ? pins.filter((x) => x !== String(id)) : [...pins, id].slice(-5)).join(" "),
+    });
   }
 
   return {
@@ -325,22 +546,22 @@ export function render(root, page) {
         aside.place();
         drawGrid();
       }
-      if (differs("stages", "metric", "diff", "flip", "ev", "only") || (now.only && differs("r"))) drawGrid();
+      if (differs("stages", "metric", "diff", "flip", "events", "only") || (now.only && differs("layers"))) drawGrid();
       if (differs("metric")) spreads();
-      if (differs("pos", "t")) {
+      if (differs("position", "token")) {
         const asked = position(); // the server reads while the ring moves
         select();
         return asked;
       }
-      if (differs("r")) markRows();
-      if (differs("L", "st", "r")) {
+      if (differs("layers")) markRows();
+      if (differs("layer", "stage", "layers")) {
         select();
         cancelAnimationFrame(soon);
         if (t.view) soon = afterPaint(layerPanes);
       }
       if (!t.view) return;
-      if (differs("by", "vs")) await ledger(now.by, now.vs);
-      if (differs("pins", "ys")) await race.draw();
+      if (differs("by", "against")) await ledger(now.by, now.against);
+      if (differs("pins", "scale")) await race.draw();
       if (differs("pins", "metric")) await follow();
     },
     key({ key }) {
@@ -348,24 +569,38 @@ export function render(root, page) {
       const n = t.data.tokens.length;
       const step = (change) => (turn(change), true);
       switch (key) {
-        case "[": return step({ L: String(within(layer() - 1, t.model.n_layers)) });
-        case "]": return step({ L: String(within(layer() + 1, t.model.n_layers)) });
-        case ",": return step({ pos: String(within(at() - 1, n)), t: "" });
-        case ".": return step({ pos: String(within(at() + 1, n)), t: "" });
-        case "m": return step({ metric: METRICS[(METRICS.findIndex(([name]) => name === state().metric) + 1) % METRICS.length][0] }), drawControls(), true;
-        case "d": return t.plain ? (step({ diff: state().diff ? "" : "1" }), drawControls(), true) : false;
-        case "e": return step({ ev: state().ev ? "" : "off" });
+        case "[":
+          return step({ layer: String(within(layer() - 1, t.model.n_layers)) });
+        case "]":
+          return step({ layer: String(within(layer() + 1, t.model.n_layers)) });
+        case ",":
+          return step({ position: String(within(at() - 1, n)), token: "" });
+        case ".":
+          return step({ position: String(within(at() + 1, n)), token: "" });
+        case "m":
+          return (
+            step({ metric: METRICS[(METRICS.findIndex(([name]) => name === state().metric) + 1) % METRICS.length][0] }),
+            drawControls(),
+            true
+          );
+        case "d":
+          return t.plain ? (step({ diff: state().diff ? "" : "1" }), drawControls(), true) : false;
+        case "e":
+          return step({ events: state().events ? "" : "off" });
         case "i": {
           const u = t.view.layers[layer()].sub_updates[0];
           if (u) tray.off(u);
           return !!u;
         }
-        case "p": return pin((rows.find(isHere) || rows[0]).cells[at()].id), true;
+        case "p":
+          return (pin((rows.find(isHere) || rows[0]).cells[at()].id), true);
         case "b":
           if (t.plain && !peeking) (peeking = true), drawGrid();
           return !!t.plain;
-        case "Escape": return pop.hide() || (span() ? step({ r: "", only: "" }) : false);
-        default: return false;
+        case "Escape":
+          return pop.hide() || (span() ? step({ layers: "", only: "" }) : false);
+        default:
+          return false;
       }
     },
     /** The baseline is shown as long as its key is held. */
@@ -374,7 +609,17 @@ export function render(root, page) {
       peeking = false;
       drawGrid();
     },
-    exported: () => t.data && { name: "trace", json: { ...t.data, chosen: t.view }, rows: [["layer", "stage", "position", "token", "first_token", "probability", "rank_of_prediction"], ...rows.flatMap((row) => row.cells.map((c, p) => [row.i, row.point, p, t.data.tokens[p].token, c.text, c.prob, c.rank]))] },
+    exported: () =>
+      t.data && {
+        name: "trace",
+        json: { ...t.data, chosen: t.view },
+        rows: [
+          ["layer", "stage", "position", "token", "first_token", "probability", "rank_of_prediction"],
+          ...rows.flatMap((row) =>
+            row.cells.map((c, p) => [row.i, row.point, p, t.data.tokens[p].token, c.text, c.prob, c.rank]),
+          ),
+        ],
+      },
     destroy() {
       pop.hide();
       aside.leave();

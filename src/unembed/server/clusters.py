@@ -1,0 +1,40 @@
+"""The clusters of all values: read from the index's folder, or computed once, by one thread at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from unembed.index.clusters import made_clusters, stored_clusters
+
+if TYPE_CHECKING:
+    from unembed.index.index import Index
+    from unembed.language_model import LanguageModel
+    from unembed.memories.clustering.value_clusters import ValueClusters
+
+
+class ClusterStore:
+    """The clusters of a model's values, once they are known."""
+
+    def __init__(self, lm: LanguageModel, index: Index | None) -> None:
+        """Nothing is read yet."""
+        self._lm, self._index = lm, index
+        self._clusters: ValueClusters | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the clusters have been read or computed."""
+        return self._clusters is not None
+
+    def find(self) -> ValueClusters | None:
+        """The clusters in memory or in the index's folder, or None."""
+        if self._clusters is None and self._index is not None:
+            self._clusters = stored_clusters(self._lm, self._index)
+        return self._clusters
+
+    def find_or_compute(self, progress: Callable[[int, int], None]) -> ValueClusters:
+        """The known clusters, or else all values grouped now."""
+        found = self.find()
+        if found is None:
+            found = self._clusters = made_clusters(self._lm, self._index, progress)
+        return found

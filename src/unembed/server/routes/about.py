@@ -1,0 +1,60 @@
+"""The open model, and what the server is doing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from unembed import __version__
+from unembed.server.requests import State
+from unembed.server.state import MAX_PROMPT, ServerState
+
+routes = APIRouter(tags=["about"])
+
+
+@routes.get("/status")
+async def get_status(state: State) -> dict[str, Any]:
+    """The job that runs, if any; answers at once."""
+    return {"version": __version__, "model": state.lm.name, **state.queue.status()}
+
+
+@routes.get("/models")
+async def get_models(state: State) -> dict[str, Any]:
+    """The open model: its sizes, and what the page can offer for it."""
+    lm = state.lm
+    return {
+        "models": [
+            {
+                "name": lm.name,
+                "revision": lm.revision,
+                "family": lm.structure.family,
+                "dtype": lm.dtype_name,
+                "device": str(lm.device),
+                "n_layers": lm.n_layers,
+                "d_model": lm.d_model,
+                "d_mlp": lm.d_mlp,
+                "n_heads": lm.n_heads,
+                "n_kv_heads": lm.n_kv_heads,
+                "d_vocab": lm.d_vocab,
+                "n_ctx": lm.n_ctx,
+                "max_prompt": MAX_PROMPT,
+                "can": capabilities(state),
+                "index": state.index_name,
+            }
+        ]
+    }
+
+
+def capabilities(state: ServerState) -> dict[str, bool]:
+    """What the page can offer for the model."""
+    lm = state.lm
+    feed_forwards = [block.feed_forward for block in lm.structure.blocks]
+    return {
+        "memories": bool(lm.d_mlp),
+        "events": feed_forwards[0] is not None,
+        "gated": any(one is not None and one.is_gated for one in feed_forwards),
+        "index": state.index is not None,
+        "parallel": any(block.parallel for block in lm.structure.blocks),
+        "shared_keys": lm.n_kv_heads != lm.n_heads,
+    }

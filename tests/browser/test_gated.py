@@ -1,0 +1,35 @@
+"""A gated model has coefficients of both signs, and the page shows the examples of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+import unembed
+from tests.browser.conftest import LINES, Served
+from tests.index.conftest import save_model
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory) -> Iterator[Served]:
+    """An explorer of a tiny Llama model with an index."""
+    lm = unembed.load(save_model(tmp_path_factory.mktemp("models") / "llama", "llama"))
+    index = unembed.Index.build(lm, LINES, tmp_path_factory.mktemp("index") / "gated", top=4)
+    found = Served(lm, index, name="gated")
+    yield found
+    found.stop()
+
+
+def test_a_memory_of_a_gated_model_shows_the_examples_of_both_poles(opened, gated):
+    corpus = gated.session.index
+    page = opened("#/memory?memory=L0M3", at=gated.address)
+    poles = page.get_by_role("radiogroup", name="Coefficients")
+    for pole in ("Positive", "Negative"):
+        poles.get_by_role("radio", name=pole).click()
+        top = corpus.triggers(0, 3, 1, pole=pole.lower()).rows()
+        first = next(iter(top))["coefficient"]
+        assert (first < 0) == (pole == "Negative")
+        shown = page.locator(".trigger .value").first
+        expect(shown).to_have_text(f"{'−' if first < 0 else ''}{abs(first):.3g}".rstrip("0")[:6], timeout=20_000)

@@ -1,0 +1,74 @@
+"""The page and its modules, as they are served."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+
+from unembed import __version__
+from unembed.server.assets import STATIC, first_modules
+
+ROOT = f"/static/{__version__}"
+IMPORT = re.compile(r'(?:from |import\()"(\.[^"]+)"')
+
+
+def modules() -> dict[str, str]:
+    """Every module of the page by its path below the folder."""
+    return {file.relative_to(STATIC).as_posix(): file.read_text() for file in STATIC.rglob("*.js")}
+
+
+def imported(name: str, text: str) -> list[str]:
+    """The paths of the modules that a module imports."""
+    folder = (STATIC / name).parent
+    return [(folder / path).resolve().relative_to(STATIC.resolve()).as_posix() for path in IMPORT.findall(text)]
+
+
+def test_every_import_leads_to_a_module_and_every_module_is_reached():
+    found = modules()
+    reached, waiting = set(), ["js/main.js", "js/islands/notebook.js"]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += imported(name, found[name])
+    assert reached == found.keys()
+
+
+def test_the_page_preloads_all_that_the_first_screen_imports(client):
+    page = client.get("/").text
+    assert "{{" not in page and f'src="{ROOT.lstrip("/")}/js/main.js"' in page
+    assert re.findall(r'modulepreload" href="([^"]+)"', page) == [f"{ROOT.lstrip('/')}/{m}" for m in first_modules()]
+    found, needed, waiting = modules(), set(), ["js/main.js", "js/screens/trace.js"]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            text = re.sub(r'import\("[^"]+"\)', "", found[name])  # the screens, which are imported when they open
+            waiting += imported(name, text)
+    assert needed <= set(first_modules())
+
+
+def test_files_are_served_as_they_are_and_revalidated(client):
+    answer = client.get(f"{ROOT}/js/main.js")
+    assert answer.text == (STATIC / "js/main.js").read_text() and answer.headers["cache-control"] == "no-cache"
+    assert "javascript" in answer.headers["content-type"]
+    assert client.get(f"{ROOT}/js/main.js", headers={"if-none-match": answer.headers["etag"]}).status_code == 304
+
+
+def test_every_text_and_icon_that_a_module_names_is_in_its_file():
+    texts, icons = json.loads((STATIC / "about.json").read_text()), (STATIC / "icons.svg").read_text()
+    script = "".join(modules().values())
+    named = set(re.findall(r'(?:about\(|written\(h\([^()]*\), )"(.*?)"\)', script))
+    assert len(named) > 8 and named | {"tour", "keys", "help"} == set(texts)
+    steps = re.search(r"const STEPS = (\[.*?\]);", script)
+    assert steps and len(json.loads(steps[1])) == len(texts["tour"])
+    drawn = set(re.findall(r'icon(?:Button)?\("(\w+)"', script))
+    drawn |= set(re.findall(r'\["(\w+)", "\w+", \(\) => import', script))
+    assert len(drawn) == 11 and drawn == set(re.findall(r'id="(\w+)"', icons))
+
+
+def test_the_page_weighs_less_than_120_kb():
+    """Every module and style sheet, each compressed on its own, as a browser gets them."""
+    files = [f for kind in ("js", "css") for f in STATIC.rglob(f"*.{kind}") if f.name != "notebook.js"]
+    assert sum(len(gzip.compress(file.read_bytes(), 1)) for file in files) < 120_000
