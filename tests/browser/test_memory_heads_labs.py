@@ -332,7 +332,7 @@ def test_from_a_position_on(opened, lm):
 def test_two_runs_are_compared(opened, lm):
     page = opened(f"#/intervene?{HERE}&edits=L3M5:set:60@all&new_tokens=8")
     page.get_by_role("button", name="Run both").click()
-    expect(page.get_by_role("status").filter(has_text="new token")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="generated token")).to_be_visible()
     page.get_by_role("region", name="Edits").first.get_by_role("spinbutton", name="Value").fill("-60")
     page.get_by_role("region", name="Edits").first.get_by_role("spinbutton", name="Value").press("Enter")
     expect(page.get_by_text("Changed since the last run.")).to_be_visible()

@@ -106,7 +106,7 @@ def test_edits_are_kept_as_a_preset_and_loaded_again(opened):
     card.get_by_role("button", name="<b>two</b>").first.click()
     expect(card.get_by_role("spinbutton", name="Value").first).to_have_value("9")
     expect(card.get_by_role("checkbox", name="L1H2 on")).not_to_be_checked()
-    assert "iv=M3.5" in address(other) and "off=1" in address(other)
+    assert "edits=L3M5" in address(other) and "disabled=1" in address(other)
     tray = other.get_by_role("region", name="Edits", exact=True).last
     expect(tray.get_by_role("button", name="<b>two</b>").first).to_be_focused()
     tray.get_by_role("button", name="Delete <b>two</b>").click()

@@ -45,7 +45,7 @@ async function start() {
   const linked = state().model;
   if (linked && linked !== mark(page.model)) warnOther(linked);
   page.presets = presets(page);
-  tray.mount(document.getElementById("tray"), state(), page.presets);
+  tray.mount(document.getElementById("tray"), state(), compare, page.presets);
   watch((now, before) => {
     if (now.session) return recall();
     const done = changed(now, before);
@@ -55,6 +55,9 @@ async function start() {
   tour.mount();
   await open();
 }
+
+/** Run the comparison: on its own screen at once, from another one by opening it. */
+const compare = () => (state().screen === "intervene" ? shown?.compare() : go({ screen: "intervene" }));
 
 /** A link too long to be one names what the server keeps. */
 async function recall() {
@@ -363,7 +366,7 @@ addEventListener("keydown", (event) => {
     "?": help,
     c: () => copyLink(page),
     x: () => shareMenu(document.querySelector("#top .icon-btn"), page, () => shown),
-    layers: () => go({ screen: "intervene" }),
+    r: compare,
   }[event.key];
   if (shown?.key?.(event)) event.preventDefault();
   else if (taken) {

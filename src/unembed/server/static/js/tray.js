@@ -1,7 +1,7 @@
 /** The edits that hold now, on every screen: chips that say what they do; and the way back. */
 import { button, fill, h } from "./dom.js";
 import { nameOf } from "./names.js";
-import { edits, go, setEdits, turn, watch } from "./state.js";
+import { edits, setEdits, turn, watch } from "./state.js";
 
 export const verb = (e) =>
   e.action === "set"
@@ -47,8 +47,8 @@ export const undoButtons = () => [
   button("Redo", () => undo(true), { class: "btn small", disabled: !undone.length, title: "Ctrl Shift Z" }),
 ];
 
-/** `more`: what stands behind the buttons. */
-export function mount(el, state, more) {
+/** `compare` runs both sides of the comparison; `more` comes after the buttons. */
+export function mount(el, state, compare, more) {
   const draw = () => {
     const list = edits();
     el.hidden = !list.length;
@@ -83,7 +83,7 @@ export function mount(el, state, more) {
         button(any ? "Bypass all" : "Switch all on", () => setEdits(list.map((e) => ({ ...e, on: !any }))), {
           class: "btn small",
         }),
-        button("Run and compare", () => go({ screen: "intervene" }), { class: "btn small main" }),
+        button("Run and compare", compare, { class: "btn small main" }),
         more,
       ),
     );

@@ -54,23 +54,27 @@ export function render(root, page) {
       "div",
       { class: "stack" },
       h("section", { class: "prompt" }, box),
-      card("Edits", turns, list, addForm(), about("edits")),
+      h(
+        "div",
+        { class: "two" },
+        card(
+          "Continuations",
+          [worded("new tokens", newTokens), worded("seed", seed), runButton, stop],
+          summary,
+          h(
+            "div",
+            { class: "pair" },
+            h("div", {}, h("h3", {}, "Baseline"), left),
+            h("div", {}, h("h3", {}, "With the edits"), right),
+          ),
+        ),
+        card("Edits", turns, list, addForm(), about("edits")),
+      ),
       h(
         "div",
         { class: "two" },
         card("Next token", null, next),
         card("Runs", h("span", { class: "faint" }, "tick two to compare"), history, compared),
-      ),
-      card(
-        "Continuations",
-        [worded("new tokens", newTokens), worded("seed", seed), runButton, stop],
-        summary,
-        h(
-          "div",
-          { class: "pair" },
-          h("div", {}, h("h3", {}, "Baseline"), left),
-          h("div", {}, h("h3", {}, "With the edits"), right),
-        ),
       ),
     ),
   );
@@ -425,7 +429,7 @@ export function render(root, page) {
                       {},
                       h("span", { class: "faint" }, `${r.prompt.length > 34 ? `… ${r.prompt.slice(-32)}` : r.prompt} `),
                       made(r),
-                      h("span", { class: "faint" }, r.diverges_at === null ? "" : `, part at ${r.diverges_at}`),
+                      h("span", { class: "faint" }, r.diverges_at === null ? "" : `, diverges at ${r.diverges_at + 1}`),
                     ),
                   ),
                 ),
@@ -468,7 +472,7 @@ export function render(root, page) {
 
   const made = (r) => (r.edits.length ? tray.said(r.edits) : "no edits");
 
-  /** Two runs at most: a third takes the place of the first. */
+  /** Two runs at most: a third replaces the first. */
   function pick(run) {
     if (!picked.delete(run)) picked.add(run);
     if (picked.size > 2) picked.delete([...picked][0]);
@@ -501,9 +505,11 @@ export function render(root, page) {
         preview();
       }
       if (opened) runs();
+      if (opened && activeEdits().length) run();
     },
+    /** Run both sides; a run that is under way goes on. */
+    compare: () => running || run(),
     key(event) {
-      if (event.key === "r") return (run(), true);
       if (event.key === "Escape" && running) return (api.cancel("compare"), true);
       return false;
     },
