@@ -15,7 +15,7 @@ from unembed.schemas.trace_builder import Asked, trace_view
 if TYPE_CHECKING:
     from unembed.language_model import LanguageModel
 
-PROMPT = "The first month of the year is"
+PROMPT = "He was born on 16"
 FILE = Path(__file__).parent / "static/example.json"
 _DIGITS = 5
 

@@ -26,15 +26,15 @@ const SCREENS = [
 const main = document.getElementById("main");
 let shown = null;
 
-/** What every screen is given. */
-const page = { model: null, api, say, version: new URL(import.meta.url).pathname.split("/").at(-3) };
+/** What every screen is given. `isShipped`: the model is the one whose example comes with the page. */
+const page = { model: null, isShipped: false, api, say, version: new URL(import.meta.url).pathname.split("/").at(-3) };
 
 async function start() {
   theme(localStorage.getItem("theme"));
   draw();
-  if (!state().prompt && state().screen === "trace") api.example();
   try {
     page.model = (await api.get("/models")).models[0];
+    page.isShipped = page.model.name === "wren";
   } catch (error) {
     fill(main, h("div", { class: "empty" }, h("h1", {}, error.message), h("p", {}, error.fix || error.why || "")));
     return;

@@ -390,4 +390,4 @@ export function positionHere(n) {
 
 /** The prompt that holds, or one to begin with. */
 export const prompt = () => state().prompt || FIRST;
-export const FIRST = "The first month of the year is";
+export const FIRST = "He was born on 16";

@@ -1,13 +1,12 @@
 /** The first screen: how the next-token prediction forms, layer by layer, at every position. */
 import { afterPaint, button, fill, h, num, percent, segmented, tickBox, within } from "../dom.js";
 import * as grid from "../islands/grid.js";
-import { mount as strip, token, visible } from "../islands/tokens.js";
+import { token, visible } from "../islands/tokens.js";
 import {
   about,
   asTable,
   attribution,
   card,
-  FIRST,
   failure,
   layerHere,
   pane,
@@ -22,15 +21,10 @@ import * as tray from "../tray.js";
 import { framed } from "./trace-aside.js";
 import { drawCell, drawSpan } from "./trace-cell.js";
 import { popover } from "./trace-pop.js";
+import { promptPane } from "./trace-prompt.js";
 import { pinned, race as raceOf } from "./trace-race.js";
 import { greatest, METRICS, rowsOf } from "./trace-rows.js";
 
-const EXAMPLES = [
-  FIRST,
-  "She put the book on the",
-  "one two three four one two three",
-  "Once upon a time there was a little",
-];
 /** Entropies are fetched before they are asked for when it costs less than this many scores. */
 const CHEAP = 2e7;
 
@@ -41,16 +35,7 @@ export function render(root, page) {
   let peeking = false;
   let island = null;
   let rows = [];
-  const box = h("textarea", {
-    "aria-label": "Prompt",
-    rows: 1,
-    spellcheck: "false",
-    placeholder: "Write the beginning of a text …",
-    oninput: typed,
-    onkeydown: (e) => e.key === "Enter" && !e.shiftKey && (e.preventDefault(), run()),
-  });
-  const typedTokens = h("div", { class: "typed" });
-  const count = h("span", { class: "faint" });
+  const asked = promptPane(page, run);
   const says = h("div", { class: "says", "aria-label": "Predictions of the next token" });
   const found = h("ol", { class: "findings", "aria-label": "Findings" });
   const controls = h("div", { class: "row" });
@@ -82,30 +67,8 @@ export function render(root, page) {
       h(
         "div",
         { class: "stack" },
-        h(
-          "section",
-          { class: "prompt", "aria-label": "Prompt" },
-          box,
-          h(
-            "div",
-            { class: "row" },
-            button("Trace", run, { class: "btn main", title: "Enter" }),
-            count,
-            h("span", { class: "spacer" }),
-            h("span", { class: "faint" }, "Examples"),
-            EXAMPLES.map((text, i) =>
-              button(String(i + 1), () => go({ prompt: text, position: "", layer: "", token: "" }), {
-                class: "btn small",
-                title: text,
-                "aria-label": `Example: ${text}`,
-              }),
-            ),
-          ),
-          typedTokens,
-          says,
-          found,
-          summary,
-        ),
+        asked.el,
+        h("section", { class: "prediction", "aria-label": "Prediction" }, says, found, summary),
         card("Logit lens", controls, host, h("div", { class: "row" }, legend), about("grid"), table),
         h("div", { class: "two" }, race.el, card("Logit attribution", by(), books)),
       ),
@@ -127,29 +90,10 @@ export function render(root, page) {
     );
   }
 
-  let timer = 0;
-  function typed() {
-    clearTimeout(timer);
-    timer = setTimeout(async () => {
-      try {
-        const { ids, tokens, limit, changed } = await api.get(
-          "/tokenize",
-          { text: box.value },
-          { channel: "tokenize" },
-        );
-        count.textContent = `${ids.length} token${ids.length === 1 ? "" : "s"}${limit ? ` of ${limit}` : ""}${changed === null ? "" : `; the tokenizer changes the text from “${box.value.slice(changed, changed + 12)}” on`}`;
-        strip(typedTokens, { tokens: box.value === state().prompt ? [] : tokens });
-      } catch (error) {
-        api.fail(error);
-      }
-    }, 60);
-  }
-
-  function run() {
-    if (!box.value.trim()) return box.focus();
-    clearTimeout(timer);
-    go({ prompt: box.value, position: "", token: "", layer: "" });
-    if (state().prompt === box.value && t.data?.prompt === box.value) load();
+  function run(text) {
+    const repeated = text === state().prompt && text === t.data?.prompt;
+    go({ prompt: text, position: "", token: "", layer: "" });
+    if (repeated) load();
   }
 
   /** `anew`: the address asks for another trace, whatever stands in the box. */
@@ -158,30 +102,28 @@ export function render(root, page) {
     const text = prompt();
     const [drawn, whole] = ["trace", "whole trace"].map(timed);
     const settled = waiting(host);
-    // With the grid: a frame of its own would take time from the model.
-    const was = box.value;
-    const name = () =>
-      box.value === was && was !== text && (anew || document.activeElement !== box || !was) && (box.value = text);
+    const before = asked.value;
+    const name = () => asked.show(before, anew); // with the grid: a frame of its own would take time from the model
     t.spread = t.followed = null;
     try {
       const edits = activeEdits();
-      const kept = !now.prompt && !edits.length && now.position === "" && !now.token ? await api.example() : null;
-      const [traced, before] = kept
-        ? [kept.trace, null]
+      const untouched = !now.prompt && !edits.length && now.position === "" && !now.token;
+      const bundled = untouched && page.isShipped ? await api.example() : null;
+      const [traced, plain] = bundled
+        ? [bundled.trace, null]
         : await Promise.all([
             api.trace(text, edits, { on: (part) => (name(), partly(part) && drawn()) }),
             edits.length ? api.trace(text, [], { channel: "trace-plain" }) : null,
           ]);
       if (prompt() !== text) return;
       name();
-      example = kept; // not before its data are here or gone: the server does not know the trace of the example
+      example = bundled; // not before its data are here or gone: the server does not know the trace of the example
       t.model = example ? example.model : page.model;
       t.data = traced;
-      t.plain = before;
+      t.plain = plain;
       page.tokens = t.data.tokens.map((one) => one.token);
       page.crumbs();
-      typedTokens.replaceChildren();
-      count.textContent = `${t.data.tokens.length} tokens${t.model.n_ctx ? ` of ${t.model.n_ctx}` : ""}`;
+      asked.showTokens(t.data.tokens.length, t.model.n_ctx);
       drawControls();
       drawGrid();
       performance.mark("unembed-grid");

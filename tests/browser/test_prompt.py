@@ -1,0 +1,72 @@
+"""The first screen's prompt: what an empty, a blank and a long one do, and which model it opens on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+import unembed
+from tests.browser.conftest import Served
+from tests.cli.conftest import save_model
+
+AT = "#/trace?prompt=The%20first%20month"
+
+
+def prompt_box(page):
+    """The box of the prompt."""
+    return page.get_by_role("textbox", name="Prompt")
+
+
+def test_clearing_the_prompt_asks_nothing_and_leaves_no_failure(opened):
+    page = opened(AT)
+    refused = []
+    page.on("response", lambda answer: refused.append(answer.url) if answer.status >= 400 else None)
+    prompt_box(page).fill("")
+    expect(page.get_by_text("Write a prompt to trace")).to_be_visible()
+    prompt_box(page).fill("The last month")
+    expect(page.get_by_text(re.compile("^3 tokens"))).to_be_visible()
+    assert not refused
+    expect(page.get_by_role("button", name="Dismiss")).to_have_count(0)
+
+
+def test_a_prompt_of_spaces_is_named_as_empty(opened):
+    page = opened(AT)
+    prompt_box(page).fill("   ")
+    page.get_by_role("button", name="Trace", exact=True).click()
+    expect(page.get_by_role("status").filter(has_text="The prompt is empty: write at least one word")).to_be_visible()
+
+
+def test_the_button_stays_on_the_screen_with_a_long_prompt(opened):
+    page = opened(AT)
+    prompt_box(page).fill("word " * 1000)
+    expect(page.get_by_role("button", name="Trace", exact=True)).to_be_in_viewport(ratio=1)
+
+
+@pytest.fixture(scope="module")
+def other_model(tmp_path_factory) -> Iterator[Served]:
+    """An explorer of a model that is not the shipped one."""
+    found = Served(unembed.load(save_model(tmp_path_factory.mktemp("models") / "llama", "llama")))
+    yield found
+    found.stop()
+
+
+def test_another_model_opens_on_a_trace_of_its_own(opened, other_model):
+    page = opened(at=other_model.address)
+    lm = other_model.session.lm
+    expect(page.get_by_role("gridcell")).to_have_count((lm.n_layers + 1) * lm.encode("He was born on 16").shape[1])
+    expect(page.get_by_text("traced with wren")).to_have_count(0)
+    assert "prompt=He" in page.evaluate("dispatchEvent(new Event('pagehide')), location.hash")
+
+
+def test_the_shipped_model_opens_on_an_example_and_three_tasks(opened, lm):
+    page = opened()
+    expect(page.get_by_text("An example, traced with wren beforehand.")).to_be_visible()
+    best = lm.decode(lm.trace("He was born on 16").prediction[-1:].tolist()).strip()
+    expect(page.get_by_label("Predictions of the next token")).to_contain_text(best)
+    for task in ("Why this token and not that one?", "Find a theme and silence it", "Find an induction head"):
+        expect(page.get_by_role("button", name=task)).to_be_visible()
+    page.get_by_role("button", name="Example: She put the book on the").click()
+    expect(prompt_box(page)).to_have_value("She put the book on the")
