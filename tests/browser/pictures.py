@@ -21,7 +21,7 @@ from tests.browser.conftest import CHROMIUM, TOKEN, Served
 from unembed.index.default_index import cached_index
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-PROMPT = "p=" + quote("Once upon a time there was a little")
+PROMPT = "prompt=" + quote("Once upon a time there was a little")
 WIDTH = 1280
 
 

@@ -33,12 +33,12 @@ def test_the_model_is_asked_before_the_browser_is_told_of_a_new_address(opened):
     page = _ready(opened)
     page.get_by_role("textbox", name="Prompt").fill(OTHER)
     page.get_by_role("textbox", name="Prompt").press("Enter")
-    page.wait_for_url(re.compile("p=The.last.month"))
+    page.wait_for_url(re.compile("prompt=The.last.month"))
     changes = page.evaluate("changes.map((one) => one.split(' ')[0] + ' ' + one.split('/').at(-1).slice(0, 6))")
     assert changes.index("fetch stream") < changes.index("pushState trace?")
-    assert "p=The+last+month" in page.url
+    assert "prompt=The+last+month" in page.url
     page.go_back()
-    assert "p=The+last+month" not in page.url
+    assert "prompt=The+last+month" not in page.url
     expect(page.get_by_role("textbox", name="Prompt")).not_to_have_value(OTHER)
 
 
@@ -53,7 +53,7 @@ def test_an_arrow_that_is_held_down_changes_the_address_once(opened):
       for (let n = 0; n < 300; n++) press(n % 2 ? "ArrowUp" : "ArrowDown");
       press("ArrowLeft");
     }""")
-    page.wait_for_url(re.compile("pos=4"))
+    page.wait_for_url(re.compile("position=4"))
     written = [one for one in page.evaluate("changes") if "State" in one]
     assert len(written) == 1 and written[0].startswith("replaceState ")
 
@@ -65,7 +65,7 @@ def test_two_prompts_within_a_moment_are_two_steps_back(opened):
       for (const n of [2, 3]) document.querySelector(`button[aria-label^="Example:"]:nth-of-type(${n + 1})`).click();
     }""")
     expect(box).to_have_value("one two three four one two three")
-    assert "p=one+two" in address(page)
+    assert "prompt=one+two" in address(page)
     page.go_back()
     expect(box).to_have_value("She put the book on the")
     page.go_back()

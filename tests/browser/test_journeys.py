@@ -86,7 +86,7 @@ def test_typing_a_prompt_and_tracing_it(opened):
     expect(page.get_by_text("4 tokens")).to_be_visible()
     box.press("Enter")
     expect(grid(page).get_by_role("columnheader")).to_have_count(5)
-    assert "p=She+put+the+book" in address(page)
+    assert "prompt=She+put+the+book" in address(page)
 
 
 def test_a_link_restores_what_was_seen(opened, served):

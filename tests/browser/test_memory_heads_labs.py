@@ -15,7 +15,7 @@ from tests.browser.test_journeys import PROMPT
 from unembed.attention.head_examples import HeadExamples, head_examples
 from unembed.index.coefficients import coefficients_view
 
-HERE = f"p={PROMPT.replace(' ', '%20')}"
+HERE = f"prompt={PROMPT.replace(' ', '%20')}"
 
 
 def number(text: str) -> float:
@@ -290,7 +290,7 @@ def test_a_heads_examples_are_marked_and_lead_to_a_trace(opened, lm, index):
     one = found[7].examples[0]
     region.get_by_role("button", name="Use this text as the prompt").first.click()
     expect(page.get_by_role("textbox", name="Prompt")).to_have_value(one.prompt)
-    assert f"pos={one.position}" in address(page)
+    assert f"position={one.position}" in address(page)
 
 
 def test_landmarks_of_a_coefficient_and_the_way_back(opened, lm, index):
@@ -375,7 +375,7 @@ def test_the_early_exit_curve_is_moved_along_without_asking(opened, lm):
     assert asked == []
     page.get_by_role("button", name=re.compile("^Trace position")).first.click()
     expect(page.get_by_role("grid")).to_be_visible()
-    assert "L=0" in address(page)
+    assert "layer=0" in address(page)
 
 
 def test_the_curve_is_saved_as_it_is_drawn(opened, lm):

@@ -30,14 +30,14 @@ def test_the_example_is_drawn_before_the_model_is_asked(opened):
     page.get_by_role("button", name="Trace it here").click()
     expect(page.get_by_text("An example, traced")).to_be_hidden()
     expect(grid(page)).to_be_visible()
-    assert "p=The+first+month" in address(page) and asked
+    assert "prompt=He+was+born+on+16" in address(page) and asked
 
 
 def test_another_position_of_the_example_asks_the_model(opened):
     page = opened()
     grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click()
     expect(page.get_by_role("complementary").get_by_text("position 3")).to_be_visible()
-    assert "p=The+first+month" in address(page) and "pos=3" in address(page)
+    assert "prompt=He+was+born+on+16" in address(page) and "position=3" in address(page)
 
 
 def test_entropy_is_the_librarys_and_asks_nothing(opened, lm):

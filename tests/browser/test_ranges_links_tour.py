@@ -38,7 +38,7 @@ def test_dragging_over_layers_shows_what_they_do_together(opened, lm):
     page.on("request", lambda r: asked.append(r.url) if "/api/" in r.url and "spread" not in r.url else None)
     drag(page, 2, 4)
     expect(inspector(page).get_by_role("heading", name="Layers 2 to 4, together")).to_be_visible()
-    assert "r=2-4" in address(page) and asked == []
+    assert "layers=2-4" in address(page) and asked == []
     trace = lm.trace(PROMPT)
     rows = [r for r in trace.attribution(int(trace.prediction[-1])).rows if 2 <= r.layer <= 4]
     said = inspector(page).get_by_text("they give").inner_text().replace("−", "-")
@@ -113,7 +113,7 @@ def test_a_short_link_holds_everything_itself(clipboard):
     page.get_by_role("heading", name="Logit lens").click()
     page.keyboard.press("c")
     expect(page.get_by_text("Link copied")).to_be_visible()
-    assert "p=The+first+month" in page.evaluate("navigator.clipboard.readText()")
+    assert "prompt=The+first+month" in page.evaluate("navigator.clipboard.readText()")
 
 
 def test_a_session_this_server_does_not_know_is_said(opened):

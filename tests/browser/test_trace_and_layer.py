@@ -182,7 +182,7 @@ def test_a_click_with_shift_pins(opened, lm):
     grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click(modifiers=["Shift"])
     token = int(lm.trace(PROMPT).readings().ids[2, 3, 0])
     expect(page.get_by_role("button", name="Clear pins")).to_be_visible()
-    assert f"pins={token}" in address(page) and "pos=3" not in address(page)
+    assert f"pins={token}" in address(page) and "position=3" not in address(page)
 
 
 def test_a_layers_heads_and_memories_by_effect(opened, lm):
