@@ -14,9 +14,10 @@ from starlette.testclient import TestClient
 
 import unembed
 from tests.server.conftest import TOKEN
+from unembed.errors import NotOneToken
 from unembed.index.clusters import FILE, stored_clusters
 from unembed.index.memory_search import understand
-from unembed.memories.token_ranking import values_scoring, word_forms
+from unembed.memories.token_ranking import values_scoring
 from unembed.server.app import create
 from unembed.server.model_queue import Superseded
 from unembed.server.state import ServerState
@@ -49,11 +50,13 @@ def test_search_finds_exactly_the_values_whose_list_holds_the_token(indexed, ind
 
 
 def test_search_for_what_suppresses(client, wren):
-    hits = client.get("/api/v1/memories/search", params={"q": "-year layer:2", "top": 200}).json()["hits"]
-    forms = word_forms(wren, "year")
-    scores = torch.stack([wren.weights.W_out[n] @ wren.weights.W_U[:, forms] for n in range(6)]).amin(dim=-1)
-    lowest = scores.flatten().argsort()[:200]
-    assert [(h["layer"], h["index"]) for h in hits] == [divmod(int(i), 1024) for i in lowest if int(i) // 1024 == 2]
+    found = client.get("/api/v1/memories/search", params={"q": '-"year" layer:2', "top": 200}).json()
+    forms = [wren.single_token(text) for text in ("year", " year", " Year", "Year") if _is_token(wren, text)]
+    scores = torch.stack([wren.weights.W_out[n] @ wren.weights.W_U[:, forms] for n in range(6)]).flatten(0, 1)
+    best = [(float(scores[row, k]), row) for k in range(len(forms)) for row in scores[:, k].argsort()[:1000].tolist()]
+    lowest = dict.fromkeys(row for _, row in sorted(best)[:1000])
+    expected = [divmod(row, 1024) for row in lowest if row // 1024 == 2]
+    assert [(h["layer"], h["index"]) for h in found["hits"]] == expected[:200] and found["total"] == len(expected)
 
 
 def test_search_in_triggers_and_names(indexed, index):
@@ -238,3 +241,61 @@ def test_without_an_index_clusters_last_as_long_as_the_server(client):
     client.post("/api/v1/clusters")
     assert client.get("/api/v1/memories/3/5/cluster").json()["size"] > 0
     assert client.get("/api/v1/memories/3/999999/cluster").status_code == 404
+
+
+def test_pages_of_a_search_are_all_of_it_with_one_row_for_each_memory(indexed, index, wren):
+    def page(**more):
+        return indexed.get("/api/v1/memories/search", params={"q": "year", "top": 7, **more}).json()
+
+    first = page()
+    assert first["total"] > 7 == len(first["hits"])
+    hits = [hit for offset in range(0, first["total"], 7) for hit in page(offset=offset)["hits"]]
+    forms = {wren.single_token(text) for text in (" year", "year", "Year", " Year") if _is_token(wren, text)}
+    tokens, _ = index.readings
+    holds = np.isin(tokens, list(forms)).any(axis=1).nonzero()[0]
+    assert sorted((h["layer"], h["index"]) for h in hits) == sorted(divmod(int(row), wren.d_mlp) for row in holds)
+    assert sum(first["layers"].values()) == first["total"] == len(hits)
+    assert all(hit["found"] not in hit["also"] for hit in hits) and any(hit["also"] for hit in hits)
+
+
+def _is_token(lm, text):
+    try:
+        return lm.single_token(text) >= 0
+    except NotOneToken:
+        return False
+
+
+def test_filters_act_on_all_pages(indexed, index, wren):
+    def ask(**more):
+        return indexed.get("/api/v1/memories/search", params={"q": "year", "top": 200, **more}).json()
+
+    everything = ask()
+    for layer, n in everything["layers"].items():
+        found = ask(layer=layer)
+        assert found["total"] == n and {h["layer"] for h in found["hits"]} == {int(layer)}
+        assert found["layers"] == everything["layers"], "what else could be chosen stays visible"
+    rare = ask(density_below=0.3)
+    assert {(h["layer"], h["index"]) for h in rare["hits"]} == {
+        (h["layer"], h["index"]) for h in everything["hits"] if h["density"] <= 0.3
+    }
+    one = everything["hits"][0]
+    index.add_label(one["layer"], one["index"], "years", author="ann")
+    assert [(h["layer"], h["index"]) for h in ask(labelled=True)["hits"]] == [(one["layer"], one["index"])]
+
+
+def test_a_wildcard_and_a_regular_expression_match_tokens(indexed, wren):
+    vocabulary = wren.token_strings(list(range(wren.d_vocab)))
+    for query, matches in (
+        ("*anuar*", lambda text: "anuar" in text),
+        ("/^·[Yy]ear$/", lambda t: t in (" year", " Year")),
+    ):
+        found = indexed.get("/api/v1/memories/search", params={"q": query, "top": 200}).json()
+        shown = {text for hit in found["hits"] for text in (hit["found"], *hit["also"])}
+        assert shown and shown <= {text for text in vocabulary if matches(text)}
+    refused = indexed.get("/api/v1/memories/search", params={"q": "/(/"}).json()
+    assert "not a regular expression" in refused["notes"][0]
+
+
+def test_a_word_that_is_not_found_has_suggestions(client, wren):
+    found = client.get("/api/v1/memories/search", params={"q": "Januarry"}).json()
+    assert not found["hits"] and any("anuary" in text for text in found["suggestions"])

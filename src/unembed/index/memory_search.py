@@ -1,45 +1,51 @@
-"""Search for memories (FFN neurons) with one query string.
+"""Memories found by what a person writes into one box, and how the box was understood.
 
-| query | finds memories |
-|---|---|
-| `breakfast` | that promote the word in any of its single-token forms |
-| `-breakfast` | that suppress it |
-| `"·Paris"` | that promote exactly this token (`·` or a space in front) |
-| `ctx:"capital of"` | with the words in one of their triggers |
-| `name:city` | with the words in their label; heads too |
-| `layer:3-5` | only in these layers |
-| `L4M17`, `4.17` | this one |
+`breakfast` promotes the word in any of its one-token forms; `-breakfast` suppresses it; `"·Paris"` is exactly that
+token (`·` or a space in front); `*fast*` and `/^·[A-Z]/` are all tokens that match a wildcard or a regular expression;
+`ctx:"capital of"` has the words in its triggers; `name:city` has them in its label, and finds heads too; `layer:3-5`
+restricts the layers; `L4M17` is a memory.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from unembed.errors import IndexFault, InvalidInput
-from unembed.memories.token_ranking import ScoredValue, values_scoring, word_forms
-from unembed.memories.values import Values
-from unembed.models.decoder import Decoder
+from unembed.index import tables
+from unembed.memories.token_ranking import values_scoring, word_forms
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
+    from unembed.language_model import LanguageModel
+    from unembed.memories.token_ranking import ScoredValue
 
-SCHEMA = "unembed.search/1"
+SCHEMA = "unembed.search/2"
+MAX_HITS = 100_000
+"""Hits of one part of a query: more than any page needs, and all that an index of a small model has."""
+MAX_SCORED = 1000
+"""Values listed where each value has a score for the token, so that there is no natural end."""
+MAX_MATCHED_TOKENS = 200
+"""Tokens of the vocabulary that a wildcard or a regular expression may match."""
 _PART = re.compile(r'(?P<kind>ctx:|name:|layer:|-)?(?:"(?P<quoted>[^"]*)"|(?P<plain>\S+))')
 _MEMORY = re.compile(r"[Ll](\d{1,6})[MmDd.](\d{1,7})")
 _LAYERS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
 @dataclass(frozen=True)
-class ParsedQuery:
-    """The parts of a query."""
+class Understood:
+    """A query taken apart."""
 
     promote: list[str] = field(default_factory=list)
     suppress: list[str] = field(default_factory=list)
     exact: list[str] = field(default_factory=list)
+    patterns: list[str] = field(default_factory=list)
+    """Regular expressions over the tokens of the vocabulary."""
     context: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     layers: tuple[int, int] | None = None
@@ -48,14 +54,14 @@ class ParsedQuery:
 
 @dataclass(frozen=True)
 class Hit:
-    """A memory, or a head found by its label, and why it matches."""
+    """A memory, or a head by its label, that was found, and why."""
 
     layer: int
     index: int
     why: str
-    """"promotes", "suppresses", "trigger" or "name"."""
+    """"promotes", "suppresses", "trigger", "name" or "memory"."""
     found: str
-    """The token, the context or the label."""
+    """The token, the context or the label; the first of several."""
     rank: int | None
     """Rank of the token among the top tokens of the value, from 1."""
     score: float | None
@@ -63,29 +69,70 @@ class Hit:
     top_tokens: list[str]
     of: str = "memory"
     """Or "head"."""
+    also: list[str] = field(default_factory=list)
+    """The other tokens, contexts or labels by which it was found."""
+    density: float | None = None
+    """The activation density of a memory; None without an index."""
+    labelled: bool = False
+    """Whether people have labelled it."""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which hits are kept. A density is a fraction of the corpus's tokens."""
+
+    layer: int | None = None
+    why: str | None = None
+    density_above: float | None = None
+    density_below: float | None = None
+    labelled: bool | None = None
+
+    def keep(self, hit: Hit) -> bool:
+        """Whether a hit passes all filters. A hit without a density passes none that ask for one."""
+        if self.layer is not None and hit.layer != self.layer:
+            return False
+        if self.why is not None and hit.why != self.why:
+            return False
+        if self.labelled is not None and hit.labelled != self.labelled:
+            return False
+        if self.density_above is None and self.density_below is None:
+            return True
+        above = 0.0 if self.density_above is None else self.density_above
+        below = 1.0 if self.density_below is None else self.density_below
+        return hit.density is not None and above <= hit.density <= below
 
 
 @dataclass(frozen=True)
 class Search:
-    """The answer to a query."""
+    """One page of the answer to a query."""
 
     schema: str
     query: str
-    understood: ParsedQuery
+    understood: Understood
     tokens: dict[str, list[str]]
     """How each word is split by the tokenizer."""
     hits: list[Hit]
+    """One row for each memory or head."""
+    offset: int
+    total: int
+    """Hits on all pages, after the filters."""
+    layers: dict[int, int]
+    """Hits in each layer, before the filters."""
+    reasons: dict[str, int]
+    """Hits by why they were found, before the filters."""
+    suggestions: list[str]
+    """Tokens that look like a word that was not found."""
     notes: list[str]
-    """Parts of the query that failed, and why."""
+    """Parts of the query that have no answer, and why."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, ready for JSON."""
+        """The view as JSON can hold it."""
         return dataclasses.asdict(self)
 
 
-def understand(query: str) -> ParsedQuery:
-    """The parts of a query; every string is a valid query."""
-    found = ParsedQuery()
+def understand(query: str) -> Understood:
+    """A query taken apart; nothing in it can fail."""
+    found = Understood()
     for part in _PART.finditer(query):
         kind, quoted, text = part["kind"], part["quoted"] is not None, part["quoted"] or part["plain"] or ""
         if not text:
@@ -102,104 +149,198 @@ def understand(query: str) -> ParsedQuery:
             found.exact.append(text.replace("·", " "))
         elif memory := _MEMORY.fullmatch(text):
             found = dataclasses.replace(found, memory=(int(memory[1]), int(memory[2])))
+        elif len(text) > 2 and text[0] == text[-1] == "/":
+            found.patterns.append(text[1:-1].replace("·", " "))
+        elif text.strip("*") and "*" in text:
+            found.patterns.append("^" + ".*".join(re.escape(one) for one in text.replace("·", " ").split("*")) + "$")
         else:
             found.promote.append(text.replace("·", " "))
     return found
 
 
-def search(lm: Decoder, index: Index | None, query: str, top: int = 50) -> Search:
-    """The memories that match a query, best first within each part of it.
+def search(
+    lm: LanguageModel,
+    index: Index | None,
+    query: str,
+    top: int = 50,
+    offset: int = 0,
+    filters: Filters | None = None,
+) -> Search:
+    """The memories that a query finds, best first within each part of it, one row each.
 
     Args:
         lm: the model.
-        index: of the model. Without one, triggers and names cannot be searched, and values are scored directly.
-        query: see the table above.
-        top: hits for each part of the query.
+        index: of the model, or None: then triggers and names cannot be searched, and values are scored directly.
+        query: what was written.
+        top: hits on a page.
+        offset: hits before the page.
+        filters: which hits are kept; all when None.
     """
-    parsed = understand(query)
-    hits: list[Hit] = []
+    asked = understand(query)
+    found: list[Hit] = []
     notes: list[str] = []
-    parts: list[Callable[[], Iterator[Hit]]] = []
-    if parsed.memory is not None:
-        layer, i = parsed.memory
-        parts.append(lambda: iter([_hit(lm, layer, i, "memory", "", None, None)]))
-    for word in parsed.promote:
-        parts.append(lambda word=word: _promoting(lm, index, word_forms(lm, word), top))
-    for text in parsed.exact:
-        parts.append(lambda text=text: _promoting(lm, index, [lm.single_token(text)], top))
-    for word in parsed.suppress:
-        parts.append(lambda word=word: _suppressing(lm, word_forms(lm, word), top))
-    for text in parsed.context:
-        parts.append(lambda text=text: _triggered(_need(index, "ctx:"), text, top))
-    for text in parsed.names:
+    suggestions: list[str] = []
+    parts: list[Callable[[], Iterable[Hit]]] = []
+    if asked.memory is not None:
+        layer, i = asked.memory
+        parts.append(lambda: [_hit(lm, layer, i, "memory", "")])
+    for word in asked.promote:
+        parts.append(lambda word=word: _promoting(lm, index, word_forms(lm, word)))
+    for text in asked.exact:
+        parts.append(lambda text=text: _promoting(lm, index, [lm.single_token(text)]))
+    for pattern in asked.patterns:
+        parts.append(lambda pattern=pattern: _promoting(lm, index, _matching(lm, pattern)))
+    for word in asked.suppress:
+        parts.append(lambda word=word: _suppressing(lm, word_forms(lm, word)))
+    for text in asked.context:
+        parts.append(lambda text=text: _triggered(_need(index, "ctx:"), text))
+    for text in asked.names:
         parts.append(lambda text=text: _named(lm, _need(index, "name:"), text))
     for part in parts:
         try:
-            hits += part()
+            found += part()
         except (InvalidInput, IndexFault) as error:
             notes.append(str(error))
-    if parsed.layers is not None:
-        low, high = parsed.layers
-        hits = [hit for hit in hits if low <= hit.layer <= high]
-    words = [*parsed.promote, *parsed.exact, *parsed.suppress]
-    tokens = {word: lm.token_strings(lm.encode(word)[0]) for word in words}
-    return Search(SCHEMA, query, parsed, tokens, hits, notes)
+    if asked.layers is not None:
+        low, high = asked.layers
+        found = [hit for hit in found if low <= hit.layer <= high]
+    words = [*asked.promote, *asked.exact, *asked.suppress]
+    hits = _described(index, _merged(found))
+    if not hits:
+        suggestions = _nearest(lm, words)
+    kept = [hit for hit in hits if filters is None or filters.keep(hit)]
+    return Search(
+        SCHEMA,
+        query,
+        asked,
+        {word: lm.token_strings(lm.encode(word)[0]) for word in words},
+        _with_top_tokens(lm, kept[offset : offset + top]),
+        offset,
+        len(kept),
+        dict(sorted(Counter(hit.layer for hit in hits).items())),
+        dict(Counter(hit.why for hit in hits)),
+        suggestions,
+        notes,
+    )
 
 
-def _promoting(lm: Decoder, index: Index | None, ids: list[int], top: int) -> Iterator[Hit]:
+def _merged(found: Iterable[Hit]) -> list[Hit]:
+    """One hit for each memory or head, in the order of their first ones."""
+    merged: dict[tuple[str, int, int], Hit] = {}
+    for hit in found:
+        key = (hit.of, hit.layer, hit.index)
+        first = merged.get(key)
+        if first is None:
+            merged[key] = hit
+        elif hit.found != first.found and hit.found not in first.also:
+            merged[key] = dataclasses.replace(first, also=[*first.also, hit.found])
+    return list(merged.values())
+
+
+def _described(index: Index | None, hits: list[Hit]) -> list[Hit]:
+    """The same hits with what the index knows of their memories: the activation density, and whether it has labels."""
+    if index is None or not hits:
+        return hits
+    rows = index.labels(of="all").rows()
+    labelled = {(row["kind"] == "head", row["layer"], row["index"]) for row in rows if row["kind"] != "random value"}
+    path = index.path / "tables/statistics.parquet"
+    density = tables.read_column(path, "active_fraction") if path.is_file() else None
+
+    def density_of(hit: Hit) -> float | None:
+        return None if density is None or hit.of == "head" else float(density[index.row(hit.layer, hit.index)])
+
+    return [
+        dataclasses.replace(
+            hit,
+            density=density_of(hit),
+            labelled=(hit.of == "head", hit.layer, hit.index) in labelled,
+        )
+        for hit in hits
+    ]
+
+
+def _with_top_tokens(lm: LanguageModel, hits: list[Hit]) -> list[Hit]:
+    """The same hits with the top tokens of their values, read layer by layer where an index did not list them."""
+    wanted = [hit for hit in hits if hit.of == "memory" and not hit.top_tokens]
+    shown: dict[tuple[int, int], list[str]] = {}
+    for layer in {hit.layer for hit in wanted}:
+        indices = [hit.index for hit in wanted if hit.layer == layer]
+        ids, _ = lm.values.top(layer, indices, 12)
+        shown |= {(layer, i): lm.token_strings(row) for i, row in zip(indices, ids, strict=True)}
+    return [
+        dataclasses.replace(hit, top_tokens=shown.get((hit.layer, hit.index), hit.top_tokens))
+        if hit.of == "memory"
+        else hit
+        for hit in hits
+    ]
+
+
+def _nearest(lm: LanguageModel, words: Sequence[str], n: int = 8) -> list[str]:
+    """Tokens of the vocabulary that look most like the words."""
+    vocabulary = {
+        text.strip().lower(): text for text in lm.token_strings(list(range(lm.d_vocab))) if len(text.strip()) > 1
+    }
+    close = [c for word in words for c in difflib.get_close_matches(word.strip().lower(), vocabulary, n, 0.6)]
+    return [vocabulary[one] for one in dict.fromkeys(close)][:n]
+
+
+def _matching(lm: LanguageModel, pattern: str) -> list[int]:
+    """The tokens that a regular expression matches.
+
+    Raises:
+        InvalidInput: it is not a regular expression, or matches no token or too many.
+    """
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise InvalidInput(f"/{pattern}/", why=f"it is not a regular expression: {error}") from error
+    ids = [i for i, text in enumerate(lm.token_strings(list(range(lm.d_vocab)))) if expression.search(text)]
+    if not ids or len(ids) > MAX_MATCHED_TOKENS:
+        why = f"it matches {len(ids):,} tokens of the vocabulary"
+        raise InvalidInput(f"/{pattern}/", why=why, instead=f"Match at least one and at most {MAX_MATCHED_TOKENS}")
+    return ids
+
+
+def _promoting(lm: LanguageModel, index: Index | None, ids: Sequence[int]) -> Iterator[Hit]:
+    texts = dict(zip(ids, lm.token_strings(list(ids)), strict=True))
     if index is None:
-        for token in ids:
-            text = lm.token_strings([token])[0]
-            yield from _scoring(lm, values_scoring(lm, token, top), "promotes", text)
+        values = [(value, token) for token in ids for value in values_scoring(lm, token, MAX_SCORED)]
+        for value, token in sorted(values, key=lambda pair: -pair[0].score)[:MAX_SCORED]:
+            yield Hit(value.layer, value.index, "promotes", texts[token], None, value.score, [])
         return
-    rows = [(row, token) for token in ids for row in index.promoting(token, top).rows()]
-    for row, token in sorted(rows, key=lambda pair: -pair[0]["score"])[:top]:
-        text = lm.token_strings([token])[0]
-        yield Hit(row["layer"], row["index"], "promotes", text, row["rank"], row["score"], list(row["top_tokens"])[:12])
+    rows = [(row, token) for token in ids for row in index.promoting(token, MAX_HITS).rows()]
+    for row, token in sorted(rows, key=lambda pair: -pair[0]["score"]):
+        found = list(row["top_tokens"])[:12]
+        yield Hit(row["layer"], row["index"], "promotes", texts[token], row["rank"], row["score"], found)
 
 
-def _suppressing(lm: Decoder, ids: list[int], top: int) -> Iterator[Hit]:
-    """The values with the lowest score for any form of a word, each under the form that it suppresses most."""
-    lowest: dict[tuple[int, int], tuple[float, int, ScoredValue]] = {}
+def _suppressing(lm: LanguageModel, ids: Sequence[int]) -> Iterator[Hit]:
+    values: list[tuple[ScoredValue, int]] = []
     for token in ids:
-        for value in values_scoring(lm, token, top, lowest=True):
-            memory, entry = (value.layer, value.index), (value.score, token, value)
-            if memory not in lowest or entry[0] < lowest[memory][0]:
-                lowest[memory] = entry
-    for _, token, value in sorted(lowest.values(), key=lambda entry: entry[0])[:top]:
-        yield from _scoring(lm, [value], "suppresses", lm.token_strings([token])[0])
+        values += [(value, token) for value in values_scoring(lm, token, MAX_SCORED, lowest=True)]
+    texts = dict(zip(ids, lm.token_strings(list(ids)), strict=True))
+    for value, token in sorted(values, key=lambda pair: pair[0].score)[:MAX_SCORED]:
+        yield Hit(value.layer, value.index, "suppresses", texts[token], None, value.score, [])
 
 
-def _triggered(index: Index, text: str, top: int) -> Iterator[Hit]:
-    for row in index.search(f'"{text}"', top, context=12).rows():
-        tokens = index.value_tokens(row["layer"], row["index"], 12).columns["token"]
+def _triggered(index: Index, text: str) -> Iterator[Hit]:
+    for row in index.search(f'"{text}"', MAX_HITS, context=12).rows():
         shown = f"{row['prefix']}[{row['token']}]"
-        yield Hit(row["layer"], row["index"], "trigger", shown, row["rank"], row["coefficient"], list(tokens)[:12])
+        yield Hit(row["layer"], row["index"], "trigger", shown, row["rank"], row["coefficient"], [])
 
 
-def _named(lm: Decoder, index: Index, text: str) -> Iterator[Hit]:
+def _named(lm: LanguageModel, index: Index, text: str) -> Iterator[Hit]:
     for row in index.labels(of="all").rows():
         if text.lower() in row["label"].lower() and row["kind"] != "random value":
             if row["kind"] == "head":
                 yield Hit(row["layer"], row["index"], "name", row["label"], None, None, [], "head")
             else:
-                yield _hit(lm, row["layer"], row["index"], "name", row["label"], None, None)
+                yield _hit(lm, row["layer"], row["index"], "name", row["label"])
 
 
-def _scoring(lm: Decoder, values: list[ScoredValue], why: str, text: str) -> Iterator[Hit]:
-    """Values that score a token, with their own top tokens, which are read layer by layer."""
-    shown: dict[tuple[int, int], list[str]] = {}
-    for layer in {value.layer for value in values}:
-        indices = [value.index for value in values if value.layer == layer]
-        ids, _ = Values(lm).top(layer, indices, 12)
-        shown |= {(layer, i): lm.token_strings(row) for i, row in zip(indices, ids, strict=True)}
-    for value in values:
-        yield Hit(value.layer, value.index, why, text, None, value.score, shown[value.layer, value.index])
-
-
-def _hit(lm: Decoder, layer: int, i: int, why: str, found: str, rank: int | None, score: float | None) -> Hit:
-    lm.memory(layer, i)
-    return Hit(layer, i, why, found, rank, score, Values(lm).top_tokens(layer, i, 12))
+def _hit(lm: LanguageModel, layer: int, index: int, why: str, found: str) -> Hit:
+    lm.memory(layer, index)
+    return Hit(layer, index, why, found, None, None, [])
 
 
 def _need(index: Index | None, what: str) -> Index:

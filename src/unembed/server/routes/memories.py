@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from unembed.index.clusters import ClusterView, cluster_view
 from unembed.index.coefficients import CoefficientsView, coefficients_view
 from unembed.index.contexts import ContextsView, contexts_view
-from unembed.index.memory_search import Search, search
+from unembed.index.memory_search import Filters, Search, search
 from unembed.schemas.memory import MemoryView, memory_view
 from unembed.schemas.numbers import numbers
 from unembed.server import requests as r
@@ -46,14 +46,21 @@ async def get_search(
     state: r.State,
     q: Annotated[str, Query(max_length=400)],
     top: Annotated[int, Query(ge=1, le=200)] = 50,
+    offset: Annotated[int, Query(ge=0, le=r.LARGEST)] = 0,
+    layer: Annotated[int | None, Query(ge=0, le=r.LARGEST)] = None,
+    why: Literal["promotes", "suppresses", "trigger", "name", "memory"] | None = None,
+    density_above: Annotated[float | None, Query(ge=0, le=1)] = None,
+    density_below: Annotated[float | None, Query(ge=0, le=1)] = None,
+    labelled: bool | None = None,
     client: r.Client = "",
 ) -> Response:
-    """Memories by the words that they promote or suppress, by words of their triggers, or by name."""
+    """One page of the memories that promote or suppress words, have words in their triggers, or have a label."""
+    filters = Filters(layer, why, density_above, density_below, labelled)
 
     def work() -> Search:
-        return search(state.lm, state.index, q, top)
+        return search(state.lm, state.index, q, top, offset, filters)
 
-    key = f"search {q} {top} {state.label_version}"
+    key = f"search {q} {top} {offset} {filters} {state.label_version}"
     body = await state.body(key, work, what="searching memories", client=client, channel="search")
     return json_response(request, body)
 

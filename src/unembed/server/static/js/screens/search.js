@@ -1,22 +1,37 @@
-/** Memories found by words: what they promote or suppress, what sets them off, what people call them; and concepts. */
-import { button, fill, h, percent, segmented, textBox } from "../dom.js";
+/** Memories found by the words that they promote or suppress, by their examples and labels; and concepts. */
+import { button, fill, h, percent, selectBox, textBox } from "../dom.js";
 import * as bars from "../islands/bars.js";
 import { token, visible } from "../islands/tokens.js";
 import * as names from "../names.js";
 import { about, card, empty, link, memoryLink, pane, table, toks, trail, waiting, written } from "../parts.js";
 import { differ, edits, go, idOf, setEdits, state, turn } from "../state.js";
 
-const SAMPLES = ["year", '"·the"', "-not", "layer:3-5 house", 'ctx:"of the"', "name:city"];
+const SAMPLES = ["year", '"·the"', "-not", "*ing", "layer:3-5 house", 'ctx:"of the"', "name:city"];
+/** Hits of a page. */
+const PAGE = 60;
+const WHY = { promotes: "promotes", suppresses: "suppresses", trigger: "example", name: "label", memory: "id" };
+/** Activation densities to choose from, and their bounds. */
+const DENSITIES = [
+  ["rare", "Rare: below 1 %", { density_below: 0.01 }],
+  ["common", "1 % to 50 %", { density_above: 0.01, density_below: 0.5 }],
+  ["always", "Nearly always on: above 50 %", { density_above: 0.5 }],
+];
+const NOTHING =
+  "Try another form of the word, *part* for all tokens that contain it, /expression/ for a regular expression, or a token above.";
 
 export function render(root, page) {
   const { api, model } = page;
   let found = null;
-  let layer = "";
+  const filters = { layer: "", why: "", density: "", labelled: "" };
+  const clearFilters = () =>
+    Object.keys(filters).forEach((name) => {
+      filters[name] = "";
+    });
   const chosen = new Map();
   const input = h("input", {
     type: "search",
     "aria-label": "Search memories",
-    placeholder: 'a word, -word, "·token", ctx:"some words", name:label, layer:2-4, L4M17',
+    placeholder: 'a word, -word, "·token", *part*, /expression/, ctx:"some words", name:label, layer:2-4, L4M17',
     style: { flex: 1 },
     oninput: typed,
     onkeydown: (e) => e.key === "Enter" && ask(),
@@ -59,6 +74,7 @@ export function render(root, page) {
   const named = () => (state().path[0] === "concept" ? state().path[1] : "");
 
   async function ask() {
+    clearFilters();
     turn({ query: input.value, path: [] });
     await show();
   }
@@ -73,7 +89,7 @@ export function render(root, page) {
     await pane(results, async () => {
       found = name
         ? await api.get(`/concepts/${encodeURIComponent(name)}`, {}, { channel: "search", fresh: true })
-        : await api.get("/memories/search", { q: state().query, top: 60 }, { channel: "search" });
+        : await api.get("/memories/search", query(), { channel: "search" });
       if (!name) return draw();
       for (const one of found.members) chosen.set(key(one), one);
       drawConcept();
@@ -123,52 +139,127 @@ export function render(root, page) {
     fill(
       pieces,
       Object.entries(found.tokens).map(([word, parts]) =>
-        h("span", {}, `${visible(word)} is `, toks(parts, 99), parts.length > 1 ? "(several tokens) " : ""),
+        h(
+          "span",
+          {},
+          `${visible(word)} is tokenized as `,
+          parts.map((part) =>
+            button([token(part)], () => lookUp(exactly(part)), { class: "quiet", title: "Search it" }),
+          ),
+          parts.length > 1 && " (several tokens) ",
+        ),
       ),
     );
-    const layers = [...new Set(found.hits.map((x) => x.layer))].sort((a, b) => a - b);
-    fill(
-      facets,
-      found.hits.length > 0 &&
-        segmented(
-          "Layer",
-          [["", "All layers"], ...layers.map((n) => [String(n), `L${n}`])],
-          layer,
-          (v) => ((layer = v), rows()),
-        ),
-    );
+    drawFacets();
     rows();
   }
 
+  /** A query that finds exactly one token. */
+  const exactly = (text) => `"${text.replaceAll(" ", "·")}"`;
+
+  function lookUp(query) {
+    input.value = query;
+    return ask();
+  }
+
+  /** What narrows the hits: each choice is made on the server, over all pages. */
+  function drawFacets() {
+    const all = Object.values(found.layers).reduce((sum, n) => sum + n, 0);
+    const counted = Object.entries(found.layers).map(([n, hits]) => [n, `Layer ${n} (${hits})`]);
+    const reasons = Object.entries(found.reasons).map(([why, hits]) => [why, `${WHY[why] ?? why} (${hits})`]);
+    const choice = (label, name, options) =>
+      selectBox(label, options, filters[name], {
+        onchange: (e) => {
+          filters[name] = e.target.value;
+          show();
+        },
+      });
+    fill(
+      facets,
+      all > 0 && [
+        choice("Layer", "layer", [["", "All layers"], ...counted]),
+        reasons.length > 1 && choice("Found by", "why", [["", "Found by any part"], ...reasons]),
+        model.can.index && [
+          choice("Activation density", "density", [
+            ["", "Any activation density"],
+            ...DENSITIES.map(([n, text]) => [n, text]),
+          ]),
+          choice("Labels", "labelled", [
+            ["", "With and without labels"],
+            ["true", "Labelled"],
+            ["false", "Not labelled"],
+          ]),
+        ],
+        Object.values(filters).some(Boolean) &&
+          button("Clear filters", () => (clearFilters(), show()), { class: "quiet" }),
+      ],
+    );
+  }
+
   function rows() {
-    const hits = found.hits.filter((x) => layer === "" || x.layer === Number(layer));
+    const { hits, total } = found;
     trail.splice(0, Infinity, ...hits.filter((x) => x.of !== "head").map((x) => idOf(x)));
+    const what = hits.some((x) => x.of === "head") ? "memories and heads" : total === 1 ? "memory" : "memories";
     fill(
       results,
       found.notes.map((n) => h("p", { class: "warn" }, n)),
+      found.suggestions.length > 0 &&
+        h(
+          "p",
+          {},
+          "Similar tokens: ",
+          found.suggestions.map((text) => button([token(text)], () => lookUp(exactly(text)), { class: "btn small" })),
+        ),
       hits.length
         ? table(
-            ["", "memory", "found by", "match", "rank", "score", "top tokens"],
+            ["", "memory", "found by", "match", "rank", "score", "density", "top tokens"],
             hits.map((x) => [
               x.of === "head" ? "" : tick(x),
               link(x, x.of),
-              h("span", { class: "tag" }, x.why),
+              h("span", { class: "tag" }, WHY[x.why] ?? x.why),
               h(
                 "span",
                 { class: "context", dir: "auto" },
-                x.why === "trigger" || x.why === "name" ? x.found : token(x.found),
+                [x.found, ...x.also.slice(0, 3)].map((text, i) => [
+                  i > 0 && " ",
+                  x.why === "trigger" || x.why === "name" ? text : token(text),
+                ]),
+                x.also.length > 3 && h("span", { class: "faint" }, ` and ${x.also.length - 3} more`),
               ),
               x.rank ?? "",
               x.score ?? "",
+              x.density === null ? "" : percent(x.density),
               toks(x.top_tokens),
             ]),
-            `${hits.length} ${hits.some((x) => x.of === "head") ? "memories and heads" : "memories"}`,
+            hits.length < total
+              ? `${total.toLocaleString("en")} ${what}, ${hits.length.toLocaleString("en")} of them shown`
+              : `${total.toLocaleString("en")} ${what}`,
           )
-        : !found.notes.length &&
-            empty("Nothing found", "Try another form of the word, or look how it is split into tokens above."),
+        : empty(
+            "Nothing found",
+            NOTHING,
+            Object.values(filters).some(Boolean) && h("p", {}, "The filters may hide results."),
+          ),
+      hits.length < total &&
+        button(`Show ${Math.min(PAGE, total - hits.length)} more`, more, { class: "btn", "aria-describedby": "shown" }),
     );
     tools();
   }
+
+  /** The next page, after what is shown. */
+  const more = () =>
+    pane(results, async () => {
+      const next = await api.get("/memories/search", query(found.hits.length), { channel: "search" });
+      found = { ...next, hits: [...found.hits, ...next.hits] };
+      rows();
+    });
+
+  /** What the server is asked: the words, the filters and the page. */
+  const query = (offset = 0) => {
+    const { layer, why, labelled, density } = filters;
+    const bounds = DENSITIES.find(([name]) => name === density)?.[2] ?? {};
+    return { q: state().query, top: PAGE, offset: offset || "", layer, why, labelled, ...bounds };
+  };
 
   /** All that people gave one name: what it shares, over which layers, who agrees. */
   function drawConcept() {
