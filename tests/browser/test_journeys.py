@@ -180,7 +180,7 @@ def test_an_annotator_finds_a_pattern(opened, index):
     page.get_by_role("textbox", name="Describe the pattern").fill("endings")
     page.get_by_role("button", name="Add pattern").click()
     page.get_by_role("button", name="Save and next").click()
-    expect(page.get_by_text("1 of 90 done by cleo")).to_be_visible()
+    expect(page.get_by_text("1 of 90 values done by cleo")).to_be_visible()
     rows = [row for row in index.labels().rows() if row["author"] == "cleo"]
     assert [(r["label"], r["notes"]["members"]) for r in rows] == [("endings", [0, 1, 2, 3])]
 

@@ -150,8 +150,9 @@ async def get_item(
             columns = ("prefix", "token", "next_token")
             return {"number": number, "prefixes": [{name: row[name] for name in columns} for row in table.rows()]}
         texts = state.lm.token_strings(queue.item_tokens(state.lm, item, seed))
+        # The dictionary knows words, not their pieces: "age" within "language" is not a number of years.
         tokens = [
-            {"token": text, "description": definition}
+            {"token": text, "description": definition if text[:1].isspace() else None}
             for text, definition in zip(texts, queue.definitions(texts), strict=True)
         ]
         return {"number": number, "tokens": tokens}
@@ -172,7 +173,9 @@ async def post_annotation(state: r.State, query: r.AnnotationRequest) -> dict[st
         notes = [pattern_notes(query.what, one.label, one.kind, one.members) for one in patterns]
         common = {"seed": query.seed, "item": query.number}
         ids = corpus.add_labels(
-            Label(item.layer, item.index, one.label, query.author, item.what, {**note, **common})
+            Label(
+                item.layer, item.index, one.label, query.author, item.what, {**note, **common, **one.confidence_note()}
+            )
             for one, note in zip(patterns, notes, strict=True)
         )
         state.label_version += 1

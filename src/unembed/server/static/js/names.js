@@ -24,17 +24,23 @@ export const nameOf = (one, kind) => at(idOf(one, kind));
 /** The same by `L4M17` or `L4H1`. */
 export const at = (id) => called.get(id);
 
-/** A box for the name of who labels, which this browser remembers. */
+/**
+ * A box for the annotator's name. A tab keeps its own, so that two people can work in two tabs; a new tab begins with the
+ * last one that this browser was given.
+ */
 export function authorBox(onchange) {
   const box = textBox("Your name", {
     placeholder: "your name",
-    value: localStorage.getItem("author") || "",
-    onchange: () => (localStorage.setItem("author", box.value), onchange?.()),
+    value: sessionStorage.getItem("author") ?? localStorage.getItem("author") ?? "",
+    onchange: () => {
+      for (const store of [sessionStorage, localStorage]) store.setItem("author", box.value);
+      onchange?.();
+    },
   });
   return box;
 }
 
-/** Take labels back. */
+/** Withdraw labels. */
 export async function withdraw(ids, author) {
   for (const id of ids) await api.send(`/labels/${id}/withdraw`, { author }).catch(api.fail);
 }

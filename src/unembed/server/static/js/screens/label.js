@@ -1,12 +1,18 @@
 /** Annotation, as in the papers: a blind queue of keys or values, patterns with enough members, agreement. */
+import * as api from "../api.js";
 import { button, fill, h, num, numberBox, say, segmented, textBox, worded } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { authorBox, withdraw } from "../names.js";
 import { card, empty, pane, table, written } from "../parts.js";
 import { save as saveFile } from "../sharing.js";
 
+const CONFIDENCES = [["", "–"], ...[1, 2, 3, 4, 5].map((n) => [String(n), String(n)])];
+
+/** What an annotator has begun and not saved, kept by this browser until it is saved. */
+const draftKey = (author, { what, seed }, number) => `draft ${author} ${what} ${seed} ${number}`;
+
 export function render(root, page) {
-  const { api, model } = page;
+  const { model } = page;
   if (!model.can.index) {
     fill(root, empty("Labels are kept in an index", written(h("span"), "unindexed")));
     return { update() {} };
@@ -14,12 +20,15 @@ export function render(root, page) {
   let what = "value";
   let queue = null;
   let item = null;
-  let patterns = [];
-  let ids = [];
+  let draft = null;
+  /** Items that were left, newest last: `{number, ids}`, the labels that were stored for each. */
+  let past = [];
+  let busy = false;
   const settings = () => ({ what, seed: Number(seed.value) || 0, per_layer: 10, random_per_layer: 5 });
-  const who = authorBox(() => load());
-  const seed = numberBox("Seed of the queue", 0, { onchange: () => load() });
+  const who = authorBox(() => restart());
+  const seed = numberBox("Seed of the queue", 0, { onchange: () => restart() });
   const progress = h("p", { class: "soft", role: "status" });
+  const note = h("p", { class: "warn", role: "alert", hidden: true });
   const stage = h("div", { class: "stack" });
   const agreed = h("div");
   const file = h("input", {
@@ -28,8 +37,12 @@ export function render(root, page) {
     class: "hidden",
     tabindex: "-1",
     "aria-label": "File of labels",
-    onchange: bring,
+    onchange: importLabels,
   });
+  const kinds = [
+    ["value", "Values"],
+    ["key", "Keys"],
+  ];
   fill(
     root,
     h(
@@ -39,25 +52,20 @@ export function render(root, page) {
         "div",
         { class: "row" },
         h("h1", {}, "Label"),
-        segmented(
-          "What",
-          [
-            ["value", "Values"],
-            ["key", "Keys"],
-          ],
-          what,
-          (v) => ((what = v), load()),
-        ),
+        segmented("What", kinds, what, (value) => {
+          what = value;
+          restart();
+        }),
         h("span", { class: "spacer" }),
         worded("queue", seed),
         who,
       ),
       progress,
-      h("section", { class: "card" }, stage),
+      h("section", { class: "card", onkeydown: onStageKey }, note, stage),
       card(
         "Agreement",
         [
-          button("Export", bringOut, { class: "btn small" }),
+          button("Export", exportLabels, { class: "btn small" }),
           button("Import", () => file.click(), { class: "btn small" }),
           file,
         ],
@@ -66,58 +74,90 @@ export function render(root, page) {
     ),
   );
 
-  const load = () =>
+  /** Another queue, or another annotator: nothing of the old one counts. */
+  function restart() {
+    item = draft = null;
+    past = [];
+    return load();
+  }
+
+  /** Show an item: `number`, or the next one that this author has not done. */
+  const load = (number) =>
     pane(stage, async () => {
-      queue = await api.get(
-        "/annotations/queue",
-        { ...settings(), author: who.value },
-        { channel: "queue", fresh: true },
-      );
-      progress.textContent = `${queue.done.length} of ${queue.items} done${who.value ? ` by ${who.value}` : ""}. The queue is blind: some items are random controls.`;
+      note.hidden = true;
+      const asked = settings();
+      queue = await api.get("/annotations/queue", { ...asked, author: who.value }, { channel: "queue", fresh: true });
+      progress.textContent = `${queue.done.length} of ${queue.items} ${what}s done${who.value ? ` by ${who.value}` : ""}. The queue is blind: some items are random controls.`;
       const done = new Set(queue.done);
       const left = Array.from({ length: queue.items }, (_, i) => i).filter((i) => !done.has(i));
-      const next = left.find((i) => i > (item?.number ?? -1)) ?? left[0];
+      const next = number ?? left.find((i) => i > (item?.number ?? -1)) ?? left[0];
       if (!who.value)
         fill(stage, empty("Annotator name", "Write your name above. Agreement is computed between annotators."));
-      else if (next === undefined)
-        fill(stage, empty("The queue is done", "Thank you. Another seed draws another one."));
-      else await show(next);
+      else if (next === undefined) {
+        item = null;
+        fill(stage, empty("The queue is done", "Thank you. Another seed draws another queue."));
+      } else {
+        item = await api.get(`/annotations/queue/${next}`, asked, { channel: "item" });
+        draft = readDraft();
+        draw();
+      }
       agreement();
     });
 
-  async function show(number) {
-    patterns = [];
-    item = await api.get(`/annotations/queue/${number}`, settings(), { channel: "item" });
-    draw();
+  function readDraft() {
+    const begun = { name: "", members: [], kind: queue.rules.kinds[0], confidence: "", patterns: [] };
+    const stored = localStorage.getItem(draftKey(who.value, settings(), item.number));
+    return stored ? { ...begun, ...JSON.parse(stored) } : begun;
+  }
+
+  const keepDraft = () => localStorage.setItem(draftKey(who.value, settings(), item.number), JSON.stringify(draft));
+  const dropDraft = () => localStorage.removeItem(draftKey(who.value, settings(), item.number));
+
+  const isBegun = () => !!draft.name.trim() || draft.members.length > 0;
+  const isWhole = () => !!draft.name.trim() && draft.members.length >= queue.rules.at_least;
+
+  /** The pattern in the boxes joins the item's patterns. */
+  function addPattern() {
+    const { name, kind, members, confidence } = draft;
+    draft.patterns.push({ label: name.trim(), kind, members, ...(confidence && { confidence: Number(confidence) }) });
+    Object.assign(draft, { name: "", members: [], confidence: "" });
+    keepDraft();
   }
 
   function draw() {
-    const rules = queue.rules;
+    const { rules } = queue;
+    const things = item.tokens || item.prefixes;
+    const counter = h("span", { class: "faint" });
+    const add = button("Add pattern", () => (addPattern(), draw()), { class: "btn" });
+    const next = button("", store, { class: "btn main" });
+    const changed = () => {
+      keepDraft();
+      counter.textContent = `${draft.members.length} ticked, at least ${rules.at_least}`;
+      add.disabled = !isWhole();
+      next.textContent = isBegun() || draft.patterns.length ? "Save and next" : "No pattern, next";
+    };
     const name = textBox("Describe the pattern", {
       placeholder: "describe the pattern in a few words",
       style: { flex: 1 },
-    });
-    let kind = rules.kinds[0];
-    const things = item.tokens || item.prefixes;
-    const boxes = things.map((_t, i) => h("input", { type: "checkbox", "aria-label": `${i + 1}`, onchange: count }));
-    const counter = h("span", { class: "faint" });
-    const add = button(
-      "Add pattern",
-      () => {
-        const members = ticked();
-        patterns.push({ label: name.value.trim(), kind, members });
-        draw();
+      value: draft.name,
+      oninput: () => {
+        draft.name = name.value;
+        changed();
       },
-      { class: "btn", disabled: true },
+    });
+    const boxes = things.map((_, i) =>
+      h("input", {
+        type: "checkbox",
+        "aria-label": `${i + 1}`,
+        checked: draft.members.includes(i),
+        onchange: (e) => {
+          draft.members = draft.members.filter((one) => one !== i);
+          if (e.target.checked) draft.members = [...draft.members, i].sort((a, b) => a - b);
+          changed();
+        },
+      }),
     );
-    const ticked = () => boxes.flatMap((b, i) => (b.checked ? [i] : []));
-    function count() {
-      const n = ticked().length;
-      counter.textContent = `${n} ticked, at least ${rules.at_least}`;
-      add.disabled = n < rules.at_least || !name.value.trim();
-    }
-    name.addEventListener("input", count);
-    count();
+    changed();
     fill(
       stage,
       h(
@@ -126,118 +166,182 @@ export function render(root, page) {
         h("h2", {}, `Item ${item.number + 1}`),
         h("span", { class: "spacer" }),
         button("Skip (s)", skip, { class: "btn small" }),
-        button("Undo last (u)", undo, { class: "btn small", disabled: !ids.length }),
+        button("Undo last (u)", undo, { class: "btn small", disabled: !past.length }),
       ),
       h("p", { class: "why" }, rules.instruction),
-      item.tokens
-        ? h(
-            "div",
-            { class: "ticks" },
-            item.tokens.map((t, i) =>
-              h(
-                "label",
-                { title: t.description || "" },
-                boxes[i],
-                token(t.token),
-                t.description ? h("span", { class: "faint" }, t.description.slice(0, 44)) : null,
-              ),
-            ),
-          )
-        : h(
-            "ol",
-            {},
-            item.prefixes.map((p, i) =>
-              h(
-                "li",
-                { class: "trigger" },
-                boxes[i],
-                h("span", { class: "context", dir: "auto" }, p.prefix.slice(-260), h("mark", {}, p.token)),
-                h("span", {}),
-              ),
-            ),
-          ),
+      item.tokens ? ticks(boxes) : prefixes(boxes),
       h(
         "div",
         { class: "row" },
         name,
         segmented(
           "Kind",
-          rules.kinds.map((k) => [k, k]),
-          kind,
-          (v) => (kind = v),
+          rules.kinds.map((kind) => [kind, kind]),
+          draft.kind,
+          (kind) => {
+            draft.kind = kind;
+            changed();
+          },
         ),
+        worded("confidence", confidenceBox(changed)),
         add,
         counter,
       ),
-      patterns.map((p, i) =>
-        h(
-          "p",
-          { class: "row" },
-          h("span", { class: "tag" }, p.kind),
-          h("b", {}, p.label),
-          h("span", { class: "faint" }, `${p.members.length} members`),
-          button("remove", () => (patterns.splice(i, 1), draw()), { class: "quiet" }),
-        ),
-      ),
-      h(
-        "div",
-        { class: "row" },
-        button(patterns.length ? "Save and next" : "No pattern, next", store, { class: "btn main" }),
-        h("span", { class: "faint" }, "Enter"),
-      ),
+      draft.patterns.map((one, i) => patternLine(one, i)),
+      h("div", { class: "row" }, next, h("span", { class: "faint" }, "Enter · s skip · u undo · 1 to 5 confidence")),
     );
   }
 
+  const confidenceBox = (changed) =>
+    segmented("Confidence", CONFIDENCES, draft.confidence, (value) => {
+      draft.confidence = value;
+      changed();
+    });
+
+  const ticks = (boxes) =>
+    h(
+      "div",
+      { class: "ticks" },
+      item.tokens.map((one, i) =>
+        h(
+          "label",
+          { title: one.description || "" },
+          boxes[i],
+          token(one.token),
+          one.description ? h("span", { class: "faint" }, one.description.slice(0, 44)) : null,
+        ),
+      ),
+    );
+
+  const prefixes = (boxes) =>
+    h(
+      "ol",
+      {},
+      item.prefixes.map((one, i) =>
+        h(
+          "li",
+          { class: "trigger" },
+          boxes[i],
+          h("span", { class: "context", dir: "auto" }, one.prefix.slice(-260), h("mark", {}, one.token)),
+          h("span", {}),
+        ),
+      ),
+    );
+
+  const patternLine = (one, i) =>
+    h(
+      "p",
+      { class: "row" },
+      h("span", { class: "tag" }, one.kind),
+      h("b", {}, one.label),
+      h("span", { class: "faint" }, `${one.members.length} members`),
+      button(
+        "remove",
+        () => {
+          draft.patterns.splice(i, 1);
+          keepDraft();
+          draw();
+        },
+        { class: "quiet" },
+      ),
+    );
+
+  /** Store the item's patterns, the one in the boxes included; one that is not whole stops it, and stays. */
   async function store() {
+    if (!item || busy) return;
+    if (isWhole()) addPattern();
+    else if (isBegun()) {
+      const { at_least: least } = queue.rules;
+      note.textContent = draft.name.trim()
+        ? `“${draft.name.trim()}” is not saved yet: tick at least ${least} members, or clear the description.`
+        : "Ticked members need a description: describe the pattern, or untick them.";
+      note.hidden = false;
+      return;
+    }
+    busy = true;
     try {
-      ids = (await api.send("/annotations", { ...settings(), number: item.number, author: who.value, patterns })).ids;
+      const body = { ...settings(), number: item.number, author: who.value, patterns: draft.patterns };
+      const { ids } = await api.send("/annotations", body);
+      past.push({ number: item.number, ids, draft });
+      dropDraft();
       say("saved");
-      load();
+      await load();
     } catch (error) {
       api.fail(error);
+    } finally {
+      busy = false;
     }
   }
 
+  /** Back to the item that was left last, as it was; what was stored for it is withdrawn. */
   async function undo() {
-    await withdraw(ids, who.value);
-    ids = [];
-    item = { number: item.number - 2 };
-    load();
+    const last = past.pop();
+    if (!last) return;
+    await withdraw(last.ids, who.value);
+    localStorage.setItem(draftKey(who.value, settings(), last.number), JSON.stringify(last.draft));
+    await load(last.number);
   }
 
-  const skip = () => load();
+  function skip() {
+    if (!item) return;
+    past.push({ number: item.number, ids: [], draft });
+    return load();
+  }
+
+  /** Keys act wherever the focus is; in a text box letters and digits are text, and Enter saves. */
+  function act(event) {
+    if (!item || !queue || event.ctrlKey || event.metaKey || event.altKey) return false;
+    const typing = event.target.matches?.("input[type=text], input[type=number], textarea");
+    if (event.key === "Enter" && !event.target.matches?.("button")) return (store(), true);
+    if (typing) return false;
+    if (event.key === "s") return (skip(), true);
+    if (event.key === "u") return (undo(), true);
+    if (/^[1-5]$/.test(event.key)) {
+      draft.confidence = event.key;
+      keepDraft();
+      const focused = /** @type {HTMLElement} */ (document.activeElement)?.getAttribute("aria-label");
+      draw();
+      /** @type {HTMLElement} */ (stage.querySelector(`[aria-label="${focused}"]`))?.focus();
+      return true;
+    }
+    return false;
+  }
+
+  function onStageKey(event) {
+    if (!act(event)) return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
 
   const agreement = () =>
     pane(agreed, async () => {
       const { questions } = await api.get("/annotations/agreement", {}, { fresh: true });
+      const rows = questions.map((one) => [
+        one.question,
+        one.items,
+        one.fleiss ?? "–",
+        Object.entries(one.pairs)
+          .map(([both, kappa]) => `${both}: ${num(kappa)}`)
+          .join("; "),
+      ]);
       fill(
         agreed,
-        questions.some((q) => q.items)
-          ? table(
-              ["question", "items", "Fleiss' kappa", "Cohen's kappa of two"],
-              questions.map((q) => [
-                q.question,
-                q.items,
-                q.fleiss ?? "–",
-                Object.entries(q.pairs)
-                  .map(([both, k]) => `${both}: ${num(k)}`)
-                  .join("; "),
-              ]),
-            )
+        questions.some((one) => one.items)
+          ? table(["question", "items", "Fleiss' kappa", "Cohen's kappa of two"], rows)
           : h("p", { class: "faint" }, "Agreement appears when two people have annotated the same item."),
       );
     });
 
-  async function bringOut() {
+  async function exportLabels() {
     const answer = await fetch("api/v1/annotations/export");
     saveFile("labels.jsonl", await answer.text(), "application/x-ndjson");
   }
 
-  async function bring() {
+  async function importLabels() {
     try {
-      const found = await api.send("/annotations/import", { jsonl: await file.files[0].text() });
-      progress.textContent = `${found.added} labels added, ${found.known} were here already.`;
-      agreement();
+      const { added, known } = await api.send("/annotations/import", { jsonl: await file.files[0].text() });
+      await load(item?.number);
+      progress.textContent = `${added} labels added, ${known} were here already.`;
     } catch (error) {
       api.fail(error);
     } finally {
@@ -249,13 +353,7 @@ export function render(root, page) {
     update(now, before) {
       if (before.screen !== now.screen) return load();
     },
-    key(event) {
-      if (!item || !queue) return false;
-      if (event.key === "s") return (skip(), true);
-      if (event.key === "u" && ids.length) return (undo(), true);
-      if (event.key === "Enter" && event.target === document.body) return (store(), true);
-      return false;
-    },
+    key: act,
     exported: () => queue && { name: "queue", json: queue },
   };
 }
