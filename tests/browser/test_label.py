@@ -1,4 +1,4 @@
-"""The annotation queue: nothing typed is lost, keys work wherever the focus is, undo returns to the item that was left."""
+"""The annotation queue: nothing typed is lost, keys work with any focus, undo returns to the item that was left."""
 
 from __future__ import annotations
 
