@@ -66,7 +66,7 @@ def _continuations(state: ServerState, query: r.CompareRequest, edits: Sequence[
     from unembed.stream.generation import generate_steps
 
     options: dict[str, Any] = query.model_dump(include={"max_new_tokens", "seed", "temperature", "top_k", "top_p"})
-    sides = {"base": steps(state.lm, query.prompt, (), **options)}
+    sides = {"base": generate_steps(state.lm, query.prompt, (), **options)}
     if edits:
         sides["edit"] = generate_steps(state.lm, query.prompt, edits, **options)
     ids: dict[str, list[int]] = {name: [] for name in sides}
