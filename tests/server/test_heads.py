@@ -31,7 +31,7 @@ def test_scores_are_the_librarys(client, wren):
         assert [score for row in rows for score in row] == pytest.approx(
             scores[kind].flatten().tolist(), rel=1e-4, abs=1e-6
         )
-        assert kind in found["said"]
+        assert kind in found["definitions"]
 
 
 def test_a_head_is_its_circuit(client, wren):
@@ -78,7 +78,7 @@ def test_effects_are_the_attributions_rows(client, wren):
     assert found["scores"]["own"][2][3] == pytest.approx(float(pattern.diagonal().mean()), rel=1e-4)
     spread = [float(-(row[: i + 1] * row[: i + 1].log()).sum()) / math.log(i + 1) for i, row in enumerate(pattern) if i]
     assert found["scores"]["entropy"][2][3] == pytest.approx(sum(spread) / len(spread), rel=1e-4)
-    assert "position 3" in found["said"]["effect"]
+    assert "position 3" in found["definitions"]["effect"]
 
 
 def test_without_a_token_the_prediction_is_meant(client, wren):

@@ -11,7 +11,7 @@ from unembed.errors import InvalidInput
 from unembed.notebook.drawing import html_of
 from unembed.notebook.widgets import widget_of
 from unembed.results import visible_html
-from unembed.schemas.heads import SAID
+from unembed.schemas.heads import DEFINITIONS
 from unembed.schemas.memory import memory_view
 from unembed.schemas.numbers import numbers
 
@@ -88,11 +88,11 @@ def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
     Raises:
         InvalidInput: the kind is not one of these.
     """
-    if kind not in SAID:
-        raise InvalidInput(f"head score {kind!r}", why=f"it is not one of {', '.join(SAID)}")
+    if kind not in DEFINITIONS:
+        raise InvalidInput(f"head score {kind!r}", why=f"it is not one of {', '.join(DEFINITIONS)}")
     found: list[list[float]] = numbers(scores[kind])
-    note = f"{SAID[kind]}; {scores.by_sequence.shape[1]} sequences of 2 x {scores.length} tokens"
-    data = {"schema": "unembed.heads/1", "scores": found, "said": SAID[kind], "note": note}
+    note = f"{DEFINITIONS[kind]}; {scores.by_sequence.shape[1]} sequences of 2 x {scores.length} tokens"
+    data = {"schema": "unembed.heads/2", "scores": found, "definition": DEFINITIONS[kind], "note": note}
     rows = [[str(n), *(f"{x:.3g}" for x in row)] for n, row in reversed(list(enumerate(found)))]
     names = ["layer", *(f"head {i}" for i in range(len(found[0])))]
     return Card(data, _table(html.escape(note), names, rows))

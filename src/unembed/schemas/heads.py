@@ -15,12 +15,13 @@ from unembed.attention.repeated_pattern import repeated_pattern
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.schemas.memory import Scored
+from unembed.schemas.numbers import numbers
 
-SCHEMA_HEADS = "unembed.heads/1"
+SCHEMA_HEADS = "unembed.heads/2"
 SCHEMA_HEAD = "unembed.head/1"
 SCHEMA_INDUCTION = "unembed.induction/1"
 
-SAID = {
+DEFINITIONS = {
     "previous_token": "mean attention to the position before, on random tokens repeated twice",
     "duplicate_token": "in the repetition: mean attention to the earlier occurrence of the same token",
     "induction": "in the repetition: mean attention to the token after the earlier occurrence (prefix matching)",
@@ -38,7 +39,7 @@ class HeadsView:
     n_sequences: int
     length: int
     seed: int
-    said: dict[str, str]
+    definitions: dict[str, str]
     scores: dict[str, list[list[float]]]
     """By kind: [layer][head]."""
     intervals: dict[str, list[list[float]]]
@@ -93,7 +94,7 @@ def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed
         length = max(2, min(length, lm.n_ctx // 2 - 2))
     found = circuits.head_scores(seed, n_sequences=n_sequences, length=length)
     try:
-        eigenvalues = circuits.copying_scores().tolist()
+        eigenvalues = numbers(circuits.copying_scores())
     except Unsupported:
         eigenvalues = None
     return HeadsView(
@@ -102,9 +103,9 @@ def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed
         n_sequences,
         length,
         seed,
-        SAID,
-        {kind: found[kind].tolist() for kind in SAID},
-        {kind: found.interval(kind).tolist() for kind in SAID},
+        DEFINITIONS,
+        {kind: numbers(found[kind]) for kind in DEFINITIONS},
+        {kind: numbers(found.interval(kind)) for kind in DEFINITIONS},
         eigenvalues,
     )
 
@@ -152,7 +153,7 @@ def induction_view(circuits: Circuits, layer: int, head: int, length: int, seed:
 
 def _lower_triangle(matrix: Float[Tensor, "dst src"]) -> list[list[float]]:
     """Each destination's row, over the sources up to it."""
-    return [row[: i + 1].tolist() for i, row in enumerate(matrix)]
+    return [numbers(row[: i + 1]) for i, row in enumerate(matrix)]
 
 
 def head_view(
@@ -197,7 +198,7 @@ def head_view(
 
 def _scored(lm: Decoder, entries: Entries) -> list[Scored]:
     ids = entries.columns
-    return [Scored(*row) for row in zip(ids.tolist(), lm.token_strings(ids), entries.values.tolist(), strict=True)]
+    return [Scored(*row) for row in zip(numbers(ids), lm.token_strings(ids), numbers(entries.values), strict=True)]
 
 
 def _partners(circuits: Circuits, layer: int, head: int, each: int = 4) -> list[Partner]:

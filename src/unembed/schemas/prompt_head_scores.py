@@ -1,4 +1,4 @@
-"""Attention heads on one prompt, as plain values: one head's pattern, and what all of them do there."""
+"""Attention heads on one prompt, as plain values: the pattern of one head, and the scores of all heads."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from unembed.attention.prompt_head_scores import prompt_head_scores, required_po
 from unembed.attention.value_weighted_attention import POINTS, contribution_norms
 from unembed.models.decoder import Decoder
 from unembed.schemas.memory import Scored
+from unembed.schemas.numbers import numbers
 from unembed.trace.trace import Trace
 
 SCHEMA_PATTERN = "unembed.pattern/1"
-SCHEMA_HERE = "unembed.heads_here/1"
+SCHEMA_PROMPT_HEADS = "unembed.prompt_heads/1"
 
 
 @dataclass(frozen=True)
 class PatternView:
-    """One head on a prompt: where it looks, and how much it carries from there."""
+    """One head on a prompt: its attention weights, and the contribution of each pair of positions."""
 
     schema: str
     layer: int
@@ -40,32 +41,31 @@ def pattern_view(lm: Decoder, trace: Trace, layer: int, head: int) -> PatternVie
     """A head's pattern on a trace's prompt, under the trace's edits.
 
     Raises:
-        OutOfRange: there is no such head.
+        OutOfRange: the head does not exist.
     """
     layer, head = lm.layer(layer), lm.head(head)
     run = trace.run_with(POINTS)
     both = run.at("pattern", layer)[0, head], contribution_norms(lm, run, layer)[head]
-    weights, norms = ([row[: i + 1].tolist() for i, row in enumerate(rows)] for rows in both)
-    return PatternView(SCHEMA_PATTERN, layer, head, trace.token_strings, trace.tokens.tolist(), weights, norms)
+    weights, norms = ([numbers(row[: i + 1]) for i, row in enumerate(rows)] for rows in both)
+    return PatternView(SCHEMA_PATTERN, layer, head, trace.token_strings, numbers(trace.tokens), weights, norms)
 
 
-HERE = {
-    "effect": "the head's share of the logit of {token} at position {position}",
-    "own": "on this prompt: mean attention to the token itself",
-    "entropy": "on this prompt: mean entropy of the attention, over what even attention would have; the first position "
-    "left out",
+DEFINITIONS = {
+    "effect": "contribution to the logit of {token} at position {position}",
+    "own": "on this prompt: mean attention of a position to itself",
+    "entropy": "on this prompt: mean entropy of the attention over that of uniform attention, without the first position",
 }
 
 
 @dataclass(frozen=True)
-class HeadsHere:
-    """What every head does on one prompt."""
+class PromptHeadsView:
+    """The scores of every head on one prompt."""
 
     schema: str
     position: int
     token: Scored
-    """The token asked for, or the prediction; its score is its logit."""
-    said: dict[str, str]
+    """The target token; its score is its logit."""
+    definitions: dict[str, str]
     scores: dict[str, list[list[float]]]
     """By kind: [layer][head]."""
 
@@ -74,31 +74,31 @@ class HeadsHere:
         return dataclasses.asdict(self)
 
 
-def heads_here(lm: Decoder, trace: Trace, position: int = -1, token: str | int | None = None) -> HeadsHere:
+def prompt_heads_view(lm: Decoder, trace: Trace, position: int = -1, token: str | int | None = None) -> PromptHeadsView:
     """The effect of every head on a token's logit, and the shape of its pattern, on a trace's prompt.
 
     Raises:
-        OutOfRange: there is no such position.
+        OutOfRange: the position does not exist.
         NotOneToken: the text is not a single token.
     """
     found = prompt_head_scores(lm, trace.run_with(required_points(lm)), position, token)
     text = lm.token_strings([found.token])[0]
     kinds = {"effect": found.effect, "own": found.self_attention, "entropy": found.entropy}
-    return HeadsHere(
-        SCHEMA_HERE,
+    return PromptHeadsView(
+        SCHEMA_PROMPT_HEADS,
         found.position,
         Scored(found.token, text, found.logit),
-        {kind: line.format(token=repr(text), position=found.position) for kind, line in HERE.items()},
-        {kind: scores.tolist() for kind, scores in kinds.items()},
+        {kind: line.format(token=repr(text), position=found.position) for kind, line in DEFINITIONS.items()},
+        {kind: numbers(scores) for kind, scores in kinds.items()},
     )
 
 
 def score_view(circuits: Circuits, prompt: str, layer: int, head: int, destination: int, source: int) -> dict[str, Any]:
-    """The score before the softmax with which one position reads another, and its terms, largest first.
+    """The attention score (before the softmax) of a pair of positions, and its terms, largest first.
 
     Raises:
-        OutOfRange: there is no such head, or no such pair: a position reads no later one.
-        Unsupported: the model's scores cannot be taken apart.
+        OutOfRange: the head does not exist, or the source is after the destination.
+        Unsupported: the model's scores are not a sum of terms.
     """
     found = circuits.score_terms(prompt, layer, head)
     score, terms = found.at(destination, source)

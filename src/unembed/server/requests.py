@@ -166,7 +166,7 @@ class PatternRequest(StrictModel):
     label: LabelText
     kind: str = Field("", max_length=40)
     members: list[Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=list[int], max_length=1000)
-    confidence: int | None = Field(None, ge=1, le=5)
+    confidence: int | None = Field(default=None, ge=1, le=5)
 
     def confidence_note(self) -> dict[str, int]:
         """The annotator's confidence as a note of the label, where it was given."""

@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from unembed.attention.head_examples import Progress, head_examples
 from unembed.schemas.heads import HeadsView, HeadView, InductionView, head_view, heads_view, induction_view
-from unembed.schemas.prompt_head_scores import HeadsHere, PatternView, heads_here, pattern_view, score_view
+from unembed.schemas.prompt_head_scores import PatternView, PromptHeadsView, pattern_view, prompt_heads_view, score_view
 from unembed.server import requests as r
 from unembed.server.responses import json_response, ndjson_response, to_json
 
@@ -164,7 +164,7 @@ async def post_score_terms(
     return json_response(request, body)
 
 
-@routes.post("/heads/prompt", responses={200: {"model": HeadsHere}})
+@routes.post("/heads/prompt", responses={200: {"model": PromptHeadsView}})
 async def post_prompt_heads(
     request: Request, state: r.State, query: r.PromptHeadsRequest, client: r.Client = ""
 ) -> Response:
@@ -172,8 +172,8 @@ async def post_prompt_heads(
     edits = query.library_edits()
     token = r.parse_optional_token(query.token)
 
-    def work() -> HeadsHere:
-        return heads_here(state.lm, state.trace(query.prompt, edits), query.position, token)
+    def work() -> PromptHeadsView:
+        return prompt_heads_view(state.lm, state.trace(query.prompt, edits), query.position, token)
 
     key = f"prompt heads {state.register_prompt(query.prompt, edits)} {query.position} {query.token}"
     body = await state.body(key, work, what="reading heads", client=client, channel="prompt-heads")

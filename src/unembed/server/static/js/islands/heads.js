@@ -1,9 +1,9 @@
 /**
  * Squares for every head of every layer, shaded by a score; and the pattern of one head as a triangle.
  *
- * matrix(el, {scores: [[number]], chosen: [layer, head], said, top, names}, {onpick(layer, head)}): only the `top` largest are
+ * matrix(el, {scores: [[number]], chosen: [layer, head], definition, top, names}, {onpick(layer, head)}): only the `top` largest are
  *   shown; `names(layer, head)` is what people call one
- * pattern(el, {tokens, weights, hideFirst, marked(dst, src), said(x)}): `marked` cells are outlined; `said` words a weight
+ * pattern(el, {tokens, weights, hideFirst, marked(dst, src), format(x)}): `marked` cells are outlined; `format` writes a weight
  */
 import { fill, h, s } from "./nodes.js";
 import { visible } from "./tokens.js";
@@ -17,7 +17,7 @@ export function matrix(el, data, options = {}) {
   const [layer0, head0] = data.chosen || [0, 0];
   el.className = "matrix";
   el.setAttribute("role", "grid");
-  el.setAttribute("aria-label", `Heads by ${data.said}`);
+  el.setAttribute("aria-label", `Heads by ${data.definition}`);
   const lines = data.scores.map((row, layer) =>
     h(
       "div",
@@ -93,7 +93,7 @@ export function pattern(el, data) {
           s(
             "title",
             {},
-            `${visible(data.tokens[dst])} reads ${visible(data.tokens[src])}: ${(data.said || ((x) => `${(100 * x).toFixed(1)} %`))(w)}`,
+            `${visible(data.tokens[dst])} reads ${visible(data.tokens[src])}: ${(data.format || ((x) => `${(100 * x).toFixed(1)} %`))(w)}`,
           ),
         ),
       );

@@ -23,7 +23,7 @@ function noted(el, text) {
 function emergence(el, data, chosen) {
   const stage = data.stages[data.stages.length - 1];
   const n = stage.ids.length;
-  const said = (p) => (p >= 0.1 ? `${Math.round(p * 100)} %` : `${(p * 100).toFixed(1)} %`);
+  const percent = (p) => (p >= 0.1 ? `${Math.round(p * 100)} %` : `${(p * 100).toFixed(1)} %`);
   const rows = [];
   for (let layer = 0; layer < n; layer++) {
     const below = rows[0];
@@ -40,7 +40,7 @@ function emergence(el, data, chosen) {
           cls: id === data.prediction[p] ? "answer" : "",
           glyph: event ? (event.kind === "saturation" ? "◆" : "✕") : "",
           same: !!below && below.cells[p].id === id && !event && layer < n - 1,
-          name: `Layer ${layer}, position ${p} ${visible(t.token)}: first ${visible(data.texts[id])} ${said(stage.probabilities[layer][p][0])}, rank of the final prediction ${stage.rank_of_prediction[layer][p] + 1}`,
+          name: `Layer ${layer}, position ${p} ${visible(t.token)}: first ${visible(data.texts[id])} ${percent(stage.probabilities[layer][p][0])}, rank of the final prediction ${stage.rank_of_prediction[layer][p] + 1}`,
         };
       }),
     });
@@ -54,7 +54,7 @@ function emergence(el, data, chosen) {
       onselect: (r, c) => {
         const one = rows[r];
         note.textContent = stage.ids[one.n][c]
-          .map((id, k) => `${visible(data.texts[id])} ${said(stage.probabilities[one.n][c][k])}`)
+          .map((id, k) => `${visible(data.texts[id])} ${percent(stage.probabilities[one.n][c][k])}`)
           .join("   ");
         chosen?.({ layer: one.n, position: c });
       },

@@ -229,11 +229,11 @@ export function render(root, page) {
       const what =
         kind === "eigenvalues"
           ? "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does the opposite"
-          : (local ? here : scores).said[kind];
+          : (local ? here : scores).definitions[kind];
       const top = Number(few.value);
       matrix(
         grid,
-        { scores: rows, chosen, said: what, top, names: (layer, index) => nameOf({ layer, index }, "head") },
+        { scores: rows, chosen, definition: what, top, names: (layer, index) => nameOf({ layer, index }, "head") },
         { onpick: (l, n) => go({ head: idOf({ layer: l, index: n }, "head") }) },
       );
       fill(
@@ -310,7 +310,7 @@ export function render(root, page) {
         tokens: found.tokens,
         weights: rows.map((r) => r.map((x) => x / unit)),
         hideFirst,
-        said: measure === "norms" ? (x) => `carries ${num(x * unit)}` : undefined,
+        format: measure === "norms" ? (x) => `carries ${num(x * unit)}` : undefined,
       });
       fill(
         told,
