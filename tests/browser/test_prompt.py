@@ -22,12 +22,13 @@ def prompt_box(page):
 
 def test_clearing_the_prompt_asks_nothing_and_leaves_no_failure(opened):
     page = opened(AT)
+    expect(page.get_by_role("status").filter(has_text=re.compile("^3 tokens"))).to_be_visible()
     refused = []
     page.on("response", lambda answer: refused.append(answer.url) if answer.status >= 400 else None)
     prompt_box(page).fill("")
-    expect(page.get_by_text("Write a prompt to trace")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Write a prompt to trace")).to_be_visible()
     prompt_box(page).fill("The last month")
-    expect(page.get_by_text(re.compile("^3 tokens"))).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text=re.compile("^3 tokens"))).to_be_visible()
     assert not refused
     expect(page.get_by_role("button", name="Dismiss")).to_have_count(0)
 
@@ -56,7 +57,10 @@ def other_model(tmp_path_factory) -> Iterator[Served]:
 def test_another_model_opens_on_a_trace_of_its_own(opened, other_model):
     page = opened(at=other_model.address)
     lm = other_model.session.lm
-    expect(page.get_by_role("gridcell")).to_have_count((lm.n_layers + 1) * lm.encode("He was born on 16").shape[1])
+    expect(page.get_by_role("gridcell").first).to_be_visible()
+    expect(page.get_by_role("grid")).to_have_attribute(
+        "aria-colcount", str(1 + lm.encode("He was born on 16").shape[1])
+    )
     expect(page.get_by_text("traced with wren")).to_have_count(0)
     assert "prompt=He" in page.evaluate("dispatchEvent(new Event('pagehide')), location.hash")
 

@@ -120,6 +120,7 @@ export function promptPane(page, onsubmit) {
     },
     /** The trace is there: its number of tokens. */
     showTokens(n, limit) {
+      if (box.value !== prompt()) return; // another one is being typed
       tokens.replaceChildren();
       count.textContent = counted(n, limit);
     },
