@@ -53,7 +53,8 @@ def pattern_view(lm: Decoder, trace: Trace, layer: int, head: int) -> PatternVie
 DEFINITIONS = {
     "effect": "contribution to the logit of {token} at position {position}",
     "own": "on this prompt: mean attention of a position to itself",
-    "entropy": "on this prompt: mean entropy of the attention over that of uniform attention, without the first position",
+    "entropy": "on this prompt: mean entropy of the attention over that of uniform attention"
+    ", without the first position",
 }
 
 
