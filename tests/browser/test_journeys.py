@@ -238,20 +238,6 @@ def test_what_is_on_the_screen_can_be_saved(opened):
             assert len(text.splitlines()) == 1 + 7 * 7, "six layers and the embedding"
 
 
-def test_copied_python_and_command_say_the_same(opened, lm):
-    page = opened(AT + "&edits=L3M5:set:9@all")
-    expect(the_sum(page)).to_be_visible()
-    found = page.evaluate(
-        "async () => { const base = document.querySelector('script').src.replace('main.js', '');"
-        " const m = await import(base + 'sharing.js'); const page = {model: {name: 'wren'}};"
-        " return [m.asPython(page), m.asCommand(page)]; }"
-    )
-    names: dict = {}
-    exec(found[0].replace("unembed.load()", "LM"), {"LM": lm}, names)
-    assert names["trace"].edits[0].value == 9.0
-    assert found[1] == f"unembed trace '{PROMPT}' --set 3.5=9"
-
-
 def test_a_server_that_dies_is_reported(opened, lm):
     once = Served(lm)
     page = opened("#/intervene?new_tokens=200", at=once.address)

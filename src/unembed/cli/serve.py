@@ -41,4 +41,5 @@ def serve(
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
     held = index_of(lm, index)
     name = None if held is None else held.path.name if index else held.provenance.notes.get("corpus_name")
-    serving(lm, held, index_name=name, host=host, port=port, browser=browser)
+    source = str(Path(model).resolve()) if Path(model).is_dir() else model
+    serving(lm, held, index_name=name, source=source, host=host, port=port, browser=browser)

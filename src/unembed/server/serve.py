@@ -58,6 +58,7 @@ def serve(
     index: Index | None = None,
     *,
     index_name: str | None = None,
+    source: str | None = None,
     host: str = "127.0.0.1",
     port: int = 7333,
     browser: bool = True,
@@ -71,7 +72,7 @@ def serve(
     token = token or new_token()
     shown = host if host not in ("0.0.0.0", "::") else socket.gethostname()
     hosts = LOOPBACK | {shown.lower(), host.lower()}
-    state = ServerState(lm, index, index_name=index_name, own_thread=False)
+    state = ServerState(lm, index, index_name=index_name, source=source, own_thread=False)
     app = create(state, token=token, port=port, hosts=hosts)
     link = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?token={quote(token)}"
     if host not in LOOPBACK:

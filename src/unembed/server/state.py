@@ -55,10 +55,20 @@ class ServerState:
         index: unembed.Index | None = None,
         *,
         index_name: str | None = None,
+        source: str | None = None,
         own_thread: bool = True,
     ) -> None:
-        """Open everything. With `own_thread=False` the caller runs `queue.run_jobs`."""
+        """Open everything.
+
+        Args:
+            lm: the model.
+            index: its index, if there is one.
+            index_name: the index's name on the page.
+            source: what `unembed.load` takes to open the model again; its name when None.
+            own_thread: start a thread for the model; else the caller runs `queue.run_jobs`.
+        """
         self.lm, self.index, self.index_name = lm, index, index_name
+        self.source = lm.name if source is None else source
         self.queue, self.cache = ModelQueue(), Cache()
         self.clusters = ClusterStore(lm, index)
         self.runs: OrderedDict[int, dict[str, Any]] = OrderedDict()

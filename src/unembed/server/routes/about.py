@@ -41,6 +41,8 @@ async def get_models(state: State) -> dict[str, Any]:
                 "max_prompt": MAX_PROMPT,
                 "can": capabilities(state),
                 "index": state.index_name,
+                "index_path": None if state.index is None else str(state.index.path.resolve()),
+                "source": state.source,
             }
         ]
     }

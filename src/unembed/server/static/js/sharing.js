@@ -1,61 +1,9 @@
 /** Copy and export: the link, the Python call, the command, the data, the picture. */
 
 import * as api from "./api.js";
+import { asCommand, asPython, editCall } from "./code.js";
 import { button, h, say } from "./dom.js";
 import { activeEdits, link, state } from "./state.js";
-
-const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-const python = (text) =>
-  JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
-
-const call = (e) => {
-  const where =
-    e.positions === "all" ? "" : `, positions=${Array.isArray(e.positions) ? `[${e.positions.join(", ")}]` : '"last"'}`;
-  const name =
-    e.target === "head"
-      ? "scale_head"
-      : { set: "set_coefficient", scale: "scale_coefficient", add: "add_to_coefficient" }[e.action];
-  return `unembed.${name}(${e.layer}, ${e.index}, ${Number.isInteger(e.value) ? `${e.value}.0` : e.value}${where})`;
-};
-
-/** The state as a Python program. */
-export function asPython(page) {
-  const now = state();
-  const edits = activeEdits();
-  const lines = [
-    "import unembed",
-    "",
-    page.model.name === "wren" ? "lm = unembed.load()" : `lm = unembed.load(${python(page.model.name)})`,
-  ];
-  if (edits.length) lines.push(`edits = [${edits.map(call).join(", ")}]`);
-  const given = edits.length ? ", edits=edits" : "";
-  if (now.screen === "memory" && now.memory)
-    lines.push(`print(lm.values.top_tokens(${now.memory.replace(".", ", ")}))`);
-  else if (now.screen === "intervene")
-    lines.push(
-      `print(lm.generate(${python(now.prompt)}${edits.length ? ", edits" : ""}, max_new_tokens=${now.new_tokens || 30}${now.seed ? `, seed=${now.seed}` : ""}))`,
-    );
-  else {
-    lines.push(`trace = lm.trace(${python(now.prompt)}${given})`);
-    if (now.layer !== "") lines.push(`print(trace.sub_updates(${now.layer}, ${now.position || -1}))`);
-    else lines.push("print(trace.readings().tokens[-1][-1])");
-  }
-  return lines.join("\n");
-}
-
-/** The state as a command. */
-export function asCommand(page) {
-  const now = state();
-  const model = page.model.name === "wren" ? "" : ` --model ${quote(page.model.name)}`;
-  if (now.screen === "memory" && now.memory) return `unembed value ${now.memory.replace(".", " ")}${model}`;
-  const sets = activeEdits()
-    .filter((e) => e.action === "set" && e.positions === "all")
-    .map((e) => ` --set ${e.layer}.${e.index}=${e.value}`)
-    .join("");
-  const layer = now.screen === "layer" && now.layer !== "" ? ` --layer ${now.layer}` : "";
-  const token = now.token ? ` --token ${quote(now.token)}` : "";
-  return `unembed trace ${quote(now.prompt)}${now.position === "" ? "" : ` --position ${now.position}`}${layer}${token}${sets}${model}`;
-}
 
 /** Characters of an address beyond which a link names what the server keeps. */
 const LONG = 2000;
@@ -103,7 +51,7 @@ function openSession() {
 /** What was asked of which model, as a person cites it. */
 export function cited(page) {
   const { prompt, position, layer } = state();
-  const made = activeEdits().map((e) => call(e).replace("unembed.", ""));
+  const made = activeEdits().map((e) => editCall(e).replace("unembed.", ""));
   const at = [position !== "" && `position ${position}`, layer !== "" && `layer ${layer}`].filter(Boolean).join(", ");
   return `unembed ${page.version}: ${page.mark()} (${page.model.family}, ${page.model.dtype}, on ${page.model.device})${page.model.index ? `, index ${page.model.index}` : ""}; prompt ${JSON.stringify(prompt)}${at && `, ${at}`}; ${made.length ? `edits ${made.join(", ")}` : "no edits"}; readings through the model's own final norm.`;
 }
@@ -132,12 +80,13 @@ export function shareMenu(anchor, page, shown) {
     say(`${what} copied`);
   };
   const exported = () => shown()?.exported?.() || null;
+  const code = shown()?.code?.();
   /** @type {[string, () => any][]} */
   const items = [
     ["Copy link", () => copyLink(page)],
-    ["Copy as Python", copy(asPython(page), "Python")],
+    ["Copy as Python", copy(asPython(page, code), "Python")],
     ["Copy as a citation", copy(cited(page), "Citation")],
-    ["Copy as command", copy(asCommand(page), "Command")],
+    ["Copy as command", copy(asCommand(page, code), "Command")],
   ];
   items.push(
     [

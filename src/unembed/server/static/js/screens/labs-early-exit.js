@@ -1,4 +1,5 @@
 /** Where each token could leave the model, how often it would say the same, and what that saves. */
+import { literal } from "../code.js";
 import { button, fill, h, num, s, segmented } from "../dom.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
 import { about, asTable, pane, prompt } from "../parts.js";
@@ -200,7 +201,14 @@ export function render(root, page) {
   }
 
   ask();
-  return () => found && { name: "early-exit", json: found, rows: [CURVE, ...curveRows(found.curve.rows)] };
+  const code = () => [
+    `ids = lm.encode(${literal(prompt())})[0]`,
+    "examples = unembed.early_exit.examples_of_prefixes(lm, [ids[: i + 1] for i in range(len(ids))])",
+    `rule = unembed.early_exit.untrained(lm, ${literal(method)})`,
+    "print(rule.tradeoff(examples, 24))",
+  ];
+  const exported = () => found && { name: "early-exit", json: found, rows: [CURVE, ...curveRows(found.curve.rows)] };
+  return Object.assign(exported, { code });
 }
 
 const CURVE = ["threshold", "disagreement %", "layers saved", "share saved"];

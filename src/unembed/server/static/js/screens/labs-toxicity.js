@@ -1,4 +1,5 @@
 /** What damping memories does to sampled text: its toxicity score, and what it costs in perplexity. Text stays hidden until asked for. */
+import { literal } from "../code.js";
 import { button, fill, h, num, numberBox, s, selectBox, worded } from "../dom.js";
 import { about, pane, prompt, table } from "../parts.js";
 import { activeEdits, go } from "../state.js";
@@ -213,7 +214,12 @@ export function render(root, page) {
     drawTexts();
   }
 
-  return () =>
+  const code = () => [
+    `result = unembed.steering.steer(lm, ${literal(prompt())}, ${activeEdits().length ? "edits" : "[]"}, samples=${samples.value}, seed=${seed.value})`,
+    'scorer = unembed.toxicity.open_scorer("linear")',
+    'print(scorer.score(result.plain)["toxicity"], scorer.score(result.edited)["toxicity"])',
+  ];
+  const exported = () =>
     found && {
       name: "toxicity",
       json: found,
@@ -224,4 +230,5 @@ export function render(root, page) {
         ),
       ],
     };
+  return Object.assign(exported, { code });
 }

@@ -1,4 +1,6 @@
 /** Laboratories: steering by words, toxicity, early exit. A pane says plainly what is not there. */
+
+import { literal } from "../code.js";
 import { button, fill, h, segmented, textBox } from "../dom.js";
 import { about, card, memoryLink, pane, prompt, table, toks } from "../parts.js";
 import { asksAnew, go, setEdits, state } from "../state.js";
@@ -31,6 +33,12 @@ export function render(root, page) {
     const up = textBox("Words to raise", { placeholder: "words to raise, such as safe, thank" });
     const down = textBox("Words to lower", { placeholder: "words to lower" });
     const out = h("div", { class: "stack" });
+    shown = Object.assign(() => null, {
+      code: () => [
+        `found = unembed.steering.promoting(lm, unembed.steering.words_of(${literal(up.value || down.value)}), 3)`,
+        "print(unembed.steering.ranked_values_table(lm, found))",
+      ],
+    });
     const find = () =>
       pane(out, async () => {
         const found = await api.post(
@@ -82,5 +90,6 @@ export function render(root, page) {
       if (asksAnew(now, before) || now.path[0] !== before.path[0]) draw();
     },
     exported: () => shown?.(),
+    code: () => shown?.code?.(),
   };
 }

@@ -1,0 +1,117 @@
+/** What is shown as a Python program, and as a command that prints the same. */
+import { prompt } from "./parts.js";
+import { activeEdits, parseId, state } from "./state.js";
+
+const shell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+/** A text as a Python literal: JSON's escapes, with one for each character beyond the first plane. */
+export const literal = (text) =>
+  JSON.stringify(text).replace(/[\u007f-\u{10ffff}]/gu, (c) => {
+    const code = c.codePointAt(0).toString(16);
+    return code.length > 4 ? `\\U${code.padStart(8, "0")}` : `\\u${code.padStart(4, "0")}`;
+  });
+
+const number = (x) => (Number.isInteger(x) ? `${x}.0` : String(x));
+
+/** One edit as a call. */
+export function editCall(e) {
+  const where = Array.isArray(e.positions) ? `[${e.positions.join(", ")}]` : literal(e.positions);
+  const coefficient = { set: "set_coefficient", scale: "scale_coefficient", add: "add_to_coefficient" };
+  const name = e.target === "head" ? "scale_head" : coefficient[e.action];
+  const positions = e.positions === "all" ? "" : `, positions=${where}`;
+  return `unembed.${name}(${e.layer}, ${e.index}, ${number(e.value)}${positions})`;
+}
+
+/** A token of the address: `#17` is an id. */
+const tokenOf = (text) => (/^#\d+$/.test(text) ? text.slice(1) : literal(text));
+
+/** The model as `unembed.load` and `--model` name it. */
+const isDefault = (model) => model.source === "wren";
+
+/** The lines of each screen, after the model is loaded: `{now, page, given}`, `given` being the edits as an argument. */
+const LINES = {
+  trace({ now, given }) {
+    const position = now.position || "-1";
+    const layer = now.layer === "" ? "-1" : now.layer;
+    const target = now.token ? tokenOf(now.token) : `int(trace.prediction[${position}])`;
+    return [
+      `trace = lm.trace(${literal(prompt())}${given})`,
+      `print(trace.readings().tokens[${layer}][${position}])`,
+      `print(trace.attribution(${target}, ${position}, by=${literal(now.by)}))`,
+    ];
+  },
+  layer({ now, page, given }) {
+    const target = now.token ? `, token=${tokenOf(now.token)}` : "";
+    const layer = now.layer === "" ? page.model.n_layers - 1 : now.layer;
+    const memories = page.model.can.memories && now.part !== "heads";
+    return [
+      `trace = lm.trace(${literal(prompt())}${given})`,
+      `print(trace.${memories ? "sub_updates" : "head_updates"}(${layer}, ${now.position || -1}${target}))`,
+    ];
+  },
+  memory({ now, page }) {
+    const one = parseId(now.memory);
+    if (!one) return ["print(lm)"];
+    const lines = [`print(lm.values.top_tokens(${one.layer}, ${one.index}))`];
+    return page.model.can.index ? [...lines, `print(index.triggers(${one.layer}, ${one.index}))`] : lines;
+  },
+  intervene({ now }) {
+    const edits = activeEdits().length ? ", edits" : "";
+    const seed = now.seed === "" ? "" : `, seed=${now.seed}`;
+    return [`print(lm.generate(${literal(prompt())}${edits}, max_new_tokens=${now.new_tokens || 30}${seed})[0])`];
+  },
+  heads({ now, given }) {
+    const one = parseId(now.head);
+    const lines = ["circuits = unembed.circuits(lm)", "print(circuits.head_scores(seed=0, n_sequences=16, length=32))"];
+    if (!one) return lines;
+    return [
+      ...lines,
+      `print(circuits.head(${one.layer}, ${one.index}))`,
+      `print(lm.run(${literal(prompt())}, ("pattern",)${given}).at("pattern", ${one.layer})[0, ${one.index}])`,
+    ];
+  },
+  search({ now, page }) {
+    const index = page.model.can.index ? "index" : "None";
+    return [
+      "from unembed.index.memory_search import search",
+      "",
+      `found = search(lm, ${index}, ${literal(now.query)})`,
+      "for hit in found.hits:",
+      "    print(hit.layer, hit.index, hit.why, repr(hit.found), hit.score, hit.top_tokens)",
+    ];
+  },
+  label: ({ page }) => [page.model.can.index ? "print(index.labels())" : "print(lm)"],
+};
+
+/** The state as a Python program; `more` are the lines of a screen that keeps what it shows outside the address. */
+export function asPython(page, more) {
+  const now = state();
+  const edits = activeEdits();
+  const given = edits.length ? ", edits=edits" : "";
+  const body = more ?? (LINES[now.screen] ?? LINES.trace)({ now, page, given });
+  const uses = (name) => body.some((line) => new RegExp(`\\b${name}\\b`).test(line));
+  const lines = ["import unembed", "", `lm = unembed.load(${isDefault(page.model) ? "" : literal(page.model.source)})`];
+  if (page.model.can.index && uses("index"))
+    lines.push(`index = unembed.Index.open(${literal(page.model.index_path)}, lm)`);
+  if (edits.length && uses("edits")) lines.push(`edits = [${edits.map(editCall).join(", ")}]`);
+  return [...lines, ...body].join("\n");
+}
+
+/** The state as a command: one of `unembed` where it can say all of it, else the Python program. */
+export function asCommand(page, more) {
+  const program = `python - <<'EOF'\n${asPython(page, more)}\nEOF`;
+  if (more) return program;
+  const now = state();
+  const model = isDefault(page.model) ? "" : ` --model ${shell(page.model.source)}`;
+  const [memory, head] = [parseId(now.memory), parseId(now.head)];
+  if (now.screen === "memory" && memory) return `unembed value ${memory.layer} ${memory.index}${model}`;
+  if (now.screen === "heads") return `unembed circuits ${head ? `head ${head.layer} ${head.index}` : "heads"}${model}`;
+  const edits = activeEdits();
+  const plain = edits.every((e) => e.action === "set" && e.positions === "all") && !now.token.startsWith("#");
+  if (!plain || !["trace", "layer"].includes(now.screen)) return program;
+  const sets = edits.map((e) => ` --set ${e.layer}.${e.index}=${e.value}`).join("");
+  const layer = now.screen === "layer" && now.layer !== "" ? ` --layer ${now.layer}` : "";
+  const position = now.position === "" ? "" : ` --position ${now.position}`;
+  const token = now.token ? ` --token ${shell(now.token)}` : "";
+  return `unembed trace${position}${layer}${token}${sets}${model} -- ${shell(prompt())}`;
+}

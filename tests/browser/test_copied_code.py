@@ -1,0 +1,126 @@
+"""Copy as Python and Copy as command: what every screen copies is executed, and prints what the screen shows."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+
+import pytest
+from playwright.sync_api import expect
+from typer.testing import CliRunner
+
+import unembed
+from tests.browser.conftest import Served
+from tests.cli.conftest import save_model
+from unembed.cli.commands import app
+
+PROMPT = "The first month of the year is"
+AT = f"prompt={PROMPT.replace(' ', '%20')}"
+SCREENS = {
+    "example": ("", "He was born on 16"),
+    "trace": (f"#/trace?{AT}&position=3&layer=2", PROMPT),
+    "edited": (f"#/trace?{AT}&edits=L3M5:set:9@all;L2H3:scale:0@last;L4M7:add:-1.5@0,2", PROMPT),
+    "emoji": ("#/trace?prompt=Good%20%F0%9F%99%82%20%22day%22%20%27s%27", "Good \U0001f642 \"day\" 's'"),
+    "layer": (f"#/layer?{AT}&layer=3&token=%20the", "SubUpdate"),
+    "memory": (f"#/memory?memory=L3M5&{AT}", ""),
+    "intervene": (f"#/intervene?{AT}&edits=L3M5:set:60@all&new_tokens=6", PROMPT),
+    "heads": (f"#/heads?head=L2H3&{AT}", "tensor"),
+    "search": ("#/search?query=year", "promotes"),
+    "label": ("#/label", ""),
+    "steer": ("#/labs/steer", ""),
+    "toxicity": ("#/labs/toxicity?edits=L3M5:set:20@all", "["),
+    "early exit": (f"#/labs/early-exit?{AT}", ""),
+}
+
+
+def copied(page, how: str) -> str:
+    """What a button of the share menu copies."""
+    page.get_by_role("button", name="Copy or export").click()
+    page.get_by_role("menuitem", name=how).click()
+    expect(page.locator("#live")).to_have_text(re.compile("copied"))
+    return page.evaluate("navigator.clipboard.readText()")
+
+
+def printed(program: str) -> str:
+    """What a program prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(program, "copied", "exec"), {})
+    return out.getvalue()
+
+
+@pytest.fixture
+def page_at(opened):
+    """A page that may use the clipboard, once it has drawn."""
+
+    def open_page(where: str, **more):
+        page = opened(where, permissions=["clipboard-read", "clipboard-write"], **more)
+        page.wait_for_load_state("networkidle")
+        return page
+
+    return open_page
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_copied_python_and_commands_run(page_at, lm, monkeypatch, screen):
+    where, shown = SCREENS[screen]
+    page = page_at(where)
+    if screen == "steer":
+        page.get_by_role("textbox", name="Words to raise").fill("year")
+    program = copied(page, "Copy as Python")
+    command = copied(page, "Copy as command")
+    monkeypatch.setattr(unembed, "load", lambda *_, **__: lm)  # opened once for all tests
+    text = printed(program)
+    assert text.strip()
+    if screen == "memory":
+        assert lm.values.top_tokens(3, 5)[0] in text
+    elif screen == "intervene":
+        expect(page.get_by_text("Diverges at generated token")).to_be_visible()
+        assert text.strip() == page.locator(".pair .text").nth(1).inner_text().strip()
+    elif screen in ("trace", "edited", "emoji", "example"):
+        assert repr(shown)[1:-1].split()[0] in program or shown.split()[0] in program
+    else:
+        assert shown in text
+    heredoc = re.fullmatch(r"python - <<'EOF'\n(.*)\nEOF", command, re.DOTALL)
+    if heredoc:
+        assert heredoc[1] == program
+    else:
+        words = shlex.split(command)
+        assert words[0] == "unembed"
+        result = CliRunner().invoke(app, words[1:])
+        assert result.exit_code == 0, result.output
+
+
+def test_a_token_beyond_the_first_plane_is_the_same_text_in_python(page_at, lm, monkeypatch):
+    page = page_at(SCREENS["emoji"][0])
+    names: dict = {}
+    monkeypatch.setattr(unembed, "load", lambda *_, **__: lm)
+    exec(copied(page, "Copy as Python"), names)
+    assert "".join(names["trace"].token_strings) == "Good \U0001f642 \"day\" 's'"
+
+
+def test_edits_of_every_kind_are_the_programs_edits(page_at, lm, monkeypatch):
+    page = page_at(SCREENS["edited"][0])
+    names: dict = {}
+    monkeypatch.setattr(unembed, "load", lambda *_, **__: lm)
+    exec(copied(page, "Copy as Python"), names)
+    assert list(names["trace"].edits) == [
+        unembed.set_coefficient(3, 5, 9.0),
+        unembed.scale_head(2, 3, 0.0, positions="last"),
+        unembed.add_to_coefficient(4, 7, -1.5, positions=[0, 2]),
+    ]
+
+
+def test_a_model_of_a_folder_is_opened_by_its_folder(page_at, tmp_path):
+    folder = save_model(tmp_path / "llama", "llama")
+    served = Served(unembed.load(folder))
+    served.session.source = str(folder)
+    try:
+        page = page_at("#/trace?prompt=the%20year", at=served.address)
+        assert printed(copied(page, "Copy as Python")).strip()
+        result = CliRunner().invoke(app, shlex.split(copied(page, "Copy as command"))[1:])
+        assert result.exit_code == 0, result.output
+    finally:
+        served.stop()
