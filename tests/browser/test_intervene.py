@@ -35,3 +35,12 @@ def test_a_link_to_edits_runs_on_arrival_and_one_without_edits_waits(opened):
     other = opened(f"#/intervene?{HERE}")
     expect(other.get_by_text("Memories that move")).to_be_visible()
     expect(both_sides(other).nth(0)).to_have_text("")
+
+
+def test_a_cancelled_measurement_says_so(opened):
+    page = opened("#/labs/toxicity?edits=L3M5:set:20@all")
+    page.route("**/api/v1/labs/suppress", lambda route: None)  # never answered
+    page.get_by_role("button", name="Sample and score").click()
+    page.get_by_role("contentinfo").get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("Cancelled. Nothing was measured.")).to_be_visible()
+    expect(page.get_by_role("button", name="Sample and score")).to_be_enabled()

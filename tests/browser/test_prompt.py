@@ -74,3 +74,10 @@ def test_the_shipped_model_opens_on_an_example_and_three_tasks(opened, lm):
         expect(page.get_by_role("button", name=task)).to_be_visible()
     page.get_by_role("button", name="Example: She put the book on the").click()
     expect(prompt_box(page)).to_have_value("She put the book on the")
+
+
+def test_the_commands_that_build_an_index_name_the_model(opened, other_model):
+    other_model.session.source = "models/my llama"
+    page = opened("#/label", at=other_model.address)
+    expect(page.get_by_text("unembed index build --model 'models/my llama' --out my-index")).to_be_visible()
+    expect(page.get_by_text("unembed serve --model 'models/my llama' --index my-index")).to_be_visible()

@@ -2,7 +2,8 @@
 import { prompt } from "./parts.js";
 import { activeEdits, parseId, state } from "./state.js";
 
-const shell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+/** A text as one word of a command. */
+export const shell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
 /** A text as a Python literal: JSON's escapes, with one for each character beyond the first plane. */
 export const literal = (text) =>

@@ -1,14 +1,21 @@
-/** What people call a memory or a head, and the boxes in which one says so; and what stands there without an index. */
+/** The labels of a memory or a head and the form for a new one; and what a pane shows without an index. */
 
 import * as api from "./api.js";
+import { shell } from "./code.js";
 import { button, fill, h, num, textBox } from "./dom.js";
 import * as names from "./names.js";
 import { pane } from "./parts.js";
 import { go } from "./state.js";
 
-const BUILD = "unembed index build --out my-index";
+/** The commands that build an index of the served model, and serve it. */
+function buildCommands(model) {
+  const named = model.source === "wren" ? "" : ` --model ${shell(model.source)}`;
+  return [`unembed index build${named} --out my-index`, `unembed serve${named} --index my-index`];
+}
 
-export function noIndex(box, text) {
+/** What a pane shows where it needs an index and none is open. */
+export async function noIndex(box, text) {
+  const [model] = (await api.get("/models")).models;
   const cost = h(
     "p",
     {},
@@ -32,8 +39,7 @@ export function noIndex(box, text) {
       { class: "note stack" },
       h("p", {}, text),
       h("p", {}, "No index is open. Build one, then serve it:"),
-      h("code", {}, BUILD),
-      h("code", {}, "unembed serve --index my-index"),
+      buildCommands(model).map((command) => h("code", {}, command)),
       cost,
     ),
   );

@@ -2,8 +2,9 @@
 import * as api from "../api.js";
 import { button, fill, h, num, numberBox, say, segmented, textBox, worded } from "../dom.js";
 import { token } from "../islands/tokens.js";
+import { noIndex } from "../labels.js";
 import { authorBox, withdraw } from "../names.js";
-import { card, empty, pane, table, written } from "../parts.js";
+import { card, empty, pane, table } from "../parts.js";
 import { save as saveFile } from "../sharing.js";
 
 const CONFIDENCES = [["", "–"], ...[1, 2, 3, 4, 5].map((n) => [String(n), String(n)])];
@@ -14,7 +15,7 @@ const draftKey = (author, { what, seed }, number) => `draft ${author} ${what} ${
 export function render(root, page) {
   const { model } = page;
   if (!model.can.index) {
-    fill(root, empty("Labels are kept in an index", written(h("span"), "unindexed")));
+    noIndex(root, "Labels are stored in an index.");
     return { update() {} };
   }
   let what = "value";

@@ -115,21 +115,26 @@ export function render(root, page) {
         return fill(out, h("p", { class: "note" }, "No memory is changed: switch an edit on, or choose a concept."));
       const [first, ...further] = prompts.value.split("\n").filter((text) => text.trim());
       const pairs = [];
-      await api.stream(
-        "/labs/suppress",
-        {
-          prompt: first ?? prompt(),
-          further: further.slice(0, 7),
-          edits,
-          samples: Math.max(1, Math.min(16, Number(samples.value) || 4)),
-          seed: Math.max(0, Number(seed.value) || 0),
-        },
-        (line) => {
-          found = line.prompts ? line : { ...line, prompts: (pairs.push(line), pairs) };
-          draw();
-        },
-        { channel: "suppress", what: "Sampling" },
-      );
+      await api
+        .stream(
+          "/labs/suppress",
+          {
+            prompt: first ?? prompt(),
+            further: further.slice(0, 7),
+            edits,
+            samples: Math.max(1, Math.min(16, Number(samples.value) || 4)),
+            seed: Math.max(0, Number(seed.value) || 0),
+          },
+          (line) => {
+            found = line.prompts ? line : { ...line, prompts: (pairs.push(line), pairs) };
+            draw();
+          },
+          { channel: "suppress", what: "Sampling" },
+        )
+        .catch((error) => {
+          if (error.code !== "superseded") throw error;
+          fill(out, h("p", { class: "note", role: "status" }, "Cancelled. Nothing was measured."));
+        });
     });
     start.disabled = false;
   }

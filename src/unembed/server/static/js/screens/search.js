@@ -290,7 +290,7 @@ export function render(root, page) {
       table(
         ["", "memory", "named so by", "of", "top tokens"],
         members.map((x) => [tick(x), memoryLink(x), x.authors.join(", "), x.annotators, toks(x.top_tokens)]),
-        `${members.length} memories`,
+        `${members.length} ${members.length === 1 ? "memory" : "memories"}`,
       ),
       about("concept"),
     );
