@@ -42,9 +42,7 @@ class MemoryView:
         return dataclasses.asdict(self)
 
 
-def memory_view(
-    lm: LanguageModel, layer: int, index: int, top: int = 20, *, hide_unlearned: bool = True
-) -> MemoryView:
+def memory_view(lm: LanguageModel, layer: int, index: int, top: int = 20, *, hide_unlearned: bool = True) -> MemoryView:
     """The tokens at both ends of a value, best first; scores are in the raw basis."""
     layer, index = lm.memory(layer, index)
     ends = [lm.values.top(layer, index, top, bottom=b, show_unlearned=not hide_unlearned) for b in (False, True)]
