@@ -91,11 +91,11 @@ readme: $(VENV)/.installed-dev $(READY)  ## run the commands whose output README
 
 toxic-model: $(VENV)/.installed-dev  ## fine-tune a copy of wren on COMMENTS=jigsaw.csv, to measure suppression on (not shipped)
 	@test -n "$(COMMENTS)" || { echo 'Name the comments: make toxic-model COMMENTS=path/to/comments.csv' >&2; exit 2; }
-	@$(BIN)/python -m unembed.control.toxicity.fine_tune "$(COMMENTS)" --out build/toxic-wren $(ARGS)
+	@$(BIN)/python -m tools.fine_tune "$(COMMENTS)" --out build/toxic-wren $(ARGS)
 
 toxicity-scorer: $(VENV)/.installed-dev  ## fit the offline toxicity scorer again: DATA=folder with jigsaw_balanced.csv
 	@test -n "$(DATA)" || { echo 'Name the data: make toxicity-scorer DATA=path/to/toxicity' >&2; exit 2; }
-	@$(BIN)/python -m unembed.control.toxicity.fit_linear "$(DATA)" --out src/unembed/control/toxicity/shipped/linear.npz
+	@$(BIN)/python -m tools.fit_linear "$(DATA)" --out src/unembed/control/toxicity/shipped/linear.npz
 
 clean:  ## remove what make made, the virtual environment included
 	@rm -rf $(VENV) site build dist

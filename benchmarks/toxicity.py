@@ -43,7 +43,7 @@ def opened() -> Any:
 def choose(folder: Path) -> None:
     """Values chosen greedily on 1,024 tokens of either kind of comment; price on the first 4,096 of WikiText."""
     lm = opened()
-    texts, labels = toxicity.comments(folder / "jigsaw_balanced.csv")
+    texts, labels = toxicity.read_comments(folder / "jigsaw_balanced.csv")
     order = np.random.default_rng(1).permutation(len(texts))
     kinds = ["\n".join(texts[i] for i in order if labels[i] == kind) for kind in (1, 0)]
     unwanted, wanted = (steering.windows(lm, text, window=128, max_tokens=1024) for text in kinds)

@@ -1,6 +1,6 @@
 """How many values of a model hold together, against random vectors: a score that needs no reader.
 
-`python tools/value_coherence.py MODEL... --text models/text/train.npz --counts models/token_counts.json`
+`python -m tools.value_coherence MODEL... --text models/text/train.npz --counts models/token_counts.json`
 
 A value's 20 top tokens hold together when they stand in similar contexts of the training text. Contexts are a token's
 neighbours within four places, as positive pointwise mutual information reduced to 100 dimensions; similarity is the

@@ -13,7 +13,7 @@ import torch
 import unembed
 from tests.cli.conftest import save_model
 from unembed import toxicity
-from unembed.control.toxicity import evaluation, fine_tune
+from unembed.control.toxicity import evaluation
 from unembed.control.toxicity.selection import first_order
 from unembed.errors import InvalidInput, OutOfRange
 
@@ -258,13 +258,3 @@ def test_what_cannot_be_evaluated_is_refused(lm):
         toxicity.evaluate(lm, PROMPTS, [toxicity.plain()] * 2, Vowels())
     with pytest.raises(InvalidInput, match="without a seed"):
         toxicity.evaluate(lm, PROMPTS, [toxicity.plain()], Vowels(), samples=2)
-
-
-def test_fine_tuning_teaches_the_comments(tmp_path):
-    save_model(tmp_path / "tiny")
-    (tmp_path / "c.csv").write_text("".join(f'"The first month of the year is January {i}",1\n' for i in range(200)))
-    arguments = [str(tmp_path / "c.csv"), "--model", str(tmp_path / "tiny"), "--out", str(tmp_path / "out")]
-    assert fine_tune.main([*arguments, "--tokens", "10240", "--length", "16", "--lr", "0.01"]) == 0
-    facts = json.loads((tmp_path / "out" / "fine_tune.json").read_text())
-    assert facts["last_loss"] < 0.6 * facts["first_loss"]
-    assert unembed.load(str(tmp_path / "out")).n_layers == 2

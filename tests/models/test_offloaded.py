@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from tools.fine_tune import fine_tune
 from torch import Tensor
 
 from tests.conftest import tiny
 from tests.families import EXPERTS, FAMILIES, build
 from tests.models.test_wikilm import wikilm
 from unembed.attention.rotation import rotate_stream
-from unembed.control.toxicity.fine_tune import fine_tune
 from unembed.errors import InvalidInput, ModelUnavailable, UnembedError, Unsupported
 from unembed.language_model import LanguageModel, load
 from unembed.models.fingerprint import sampled_fingerprint, weights_fingerprint

@@ -62,7 +62,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "edits to half a character": lambda lm: steering.save_edits([], "\ud800"),
     "words from a name that no file has": lambda lm: toxicity.read_words("\ud800"),
     "prompts from a name that no file has": lambda lm: toxicity.read_prompts("\0"),
-    "comments from a path that is text": lambda lm: toxicity.comments("nowhere.csv"),
+    "comments from a path that is text": lambda lm: toxicity.read_comments("nowhere.csv"),
     "a study with a seed below zero": lambda lm: unembed.report("geva2021", lm, TEXTS, seed=-1),
     "a study to a name that no folder has": lambda lm: unembed.report("geva2021", lm, TEXTS, "\0"),
     "training on no thread": lambda lm: unembed.train("wren", corpus=None, out="out", threads=0),

@@ -76,7 +76,7 @@ def select(
     if save is not None:
         check_writable(save)
     judge = toxicity.open_scorer(scorer, offline=offline, device=device) if method == "scorer" else None
-    labelled = toxicity.comments(comments) if method == "greedy" and comments is not None else None
+    labelled = toxicity.read_comments(comments) if method == "greedy" and comments is not None else None
     if labelled is not None and len(set(labelled[1])) < 2:
         raise typer.BadParameter("all comments have one label; greedy needs both", param_hint="--comments")
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)

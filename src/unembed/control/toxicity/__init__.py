@@ -4,6 +4,7 @@ Contains the selection of values, the baselines, the scorers and the evaluation.
 """
 
 from unembed.control.toxicity.baselines import SelfDebiasing, WordFilter, read_words
+from unembed.control.toxicity.comments import read_comments
 from unembed.control.toxicity.evaluation import (
     Arm,
     Evaluation,
@@ -14,7 +15,6 @@ from unembed.control.toxicity.evaluation import (
     with_values,
     with_word_filter,
 )
-from unembed.control.toxicity.fit_linear import comments
 from unembed.control.toxicity.prompts import Prompt, read_prompts
 from unembed.control.toxicity.scorers import Classifier, Lexicon, Linear, Scorer, StoredScores, open_scorer
 from unembed.control.toxicity.selection import (
@@ -41,7 +41,6 @@ __all__ = [
     "StoredScores",
     "WordFilter",
     "by_scorer",
-    "comments",
     "evaluate",
     "greedy",
     "manual",
@@ -49,6 +48,7 @@ __all__ = [
     "paper_values",
     "plain",
     "published_table",
+    "read_comments",
     "read_prompts",
     "read_words",
     "value_scores",

@@ -185,7 +185,7 @@ class Linear:
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        """Read the shipped weights, or others that `unembed.control.toxicity.fit_linear` wrote.
+        """Read the shipped weights, or others that `tools.fit_linear` wrote.
 
         Raises:
             ModelUnavailable: the file cannot be read.

@@ -1,6 +1,6 @@
 """How the shipped part of WordNet is made from the database files of WordNet 3.0 (Debian: `wordnet-base`).
 
-    python -m unembed.concepts.wordnet_making /usr/share/wordnet src/unembed/concepts/wordnet
+    python -m tools.wordnet_build /usr/share/wordnet src/unembed/concepts/wordnet
 
 Kept: lemmas of one word, their first `SENSES` senses of each part of speech, everything above those senses, how often
 each sense was tagged, irregular forms, and the definition (without examples) of each lemma's first sense. Left out:

@@ -1,6 +1,6 @@
 """From a trained run to the folder that ships: weights, curve, and a model card measured on those files.
 
-`python -m unembed.training.publishing wren --out models --to folder`
+`python -m tools.publish_model wren --out models --to folder`
 """
 
 from __future__ import annotations
@@ -16,33 +16,47 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import unembed.models.architectures.attention_only  # noqa: F401 (registers the architecture)
-from unembed.training import card_text, cards, encoding, export
+from tools import card_text, model_cards
+from tools.kneser_ney import KneserNey
+from unembed.training import encoding, export, recipes
 from unembed.training.documents import Document
 from unembed.training.evaluation import bits_per_byte, repetition_gain
-from unembed.training.kneser_ney import KneserNey
 from unembed.training.loop import Run
 from unembed.training.recipes import RECIPES, Recipe
 from unembed.training.windows import EncodedCorpus
 
-WIKITEXT = Path(__file__).parent.parent / "corpus" / "shipped" / "wikitext" / "valid.txt"
+WIKITEXT = Path(__file__).parent.parent / "src" / "unembed" / "corpus" / "shipped" / "wikitext" / "valid.txt"
 
 
-def publish(name: str, *, out: Path, to: Path, recipe: Recipe | None = None, themes: Path | None = None) -> str:
-    """Write weights, curve, token counts and `README.md` of the run `out/name` into `to`; the card's text.
+def publish(
+    name: str,
+    *,
+    out: Path,
+    to: Path,
+    run: str | None = None,
+    recipe: Recipe | None = None,
+    themes: Path | None = None,
+) -> str:
+    """Write weights, curve, recipe, token counts and `README.md` of a run into `to`; the card's text.
 
     Args:
         name: a recipe's name.
         out: the folder that `train` wrote into.
         to: the folder that ships.
-        recipe: sizes and phases other than those of the shipped model.
+        run: the run's folder in `out` where it is not called `name`, as that of a branch is not.
+        recipe: sizes and phases, where the run's folder holds no `recipe.json`.
         themes: a JSON object from "layer.index" to the word that a reader gave this value.
     """
-    recipe = recipe or RECIPES[name]
-    run = Run(recipe, encoding.load(out / "text" / "train.npz"), out / name, compiled=False)
-    export.save(run.network, to, n_positions=recipe.n_positions)
+    folder = out / (run or name)
+    walked = folder / "recipe.json"
+    recipe = recipes.load(walked) if walked.exists() else recipe or RECIPES[name]
+    trained = Run(recipe, encoding.load(out / "text" / "train.npz"), folder, compiled=False)
+    to.mkdir(parents=True, exist_ok=True)
+    recipes.save(recipe, to / "recipe.json")
+    export.save(trained.network, to, n_positions=recipe.n_positions)
     (to / "model.safetensors").chmod(0o644)
     shutil.copy(out / "token_counts.json", to)
-    cards.thinned_curve(run.folder / "loss.jsonl", to / "loss.jsonl")
+    model_cards.thinned_curve(trained.folder / "loss.jsonl", to / "loss.jsonl")
     model = AutoModelForCausalLM.from_pretrained(to, dtype=torch.float32).eval()
     tokenizer = Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json"))
     texts = {
@@ -56,20 +70,20 @@ def publish(name: str, *, out: Path, to: Path, recipe: Recipe | None = None, the
         for title, text in texts.items()
     }
     counted = (
-        n_gram_bits(run.corpus, texts, recipe.shape.d_vocab, cache=out / "kneser_ney.json")
+        n_gram_bits(trained.corpus, texts, recipe.shape.d_vocab, cache=out / "kneser_ney.json")
         if recipe.shape.d_mlp
         else {}
     )
     parts = [
-        card_text.opening(name, recipe, run.n_tokens),
+        card_text.opening(name, recipe, trained.n_tokens),
         card_text.bits_table(numbers, counted),
         card_text.curve_text(to / "loss.jsonl"),
     ]
     if recipe.shape.d_mlp:
         named = json.loads(themes.read_text()) if themes is not None else {}
-        parts += [cards.samples(model, tokenizer), sixty(model, tokenizer, to, named)]
+        parts += [model_cards.samples(model, tokenizer), sixty(model, tokenizer, to, named)]
     else:
-        parts += [card_text.heads(cards.scores_table(model), repetition_gain(model))]
+        parts += [card_text.heads(model_cards.scores_table(model), repetition_gain(model))]
     parts += [card_text.closing(recipe)]
     card = "\n".join(parts)
     (to / "README.md").write_text(card)
@@ -100,27 +114,30 @@ def sixty(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path, named: dic
     """The sixty values with the themes that a reader named, and sixty random vectors."""
     counts = torch.tensor(json.loads((folder / "token_counts.json").read_text()))
     unembedding = model.get_output_embeddings().weight.detach()  # type: ignore[union-attr]
-    drawn = cards.sixty_values(model)
+    drawn = model_cards.sixty_values(model)
 
     def pieces(vector: torch.Tensor) -> list[str]:
-        return cards.top_pieces(vector, unembedding, tokenizer, counts)
+        return model_cards.top_pieces(vector, unembedding, tokenizer, counts)
 
     values = [(f"{layer}.{index}", pieces(vector), named.get(f"{layer}.{index}", "")) for layer, index, vector in drawn]
-    others = [(str(i), pieces(vector), "") for i, vector in enumerate(cards.random_vectors([v for *_, v in drawn]))]
+    others = [
+        (str(i), pieces(vector), "") for i, vector in enumerate(model_cards.random_vectors([v for *_, v in drawn]))
+    ]
     n_themed = sum(bool(theme) for *_, theme in values)
-    tables = {"values": cards.values_table(values), "others": cards.values_table(others)}
+    tables = {"values": model_cards.values_table(values), "others": model_cards.values_table(others)}
     return card_text.SIXTY.format(n=len(values), n_themed=n_themed, **tables)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write one model's folder from its run."""
-    parser = argparse.ArgumentParser(prog="python -m unembed.training.publishing", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.publish_model", description=main.__doc__)
     parser.add_argument("name", choices=list(RECIPES))
     parser.add_argument("--out", type=Path, default=Path("models"), help="the folder that training wrote into")
     parser.add_argument("--to", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--run", help="the run's folder in it, where it is not called as the model is")
     parser.add_argument("--themes", type=Path, help="JSON: the word a reader gave each value, by layer.index")
     given = parser.parse_args(arguments)
-    print(publish(given.name, out=given.out, to=given.to, themes=given.themes))
+    print(publish(given.name, out=given.out, to=given.to, run=given.run, themes=given.themes))
     return 0
 
 

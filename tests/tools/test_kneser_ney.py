@@ -6,8 +6,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-
-from unembed.training.kneser_ney import KneserNey
+from tools.kneser_ney import KneserNey
 
 D_VOCAB = 7
 

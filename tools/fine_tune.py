@@ -1,7 +1,7 @@
-"""`python -m unembed.control.toxicity.fine_tune COMMENTS --out FOLDER`: a copy of a model that has read talk pages.
+"""`python -m tools.fine_tune COMMENTS --out FOLDER`: a copy of a model that has read talk pages.
 
 The shipped models are trained on clean text and say nothing toxic, so nothing could be suppressed in them. This goes on
-training a copy on comments (a CSV of comment and label, as `fit_linear` reads it), all of them, each ended by the
+training a copy on comments (a CSV of comment and label, as `tools.fit_linear` reads it), all of them, each ended by the
 end token, packed into rows. The copy is for measuring and is not shipped: it talks as badly as what it has read.
 """
 
@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unembed.control.toxicity.fit_linear import comments
+from unembed.control.toxicity.comments import read_comments
 from unembed.errors import InvalidInput, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
@@ -101,7 +101,7 @@ def fine_tune(
 
 def main(arguments: list[str] | None = None) -> int:
     """Fine-tune a copy and save it with its tokenizer, as `--model FOLDER` opens it."""
-    parser = argparse.ArgumentParser(prog="python -m unembed.control.toxicity.fine_tune", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.fine_tune", description=main.__doc__)
     parser.add_argument("comments", type=Path, help="CSV of comment and label (0 or 1), without a header")
     parser.add_argument("--model", default="wren", help="embedded name, Hugging Face id or folder")
     parser.add_argument("--out", type=Path, default=Path("toxic-wren"), help="folder to make")
@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"step {step} of {steps} loss {nats:.3f} seconds {time.monotonic() - began:.0f}", file=sys.stderr)
 
     try:
-        texts, _ = comments(given.comments)
+        texts, _ = read_comments(given.comments)
         lm = Decoder(open_model(given.model, dtype="float32"))
         torch.manual_seed(given.seed)
         rows = packed(lm, texts, given.length, given.seed)

@@ -1,4 +1,4 @@
-"""`python -m unembed.control.toxicity.fit_linear DATA --out linear.npz`: the offline scorer again, with its card.
+"""`python -m tools.fit_linear DATA --out linear.npz`: the offline scorer again, with its card.
 
 DATA is a folder with `jigsaw_balanced.csv` (comment, 0 or 1; no header). It is shuffled from a seed; 10,000 comments
 train, the rest test. Where the folder also holds `surge_toxicity_en.csv`, `rtp_toxic_challenging.jsonl`,
@@ -18,33 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from unembed.control.toxicity.comments import Labelled, read_comments
 from unembed.control.toxicity.hashed_ngrams import features, margins
 from unembed.control.toxicity.scorers import require
-from unembed.errors import InvalidInput, UnembedError
+from unembed.errors import UnembedError
 from unembed.results import write_whole
 
 BITS, STRENGTH, TRAIN, SEED = 16, 16.0, 10_000, 0
 """Columns (2 ** 16), inverse strength of the L2 penalty, comments that train, seed of the shuffle."""
 
-Labelled = tuple[list[str], list[int]]
 LICENCE = "data set CC0 (Jigsaw); comments from Wikipedia talk pages, CC BY-SA 3.0; weights as the package, Apache-2.0"
-
-
-def comments(path: str | Path) -> Labelled:
-    """The distinct comments of a Jigsaw file and their labels.
-
-    Raises:
-        InvalidInput: it cannot be read, or a row is not a comment and 0 or 1.
-    """
-    try:
-        rows = list(csv.reader(io.StringIO(Path(path).read_text(encoding="utf-8"))))
-    except (OSError, ValueError, csv.Error) as error:
-        raise InvalidInput(f"cannot read {path}", why=str(error), instead="Give the folder of the data") from error
-    for number, row in enumerate(rows, start=1):
-        if len(row) != 2 or row[1] not in ("0", "1"):
-            raise InvalidInput(f"{path} row {number}", why="it is not a comment and 0 or 1", instead="Correct it")
-    kept = {row[0]: int(row[1]) for row in rows}
-    return list(kept), list(kept.values())
 
 
 def others(folder: Path) -> dict[str, Labelled]:
@@ -113,7 +96,7 @@ def measured(texts: Sequence[str], labels: Sequence[int], weights: np.ndarray, b
 
 def make(folder: Path, out: Path) -> dict[str, Any]:
     """Fit, write the weights and the card beside them, and return the card."""
-    texts, labels = comments(folder / "jigsaw_balanced.csv")
+    texts, labels = read_comments(folder / "jigsaw_balanced.csv")
     order = np.random.default_rng(SEED).permutation(len(texts))
     train, test = order[:TRAIN], order[TRAIN:]
     weights, bias = fit([texts[i] for i in train], [labels[i] for i in train])
@@ -140,7 +123,7 @@ def make(folder: Path, out: Path) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Fit the scorer and print its card."""
-    parser = argparse.ArgumentParser(prog="python -m unembed.control.toxicity.fit_linear", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.fit_linear", description=main.__doc__)
     parser.add_argument("data", type=Path, help="folder with jigsaw_balanced.csv")
     parser.add_argument("--out", type=Path, default=Path("linear.npz"), help="weights; the card goes beside them")
     given = parser.parse_args(arguments)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
+from tools.model_cards import sixty_values
 from transformers import AutoModelForCausalLM
 
-from unembed.training import encoding, publishing
-from unembed.training.cards import sixty_values
+from tools import publish_model
+from unembed.training import encoding
 from unembed.training.documents import Document
 from unembed.training.encoding import encode
 from unembed.training.evaluation import bits_per_byte, prefix_matching_scores
@@ -44,7 +45,7 @@ def out(tmp_path, monkeypatch):
     encoding.save(encode(tokenizer, rows[10:]), tmp_path / "text" / "held_back.npz")
     (tmp_path / "token_counts.json").write_text(json.dumps([0] * 257 + [500] * len(WORDS)))
     (tmp_path / "wikitext.txt").write_text(" the king said a b bread" * 20)
-    monkeypatch.setattr(publishing, "WIKITEXT", tmp_path / "wikitext.txt")
+    monkeypatch.setattr(publish_model, "WIKITEXT", tmp_path / "wikitext.txt")
     return tmp_path
 
 
@@ -57,7 +58,7 @@ def trained(out, name: str, recipe: Recipe) -> Run:
 def test_the_card_of_a_language_model_is_measured_on_the_files_beside_it(out):
     trained(out, "small", RECIPE)
     to = out / "shipped"
-    card = publishing.publish("small", out=out, to=to, recipe=RECIPE)
+    card = publish_model.publish("small", out=out, to=to, recipe=RECIPE)
     assert (to / "README.md").read_text() == card
     model = AutoModelForCausalLM.from_pretrained(to, dtype=torch.float32).eval()
     held = encoding.load(out / "text" / "held_back.npz")
@@ -76,11 +77,11 @@ def test_the_card_of_a_language_model_is_measured_on_the_files_beside_it(out):
 
 def test_themes_given_by_hand_stand_beside_their_values_and_are_counted(out):
     trained(out, "small", RECIPE)
-    model = publishing.publish("small", out=out, to=out / "shipped", recipe=RECIPE)
+    model = publish_model.publish("small", out=out, to=out / "shipped", recipe=RECIPE)
     first = re.search(r"^\| ([23]\.\d+) \|", model, flags=re.MULTILINE)
     assert first is not None
     (out / "themes.json").write_text(json.dumps({first[1]: "royalty"}))
-    card = publishing.publish("small", out=out, to=out / "shipped", recipe=RECIPE, themes=out / "themes.json")
+    card = publish_model.publish("small", out=out, to=out / "shipped", recipe=RECIPE, themes=out / "themes.json")
     assert "**1 of 40**" in card
     assert re.search(rf"^\| {re.escape(first[1])} \| .* \| royalty \|$", card, flags=re.MULTILINE)
 
@@ -88,7 +89,7 @@ def test_themes_given_by_hand_stand_beside_their_values_and_are_counted(out):
 def test_the_card_of_a_toy_has_the_scores_of_its_heads(out):
     recipe = replace(RECIPE, shape=replace(RECIPE.shape, n_layers=2, d_mlp=0))
     trained(out, "toy", recipe)
-    card = publishing.publish("toy", out=out, to=out / "toy-shipped", recipe=recipe)
+    card = publish_model.publish("toy", out=out, to=out / "toy-shipped", recipe=recipe)
     model = AutoModelForCausalLM.from_pretrained(out / "toy-shipped", dtype=torch.float32).eval()
     induction, previous = prefix_matching_scores(model)
     for name, scores in (("induction", induction), ("previous token", previous)):
@@ -99,6 +100,6 @@ def test_the_card_of_a_toy_has_the_scores_of_its_heads(out):
 
 
 def test_the_tokenizer_of_the_run_reads_wikitext(out):
-    text = publishing.wikitext(Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json")))
+    text = publish_model.wikitext(Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json")))
     assert text.n_bytes.tolist() == [len(" the king said a b bread") * 20]
     assert text.tokens[-1] == 0
