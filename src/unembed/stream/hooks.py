@@ -162,6 +162,11 @@ _ROWS: dict[str, _Capture] = {
         _by_head,
         _no_heads,
     ),
+    "attn_in": _Capture(
+        lambda _lm, b: None if b.mixer is None or b.mixer.head_layout is None else b.mixer.head_layout.v,
+        before=True,
+        missing=_no_values,
+    ),
     "values": _Capture(
         lambda _lm, b: None if b.mixer is None or b.mixer.values is None else b.mixer.values.module,
         False,
