@@ -6,12 +6,15 @@ the paper leaves open, or its released code does differently, is an option; see 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from unembed.models.decoder import Decoder
+from unembed.reports.claims import Judgement, findings_by_section
 from unembed.reports.document.model import Report
+from unembed.reports.geva2021.findings import CLAIMS
 from unembed.reports.geva2021.formatting import provenance_of
-from unembed.reports.geva2021.measurements import Measurements, measured
+from unembed.reports.geva2021.measurements import Measurements, control_corpus, measure
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.sections.aggregation import active_section, composition_section
 from unembed.reports.geva2021.sections.keys import patterns_section, perturbation_section
@@ -19,6 +22,8 @@ from unembed.reports.geva2021.sections.poles import poles_sections
 from unembed.reports.geva2021.sections.refinement import last_layer_section, refinement_section
 from unembed.reports.geva2021.sections.settings import settings_section
 from unembed.reports.geva2021.sections.values import values_section
+from unembed.reports.options import options_of
+from unembed.reports.random_weights import control_judgements
 from unembed.reports.stages import Work
 
 SOURCE = (
@@ -35,40 +40,55 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
         IndexFault: the index is damaged, or of another model.
         Unsupported: the model has no FFN memories.
     """
-    return told(measured(lm, corpus, work, Options.of(options)))
+    chosen = options_of(Options, "geva2021", options)
+    m = measure(lm, corpus, work, chosen)
+    control: dict[str, Judgement] = {}
+    if chosen.control:
+        small, text = chosen.of_control(), control_corpus(m)
+        settings = {**vars(small), "corpus": text.fingerprint, "seed": work.seed}
+        control = control_judgements(
+            "geva2021", CLAIMS, lm, work, settings, lambda random, own: measure(random, text, own, small)
+        )
+    return report_of(m, control)
 
 
-def told(m: Measurements) -> Report:
-    """The measurements as sections."""
+def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
+    """The measurements as a report.
+
+    Args:
+        m: what was measured.
+        control: judgements on random weights, by name of the claim.
+    """
+    findings = findings_by_section(CLAIMS, m, control)
     sections = (
-        patterns_section(m),
-        perturbation_section(m),
-        values_section(m),
+        patterns_section(m, findings["patterns"]),
+        perturbation_section(m, findings.get("perturbation", ())),
+        values_section(m, findings["values"]),
         *poles_sections(m),
-        active_section(m),
-        composition_section(m),
-        refinement_section(m),
-        last_layer_section(m),
+        active_section(m, findings["active"]),
+        composition_section(m, findings["composition"]),
+        refinement_section(m, findings["refinement"]),
+        last_layer_section(m, findings["last layer"]),
         settings_section(m),
     )
     lm = m.lm
     facts = {
         "model": lm.name,
         "layers": lm.n_layers,
-        "memories in a layer": int(m.triggers.bounds[1]),
+        "memories (FFN neurons) a layer": int(m.triggers.bounds[1]),
         "vocabulary": lm.d_vocab,
         "corpus": m.corpus_name,
         "tokens": int(m.text.lengths.sum()),
         "sentences": m.text.n_segments,
         "examples": len(m.positions),
+        "tokens left out": 0 if m.hidden is None else int(m.hidden.sum()),
         "seed": m.seed,
     }
     return Report(
         "geva2021",
         f"Feed-forward layers as key-value memories, in {lm.name}",
         "Every experiment of Geva et al. 2021 on this model and text, each number beside the published one. Layers "
-        "count "
-        "from 0 here and from 1 in the paper.",
+        "count from 0 here and from 1 in the paper.",
         SOURCE,
         provenance_of(m),
         sections,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.corpus import Batch
@@ -39,20 +39,28 @@ class Examples(Reducer):
         positions: places on the corpus axis, rising.
         basis: how streams, updates and values are read.
         fraction: of the largest |m|, above which a memory counts as active.
+        hidden: tokens that are never predictions (never learned ones).
 
     Memory: 35 bytes for each example and layer, and the tensors of a batch's examples.
     """
 
-    def __init__(self, positions: Sequence[int], basis: str = "final", fraction: float = 0.1) -> None:
+    def __init__(
+        self,
+        positions: Sequence[int],
+        basis: str = "final",
+        fraction: float = 0.1,
+        hidden: Bool[Tensor, " d_vocab"] | None = None,
+    ) -> None:
         """Settings only."""
-        self.positions, self.basis, self.fraction = tuple(positions), basis, fraction
+        self.positions, self.basis, self.fraction, self.hidden = tuple(positions), basis, fraction, hidden
 
     def settings(self) -> str:
         """Class and settings, the places by their checksum."""
         import hashlib
 
         places = hashlib.sha256(np.array(self.positions).tobytes()).hexdigest()[:16]
-        return f"Examples({places}, {self.basis!r}, {self.fraction})"
+        left_out = 0 if self.hidden is None else int(self.hidden.sum())
+        return f"Examples({places}, {self.basis!r}, {self.fraction}, {left_out})"
 
     def start(self, lm: Decoder) -> None:
         """The first token of every value, and room for the results."""
@@ -64,7 +72,7 @@ class Examples(Reducer):
             self._norms.append(written_values(lm, layer).norm(dim=-1))
             signed = lm.feed_forward(layer).is_gated or lm.feed_forward(layer).activation != "relu"
             # A memory with m < 0 adds -v: it puts first what -v does.
-            first, flipped = first_tokens(lm, layer, basis=self.basis, negated=signed)
+            first, flipped = first_tokens(lm, layer, basis=self.basis, negated=signed, hidden=self.hidden)
             self._tops.append(first)
             self._flipped.append(flipped)
         shape = (lm.n_layers, self._n)
@@ -112,8 +120,10 @@ class Examples(Reducer):
         o = torch.stack([held["resid_post", n] for n in self._layers])
         # In parallel blocks no stream between attention and FFN exists: r is everything but the FFN's update.
         r = torch.stack([held.get(("resid_mid", n), o[n] - y[n]) for n in self._layers])
-        final = read(self._lm, o[-1], 1, basis=self.basis).ids
-        reading = read(self._lm, torch.stack([r, y, o]), 1, basis=self.basis, track=final.expand(3, *o.shape[:2], 1))
+        final = read(self._lm, o[-1], 1, basis=self.basis, hidden=self.hidden).ids
+        track = final.expand(3, *o.shape[:2], 1)
+        streams = torch.stack([r, y, o])
+        reading = read(self._lm, streams, 1, basis=self.basis, track=track, hidden=self.hidden)
         tops = reading.ids[..., 0].cpu()
         for name, row in zip(("residual", "update", "output"), tops, strict=True):
             self._found[name][:, at] = row.numpy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from unembed.concepts.word_lists import STOP_WORDS
 from unembed.models.decoder import Decoder
 from unembed.reports.document.intervals import Measured, mean_of
 from unembed.reports.document.model import Exhibit
-from unembed.reports.document.numbers import format_number
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.results import Provenance, Table
 
@@ -29,13 +29,16 @@ def first_upper(n_layers: int) -> int:
 def provenance_of(m: Measurements) -> Provenance:
     """Model, corpus, basis, seed, and the options that change numbers."""
     o = m.options
-    notes = {n: getattr(o, n) for n in ("draw", "triggers", "target", "values_basis", "fraction", "semantic")}
+    notes: dict[str, Any] = {
+        n: getattr(o, n) for n in ("draw", "triggers", "target", "values_basis", "fraction", "semantic")
+    }
+    notes["unlearned tokens left out"] = 0 if m.hidden is None else int(m.hidden.sum())
     corpus = f"{m.corpus_name} {m.corpus_fingerprint}"
     return m.lm.provenance(corpus=corpus, basis=o.basis, seed=m.seed, notes=notes)
 
 
 @dataclass
-class Beside:
+class ComparisonTable:
     """Rows of a table with measured numbers and the paper's beside them."""
 
     name: str
@@ -71,28 +74,6 @@ class Beside:
             "source_text": list(sources),
         }
         return Exhibit(self.name, Table(self.title, table, provenance), note)
-
-
-def percent(share: float) -> str:
-    """A share as text."""
-    return format_number(float(share), percent=True)
-
-
-def ranged(m: Measured) -> str:
-    """A share with its interval, as text."""
-    low, high = (format_number(float(end), percent=True).removesuffix(" %") for end in (m.low, m.high))
-    return f"{percent(m.value)} [{low}, {high}]"
-
-
-def contrast(upper: np.ndarray, lower: np.ndarray, seed: int) -> Measured:
-    """Difference of two means of independent units, upper minus lower, with its bootstrap interval."""
-    random = np.random.default_rng([seed, 7])
-    upper, lower = upper[~np.isnan(upper)], lower[~np.isnan(lower)]
-    if not len(upper) or not len(lower):
-        return Measured(float("nan"), float("nan"), float("nan"), 0)
-    drawn = [random.choice(upper, len(upper)).mean() - random.choice(lower, len(lower)).mean() for _ in range(1000)]
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return Measured(float(upper.mean() - lower.mean()), float(low), float(high), len(upper) + len(lower))
 
 
 def boxes(stem: str, rows: Sequence[np.ndarray]) -> dict[str, list[float]]:

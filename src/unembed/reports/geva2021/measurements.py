@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
 
 import numpy as np
+from jaxtyping import Bool
+from torch import Tensor
 
-from unembed.corpus import open_corpus
+from unembed.corpus import Corpus, open_corpus
 from unembed.corpus.batches import bucketed
 from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
 from unembed.errors import InvalidInput
@@ -68,6 +71,11 @@ class Measurements:
     people: Arrays
     seed: int
 
+    @property
+    def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
+        """Tokens left out of every reading."""
+        return hidden_tokens(self.lm, self.options)
+
 
 def check(lm: Decoder) -> None:
     """Refuse a model that the study cannot be asked of.
@@ -81,7 +89,29 @@ def check(lm: Decoder) -> None:
     _ = lm.vocabulary
 
 
-def settled(lm: Decoder, options: Options) -> Options:
+def hidden_tokens(lm: Decoder, options: Options) -> Bool[Tensor, " d_vocab"] | None:
+    """The tokens that the model never learned, unless the options include them; None where there are none."""
+    return None if options.include_unlearned or not lm.unlearned.any() else lm.unlearned
+
+
+CONTROL_SENTENCES = 2000
+"""Segments of the text that the control is run on."""
+
+
+def control_corpus(m: Measurements) -> Corpus:
+    """Random segments of the study's text, each a text of its own."""
+    random = np.random.default_rng([m.seed, 13])
+    n = min(CONTROL_SENTENCES, m.text.n_segments)
+    chosen = set(random.choice(m.text.n_segments, n, replace=False).tolist())
+    texts = [
+        m.lm.decode(segment.tokens[max(segment.lead, segment.skip) :])
+        for number, segment in enumerate(m.text.segments())
+        if number in chosen
+    ]
+    return open_corpus([text for text in texts if text.strip()], markup="plain")
+
+
+def with_known_bases(lm: Decoder, options: Options) -> Options:
     """The options with bases that this model has.
 
     An adaptive softmax has no single matrix E whose scores compare over the whole vocabulary; there "raw" becomes
@@ -92,7 +122,9 @@ def settled(lm: Decoder, options: Options) -> Options:
     return options
 
 
-def measured(lm: Decoder, corpus: Any, work: Work, options: Options) -> Measurements:
+def measure(
+    lm: Decoder, corpus: Corpus | str | Path | Sequence[str] | None, work: Work, options: Options
+) -> Measurements:
     """Run the study.
 
     Raises:
@@ -101,7 +133,7 @@ def measured(lm: Decoder, corpus: Any, work: Work, options: Options) -> Measurem
         Unsupported: the model has no memories.
     """
     check(lm)
-    options = settled(lm, options)
+    options = with_known_bases(lm, options)
     index = None if options.index is None else Index.open(options.index, lm)
     if index is None and corpus is None:
         raise InvalidInput(
@@ -159,7 +191,7 @@ def _from_corpus(
 
         (work.out / STAGES).mkdir(exist_ok=True)
         kept = reducer(options.triggers, options.top)
-        seen = Examples(positions.tolist(), options.basis, options.fraction)
+        seen = Examples(positions.tolist(), options.basis, options.fraction, hidden_tokens(lm, options))
         lists, examples = sweep(
             lm,
             corpus,
@@ -189,7 +221,7 @@ def _from_index(
     """Triggers as the index holds them; one pass over the sentences that hold examples."""
 
     def compute() -> Arrays:
-        seen = Examples(positions.tolist(), options.basis, options.fraction)
+        seen = Examples(positions.tolist(), options.basis, options.fraction, hidden_tokens(lm, options))
         seen.start(lm)
         done = 0
         with feed_reducers(lm, [seen]) as feed:
@@ -210,8 +242,15 @@ def _agreement(
 
     def compute() -> Arrays:
         work.progress("reading all values, negated" if negated else "reading all values", 0, 1)
-        how: dict[str, Any] = {"basis": options.values_basis, "target": options.target, "negated": negated}
-        found = values.agreement(lm, text, triggers, **how)
+        found = values.agreement(
+            lm,
+            text,
+            triggers,
+            basis=options.values_basis,
+            target=options.target,
+            negated=negated,
+            hidden=hidden_tokens(lm, options),
+        )
         return {name: getattr(found, name) for name in names}
 
     stored = work.stage("negated values" if negated else "values", compute)

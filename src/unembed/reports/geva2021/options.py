@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, replace
 
-from unembed.concepts.annotation.judge import Judge, require_judge
+from unembed.concepts.annotation.judge import Judge
 from unembed.errors import InvalidInput
 
 _CHOICES = {
@@ -45,6 +44,8 @@ class Options:
         judge: whoever looks for patterns beside the rules, such as a language model; see
         `unembed.concepts.annotation.judge`.
         tokens_per_batch: of every pass.
+        include_unlearned: read tokens that the model never learned, too; left out by default.
+        control: run the study on the same architecture with random weights, too.
     """
 
     index: str | None = None
@@ -64,12 +65,14 @@ class Options:
     semantic: str = "wordnet"
     judge: Judge | None = None
     tokens_per_batch: int = 2048
+    include_unlearned: bool = False
+    control: bool = True
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise InvalidInput(
-                    f"option {name}={getattr(self, name)!r}", why=f"it is none of {', '.join(map(repr, allowed))}"
+                    f"option {name}={getattr(self, name)!r}", why=f"it must be one of {', '.join(map(repr, allowed))}"
                 )
         for name in ("examples", "top", "shown", "pattern_keys", "perturbed_keys", "predictive", "tokens_per_batch"):
             if getattr(self, name) < 1:
@@ -78,21 +81,13 @@ class Options:
             name = "compositions" if self.compositions < 0 else "fraction"
             raise InvalidInput(f"option {name}={getattr(self, name)}", why="it is out of range")
 
-    @classmethod
-    def of(cls, given: dict[str, Any]) -> Options:
-        """The options given by name.
-
-        Raises:
-            InvalidInput: there is no such option, or its value makes no sense.
-        """
-        known = {f.name: f.type for f in fields(cls)}
-        for name, value in given.items():
-            if name not in known:
-                raise InvalidInput(f"option {name!r}", why=f"geva2021 has {', '.join(known)}")
-            if name == "judge":
-                require_judge(value)
-                continue
-            kind = {"int": int, "float": (int, float)}.get(str(known[name]), str)
-            if not isinstance(value, kind) and not (name == "index" and value is None):
-                raise InvalidInput(f"option {name}={value!r}", why=f"it must be of type {known[name]}")
-        return cls(**given)
+    def of_control(self) -> Options:
+        """Settings of the control: a small sample, no index, no judge."""
+        return replace(
+            self,
+            index=None,
+            examples=min(self.examples, 1000),
+            perturbed_keys=min(self.perturbed_keys, 5),
+            judge=None,
+            control=False,
+        )

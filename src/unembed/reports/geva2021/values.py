@@ -80,6 +80,7 @@ def agreement(
     basis: str = "raw",
     target: str = "next",
     negated: bool = False,
+    hidden: Bool[torch.Tensor, " d_vocab"] | None = None,
 ) -> Agreement:
     """Every value's first token, its probability, and the place of the token that follows the key's first trigger.
 
@@ -92,6 +93,7 @@ def agreement(
         basis: how values are read.
         target: see `targets_of`.
         negated: read -v, which is what a negative coefficient adds: its first token is the one v suppresses most.
+        hidden: tokens left out of tops and ranks (never learned ones).
 
     Memory: `lens.ROWS * lens.COLUMNS` scores at a time.
     """
@@ -103,7 +105,7 @@ def agreement(
         rows = slice(int(triggers.bounds[layer]), int(triggers.bounds[layer + 1]))
         track = torch.from_numpy(np.maximum(first[rows], 0).astype(np.int64))[:, None]
         vectors = written_values(lm, layer)
-        reading = read(lm, -vectors if negated else vectors, 1, basis=basis, track=track)
+        reading = read(lm, -vectors if negated else vectors, 1, basis=basis, track=track, hidden=hidden)
         tops.append(reading.ids[:, 0].cpu().numpy())
         probabilities.append(reading.probabilities[:, 0].float().cpu().numpy())
         ranks.append(reading.tracked_ranks[:, 0].cpu().numpy())

@@ -19,9 +19,9 @@ from unembed.models.decoder import Decoder
 
 RELATED = 0.5
 """Lin similarity from which on two words count as related."""
-QUANTILE = 0.99
-"""Of the cosines of random pairs of tokens: above it two tokens count as related."""
-_PAIRS = 20_000
+WINDOW = 0.05
+"""Share of the vocabulary, on either side of a token in the order of frequencies, that random pairs come from."""
+_PAIRS = 2000
 
 
 @cache
@@ -73,9 +73,30 @@ def cosines(
     return torch.nn.functional.cosine_similarity(*rows, dim=-1).cpu().numpy().astype(np.float64)
 
 
-def usual_cosine(lm: Decoder, seed: int) -> float:
-    """The cosine that only one pair of random tokens in a hundred exceeds; tokens never learned are left out."""
+def share_of_closer(
+    lm: Decoder,
+    first: Int[np.ndarray, " pair"],
+    second: Int[np.ndarray, " pair"],
+    cosine: Float[np.ndarray, " pair"],
+    counts: Int[np.ndarray, " d_vocab"],
+    seed: int,
+) -> Float[np.ndarray, " pair"]:
+    """For each pair of tokens, the share of random pairs of the same frequencies whose embeddings are less close.
+
+    Embeddings of frequent tokens lie close to each other whatever they mean, so a pair is compared with pairs whose
+    tokens stand as high in the order of frequencies, within `WINDOW` of the vocabulary on either side. Tokens that the
+    model never learned are left out.
+    """
     known = np.flatnonzero(~lm.unlearned.cpu().numpy())
-    pairs = np.random.default_rng([seed, 11]).choice(known, (2, _PAIRS))
-    differ = pairs[0] != pairs[1]
-    return float(np.quantile(cosines(lm, pairs[0][differ], pairs[1][differ]), QUANTILE))
+    order = known[np.argsort(-counts[known], kind="stable")]
+    rank = np.full(lm.d_vocab, len(order) // 2, dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    half = max(10, round(WINDOW * len(order)))
+    random = np.random.default_rng([seed, 11])
+    shares = np.zeros(len(first))
+    for i, (a, b) in enumerate(zip(first, second, strict=True)):
+        near = [rank[token] + random.integers(-half, half + 1, _PAIRS) for token in (a, b)]
+        pairs = [order[np.clip(places, 0, len(order) - 1)] for places in near]
+        differ = pairs[0] != pairs[1]
+        shares[i] = (cosines(lm, pairs[0][differ], pairs[1][differ]) < cosine[i]).mean()
+    return shares

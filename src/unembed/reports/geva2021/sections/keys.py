@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from unembed.reports.claims import row
 from unembed.reports.document.intervals import columns, mean_of, share_of
-from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.reports.document.model import Exhibit, Figure, Finding, Section
 from unembed.reports.geva2021.formatting import (
-    Beside,
-    contrast,
+    ComparisonTable,
     first_upper,
     means,
-    percent,
     prefix_text,
     provenance_of,
-    ranged,
 )
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.patterns import CHANCE, FEWEST
@@ -25,8 +21,8 @@ from unembed.results import Table
 _KINDS = ("shallow", "both", "semantic", "none")
 
 
-def patterns_section(m: Measurements) -> Section:
-    """Patterns by rule in the triggers of sampled keys, beside those in random prefixes."""
+def patterns_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
+    """Patterns by rule in the triggers of sampled keys, comparison those in random prefixes."""
     found, provenance, n_layers = m.patterns, provenance_of(m), m.triggers.n_layers
     keys, random = found["layer"] >= 0, found["layer"] < 0
     covered = 1 - found["none"]
@@ -44,38 +40,15 @@ def patterns_section(m: Measurements) -> Section:
     number = found["n_shallow"] + found["n_semantic"]
     whole, null = mean_of(covered[keys], seed=m.seed), mean_of(covered[random], seed=m.seed)
     some = share_of(int((number[keys] > 0).sum()), int(keys.sum()))
-    rising = contrast(semantic[is_upper], semantic[is_lower], m.seed)
-    falling = contrast(shallow[is_upper], shallow[is_lower], m.seed)
-    beside = Beside("patterns_published", "Patterns: here and published")
-    beside.add("prefixes in at least one pattern", whole, None, "65 to 80 %, by people (Sec. 3.2)")
-    beside.add("the same in sets of random prefixes", null)
-    beside.add("keys with at least one pattern", some, 100, "Sec. 3.2")
-    beside.add("patterns per key", mean_of(number[keys], seed=m.seed), 3.6, "Sec. 3.2", unit="patterns")
-    beside.add("prefixes in a shallow pattern, lower layers", mean_of(shallow[is_lower], seed=m.seed))
-    beside.add("prefixes in a shallow pattern, upper layers", mean_of(shallow[is_upper], seed=m.seed))
-    beside.add("prefixes in a semantic pattern, lower layers", mean_of(semantic[is_lower], seed=m.seed))
-    beside.add("prefixes in a semantic pattern, upper layers", mean_of(semantic[is_upper], seed=m.seed))
-    findings = (
-        row(
-            "Every key has at least one pattern that people recognise, 3.6 on average.",
-            f"{percent(some.value)} of {some.n} keys have a pattern by rule, {number[keys].mean():.1f} on average.",
-            bool(some.value >= 0.95),
-            "Sec. 3.2",
-        ),
-        row(
-            "65 to 80 % of trigger prefixes belong to a recognised pattern.",
-            f"{ranged(whole)} of them by rule, against {percent(null.value)} of random prefixes.",
-            bool(whole.value >= 0.55 and whole.low > null.high),
-            "Sec. 3.2, Fig. 2",
-        ),
-        row(
-            "Lower layers (1 to 9 of 16) are dominated by shallow patterns, upper ones (10 to 16) by semantic ones.",
-            f"From the lower to the upper layers (from {upper} on) shallow patterns change by "
-            f"{100 * falling.value:+.0f} points and semantic ones by {100 * rising.value:+.0f} points of prefixes.",
-            bool(falling.value < 0 < rising.value and (falling.high < 0 or rising.low > 0)),
-            "Sec. 3.2, Fig. 2",
-        ),
-    )
+    comparison = ComparisonTable("patterns_published", "Patterns: here and published")
+    comparison.add("prefixes in at least one pattern", whole, None, "65 to 80 %, by people (Sec. 3.2)")
+    comparison.add("the same in sets of random prefixes", null)
+    comparison.add("keys with at least one pattern", some, 100, "Sec. 3.2")
+    comparison.add("patterns per key", mean_of(number[keys], seed=m.seed), 3.6, "Sec. 3.2", unit="patterns")
+    comparison.add("prefixes in a shallow pattern, lower layers", mean_of(shallow[is_lower], seed=m.seed))
+    comparison.add("prefixes in a shallow pattern, upper layers", mean_of(shallow[is_upper], seed=m.seed))
+    comparison.add("prefixes in a semantic pattern, lower layers", mean_of(semantic[is_lower], seed=m.seed))
+    comparison.add("prefixes in a semantic pattern, upper layers", mean_of(semantic[is_upper], seed=m.seed))
     return Section(
         "Keys capture input patterns",
         (
@@ -89,7 +62,7 @@ def patterns_section(m: Measurements) -> Section:
             "or of named things, for which at least two different words stand.",
         ),
         (
-            beside.exhibit(
+            comparison.exhibit(
                 provenance, "The same rules on sets of random prefixes say what they find where nothing is."
             ),
             Exhibit("patterns", Table("Patterns by layer", table, provenance), percent=("covered", *_KINDS)),
@@ -134,7 +107,7 @@ def _examples(m: Measurements) -> Exhibit:
 
 
 def _judged(m: Measurements) -> list[Exhibit]:
-    """What a judge finds in the same prefixes, beside the rules, where one was given."""
+    """What a judge finds in the same prefixes, comparison the rules, where one was given."""
     found = m.judged
     if not len(found.get("layer", ())):
         return []
@@ -177,7 +150,7 @@ def _kappas(m: Measurements) -> list[Exhibit]:
     return [Exhibit("people", Table("Agreement of rules, people and judge", columns_, provenance_of(m)), note)]
 
 
-def perturbation_section(m: Measurements) -> Section:
+def perturbation_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     """What shortening a trigger does to the coefficient."""
     n_layers, provenance = m.triggers.n_layers, provenance_of(m)
     layer = m.perturbed[:, 0]
@@ -188,18 +161,15 @@ def perturbation_section(m: Measurements) -> Section:
     for i, kind in enumerate(KINDS):
         table |= columns(kind, means([per_key[at, i] for at in rows], m.seed))
         table[f"median_{kind}"] = [_median(m.changes[at][..., i]) for at in rows]
-    first, last, random = (mean_of(per_key[:, i], seed=m.seed) for i in range(3))
-    upper = first_upper(n_layers)
-    easing = contrast(per_key[layer >= upper, 1], per_key[layer < upper, 1], m.seed)
-    worst = [bool(table["last"][n] < table["first"][n]) for n in range(n_layers)]
-    beside = Beside("perturbation_published", "Shortened triggers: here and published")
-    beside.add("first token removed", first, None, "about −10 to −15 %, read off Fig. 3")
-    beside.add("random token removed", random, None, "about −15 to −20 %, read off Fig. 3")
-    beside.add(
+    first, random = (mean_of(per_key[:, i], seed=m.seed) for i in (0, 2))
+    comparison = ComparisonTable("perturbation_published", "Shortened triggers: here and published")
+    comparison.add("first token removed", first, None, "about −10 to −15 %, read off Fig. 3")
+    comparison.add("random token removed", random, None, "about −15 to −20 %, read off Fig. 3")
+    comparison.add(
         "last token removed, first layer", mean_of(per_key[layer == 0, 1], seed=m.seed), None, "about −65 to −70 %"
     )
     last_layer = mean_of(per_key[layer == n_layers - 1, 1], seed=m.seed)
-    beside.add("last token removed, last layer", last_layer, None, "about −20 %, read off Fig. 3")
+    comparison.add("last token removed, last layer", last_layer, None, "about −20 %, read off Fig. 3")
     n_keys, n_triggers = m.changes.shape[:2]
     return Section(
         "Shortened triggers",
@@ -213,7 +183,7 @@ def perturbation_section(m: Measurements) -> Section:
             "averaged. Triggers of one token are left out.",
         ),
         (
-            beside.exhibit(provenance),
+            comparison.exhibit(provenance),
             Exhibit(
                 "perturbation",
                 Table("Relative change of the coefficient by layer", table, provenance),
@@ -234,22 +204,7 @@ def perturbation_section(m: Measurements) -> Section:
                 percent=True,
             ),
         ),
-        (
-            row(
-                "The end of an example matters more to a key than its beginning.",
-                f"Without the last token coefficients change by {percent(last.value)}, without the first by "
-                f"{percent(first.value)}; the last matters more in {sum(worst)} of {n_layers} layers.",
-                bool(last.high < first.low and sum(worst) > n_layers / 2),
-                "Sec. 3.2, Fig. 3",
-            ),
-            row(
-                "In upper layers removing the last token hurts less.",
-                f"From the lower to the upper layers (from {upper} on) the change moves by {100 * easing.value:+.0f} "
-                "points.",
-                bool(easing.low > 0),
-                "Sec. 3.2, Fig. 3",
-            ),
-        ),
+        findings,
     )
 
 

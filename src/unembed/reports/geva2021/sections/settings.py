@@ -42,8 +42,9 @@ def settings_section(m: Measurements) -> Section:
         (
             "Coefficients are those after the activation, biases included, as in the released code (the formulas "
             "leave biases out). A trigger has a positive coefficient; gated layers, whose coefficients are signed, "
-            "have triggers of the negative pole as well, for which values are read negated. Intervals are 95 % "
-            "percentile bootstraps over what was drawn at random: examples, or keys.",
+            "have triggers of the negative pole as well, for which values are read negated. Intervals are 95 %: "
+            "exact binomial bounds for shares, else percentile bootstraps over what was drawn at random: examples, "
+            "whose layers are resampled together, or keys.",
             f"The upper layers are those as deep as the paper's 11 to 16. Seed {m.seed}; triggers for each key: "
             f"{m.triggers.top}.",
         ),

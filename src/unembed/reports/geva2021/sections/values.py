@@ -6,10 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from unembed.reports.claims import row
 from unembed.reports.document.intervals import Measured, columns, share_of
-from unembed.reports.document.model import Exhibit, Figure, Section
-from unembed.reports.geva2021.formatting import Beside, boxes, first_upper, percent, prefix_text, provenance_of, ranged
+from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.geva2021.formatting import (
+    ComparisonTable,
+    boxes,
+    first_upper,
+    prefix_text,
+    provenance_of,
+)
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.values import Agreement
 from unembed.results import Table
@@ -18,7 +23,7 @@ BINS = 8
 """Bins of the largest probability; the paper has eight."""
 
 
-def values_section(m: Measurements) -> Section:
+def values_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     """Whether values put first what follows their keys' triggers."""
     a, provenance, n_layers = m.agreement, provenance_of(m), m.triggers.n_layers
     upper = first_upper(n_layers)
@@ -39,18 +44,15 @@ def values_section(m: Measurements) -> Section:
     in_upper = share_of(int((layer_of >= upper).sum()), len(order))
     some = share_of(int((a.hits[order] > 0).sum()), int((a.followed[order] > 0).sum()))
     usual = share_of(int((a.hits[known] > 0).sum()), int(known.sum()))
-    bins, by_bin = _by_probability(m)
-    medians = [float(np.nanmedian(r)) if np.isfinite(r).any() else float("nan") for r in ranks]
-    beside = Beside("values_published", "Values: here and published")
-    beside.add(f"agreement rate, layers below {upper}", low, 0, "“close to zero” in layers 1 to 10 of 16")
-    beside.add(f"agreement rate, layers from {upper} on", high, None, "rising to 3.5 % (Sec. 4.1, Fig. 4)")
-    beside.add("agreement rate, last layer", rates[-1], 3.5, "Sec. 4.1, Fig. 4")
-    beside.add("a random token", Measured(random, random, random, m.lm.d_vocab), 0.0004, "Sec. 4.1")
-    beside.add(f"of the {len(order)} most predictive values, in the upper layers", in_upper, 97, "Sec. 4.2")
-    beside.add(f"of the {len(order)}, with an agreeing trigger in the top {m.triggers.top}", some, 46, "Sec. 4.2")
-    beside.add("of all values, with an agreeing trigger", usual)
-    above_chance = _rate(m, slice(None)).value / float(np.nanmean(chance)) if np.nanmean(chance) > 0 else float("inf")
-    even = (m.lm.n_layers - upper) / m.lm.n_layers
+    bins = _by_probability(m)
+    comparison = ComparisonTable("values_published", "Values: here and published")
+    comparison.add(f"agreement rate, layers below {upper}", low, 0, "“close to zero” in layers 1 to 10 of 16")
+    comparison.add(f"agreement rate, layers from {upper} on", high, None, "rising to 3.5 % (Sec. 4.1, Fig. 4)")
+    comparison.add("agreement rate, last layer", rates[-1], 3.5, "Sec. 4.1, Fig. 4")
+    comparison.add("a random token", Measured(random, random, random, m.lm.d_vocab), 0.0004, "Sec. 4.1")
+    comparison.add(f"of the {len(order)} most predictive values, in the upper layers", in_upper, 97, "Sec. 4.2")
+    comparison.add(f"of the {len(order)}, with an agreeing trigger in the top {m.triggers.top}", some, 46, "Sec. 4.2")
+    comparison.add("of all values, with an agreeing trigger", usual)
     return Section(
         "Values represent distributions",
         (
@@ -62,7 +64,7 @@ def values_section(m: Measurements) -> Section:
             "its layer: the same tokens, no pairing.",
         ),
         (
-            beside.exhibit(provenance),
+            comparison.exhibit(provenance),
             Exhibit(
                 "agreement",
                 Table("Agreement of values with their keys' first triggers", table, provenance),
@@ -112,48 +114,7 @@ def values_section(m: Measurements) -> Section:
                 percent=True,
             ),
         ),
-        (
-            row(
-                "Agreement is close to zero in layers 1 to 10 and rises to 3.5 % from layer 11 on.",
-                f"{ranged(low)} below layer {upper}, {ranged(high)} from it on, {percent(rates[-1].value)} in the "
-                "last.",
-                bool(low.high < high.low),
-                "Sec. 4.1, Fig. 4",
-            ),
-            row(
-                "That is orders of magnitude above a random token's 0.0004 %.",
-                f"{percent(_rate(m, slice(None)).value)} of all values agree: "
-                f"{_rate(m, slice(None)).value / random:,.0f} times a "
-                f"random token, and {above_chance:.1f} times the same tokens without the pairing.",
-                bool(_rate(m, slice(None)).low > 10 * random),
-                "Sec. 4.1",
-            ),
-            row(
-                "The next token of the trigger ranks better in the values of higher layers.",
-                f"Its median rank goes from {medians[0]:,.0f} in the first layer to {medians[-1]:,.0f} in the last, of "
-                f"{m.lm.d_vocab:,} tokens.",
-                bool(np.nanmean(medians[upper:]) < np.nanmean(medians[:upper])),
-                "Sec. 4.1, Fig. 5",
-            ),
-            row(
-                "Values with a larger highest probability agree more often.",
-                f"From {percent(by_bin[0].value)} in the lowest eighth to {percent(by_bin[-1].value)} in the highest.",
-                bool(by_bin[-1].low > by_bin[0].high),
-                "Sec. 4.2, Fig. 6",
-            ),
-            row(
-                "Of the 100 most predictive values 97 lie in the upper layers (11 to 16).",
-                f"{ranged(in_upper)} lie in layers from {upper} on, where {percent(even)} would by chance.",
-                bool(in_upper.value >= 0.75 and in_upper.low > even),
-                "Sec. 4.2",
-            ),
-            row(
-                "Nearly half of them (46 of 100) agree with at least one of the top-50 triggers.",
-                f"{ranged(some)} of them do, against {percent(usual.value)} of all values.",
-                bool(some.low > usual.high and some.value >= 0.35),
-                "Sec. 4.2",
-            ),
-        ),
+        findings,
     )
 
 
@@ -162,20 +123,19 @@ def _rate(m: Measurements, rows: slice) -> Measured:
     return share_of(int(m.agreement.agrees[rows].sum()), int(known.sum()))
 
 
-def _by_probability(m: Measurements) -> tuple[dict[str, list], list[Measured]]:
+def _by_probability(m: Measurements) -> dict[str, list]:
     """Agreement in eight bins of equal size by the value's largest probability."""
     a = m.agreement
     known = np.flatnonzero(a.target >= 0)
     order = known[np.argsort(a.probability[known], kind="stable")]
     parts = [part for part in np.array_split(order, BINS) if len(part)]
     rates = [share_of(int(a.agrees[part].sum()), len(part)) for part in parts]
-    found = {
+    return {
         "bin": list(range(len(parts))),
         "from": [float(f"{a.probability[part[0]]:.3g}") for part in parts],
         "to": [float(f"{a.probability[part[-1]]:.3g}") for part in parts],
         **columns("agreement", rates),
     }
-    return found, rates or [share_of(0, 0)] * 2
 
 
 def _predictive(m: Measurements, order: np.ndarray, layer_of: np.ndarray) -> Exhibit:

@@ -21,7 +21,7 @@ from unembed.errors import IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index, IndexSettings
 from unembed.reports import Report, reopen, stages
 from unembed.reports.document.html import page
-from unembed.reports.geva2021 import measurements, told
+from unembed.reports.geva2021 import measurements, report_of
 from unembed.reports.geva2021.annotator_agreement import compared, rule_labels
 from unembed.reports.geva2021.examples import draw_positions
 from unembed.reports.geva2021.options import Options
@@ -29,7 +29,15 @@ from unembed.reports.geva2021.patterns import Finder
 from unembed.reports.geva2021.triggers import KeyTriggers
 
 SMALL: dict[str, Any] = dict(
-    examples=30, top=6, shown=6, pattern_keys=2, perturbed_keys=2, predictive=10, compositions=5, tokens_per_batch=300
+    examples=30,
+    top=6,
+    shown=6,
+    pattern_keys=2,
+    perturbed_keys=2,
+    predictive=10,
+    compositions=5,
+    tokens_per_batch=300,
+    control=False,
 )
 
 
@@ -57,8 +65,8 @@ def test_every_figure_of_the_paper_has_its_table_and_findings(tmp_path: Path) ->
 def test_numbers_in_the_tables_are_those_measured(tmp_path: Path) -> None:
     lm, corpus = lettered("gpt2"), open_corpus(texts(12))
     (tmp_path / "w").mkdir()
-    m = measurements.measured(lm, corpus, stages.Work(tmp_path / "w", {}, 4), Options.of(SMALL))
-    report, e = told(m), m.examples
+    m = measurements.measure(lm, corpus, stages.Work(tmp_path / "w", {}, 4), Options(**SMALL))
+    report, e = report_of(m, {}), m.examples
     final = e["output"][-1]
     for layer, row in enumerate(report["residual"].rows()):
         assert row["match"] == pytest.approx((e["residual"][layer] == final).mean())
@@ -99,7 +107,7 @@ def test_a_stopped_study_goes_on_with_the_stage_it_was_in(tmp_path: Path, monkey
 
 def test_triggers_and_examples_together_take_one_pass_of_the_text(tmp_path: Path) -> None:
     lm, corpus = lettered("gpt2"), open_corpus(texts(12))
-    options = Options.of(SMALL)
+    options = Options(**SMALL)
     stream = TokenStream.of(corpus.segments(lm))
     places = draw_positions(stream, 30, "prefixes", 0, "letters")
     tokenized = TokenizedCorpus(corpus.name, corpus.fingerprint, stream)
@@ -168,7 +176,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path: Path) -> None:
         (lm, texts(2), {"exampels": 3}, InvalidInput, "option 'exampels': geva2021 has index, examples"),
         (lm, texts(2), {"examples": "many"}, InvalidInput, "must be of type int"),
         (lm, texts(2), {"examples": 0}, InvalidInput, "at least 1"),
-        (lm, texts(2), {"draw": "dice"}, InvalidInput, "none of 'prefixes', 'sentences'"),
+        (lm, texts(2), {"draw": "dice"}, InvalidInput, "one of 'prefixes', 'sentences'"),
         (lm, texts(2), {"fraction": 2.0}, InvalidInput, "out of range"),
         (lettered("mixtral"), texts(2), {}, Unsupported, "mixture of experts"),
         (lettered("attention-only"), texts(2), {}, Unsupported, "attention-only"),
@@ -209,8 +217,8 @@ def test_the_command_draws_again_without_a_model_and_refuses_what_is_wrong(
 def test_gated_models_are_read_at_both_ends(tmp_path: Path, family: str) -> None:
     lm, corpus = lettered(family), open_corpus(texts(12))
     (tmp_path / "w").mkdir()
-    m = measurements.measured(lm, corpus, stages.Work(tmp_path / "w", {}), Options.of(SMALL))
-    report, a = told(m), m.agreement_negative
+    m = measurements.measure(lm, corpus, stages.Work(tmp_path / "w", {}), Options(**SMALL))
+    report, a = report_of(m, {}), m.agreement_negative
     assert a is not None
     for layer, row in enumerate(report["agreement_poles"].rows()):
         known = a.target[a.layer(layer)] >= 0
@@ -246,8 +254,8 @@ class FirstThree:
 def test_a_judge_looks_at_the_same_prefixes_and_is_compared_with_the_rules(tmp_path: Path) -> None:
     lm, corpus, judge = lettered("opt"), open_corpus(texts(12)), FirstThree()
     (tmp_path / "w").mkdir()
-    options = Options.of({**SMALL, "judge": judge})
-    m = measurements.measured(lm, corpus, stages.Work(tmp_path / "w", {}), options)
+    options = Options(**SMALL, judge=judge)
+    m = measurements.measure(lm, corpus, stages.Work(tmp_path / "w", {}), options)
     keys = [key for key in zip(m.judged["layer"].tolist(), m.judged["index"].tolist(), strict=True)]
     looked = m.patterns["layer"] >= 0
     assert keys == list(zip(m.patterns["layer"][looked].tolist(), m.patterns["index"][looked].tolist(), strict=True))
@@ -255,14 +263,14 @@ def test_a_judge_looks_at_the_same_prefixes_and_is_compared_with_the_rules(tmp_p
         places = [p for p in m.triggers.positions[m.triggers.row(layer, index)][:6].tolist() if p >= 0]
         assert items == [lm.decode(m.text.prefix(p, special=False).tolist()) for p in places]
     np.testing.assert_allclose(m.judged["shallow"], 3 / m.judged["prefixes"])
-    report = told(m)
+    report = report_of(m, {})
     rows = list(report["patterns_judged"].rows())
     assert [r["layer"] for r in rows] == [0, 1] and all(r["patterns"] == 1 for r in rows)
     assert {r["annotators_text"] for r in report["people"].rows()} <= {"first three and rules"}
     assert any(r["option"] == "judge" and r["here"] == "first three" for r in report["settings"].rows())
     # A judge's answers are kept: a report that is run again after a stop does not ask again.
     n = len(judge.seen)
-    measurements.measured(lm, corpus, stages.Work(tmp_path / "w", {}), options)
+    measurements.measure(lm, corpus, stages.Work(tmp_path / "w", {}), options)
     assert len(judge.seen) == n
 
 

@@ -204,7 +204,11 @@ def test_similar_words_are_closer_than_others() -> None:
     ids = np.array([3, 4]), np.array([10, 11])
     expected = [float(torch.cosine_similarity(w[a], w[b], dim=0)) for a, b in zip(*ids, strict=True)]
     np.testing.assert_allclose(word_similarity.cosines(lm, *ids), expected, rtol=0, atol=1e-6)
-    assert -1 < word_similarity.usual_cosine(lm, 0) < 1
+    counts = np.arange(lm.d_vocab)
+    cosine = np.array([-1.1, 1.1])
+    assert word_similarity.share_of_closer(lm, *ids, cosine, counts, 0).tolist() == [0.0, 1.0]
+    share = word_similarity.share_of_closer(lm, *ids, np.array(expected), counts, 0)
+    assert ((share >= 0) & (share <= 1)).all()
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "olmo2"])

@@ -1,0 +1,96 @@
+"""Every finding of geva2021 on made-up numbers: one set agrees, one disagrees, and one cannot be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.reports.geva2022.test_findings import around
+from unembed.reports.geva2021.findings import CLAIMS
+
+PATTERNS: dict[str, Any] = {"some": around(1), "number": around(3), "covered": around(0.7), "by_chance": around(0.3)}
+PREDICTIVE: dict[str, Any] = {"even": 0.375, "usual": around(0.1, 0.02), "n": 100, "upper": 10}
+AGREEMENT: dict[str, Any] = {
+    "low": around(0.001), "high": around(0.03), "last": around(0.035, 0.005), "whole": around(0.02), "upper": 10,
+    "by_chance": 0.0001, "one_token": 4e-6,
+}  # fmt: skip
+CASES: dict[str, tuple[dict[str, Any], ...]] = {
+    "every key": tuple({**PATTERNS, "number": around(*x)} for x in ((3.6, 0.5), (20, 1), (7, 1))),
+    "prefixes in patterns": tuple(
+        {**PATTERNS, "covered": around(*x)} for x in ((0.7, 0.05), (0.3, 0.05), (0.55, 0.05))
+    ),
+    "shallow to semantic": tuple(
+        {"semantic_rises": around(0.2, 0.1), "shallow_falls": around(*x), "upper": 10}
+        for x in ((0.2, 0.1), (-0.2, 0.1), (0.05, 0.1))
+    ),
+    "the end matters": tuple(
+        {"first": around(-0.1), "last": around(-0.5), "lead": around(*x), "layers": 14, "n_layers": 16}
+        for x in ((0.4, 0.1), (-0.4, 0.1), (0.05, 0.1))
+    ),
+    "upper layers are less shallow": tuple({"trend": around(*x)} for x in ((0.4, 0.1), (-0.4, 0.1), (0, 0.1))),
+    "agreement rises": tuple({**AGREEMENT, "low": around(*x)} for x in ((0.001, 0.001), (0.02, 0.001), (0.005, 0.001))),
+    "agreement above chance": tuple(
+        {**AGREEMENT, "whole": around(*x)} for x in ((0.02, 0.001), (0.0005, 0.0001), (0.001, 0.0005))
+    ),
+    "ranks improve": tuple(
+        {"medians": [12000.0, 1000.0], "trend": around(*x), "d_vocab": 50000}
+        for x in ((-0.4, 0.1), (0.4, 0.1), (0, 0.1))
+    ),
+    "probability and agreement": tuple(
+        {"bins": [around(0.01)] * 7 + [around(*x)], "trend": around(0.3, 0.1)}
+        for x in ((0.9, 0.05), (0.0, 0.005), (0.01, 0.05))
+    ),
+    "predictive values are upper": tuple(
+        {**PREDICTIVE, "in_upper": around(*x)} for x in ((0.97, 0.03), (0.4, 0.1), (0.75, 0.1))
+    ),
+    "predictive values agree": tuple(
+        {**PREDICTIVE, "some": around(*x)} for x in ((0.46, 0.1), (0.1, 0.05), (0.35, 0.1))
+    ),
+    "active memories": tuple({"layers": [around(0.2), around(*x)]} for x in ((0.4, 0.02), (0.008, 0.001), (0.5, 0.01))),
+    "active memories drop": tuple(
+        {"layers": [around(0.45), around(0.4), around(0.3), around(*x), around(0.2), around(0.18)]}
+        for x in ((0.12, 0.01), (0.5, 0.01), (0.17, 0.02))
+    ),
+    "zero agreement": tuple(
+        {"active": [around(0.8), around(*x)], "all_memories": [around(0.5)]}
+        for x in ((0.7, 0.01), (0.5, 0.01), (0.68, 0.02))
+    ),
+    "stop words": tuple(
+        {"stops": around(0.6, 0.05), "all_stops": around(*x)} for x in ((0.3, 0.02), (0.8, 0.02), (0.58, 0.02))
+    ),
+    "short prefixes": tuple(
+        {"shorts": around(0.43, 0.05), "all_shorts": around(*x)} for x in ((0.2, 0.02), (0.8, 0.02), (0.42, 0.02))
+    ),
+    "decided early": tuple({"decided": around(*x), "bottom": 4} for x in ((0.33, 0.02), (0.15, 0.02), (0.25, 0.02))),
+    "fast growth": tuple(
+        {"steep": around(0.08, 0.01), "flat": around(0.03), "growth": around(*x), "upper": 10}
+        for x in ((0.02, 0.01), (-0.02, 0.01), (0.005, 0.01))
+    ),
+    "probability grows": (
+        {"steps": [around(0.1, 0.01)] * 5, "rise": around(0.5, 0.02)},
+        {"steps": [around(0.2, 0.01), around(-0.1, 0.01)], "rise": around(0.1, 0.02)},
+        {"steps": [around(0.03, 0.01)] * 2, "rise": around(0.06, 0.02)},
+    ),
+    "follows the residual": tuple(
+        {"alone": [around(0.7), around(*x)]} for x in ((0.8, 0.02), (0.008, 0.004), (0.9, 0.02))
+    ),
+    "compromise": tuple({"composed": around(*x)} for x in ((0.8, 0.05), (0.2, 0.05), (0.5, 0.05))),
+    "distant compositions": tuple(
+        {"related": around(*x), "n_pairs": 100} for x in ((0.34, 0.1), (0.9, 0.05), (0.2, 0.1))
+    ),
+}
+
+
+def test_every_claim_has_made_up_numbers() -> None:
+    assert set(CASES) == {claim.name for claim in CLAIMS}
+    assert len(CASES) == len(CLAIMS) == 22, "two claims of one name"
+    for claim in CLAIMS:
+        assert claim.claim and claim.source and claim.quantity and claim.published and claim.test, claim.name
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_each_claim_can_agree_disagree_and_stay_open(claim: Any) -> None:
+    for numbers, verdict in zip(CASES[claim.name], ("agrees", "differs", "cannot be told"), strict=True):
+        found = claim.judge(**numbers)
+        assert (found.verdict, found.here[-1]) == (verdict, "."), (claim.name, found)
