@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from unembed.errors import IndexFault, InvalidInput
 from unembed.index import tables
 from unembed.memories.token_ranking import values_scoring, word_forms
+from unembed.memories.values import Values
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
-    from unembed.language_model import LanguageModel
     from unembed.memories.token_ranking import ScoredValue
+    from unembed.models.decoder import Decoder
 
 SCHEMA = "unembed.search/2"
 MAX_HITS = 100_000
@@ -159,7 +160,7 @@ def understand(query: str) -> Understood:
 
 
 def search(
-    lm: LanguageModel,
+    lm: Decoder,
     index: Index | None,
     query: str,
     top: int = 50,
@@ -259,13 +260,13 @@ def _described(index: Index | None, hits: list[Hit]) -> list[Hit]:
     ]
 
 
-def _with_top_tokens(lm: LanguageModel, hits: list[Hit]) -> list[Hit]:
+def _with_top_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
     """The same hits with the top tokens of their values, read layer by layer where an index did not list them."""
     wanted = [hit for hit in hits if hit.of == "memory" and not hit.top_tokens]
     shown: dict[tuple[int, int], list[str]] = {}
     for layer in {hit.layer for hit in wanted}:
         indices = [hit.index for hit in wanted if hit.layer == layer]
-        ids, _ = lm.values.top(layer, indices, 12)
+        ids, _ = Values(lm).top(layer, indices, 12)
         shown |= {(layer, i): lm.token_strings(row) for i, row in zip(indices, ids, strict=True)}
     return [
         dataclasses.replace(hit, top_tokens=shown.get((hit.layer, hit.index), hit.top_tokens))
@@ -275,7 +276,7 @@ def _with_top_tokens(lm: LanguageModel, hits: list[Hit]) -> list[Hit]:
     ]
 
 
-def _nearest(lm: LanguageModel, words: Sequence[str], n: int = 8) -> list[str]:
+def _nearest(lm: Decoder, words: Sequence[str], n: int = 8) -> list[str]:
     """Tokens of the vocabulary that look most like the words."""
     vocabulary = {
         text.strip().lower(): text for text in lm.token_strings(list(range(lm.d_vocab))) if len(text.strip()) > 1
@@ -284,7 +285,7 @@ def _nearest(lm: LanguageModel, words: Sequence[str], n: int = 8) -> list[str]:
     return [vocabulary[one] for one in dict.fromkeys(close)][:n]
 
 
-def _matching(lm: LanguageModel, pattern: str) -> list[int]:
+def _matching(lm: Decoder, pattern: str) -> list[int]:
     """The tokens that a regular expression matches.
 
     Raises:
@@ -301,7 +302,7 @@ def _matching(lm: LanguageModel, pattern: str) -> list[int]:
     return ids
 
 
-def _promoting(lm: LanguageModel, index: Index | None, ids: Sequence[int]) -> Iterator[Hit]:
+def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator[Hit]:
     texts = dict(zip(ids, lm.token_strings(list(ids)), strict=True))
     if index is None:
         values = [(value, token) for token in ids for value in values_scoring(lm, token, MAX_SCORED)]
@@ -314,7 +315,7 @@ def _promoting(lm: LanguageModel, index: Index | None, ids: Sequence[int]) -> It
         yield Hit(row["layer"], row["index"], "promotes", texts[token], row["rank"], row["score"], found)
 
 
-def _suppressing(lm: LanguageModel, ids: Sequence[int]) -> Iterator[Hit]:
+def _suppressing(lm: Decoder, ids: Sequence[int]) -> Iterator[Hit]:
     values: list[tuple[ScoredValue, int]] = []
     for token in ids:
         values += [(value, token) for value in values_scoring(lm, token, MAX_SCORED, lowest=True)]
@@ -329,7 +330,7 @@ def _triggered(index: Index, text: str) -> Iterator[Hit]:
         yield Hit(row["layer"], row["index"], "trigger", shown, row["rank"], row["coefficient"], [])
 
 
-def _named(lm: LanguageModel, index: Index, text: str) -> Iterator[Hit]:
+def _named(lm: Decoder, index: Index, text: str) -> Iterator[Hit]:
     for row in index.labels(of="all").rows():
         if text.lower() in row["label"].lower() and row["kind"] != "random value":
             if row["kind"] == "head":
@@ -338,7 +339,7 @@ def _named(lm: LanguageModel, index: Index, text: str) -> Iterator[Hit]:
                 yield _hit(lm, row["layer"], row["index"], "name", row["label"])
 
 
-def _hit(lm: LanguageModel, layer: int, index: int, why: str, found: str) -> Hit:
+def _hit(lm: Decoder, layer: int, index: int, why: str, found: str) -> Hit:
     lm.memory(layer, index)
     return Hit(layer, index, why, found, None, None, [])
 
