@@ -7,7 +7,7 @@ import json
 from playwright.sync_api import expect
 
 from unembed.notebook import memory_card, pattern_card
-from unembed.notebook.drawing import data_of
+from unembed.notebook.drawings import data_of
 from unembed.notebook.islands import script, style
 from unembed.notebook.widgets import _ADAPTER
 

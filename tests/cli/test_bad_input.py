@@ -217,7 +217,7 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIO
     ("prompt", "says"),
     [
         (b"caf\xe9 is", "'caf\\xe9 is': it is not UTF-8: byte 0xE9 at 3 begins no character. Convert it"),
-        ("café is".encode(), "it is UTF-8, but the locale told Python to expect something else. Set PYTHONUTF8=1"),
+        ("café is".encode(), "it is UTF-8, but the locale makes Python expect another encoding. Set PYTHONUTF8=1"),
     ],
 )
 def test_a_prompt_that_is_no_unicode_here_says_what_to_do(gpt2_folder: Path, prompt: bytes, says: str) -> None:

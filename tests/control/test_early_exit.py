@@ -128,7 +128,7 @@ def test_the_rule_is_the_definition(similarity, seed):
     assert left.tolist() == expected
     assert len(set(expected)) > 1
 
-    # Asked about one token, the rule decides as its score does.
+    # TraceRequest about one token, the rule decides as its score does.
     for n, layer in enumerate(rule._layers):
         for keys in rule._keys(n, test[:, n]):
             assert all(layer.is_above(t, keys) == (layer.score(keys) > t) for t in (-1.0, 0.0, 0.25, 1.0))

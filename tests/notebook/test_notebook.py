@@ -48,7 +48,7 @@ def test_an_attribution_shows_its_sum(trace):
 
 
 def test_what_is_too_large_stays_a_table(trace, monkeypatch):
-    monkeypatch.setattr("unembed.notebook.drawing.MAX_DATA", 10)
+    monkeypatch.setattr("unembed.notebook.drawings.MAX_DATA", 10)
     page = html_of(trace)
     assert "<table>" in page and "<script" not in page and "unembed serve" in page
 

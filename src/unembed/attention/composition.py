@@ -123,7 +123,7 @@ def compositions(
     """
     for mode in modes:
         if mode not in MODES:
-            raise InvalidInput(f"composition {mode!r}", why=f"it is none of {', '.join(MODES)}")
+            raise InvalidInput(f"composition {mode!r}", why=f"it is not one of {', '.join(MODES)}")
     n, heads = lm.n_layers, lm.n_heads
     out = {mode: torch.zeros(n, heads, n, heads, dtype=torch.float64) for mode in modes}
     at_once = max(1, _HEADS // heads)

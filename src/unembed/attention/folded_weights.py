@@ -136,7 +136,7 @@ def embedding(
         if lm.structure.positions == "added":
             raise Unsupported(
                 f"the folded embedding of {lm.name}",
-                why="positions are added to it outside any module, so tokens cannot be told from positions",
+                why="positions are added to it outside any module, so tokens and positions cannot be separated",
                 instead="Use basis='raw'",
             )
         scale = lm.structure.embedding_scale

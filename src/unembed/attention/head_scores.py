@@ -59,7 +59,7 @@ class HeadScores:
     def __getitem__(self, kind: str) -> Float[Tensor, "layer head"]:
         """The scores of a kind, by name."""
         if kind not in KINDS:
-            raise InvalidInput(f"head score {kind!r}", why=f"it is none of {', '.join(KINDS)}")
+            raise InvalidInput(f"head score {kind!r}", why=f"it is not one of {', '.join(KINDS)}")
         return getattr(self, kind)
 
     def interval(self, kind: str) -> Float[Tensor, "layer head"]:

@@ -52,7 +52,7 @@ def explain(
     from unembed.cli.model_loading import opened
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_explanation
-    from unembed.schemas.trace_builder import Asked, explain_view
+    from unembed.schemas.trace_builder import TraceSettings, explain_view
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     if effects:
@@ -61,6 +61,6 @@ def explain(
         attribution = lm.trace(prompt, edits=edits).attribution(token, position, against, by or "memory")
         table = attribution.with_effects(top).to_table()
         return deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
-    asked = Asked(prompt, position, 5, basis, hide_unlearned, edits, seed)
+    asked = TraceSettings(prompt, position, 5, basis, hide_unlearned, edits, seed)
     view, provenance = explain_view(lm, asked, token=token, against=against, by=by, writers=top)
     deliver(view, provenance, draw_explanation, as_json=as_json, csv=csv, plain=plain, html=html)

@@ -47,7 +47,7 @@ class ContextsView:
     layer: int
     index: int
     pole: str
-    kept: int
+    stored: int
     """Triggers that the index stores for each key."""
     contexts: list[Context]
 

@@ -196,6 +196,6 @@ def check_unicode(text: str, what: str = "text {}", error: type[InvalidInput] = 
         ) from None
     raise error(
         shown,
-        why="it is UTF-8, but the locale told Python to expect something else",
+        why="it is UTF-8, but the locale makes Python expect another encoding",
         instead="Set PYTHONUTF8=1, or a UTF-8 locale such as LC_ALL=C.UTF-8",
     )

@@ -4,7 +4,7 @@ No network, no require.js: script, style and data are part of the output.
 """
 
 from unembed.notebook.cards import heads_card, memory_card, pattern_card
-from unembed.notebook.drawing import html_of
+from unembed.notebook.drawings import html_of
 from unembed.notebook.widgets import widget_of
 from unembed.results.display import Drawer, register_drawer
 

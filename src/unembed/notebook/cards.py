@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unembed.errors import InvalidInput
-from unembed.notebook.drawing import html_of
+from unembed.notebook.drawings import html_of
 from unembed.notebook.widgets import widget_of
 from unembed.results import visible_html
 from unembed.schemas.heads import DEFINITIONS

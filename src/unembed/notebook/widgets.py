@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from unembed.errors import ExtraMissing
-from unembed.notebook.drawing import data_of
+from unembed.notebook.drawings import data_of
 from unembed.notebook.islands import script, style
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance, Table
 
 
-def kept_sections(work: Work, name: str, make: Callable[[], Sequence[Section]]) -> list[Section]:
+def cached_sections(work: Work, name: str, make: Callable[[], Sequence[Section]]) -> list[Section]:
     """The sections that `make` gives: made once, then read from the folder when the report is run again after a stop.
 
     Args:

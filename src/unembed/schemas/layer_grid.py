@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unembed.errors import PointMissing, Unsupported
 from unembed.schemas.numbers import numbers
 from unembed.schemas.trace import EventView, Token
-from unembed.schemas.trace_builder import edit_in_words, events_said, sizes_of
+from unembed.schemas.trace_builder import describe_events, edit_in_words, sizes_of
 
 if TYPE_CHECKING:
     from unembed.lens import Reading
@@ -108,7 +108,7 @@ def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence
         prediction=prediction,
         stages=stages,
         embedding=embedding,
-        events=events_said(lm, events),
+        events=describe_events(lm, events),
         texts=texts,
     )
 

@@ -52,7 +52,7 @@ _TRIGGER_TOKENS = 24
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class TraceSettings:
     """What both commands ask of a prompt: where to look, and how to read."""
 
     prompt: str
@@ -66,7 +66,7 @@ class Asked:
 
 def trace_view(
     lm: LanguageModel,
-    asked: Asked,
+    asked: TraceSettings,
     *,
     layer: int | None,
     memories: int | None,
@@ -118,7 +118,7 @@ def trace_view(
 
 def explain_view(
     lm: LanguageModel,
-    asked: Asked,
+    asked: TraceSettings,
     *,
     token: str | int,
     against: str | int | None,
@@ -147,7 +147,7 @@ def explain_view(
 
 
 def _common(
-    lm: LanguageModel, trace: Trace, asked: Asked, target: int | None, tracing: Tracing
+    lm: LanguageModel, trace: Trace, asked: TraceSettings, target: int | None, tracing: Tracing
 ) -> tuple[dict[str, Any], Provenance]:
     """The fields that both views have; the position is checked here, before anything costs time."""
     trace.logits(asked.position)
@@ -191,19 +191,21 @@ def edit_in_words(edit: Edit) -> str:
     return f"{what} {change[edit.action]} at {', '.join(map(str, edit.positions))}"
 
 
-def _without_edits(tracing: Tracing, asked: Asked, position: int) -> list[Candidate] | None:
+def _without_edits(tracing: Tracing, asked: TraceSettings, position: int) -> list[Candidate] | None:
     if not asked.edits:
         return None
     return _column(tracing(asked.prompt, edits=()), "resid_post", asked, position, basis="final")[-1]
 
 
-def _read(trace: Trace, point: str, asked: Asked) -> list[list[list[Candidate]]]:
+def _read(trace: Trace, point: str, asked: TraceSettings) -> list[list[list[Candidate]]]:
     """Candidates by layer, position and place."""
     columns = [_column(trace, point, asked, position) for position in range(len(trace))]
     return [list(layer) for layer in zip(*columns, strict=True)]
 
 
-def _column(trace: Trace, point: str, asked: Asked, position: int, basis: str | None = None) -> list[list[Candidate]]:
+def _column(
+    trace: Trace, point: str, asked: TraceSettings, position: int, basis: str | None = None
+) -> list[list[Candidate]]:
     """Candidates of one position by layer and place."""
     found = trace.readings(
         point, max(asked.top, _READ_ANYWAY), basis or asked.basis, hide_unlearned=asked.hide_unlearned
@@ -221,7 +223,7 @@ def _layers(
     layers: Sequence[int],
     position: int,
     target: int,
-    asked: Asked,
+    asked: TraceSettings,
     updates: dict[int, list[SubUpdateView]],
 ) -> list[LayerView]:
     def at(point: str) -> tuple[list[list[Candidate]], list[int], list[float]]:
@@ -254,7 +256,7 @@ def _layers(
     ]
 
 
-def _closer(trace: Trace, one: LayerView, position: int, target: int, asked: Asked, heads: bool) -> LayerView:
+def _closer(trace: Trace, one: LayerView, position: int, target: int, asked: TraceSettings, heads: bool) -> LayerView:
     """One layer with where its candidates came from, and what its heads add if asked."""
     lists = {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
     ids = [[c.id for c in candidates] for candidates in lists.values()]
@@ -270,16 +272,16 @@ def _closer(trace: Trace, one: LayerView, position: int, target: int, asked: Ask
 
 def _events(trace: Trace, position: int) -> list[EventView]:
     try:
-        return events_said(trace.lm, trace.events(position))
+        return describe_events(trace.lm, trace.events(position))
     except Unsupported:
         return []  # events are those of FFN updates, and the model has none
 
 
 def _moves(trace: Trace, position: int, target: int) -> list[EventView]:
-    return events_said(trace.lm, trace.rank_changes(target, position))
+    return describe_events(trace.lm, trace.rank_changes(target, position))
 
 
-def events_said(lm: Decoder, events: Sequence[Event]) -> list[EventView]:
+def describe_events(lm: Decoder, events: Sequence[Event]) -> list[EventView]:
     """Events with their tokens' texts, and in words."""
     texts = lm.token_strings([event.token for event in events])
     return [_said(event, text) for event, text in zip(events, texts, strict=True)]
@@ -293,7 +295,13 @@ def _said(e: Event, text: str) -> EventView:
 
 
 def _sub_updates(
-    trace: Trace, layers: Sequence[int], position: int, memories: int, target: int, asked: Asked, index: Index | None
+    trace: Trace,
+    layers: Sequence[int],
+    position: int,
+    memories: int,
+    target: int,
+    asked: TraceSettings,
+    index: Index | None,
 ) -> dict[int, list[SubUpdateView]]:
     if memories == 0:
         return {}

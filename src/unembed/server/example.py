@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from unembed.schemas.layer_grid import emergence, spread
-from unembed.schemas.trace_builder import Asked, trace_view
+from unembed.schemas.trace_builder import TraceSettings, trace_view
 
 if TYPE_CHECKING:
     from unembed.language_model import LanguageModel
@@ -23,7 +23,7 @@ _DIGITS = 5
 def example(lm: LanguageModel) -> dict[str, Any]:
     """A trace, its last position and its entropies, and the sizes that the page needs to draw them."""
     trace = lm.trace(PROMPT)
-    asked = Asked(PROMPT, -1, 10, "final", False, (), None)
+    asked = TraceSettings(PROMPT, -1, 10, "final", False, (), None)
     view, _ = trace_view(lm, asked, layer=None, memories=5, token=None, point=None, tracing=lm.trace)
     sizes = {name: getattr(lm, name) for name in ("n_layers", "n_heads", "d_mlp", "d_vocab", "n_ctx")}
     found = {

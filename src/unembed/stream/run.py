@@ -74,7 +74,7 @@ class Run:
             PointMissing: the run was made with logits=False.
         """
         if self._logits is None:
-            raise PointMissing("this run kept no logits", why="it was made with logits=False")
+            raise PointMissing("this run has no logits", why="it was made with logits=False")
         return self._logits
 
     def __getitem__(self, point: str) -> Float[Tensor, "layer batch ..."]:
@@ -115,7 +115,7 @@ class Run:
         """
         layer = as_int("layer", layer)
         if layer not in self.layers:
-            raise OutOfRange(f"layer {layer}", why=f"this run kept layers {list(self.layers)}")
+            raise OutOfRange(f"layer {layer}", why=f"this run has layers {list(self.layers)}")
         captured = self._point(point)
         if layer not in captured.layers:
             raise PointMissing(f"layer {layer} has no {point}", why=f"layers {list(captured.layers)} have it")

@@ -16,7 +16,7 @@ from unembed.reports.elhage2021 import measurements
 from unembed.reports.elhage2021.findings import CLAIMS
 from unembed.reports.elhage2021.measurements import DRAWS, skip_trigrams_by_head
 from unembed.reports.elhage2021.sections import heads, stream
-from unembed.reports.section_cache import kept_sections
+from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import STAGES, Work
 
 TEXTS = ["The first month of the year is the month that comes before the second month of the year . " * 40] * 2
@@ -87,7 +87,10 @@ def test_a_stopped_study_goes_on_with_the_part_it_was_in(tmp_path: Path, monkeyp
 def test_kept_sections_are_the_sections(tmp_path: Path) -> None:
     sections = sample().sections
     work = Work(tmp_path, {"seed": 0})
-    for again in (kept_sections(work, "all of it", lambda: sections), kept_sections(work, "all of it", lambda: 1 / 0)):
+    for again in (
+        cached_sections(work, "all of it", lambda: sections),
+        cached_sections(work, "all of it", lambda: 1 / 0),
+    ):
         for kept, made in zip(again, sections, strict=True):
             assert kept.to_dict() == made.to_dict()
             for a, b in zip(kept.exhibits, made.exhibits, strict=True):

@@ -97,7 +97,7 @@ def test_concepts_are_a_table(client):
 def test_contexts_end_where_the_key_fires_with_the_stored_coefficient(indexed, index, wren):
     found = indexed.get("/api/v1/memories/5/955/contexts?top=8").json()
     rows = list(index.triggers(5, 955, 8).rows())
-    assert found["kept"] == 25 and len(found["contexts"]) == len(rows)
+    assert found["stored"] == 25 and len(found["contexts"]) == len(rows)
     for one, row in zip(found["contexts"], rows, strict=True):
         assert one["coefficient"] == row["coefficient"]
         assert one["coefficients"][-1] == pytest.approx(row["coefficient"], rel=1e-4)

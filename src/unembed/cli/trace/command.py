@@ -57,10 +57,10 @@ def trace(
     from unembed.cli.model_loading import index_of, opened
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_trace
-    from unembed.schemas.trace_builder import Asked, trace_view
+    from unembed.schemas.trace_builder import TraceSettings, trace_view
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
-    asked = Asked(prompt, position, top, basis, hide_unlearned, edits, seed)
+    asked = TraceSettings(prompt, position, top, basis, hide_unlearned, edits, seed)
     held = index_of(lm, index)
     view, provenance = trace_view(lm, asked, layer=layer, memories=memories, token=token, point=point, index=held)
     deliver(view, provenance, draw_trace, as_json=as_json, csv=csv, plain=plain, html=html)

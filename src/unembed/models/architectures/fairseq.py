@@ -61,7 +61,7 @@ def read_dictionary(path: str | Path) -> Dictionary:
             raise InvalidInput(
                 f"line {number} of {path}",
                 why=f"{line[:60]!r} is not a word, a space and a count",
-                instead="Give the dict.txt that lies beside the checkpoint",
+                instead="Give the dict.txt in the folder of the checkpoint",
             )
         if word not in ids:
             ids[word] = len(words)
@@ -73,7 +73,7 @@ def read_dictionary(path: str | Path) -> Dictionary:
             raise InvalidInput(
                 f"line {number} of {path}",
                 why=f"{word!r} stands in the dictionary already",
-                instead="Give the dict.txt that lies beside the checkpoint",
+                instead="Give the dict.txt in the folder of the checkpoint",
             )
     return Dictionary(tuple(words), torch.tensor(counts))
 

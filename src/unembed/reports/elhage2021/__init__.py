@@ -20,7 +20,7 @@ from unembed.reports.elhage2021.options import Options
 from unembed.reports.elhage2021.sections import heads, skip_trigrams, stream
 from unembed.reports.options import options_of
 from unembed.reports.random_weights import control_judgements
-from unembed.reports.section_cache import kept_sections
+from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import Work
 
 SOURCE = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
@@ -61,7 +61,7 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
     parts = list(_parts(m))
     for done, (name, make) in enumerate(parts):
         m.work.progress(name, done, len(parts))
-        sections += kept_sections(m.work, name, lambda make=make: [_with_findings(s, m, control) for s in make(m)])
+        sections += cached_sections(m.work, name, lambda make=make: [_with_findings(s, m, control) for s in make(m)])
     m.work.progress("done", len(parts), len(parts))
     kind = "attention only" if all(b.feed_forward is None for b in m.lm.structure.blocks) else "with FFNs"
     return Report(

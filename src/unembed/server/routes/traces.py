@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 from unembed.schemas.layer_grid import Emergence, emergence, emerging, spread, trajectories
 from unembed.schemas.numbers import numbers
 from unembed.schemas.trace import TraceView
-from unembed.schemas.trace_builder import Asked, explain_view, trace_view
+from unembed.schemas.trace_builder import TraceSettings, explain_view, trace_view
 from unembed.server import requests as r
 from unembed.server.responses import json_response, ndjson_response, to_json
 from unembed.server.state import MAX_PROMPT, ServerState
@@ -115,7 +115,7 @@ async def get_trace(
 ) -> Response:
     """All layers at one position: what `unembed trace --json` prints, without the grid over positions."""
     prompt, edits = state.registered_prompt(trace_id)
-    asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
+    asked = TraceSettings(prompt, position, top, basis, hide_unlearned, edits, None)
     work = partial(_position_view, state, asked, layer=None, memories=memories, token=token)
     key = f"position {trace_id} {position} {token} {basis} {top} {memories} {hide_unlearned}"
     body = await state.body(key, work, what="reading a position", client=client, channel="position")
@@ -142,7 +142,7 @@ async def get_layer(
     `heads` adds what each of the layer's heads writes.
     """
     prompt, edits = state.registered_prompt(trace_id)
-    asked = Asked(prompt, position, top, basis, hide_unlearned, edits, None)
+    asked = TraceSettings(prompt, position, top, basis, hide_unlearned, edits, None)
     work = partial(_position_view, state, asked, layer=layer, memories=memories, token=token, heads=heads)
     key = f"layer {trace_id} {layer} {position} {token} {basis} {top} {memories} {hide_unlearned} {heads}"
     body = await state.body(key, work, what="reading a layer", client=client, channel="layer")
@@ -165,7 +165,7 @@ async def get_attribution(
     prompt, edits = state.registered_prompt(trace_id)
 
     def work() -> TraceView:
-        asked = Asked(prompt, position, 5, "final", False, edits, None)
+        asked = TraceSettings(prompt, position, 5, "final", False, edits, None)
         target, other = r.parse_token(token), r.parse_optional_token(against)
         view, _ = explain_view(state.lm, asked, token=target, against=other, by=by, writers=top, tracing=state.trace)
         return view
@@ -231,7 +231,13 @@ def _trace_when_idle(state: ServerState, query: r.TraceRequest) -> None:
 
 
 def _position_view(
-    state: ServerState, asked: Asked, *, layer: int | None, memories: int, token: str | None, heads: bool = False
+    state: ServerState,
+    asked: TraceSettings,
+    *,
+    layer: int | None,
+    memories: int,
+    token: str | None,
+    heads: bool = False,
 ) -> TraceView:
     """One position as the page shows it. The grid over positions is part of the trace itself."""
     view, _ = trace_view(
