@@ -33,7 +33,7 @@ def test_one_memorys_cluster_and_the_terminal_form(unembed, gpt2_folder: Path) -
     ("arguments", "status", "message"),
     [
         (("--clusters", 10_000), 1, "values in these layers"),
-        (("--memory", "5"), 2, "LAYER.INDEX"),
+        (("--memory", "5"), 2, "not a memory"),
         (("--memory", "99.0"), 1, "layer 99"),
         (("--layer", 9), 1, "layer 9"),
         (("--json", "--csv"), 2, "choose one"),

@@ -23,7 +23,7 @@ def test_forms_agree_with_the_library(unembed, gpt2_folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
-    [(("9.0",), 1, "layer 9"), (("x",), 2, "LAYER.INDEX"), (("--top", 2), 2, "--top")],
+    [(("9.0",), 1, "layer 9"), (("x",), 2, "not a memory"), (("--top", 2), 2, "--top")],
 )
 def test_bad_input_is_one_line(unembed, gpt2_folder: Path, arguments, status, message) -> None:
     result = unembed("concepts", *arguments, "--model", gpt2_folder)

@@ -11,6 +11,8 @@ from typer.core import TyperArgument, TyperOption
 EXAMPLES = {
     "trace": 'unembed trace "The first month of the year is" --hide-unlearned',
     "explain": 'unembed explain "He was born in the United" --token " States" --against " Kingdom"',
+    "patch": 'unembed patch "The king of France" "The king of England" --points heads',
+    "ablate": 'unembed ablate "Once upon a time there was a little" --answer " girl" --against " boy"',
     "value": "unembed value 4 571 --top 5",
     "memories": "unembed memories --top 20 --html gallery.html",
     "clusters": "unembed clusters --clusters 600 --top 20",
