@@ -254,7 +254,7 @@ def test_a_killed_evaluation_goes_on_where_it_was(lm, tmp_path, monkeypatch):
 def test_what_cannot_be_evaluated_is_refused(lm):
     with pytest.raises(InvalidInput, match="an empty evaluation"):
         toxicity.evaluate(lm, [], [toxicity.plain()], Vowels())
-    with pytest.raises(InvalidInput, match="one name"):
+    with pytest.raises(InvalidInput, match="the same name"):
         toxicity.evaluate(lm, PROMPTS, [toxicity.plain()] * 2, Vowels())
     with pytest.raises(InvalidInput, match="without a seed"):
         toxicity.evaluate(lm, PROMPTS, [toxicity.plain()], Vowels(), samples=2)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from unembed.errors import IndexFault, InvalidInput
 from unembed.index import tables
 from unembed.memories.token_ranking import values_scoring, word_forms
-from unembed.memories.values import Values
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
@@ -266,6 +265,8 @@ def _with_top_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
     shown: dict[tuple[int, int], list[str]] = {}
     for layer in {hit.layer for hit in wanted}:
         indices = [hit.index for hit in wanted if hit.layer == layer]
+        from unembed.memories.values import Values
+
         ids, _ = Values(lm).top(layer, indices, 12)
         shown |= {(layer, i): lm.token_strings(row) for i, row in zip(indices, ids, strict=True)}
     return [

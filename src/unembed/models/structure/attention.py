@@ -221,7 +221,12 @@ def _head_count(probe: Probe, module: nn.Module, weights: Tensor | None, z: Tens
     """How many heads share the input of the out-projection; 0 where they do not."""
     if z is None:
         return 0
-    counts = [weights.shape[1]] if weights is not None else [getattr(module, name, None) for name in _HEAD_COUNTS]
+    if weights is not None:
+        counts = [weights.shape[1]]
+    else:
+        counts = [getattr(module, name, None) for name in _HEAD_COUNTS]
+        if "attention" in type(module).__name__.lower():  # its heads are those of the config, where it names none
+            counts.append(getattr(probe.config, "num_attention_heads", None))
     return next((n for n in counts if isinstance(n, int) and n > 0 and z.shape[-1] % n == 0), 0)
 
 
