@@ -130,7 +130,7 @@ for ask, hostile in (
     (lambda x: lm.run(tokens, ["resid_post"])[x], TEXTS),
     (lambda x: lm.run(tokens, ["resid_post"]).at("resid_post", x), PLACES),
     (trace.readings, TEXTS),
-    (trace.spread, TEXTS),
+    (trace.entropy_and_kl, TEXTS),
     (trace.prediction_ranks, TEXTS),
     (lambda x: trace.ranks_of(5, point=x), TEXTS),
     (lambda x: trace.ranks_among(x, "resid_post", 0, -1), LISTS),

@@ -76,6 +76,7 @@ def test_the_wheel_names_its_requirements_and_command(wheel: Path) -> None:
             "typer",
             "rich",
             "pydantic",
+            "scipy",
         )
     }
 

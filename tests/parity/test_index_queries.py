@@ -124,9 +124,9 @@ def test_every_trigger_of_every_key_is_that_of_a_window_function(db: duckdb.Duck
     db.execute(
         f"""CREATE TABLE best AS
             SELECT layer, key, coefficient, document, token, after,
-                   row_number() OVER (PARTITION BY layer, key ORDER BY coefficient DESC, place) - 1 AS rank
+                   row_number() OVER (PARTITION BY layer, key ORDER BY coefficient DESC, place) AS rank
             FROM fired JOIN places USING (place) WHERE coefficient > 0
-            QUALIFY rank < {TOP}"""
+            QUALIFY rank <= {TOP}"""
     )
     (counts,) = rows(
         db,
@@ -172,8 +172,8 @@ def test_promoting_is_a_search_of_all_readings(
     expected = rows(
         db,
         f"""SELECT layer, key, rank, score FROM (
-              SELECT *, row_number() OVER (PARTITION BY layer, key ORDER BY score DESC) - 1 AS rank FROM said)
-            WHERE rank < {TOP_TOKENS} AND token = ? ORDER BY score DESC""",
+              SELECT *, row_number() OVER (PARTITION BY layer, key ORDER BY score DESC) AS rank FROM said)
+            WHERE rank <= {TOP_TOKENS} AND token = ? ORDER BY score DESC""",
         wren.single_token(token),
     )
     found = [tuple(row[name] for name in ("layer", "index", "rank")) for row in index.promoting(token, 10_000).rows()]
@@ -229,7 +229,7 @@ def test_the_same_question_in_the_indexs_own_sql(db: duckdb.DuckDBPyConnection, 
     query = """SELECT t.layer, count(*) AS keys, avg((t.next_token_id = v.token_id)::INT) AS agreement,
                       median(s.active_fraction) AS active
                FROM {0}triggers t JOIN {0}values v USING (layer, index) JOIN {0}statistics s USING (layer, index)
-               WHERE t.rank = 0 AND v.rank = 0 GROUP BY t.layer ORDER BY t.layer"""
+               WHERE t.rank = 1 AND v.rank = 1 GROUP BY t.layer ORDER BY t.layer"""
     ours = [list(row.values()) for row in index.sql(query.format("")).rows()]
     np.testing.assert_allclose(ours, rows(db, query.format("file_")), rtol=1e-12)
     assert len(ours) == 6

@@ -36,7 +36,7 @@ def test_an_index_takes_about_the_room_and_exactly_the_keys_that_the_estimate_sa
     lm = unembed.load(save_model(tmp_path / "model"))
     # A tenth of the text that ships: more than the sample that an estimate cuts, and built in seconds.
     (tmp_path / "corpus.txt").write_text(steering.default_text()[: 10**5])
-    monkeypatch.setattr("unembed.index.index.open_corpus", lambda _: open_corpus(tmp_path / "corpus.txt"))
+    monkeypatch.setattr("unembed.corpus.open_corpus", lambda _: open_corpus(tmp_path / "corpus.txt"))
     said = asked(lm).json()
     corpus = open_corpus(tmp_path / "corpus.txt")
     built = unembed.Index.build(lm, corpus, tmp_path / "index").status()
