@@ -70,7 +70,7 @@ def test_the_shipped_model_opens_on_an_example_and_three_tasks(opened, lm):
     expect(page.get_by_text("An example, traced with wren beforehand.")).to_be_visible()
     best = lm.decode(lm.trace("He was born on 16").prediction[-1:].tolist()).strip()
     expect(page.get_by_label("Predictions of the next token")).to_contain_text(best)
-    for task in ("Why this token and not that one?", "Find a theme and silence it", "Find an induction head"):
+    for task in ("Which memories write this token?", "Find a theme and silence it", "Find an induction head"):
         expect(page.get_by_role("button", name=task)).to_be_visible()
     page.get_by_role("button", name="Example: She put the book on the").click()
     expect(prompt_box(page)).to_have_value("She put the book on the")
