@@ -118,7 +118,7 @@ def align(
             raise InvalidInput(
                 f"prompts of {len(clean)} and {len(corrupted)} tokens",
                 why="activations are patched between corresponding tokens",
-                instead='Give prompts of equal length, pairs of positions, or alignment="auto"',
+                instead='Give prompts of equal length, pairs of positions, or alignment="auto" (--align)',
             )
         return [(i, i) for i in range(len(clean))], f"token by token ({len(clean)} tokens)"
     if alignment == "auto":

@@ -84,7 +84,7 @@ By = Literal["component", "head", "source", "memory"]
 ValueBasis = Literal["raw", "final"]
 """A value has no run whose scale could be frozen."""
 
-Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, schema kept stable.", rich_help_panel=_OUTPUT)]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, with a stable schema.", rich_help_panel=_OUTPUT)]
 Csv = Annotated[bool, typer.Option("--csv", help="One table as CSV on stdout.", rich_help_panel=_OUTPUT)]
 Plain = Annotated[bool, typer.Option("--plain", help="No colour, bars or signs.", rich_help_panel=_OUTPUT)]
 Html = Annotated[
