@@ -19,6 +19,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--corpus", type=Path, required=True, help="folder of *.jsonl.xz with a `text` in each line")
     parser.add_argument("--out", type=Path, default=Path("models"), help="where checkpoints, curves and models go")
     parser.add_argument("--tokenizer", type=Path, help="folder of a tokenizer to use instead of making one")
+    parser.add_argument(
+        "--begin-from", type=Path, metavar="MODEL", help="weights to begin from, where no checkpoint is"
+    )
     parser.add_argument("--threads", type=int, help="threads for torch")
     parser.add_argument("--until", type=int, help="stop after this many updates")
     parser.add_argument("--decay", type=int, metavar="N", help="branch off, and let the rate fall to zero in N updates")
@@ -37,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
                 out=given.out,
                 until=given.until,
                 tokenizer=given.tokenizer,
+                begin_from=given.begin_from,
                 decay=given.decay,
                 threads=given.threads,
                 processes=given.processes,

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from unembed.errors import CheckpointFault
+from unembed.errors import CheckpointFault, InvalidInput
 from unembed.sweeps.interrupt import deferred_interrupt
 from unembed.training import checkpoint
 from unembed.training.gradients import Objective, mean_nats
@@ -25,6 +26,7 @@ from unembed.training.muon import Muon
 from unembed.training.networks import AttentionOnly, Wren, build
 from unembed.training.processes import OneProcess, TwoProcesses
 from unembed.training.recipes import WINDOW, Phase, Recipe
+from unembed.training.warm_start import Milestone, copy_weights
 from unembed.training.windows import EncodedCorpus, Windows, repeated
 
 Progress = Callable[[dict[str, Any]], None]
@@ -63,6 +65,7 @@ class Run:
         self.recipe, self.corpus, self.folder, self.held_back = recipe, corpus, folder, held_back
         folder.mkdir(parents=True, exist_ok=True)
         self.step = self.n_tokens = 0
+        self.began = 0  # the step at which the optimisers started from zero
         with torch.random.fork_rng():
             torch.manual_seed(recipe.seed)
             self.network: Wren | AttentionOnly = build(recipe.shape)
@@ -75,6 +78,29 @@ class Run:
     def close(self) -> None:
         """End the second process."""
         self._gradients.close()
+
+    def begin_from(self, folder: Path, tokenizer: Tokenizer) -> None:
+        """Take the weights of an exported model, and its place in the text where it has the same vocabulary.
+
+        Raises:
+            InvalidInput: the model has other sizes than the recipe, or none of its tokenizers is found.
+        """
+        if not isinstance(self.network, Wren):
+            raise InvalidInput(
+                f"beginning from {folder}", why="the recipe is attention-only", instead="Train it from random weights"
+            )
+        copy_weights(self.network, folder, tokenizer)
+        milestone = Milestone.load(folder)
+        if milestone is not None and milestone.vocabulary == self.corpus.vocabulary:
+            self.step = self.began = milestone.step
+            self.n_tokens = milestone.tokens
+            self.windows = self._windows(pass_=milestone.pass_, place=milestone.place, rows=milestone.rows)
+
+    @property
+    def milestone(self) -> Milestone:
+        """How far the run has come."""
+        windows = self.windows
+        return Milestone(self.step, self.n_tokens, windows.pass_, windows.place, windows.rows, self.corpus.vocabulary)
 
     @property
     def checkpoint_path(self) -> Path:
@@ -121,6 +147,7 @@ class Run:
             "adam": self.adam.state_dict(),
             "step": self.step,
             "tokens": self.n_tokens,
+            "began": self.began,
             "pass_": self.windows.pass_,
             "place": self.windows.place,
             "rows": self.windows.rows,
@@ -135,7 +162,7 @@ class Run:
             self.windows = self._windows(pass_=self.windows.pass_, place=place, rows=phase.windows)
         if isinstance(self.network, Wren):
             self._begin_new_positions(phase)
-        factor = self.recipe.lr_factor(self.step)
+        factor = self.recipe.lr_factor(self.step, began=self.began)
         for optimiser, peak in ((self.muon, self.recipe.muon_lr), (self.adam, self.recipe.adam_lr)):
             for group in optimiser.param_groups:
                 group["lr"] = peak * factor
@@ -173,6 +200,7 @@ class Run:
             self.muon.load_state_dict(state["muon"])
             self.adam.load_state_dict(state["adam"])
             self.step, self.n_tokens = state["step"], state["tokens"]
+            self.began = state.get("began", 0)
             self.windows = self._windows(pass_=state["pass_"], place=state["place"], rows=state["rows"])
         except (KeyError, RuntimeError, ValueError) as fault:
             raise CheckpointFault(

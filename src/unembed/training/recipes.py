@@ -64,12 +64,12 @@ class Recipe:
         """The setting for the update after `step` updates."""
         return next(phase for phase in self.phases if step < phase.until)
 
-    def lr_factor(self, step: int) -> float:
-        """Share of the peak rate after `step` updates: risen over `warmup`, else the phases' straight lines."""
+    def lr_factor(self, step: int, *, began: int = 0) -> float:
+        """Share of the peak rate after `step` updates: a rise over `warmup` from `began`, else the phases' lines."""
         first = max((phase.until for phase in self.phases if phase.until <= step), default=0)
         phase = self.phase(step)
         begin, end = phase.lr
-        risen = min([1.0, *((step - start + 1) / n for start, n in ((0, self.warmup), (first, phase.rise)) if n)])
+        risen = min([1.0, *((step - start + 1) / n for start, n in ((began, self.warmup), (first, phase.rise)) if n)])
         return risen * (begin + (end - begin) * (step - first) / (phase.until - first))
 
 
@@ -87,7 +87,7 @@ def load(path: Path) -> Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "wren": Recipe(
-        Shape(n_layers=8, d_model=256, n_heads=4, d_head=64, d_mlp=1024, d_vocab=16_384, context=256),
+        Shape(n_layers=8, d_model=256, n_heads=8, d_head=32, d_mlp=1024, d_vocab=16_384, context=256),
         # The rate stays at its peak, so that training can go on for as long as there is time; a branch that ends it
         # (`decay`) takes it to zero.
         (Phase(2_500, context=256, windows=16), Phase(60_000, context=256, windows=32)),

@@ -31,6 +31,7 @@ def train(
     until: int | None = None,
     decay: int | None = None,
     tokenizer: str | Path | None = None,
+    begin_from: str | Path | None = None,
     threads: int | None = None,
     processes: int = 1,
     compiled: bool = True,
@@ -48,6 +49,7 @@ def train(
         decay: branch off: copy the checkpoint to `<name>-decay/`, and make this many updates there with a rate that
             falls to zero. A branch that was stopped goes on.
         tokenizer: a folder with a `tokenizer.json` to use; without it one is made from the corpus.
+        begin_from: an exported model whose weights a run without a checkpoint begins from (see `warm_start`).
         threads: how many threads torch may use; as it is set if not given.
         processes: 1, or 2 of one thread each, which on two processor cores is faster and gives the same bits.
         compiled: whether the loss goes through `torch.compile`, which needs a C++ compiler and is about twice as fast.
@@ -55,7 +57,7 @@ def train(
         progress: called with a row of the loss curve every ten updates.
 
     Raises:
-        InvalidInput: there is no such model.
+        InvalidInput: there is no such model, or `begin_from` is of other sizes.
         CorpusUnreadable: the corpus folder holds no shards, or a damaged one.
         CheckpointFault: a checkpoint in `out` is damaged or of another recipe.
     """
@@ -74,11 +76,14 @@ def train(
         name = f"{name}-decay"
     run = Run(recipe, text, out / name, held_back=held_back, compiled=compiled, processes=processes)
     try:
+        if begin_from is not None and not run.checkpoint_path.exists():
+            run.begin_from(Path(begin_from), Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json")))
         run.train(until=until, progress=progress)
     finally:
         run.close()
     folder = out / name / "model"
     export.save(run.network, folder, n_positions=recipe.n_positions)
+    run.milestone.save(folder)
     shutil.copy(out / "token_counts.json", folder)
     shutil.copy(run.folder / "loss.jsonl", folder)
     recipes.save(recipe, run.folder / "recipe.json")

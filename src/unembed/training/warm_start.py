@@ -1,0 +1,111 @@
+"""Training that begins from the weights of an earlier model instead of random ones.
+
+The optimisers start from zero. With the same vocabulary the run continues at the same place in the text. With another
+vocabulary each token starts at the mean embedding of the pieces that the earlier vocabulary splits it into.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import GPT2LMHeadModel
+
+from unembed.errors import InvalidInput
+from unembed.training.networks import Wren
+
+MILESTONE = "milestone.json"
+FIRST_PIECE = 257  # ids before it: the end-of-text token and the 256 bytes, the same in every vocabulary
+
+
+@dataclass(frozen=True)
+class Milestone:
+    """How far a run has come, written beside the weights that ship."""
+
+    step: int
+    tokens: int
+    pass_: int
+    place: int
+    rows: int
+    vocabulary: str
+
+    def save(self, folder: Path) -> None:
+        """Write `milestone.json`."""
+        (folder / MILESTONE).write_text(json.dumps(asdict(self)) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> Milestone | None:
+        """What `save` wrote; None where there is no such file."""
+        path = folder / MILESTONE
+        return cls(**json.loads(path.read_text())) if path.exists() else None
+
+
+@torch.no_grad()
+def copy_weights(network: Wren, folder: Path, tokenizer: Tokenizer) -> None:
+    """Copy an exported model into a network of the same width and context, and at least as many layers.
+
+    Layers that the earlier model lacks stay as they were drawn: what they write begins at zero, so the network computes
+    what the earlier model did.
+
+    Args:
+        network: what the weights are copied into.
+        folder: an exported model; its tokenizer lies in the folder or in `tokenizer/` beside or above it.
+        tokenizer: the vocabulary of the network.
+
+    Raises:
+        InvalidInput: the model has another width, context or head size, more layers, or no tokenizer.
+    """
+    shape = network.shape
+    model = GPT2LMHeadModel.from_pretrained(folder).float()
+    config = model.config
+    theirs = (config.n_embd, config.n_head, config.n_inner, config.n_positions)
+    ours = (shape.d_model, shape.n_heads, shape.d_mlp, shape.context)
+    if theirs != ours or config.n_layer > shape.n_layers:
+        raise InvalidInput(
+            f"beginning from {folder}",
+            why=f"it has {config.n_layer} layers and (width, heads, memories a layer, positions) {theirs}; "
+            f"the recipe has {shape.n_layers} layers and {ours}",
+            instead="Give a model of the recipe's sizes, with at most as many layers",
+        )
+    state = model.transformer.state_dict()
+    network.wte.weight.copy_(_embeddings(state["wte.weight"], _tokenizer_of(folder), tokenizer))
+    network.wpe.weight.copy_(state["wpe.weight"])
+    network.ln_f.load_state_dict({key: state[f"ln_f.{key}"] for key in ("weight", "bias")})
+    for index in range(config.n_layer):
+        at = f"h.{index}."
+        layer = {f"{norm}.{key}": state[f"{at}{norm}.{key}"] for norm in ("ln_1", "ln_2") for key in ("weight", "bias")}
+        # GPT-2 stores its matrices (d_in, d_out), with queries, keys and values side by side.
+        for name, target in (("attn.c_proj", "attention.o"), ("mlp.c_fc", "w_in"), ("mlp.c_proj", "w_out")):
+            layer |= {f"{target}.weight": state[f"{at}{name}.weight"].T, f"{target}.bias": state[f"{at}{name}.bias"]}
+        weights = state[at + "attn.c_attn.weight"].T.chunk(3)
+        biases = state[at + "attn.c_attn.bias"].chunk(3)
+        for part, weight, bias in zip("qkv", weights, biases, strict=True):
+            layer |= {f"attention.{part}.weight": weight, f"attention.{part}.bias": bias}
+        network.blocks[index].load_state_dict(layer)
+
+
+def _embeddings(earlier: Tensor, before: Tokenizer, after: Tokenizer) -> Tensor:
+    """The embeddings (d_vocab, d_model) of a vocabulary from those of another."""
+    if before.to_str() == after.to_str():
+        return earlier
+    rows = [earlier[token] for token in range(FIRST_PIECE)]
+    for token in range(FIRST_PIECE, after.get_vocab_size()):
+        pieces = before.encode(after.id_to_token(token), add_special_tokens=False).ids
+        rows.append(earlier[pieces].mean(0))
+    return torch.stack(rows)
+
+
+def _tokenizer_of(folder: Path) -> Tokenizer:
+    places = [folder, folder.parent / "tokenizer", folder.parent.parent / "tokenizer"]
+    for place in places:
+        if (place / "tokenizer.json").exists():
+            return Tokenizer.from_file(str(place / "tokenizer.json"))
+    raise InvalidInput(
+        f"beginning from {folder}",
+        why="no tokenizer.json lies in it or in a folder `tokenizer` beside or above it",
+        instead="Copy the tokenizer of the model there",
+    )
