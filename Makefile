@@ -72,12 +72,9 @@ lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between roo
 	@test package.json -ot node_modules/.package-lock.json || npm install --no-audit --no-fund --loglevel=error
 	@npm run --silent lint
 
-# toxicity.py waits for comments and for a model of `make toxic-model`; faults.py takes the better part of an hour by itself.
-BENCHMARKS := $(filter-out $(addprefix benchmarks/,measure.py toxicity.py faults.py),$(wildcard benchmarks/*.py))
-
-bench: $(VENV)/.installed-dev  ## measure every claim, write benchmarks/RESULTS.md (about an hour; Chromium for the explorer)
+bench: $(VENV)/.installed-dev  ## measure every claim, write benchmarks/RESULTS.md (stopped, it goes on; Chromium for the explorer)
 	@$(PIP) --editable '.[browser,ray,nlp]' fastcluster  # TransformerLens has an environment of its own
-	@for script in $(BENCHMARKS); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
+	@$(BIN)/python benchmarks/all.py
 
 docs: $(VENV)/.installed-docs  ## build the documentation into site/
 	@$(BIN)/zensical build --strict

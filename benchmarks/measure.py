@@ -18,6 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import summary
+
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
@@ -73,8 +75,6 @@ def record(title: str, claims: list[Claim], seconds: dict[str, list[float]] | No
         if _installed(name)
     )
     lines = [
-        f"## {title}",
-        "",
         how,
         "" if how else None,
         f"{datetime.date.today().isoformat()} · {_processor()} · Python {platform.python_version()} · {packages}",
@@ -88,17 +88,13 @@ def record(title: str, claims: list[Claim], seconds: dict[str, list[float]] | No
     if seconds:
         medians = ", ".join(f"{name} {statistics.median(s) * 1000:.3g} ms" for name, s in seconds.items())
         lines += ["", f"Medians: {medians}."]
-    section = "\n".join(line for line in lines if line is not None) + "\n"
-    print(section)
-    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n\nWritten by the scripts beside this file.\n"
-    pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-    text = pattern.sub(lambda _: section + "\n", text) if pattern.search(text) else text.rstrip() + "\n\n" + section
-    RESULTS.write_text(text.rstrip() + "\n")
+    section = "\n".join(line for line in lines if line is not None)
+    _write(title, section)
 
 
 def into_results(title: str, tables: list[Any]) -> None:
     """Tables under a title of RESULTS.md, in the place of those written before."""
-    parts = [f"## {title}\n"]
+    parts = []
     for table in tables:
         names = [n for n in table.column_names if n != "exits_by_layer"]
         parts += [
@@ -108,12 +104,15 @@ def into_results(title: str, tables: list[Any]) -> None:
         ]
         parts += ["| " + " | ".join(_cell(row[n]) for n in names) + " |" for row in table.rows()]
         parts.append("")
-    section = "\n".join(parts)
-    print(section)
-    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
-    pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-    text = pattern.sub(lambda _: section + "\n", text) if pattern.search(text) else text.rstrip() + "\n\n" + section
-    RESULTS.write_text(text.rstrip() + "\n")
+    section = "\n".join(parts).rstrip()
+    _write(title, section)
+
+
+def _write(title: str, section: str) -> None:
+    """Print a section and put it into RESULTS.md in the place of the one of the same title."""
+    print(f"## {title}\n\n{section}")
+    found = summary.sections(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(summary.page({**found, title: section}))
 
 
 def _cell(value: Any) -> str:

@@ -72,7 +72,8 @@ def copy_weights(network: Wren, folder: Path, tokenizer: Tokenizer) -> None:
             instead="Give a model of the recipe's sizes, with at most as many layers",
         )
     state = model.transformer.state_dict()
-    network.wte.weight.copy_(_embeddings(state["wte.weight"], _tokenizer_of(folder), tokenizer))
+    embeddings = _embeddings(state["wte.weight"], _tokenizer_of(folder), tokenizer)
+    network.wte.weight[: len(embeddings)].copy_(embeddings)  # the matrix may have rows that no token uses
     network.wpe.weight.copy_(state["wpe.weight"])
     network.ln_f.load_state_dict({key: state[f"ln_f.{key}"] for key in ("weight", "bias")})
     for index in range(config.n_layer):
