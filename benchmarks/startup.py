@@ -27,7 +27,7 @@ import torch
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 from unembed.models.shipped_models import shipped_folder, tokenizer_folder
 model = GPT2LMHeadModel.from_pretrained(shipped_folder("wren")).float()
-tokenizer = PreTrainedTokenizerFast.from_pretrained(tokenizer_folder())
+tokenizer = PreTrainedTokenizerFast.from_pretrained(tokenizer_folder("wren"))
 with torch.no_grad():
     model(**tokenizer({PROMPT!r}, return_tensors="pt"))
 """

@@ -15,10 +15,9 @@ from tests.sweeps.test_checkpoint import same
 from unembed.corpus import open_corpus
 from unembed.errors import CheckpointFault, InvalidInput, Unsupported
 from unembed.sweeps import TopTriggers, fast_difference, fast_kernels, sweep
-from unembed.sweeps.fast_kernels import TANH_GELUS, chunked_gelu, fast_forward
+from unembed.sweeps.fast_kernels import TANH_GELUS, chunked_gelu, fast_forward, processor_has_bfloat16
 
-BFLOAT16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-needs_bfloat16 = pytest.mark.skipif(not BFLOAT16, reason="this processor does not multiply in bfloat16")
+needs_bfloat16 = pytest.mark.skipif(not processor_has_bfloat16(), reason="this processor does not multiply in bfloat16")
 MODES = ["float32", pytest.param("bfloat16", marks=needs_bfloat16)]
 
 

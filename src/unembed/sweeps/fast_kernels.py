@@ -39,6 +39,11 @@ CHUNK = 1 << 17
 """Elements of a chunk for each thread: 0.5 MB in float32, the fastest size with 1 MB of second-level cache."""
 
 
+def processor_has_bfloat16() -> bool:
+    """Whether this processor has instructions that multiply in bfloat16; without them it is slower than float32."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def check_fast(lm: Decoder, fast: str | None) -> None:
     """Refuse a mode that does not exist or would not be faster.
 
@@ -48,8 +53,7 @@ def check_fast(lm: Decoder, fast: str | None) -> None:
     """
     if fast is not None and fast not in MODES:
         raise InvalidInput(f"fast={fast!r}", why=f"it is not one of {', '.join(MODES)}")
-    has_bfloat16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if fast == "bfloat16" and lm.device.type == "cpu" and not has_bfloat16:
+    if fast == "bfloat16" and lm.device.type == "cpu" and not processor_has_bfloat16():
         raise Unsupported(
             "fast='bfloat16'", why="this processor does not multiply in bfloat16", instead="Use fast='float32'"
         )

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unembed.training.networks import AttentionOnly, Wren
+from unembed.training.precision import PRODUCTS
 
 N_HALVES = 2
 ROW_TOKENS = 2048  # tokens whose activations are in memory at once
@@ -60,7 +61,7 @@ class Gradients:
         unembedding = self.network.unembedding
         if unembedding.grad is None:
             unembedding.grad = torch.zeros_like(unembedding)
-        weight = unembedding.detach().bfloat16()
+        weight = unembedding.detach().to(PRODUCTS)
         flat, targets, out = stream.flatten(0, 1), targets.flatten(), gradient.view(-1, gradient.shape[-1])
         scale, nats = torch.tensor(share / len(flat)), 0.0
         for start in range(0, len(flat), LOGIT_TOKENS):
@@ -75,7 +76,7 @@ class Gradients:
 def final_stream(network: Wren | AttentionOnly, ids: Tensor, with_spread: bool) -> tuple[Tensor, Tensor | None]:
     """What the unembedding reads (batch, pos, d_model), and the memories' mean spread over layers if wanted."""
     spread: list[Tensor] = []
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16, enabled=PRODUCTS == torch.bfloat16):
         stream = network.final_stream(ids, spread if with_spread else None)
     return stream.float(), torch.stack(spread).mean() if spread else None
 
@@ -85,16 +86,16 @@ def cross_entropy(stream: Tensor, weight: Tensor, targets: Tensor, scale: Tensor
 
     Args:
         stream: (tokens, d_model).
-        weight: (d_vocab, d_model), bfloat16.
+        weight: (d_vocab, d_model), in the dtype of the products.
         targets: (tokens,).
         scale: a number.
     """
-    x = stream.bfloat16()
+    x = stream.to(PRODUCTS)
     logits = (x @ weight.mT).float()
     log_total = logits.logsumexp(-1, keepdim=True)
     nats = (log_total - logits.gather(-1, targets[:, None])).sum()
     is_target = torch.arange(weight.shape[0]) == targets[:, None]
-    error = (((logits - log_total).exp() - is_target.float()) * scale).bfloat16()  # (tokens, d_vocab)
+    error = (((logits - log_total).exp() - is_target.float()) * scale).to(PRODUCTS)  # (tokens, d_vocab)
     return nats, (error @ weight).float(), (error.mT @ x).float()
 
 
@@ -103,7 +104,7 @@ def mean_nats(network: Wren | AttentionOnly, rows: Tensor) -> float:
     """Cross entropy per token of rows (n, context + 1), as training measures it."""
     total = 0.0
     for row in rows:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=PRODUCTS == torch.bfloat16):
             stream = network.final_stream(row[None, :-1])
             logits = F.linear(stream[0], network.unembedding)
         total += F.cross_entropy(logits.float(), row[1:], reduction="sum").item()

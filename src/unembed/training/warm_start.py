@@ -107,6 +107,6 @@ def _tokenizer_of(folder: Path) -> Tokenizer:
             return Tokenizer.from_file(str(place / "tokenizer.json"))
     raise InvalidInput(
         f"beginning from {folder}",
-        why="no tokenizer.json lies in it or in a folder `tokenizer` beside or above it",
+        why="neither it nor a folder `tokenizer` beside or above it has a tokenizer.json",
         instead="Copy the tokenizer of the model there",
     )
