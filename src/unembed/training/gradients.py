@@ -76,7 +76,7 @@ class Gradients:
 def final_stream(network: Wren | AttentionOnly, ids: Tensor, with_spread: bool) -> tuple[Tensor, Tensor | None]:
     """What the unembedding reads (batch, pos, d_model), and the memories' mean spread over layers if wanted."""
     spread: list[Tensor] = []
-    with torch.autocast("cpu", torch.bfloat16, enabled=PRODUCTS == torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16, enabled=PRODUCTS is torch.bfloat16):
         stream = network.final_stream(ids, spread if with_spread else None)
     return stream.float(), torch.stack(spread).mean() if spread else None
 
@@ -104,7 +104,7 @@ def mean_nats(network: Wren | AttentionOnly, rows: Tensor) -> float:
     """Cross entropy per token of rows (n, context + 1), as training measures it."""
     total = 0.0
     for row in rows:
-        with torch.autocast("cpu", torch.bfloat16, enabled=PRODUCTS == torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=PRODUCTS is torch.bfloat16):
             stream = network.final_stream(row[None, :-1])
             logits = F.linear(stream[0], network.unembedding)
         total += F.cross_entropy(logits.float(), row[1:], reduction="sum").item()
