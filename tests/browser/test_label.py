@@ -40,7 +40,7 @@ def labels(annotated) -> list[tuple[str, str]]:
     return [(row["author"], row["label"]) for row in annotated.session.index.labels(of="all").rows()]
 
 
-def test_a_described_pattern_is_saved_without_a_press_of_add(opened, annotated):
+def test_a_described_pattern_is_saved_without_a_press_of_add(annotated, opened):
     page = start(opened, annotated)
     page.get_by_role("textbox", name="Describe the pattern").fill("endings")
     tick(page, 4)
@@ -49,7 +49,7 @@ def test_a_described_pattern_is_saved_without_a_press_of_add(opened, annotated):
     assert labels(annotated) == [("ann", "endings")]
 
 
-def test_a_description_without_members_is_kept_and_never_stored_as_no_pattern(opened, annotated):
+def test_a_description_without_members_is_kept_and_never_stored_as_no_pattern(annotated, opened):
     page = start(opened, annotated)
     box = page.get_by_role("textbox", name="Describe the pattern")
     box.fill("endings")
@@ -62,7 +62,7 @@ def test_a_description_without_members_is_kept_and_never_stored_as_no_pattern(op
     expect(box).to_have_value("endings")
 
 
-def test_keys_work_after_a_tick_and_in_the_description(opened, annotated):
+def test_keys_work_after_a_tick_and_in_the_description(annotated, opened):
     page = start(opened, annotated)
     tick(page, 4)
     page.keyboard.press("3")
@@ -77,7 +77,7 @@ def test_keys_work_after_a_tick_and_in_the_description(opened, annotated):
     expect(page.get_by_role("heading", name="Item 3", exact=True)).to_be_visible()
 
 
-def test_undo_returns_to_the_item_that_was_left_with_its_work(opened, annotated):
+def test_undo_returns_to_the_item_that_was_left_with_its_work(annotated, opened):
     page = start(opened, annotated)
     page.get_by_role("textbox", name="Describe the pattern").fill("endings")
     tick(page, 4)
@@ -93,7 +93,7 @@ def test_undo_returns_to_the_item_that_was_left_with_its_work(opened, annotated)
     assert not labels(annotated), "what was stored is withdrawn"
 
 
-def test_keys_and_values_are_two_queues_and_two_tabs_two_annotators(opened, annotated):
+def test_keys_and_values_are_two_queues_and_two_tabs_two_annotators(annotated, opened):
     page = start(opened, annotated)
     page.get_by_role("button", name="No pattern, next").click()
     expect(page.get_by_role("heading", name="Item 2", exact=True)).to_be_visible()
@@ -109,7 +109,7 @@ def test_keys_and_values_are_two_queues_and_two_tabs_two_annotators(opened, anno
     expect(page.get_by_role("textbox", name="Your name")).to_have_value("ann")
 
 
-def test_definitions_are_shown_for_words_only(opened, annotated):
+def test_definitions_are_shown_for_words_only(annotated, opened):
     page = start(opened, annotated)
     shown = page.locator(".ticks label")
     for label in shown.all():
@@ -118,7 +118,7 @@ def test_definitions_are_shown_for_words_only(opened, annotated):
             assert label.locator(".faint").count() == 0, text
 
 
-def test_labels_can_be_imported_in_the_page(opened, annotated, tmp_path):
+def test_labels_can_be_imported_in_the_page(annotated, opened, tmp_path):
     page = start(opened, annotated)
     line = '{"layer": 1, "index": 7, "label": "months", "author": "eve", "kind": "memory", "notes": {}, "made": "2026"}'
     file = tmp_path / "labels.jsonl"

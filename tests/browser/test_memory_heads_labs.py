@@ -92,7 +92,7 @@ def test_a_coefficient_here_is_told_among_the_sampled(opened, lm, index, firing)
 
 def test_fifty_tokens_at_either_end_and_a_list_to_copy(opened, lm):
     page = opened("#/memory?memory=L3M5", permissions=["clipboard-read", "clipboard-write"])
-    region = page.get_by_role("region", name="What the value does")
+    region = page.get_by_role("region", name="Effect of the value on the vocabulary")
     expect(region.locator(".bar-row")).to_have_count(24)
     region.get_by_role("button", name="Show 50").click()
     expect(region.locator(".bar-row")).to_have_count(100)
@@ -272,7 +272,7 @@ def test_a_token_pointed_at_shows_what_it_reads_and_what_reads_it(opened, lm):
 def test_a_heads_examples_are_marked_and_lead_to_a_trace(opened, lm, index):
     page = opened("#/heads?head=L3H2")
     region = page.get_by_role("region", name="Top contexts in the corpus")
-    expect(page.get_by_text("of L3H2's attention lies")).to_be_visible()  # what is above has its height
+    expect(page.get_by_text("of the attention of L3H2")).to_be_visible()  # what is above has its height
     region.get_by_role("button", name="Find examples").click()
     found = [one for one in head_examples(lm, index, 3) if isinstance(one, HeadExamples)]
     for head in (2, 7):
@@ -386,7 +386,7 @@ def test_the_curve_is_saved_as_it_is_drawn(opened, lm):
         page.get_by_role("menuitem", name=re.compile("CSV")).click()
     lines = download.value.path().read_text().splitlines()
     assert "threshold" in lines[0] and lines[1].startswith("never,0,0,0")
-    found = unembed.early_exit.seen(lm, [lm.encode(PROMPT)[0][: i + 1] for i in range(7)])
+    found = unembed.early_exit.examples_of_prefixes(lm, [lm.encode(PROMPT)[0][: i + 1] for i in range(7)])
     dial = list(unembed.early_exit.untrained(lm, "margin").dial(found, 24).rows())
     assert len(lines) == len(dial) + 1
     assert [float(line.split(",")[1]) for line in lines[1:]] == pytest.approx([row["disagreement"] for row in dial])

@@ -228,7 +228,7 @@ def test_chosen_results_join_a_concept_and_leave_it(opened, served):
 def test_a_text_said_twice_shows_the_stripe(opened):
     page = opened("#/heads?head=L2H3")
     region = page.get_by_role("region", name="Repeated-token (induction) test")
-    expect(region.get_by_text(re.compile("of L2H3's attention"))).to_be_visible()
+    expect(region.get_by_text(re.compile("of the attention of L2H3"))).to_be_visible()
     assert region.locator("rect.on").count() == 16
     region.get_by_role("textbox", name="Text to repeat").fill("one two three four")
     region.get_by_role("textbox", name="Text to repeat").press("Enter")

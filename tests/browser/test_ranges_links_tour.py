@@ -165,8 +165,8 @@ def test_crumbs_lead_up(opened):
     page = opened(f"#/layer?layer=3&position=2&prompt={PROMPT.replace(' ', '%20')}")
     crumbs = page.get_by_role("navigation", name="Where you are")
     expect(crumbs.get_by_role("listitem")).to_have_count(3)
-    expect(crumbs.get_by_role("button", name="pos 2")).to_contain_text("·month")
-    crumbs.get_by_role("button", name="pos 2").click()
+    expect(crumbs.get_by_role("button", name="position 2")).to_contain_text("·month")
+    crumbs.get_by_role("button", name="position 2").click()
     expect(inspector(page).get_by_text("position 2")).to_be_visible()
     expect(crumbs.get_by_role("listitem")).to_have_count(2)
 

@@ -37,7 +37,7 @@ def listening(page):
 def test_findings_are_told_and_lead_where_they_say(opened, lm):
     page = opened(AT_LITTLE)
     expect(the_sum(page)).to_be_visible()
-    rows = page.get_by_role("list", name="What was found").get_by_role("button")
+    rows = page.get_by_role("list", name="Findings").get_by_role("button")
     expect(rows).to_have_count(3)
     trace = lm.trace(LITTLE)
     settled = next(e.layer for e in trace.events(-1) if e.kind == "saturation")
@@ -112,10 +112,10 @@ def test_events_stand_in_lanes_and_say_their_sentence(opened, lm):
         lane = page.get_by_role("group", name=name, exact=True).get_by_role("button")
         said = lane.evaluate_all("all => all.map(b => b.getAttribute('aria-label').split(':')[0])")
         assert sorted(said) == sorted(where for by, where in expected if by == cause)
-    marker = page.get_by_role("group", name="settled").get_by_role("button")
+    marker = page.get_by_role("group", name="saturation").get_by_role("button")
     expect(marker).to_have_count(1)
     page.get_by_role("group", name="attention", exact=True).get_by_role("button").first.focus()
-    expect(page.locator(".told")).to_have_text("Layer 0 attention: ·girl rises from place 21 to 2.")
+    expect(page.locator(".told")).to_have_text("Layer 0 attention: ·girl rises from rank 21 to 2.")
     marker.click()
     settled = next(e.layer for e in trace.events(-1) if e.kind == "saturation")
     expect(inspector(page).get_by_role("heading", name=f"Layer {settled}, FFN")).to_be_visible()
@@ -220,7 +220,7 @@ def test_a_head_is_switched_off_from_the_layer(opened, lm):
     first = lm.trace(LITTLE).head_updates(3)[0].index
     page.get_by_role("button", name=f"Switch L3H{first} off").click()
     expect(page.get_by_role("heading", name="1 edit")).to_be_visible()
-    assert f"H3.{first}" in address(page)
+    assert f"edits=L3H{first}" in address(page)
 
 
 def test_candidates_tell_how_many_places_they_moved(opened, lm):
