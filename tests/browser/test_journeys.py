@@ -110,7 +110,9 @@ def test_from_a_cell_to_its_layer_to_a_memory(opened, lm):
     expect(heading).to_have_text(re.compile(r"^L5M\d+$"))
     index = int(heading.inner_text().split("M")[1])
     first = lm.values.top_tokens(5, index, 1)[0].replace(" ", "·")
-    expect(page.get_by_role("region", name="Effect of the value on the vocabulary").get_by_role("listitem").first).to_contain_text(first)
+    expect(
+        page.get_by_role("region", name="Effect of the value on the vocabulary").get_by_role("listitem").first
+    ).to_contain_text(first)
 
 
 def test_triggers_mark_the_token_that_fires(opened, index):
