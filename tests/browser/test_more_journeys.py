@@ -213,7 +213,7 @@ def test_chosen_results_join_a_concept_and_leave_it(opened, served):
         expect(page.get_by_role("link", name=one, exact=True).first).to_be_visible()
     page.go_back()
     expect(page.get_by_role("heading", name="Search", exact=True)).to_be_visible()
-    expect(page.get_by_role("columnheader", name="why")).to_be_visible()
+    expect(page.get_by_role("columnheader", name="found by")).to_be_visible()
     page.get_by_role("checkbox").first.check()
     page.get_by_role("combobox", name="Concept").fill("YEARS </script> &")
     page.get_by_role("combobox", name="Concept").press("Enter")

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from tests.browser.conftest import address
 from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
 from tests.browser.test_ranges_links_tour import inspector
+from unembed.schemas.trace_builder import describe_events
 
 LITTLE = "Once upon a time there was a little"
 AT_LITTLE = f"#/trace?prompt={LITTLE.replace(' ', '+')}"
@@ -115,7 +116,9 @@ def test_events_stand_in_lanes_and_say_their_sentence(opened, lm):
     marker = page.get_by_role("group", name="saturation").get_by_role("button")
     expect(marker).to_have_count(1)
     page.get_by_role("group", name="attention", exact=True).get_by_role("button").first.focus()
-    expect(page.locator(".told")).to_have_text("Layer 0 attention: ·girl rises from rank 21 to 2.")
+    sentence = describe_events(lm, trace.rank_changes(girl, -1))[0].sentence
+    assert sentence.startswith("Layer 0 attention: ·girl rises from ")
+    expect(page.locator(".told")).to_have_text(sentence)
     marker.click()
     settled = next(e.layer for e in trace.events(-1) if e.kind == "saturation")
     expect(inspector(page).get_by_role("heading", name=f"Layer {settled}, FFN")).to_be_visible()

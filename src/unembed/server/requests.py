@@ -110,6 +110,37 @@ class PromptHeadsRequest(PromptRequest):
     token: str | None = Field(None, max_length=200)
 
 
+class TwoPrompts(StrictModel):
+    """A prompt with a behaviour and one without it, and the two tokens whose logits are compared."""
+
+    clean: str = Field(min_length=1, max_length=4000)
+    corrupted: str = Field(min_length=1, max_length=4000)
+    token: str | None = Field(None, max_length=200, description="null: the clean prompt's prediction")
+    against: str | None = Field(None, max_length=200, description="null: the corrupted prompt's prediction")
+
+
+class PatchingRequest(TwoPrompts):
+    """Which activations are patched, one at a time, and which way."""
+
+    point: Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "coefficients"] = "resid_pre"
+    direction: Literal["denoising", "noising"] = "denoising"
+    position: int | None = Field(None, ge=0, le=LARGEST, description="of the patched prompt; null: all positions")
+    top: int = Field(10, ge=1, le=50, description="memories at each layer and position")
+
+
+class PatchedContinuationRequest(StrictModel):
+    """One patched activation, and how far to generate."""
+
+    clean: str = Field(min_length=1, max_length=4000)
+    corrupted: str = Field(min_length=1, max_length=4000)
+    point: Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "coefficients"] = "resid_pre"
+    direction: Literal["denoising", "noising"] = "denoising"
+    layer: int = Field(ge=0, le=LARGEST)
+    position: int | None = Field(None, ge=0, le=LARGEST)
+    index: int | None = Field(None, ge=0, le=LARGEST)
+    max_new_tokens: int = Field(12, ge=1, le=40)
+
+
 class ScoreTermsRequest(StrictModel):
     """A prompt and two of its positions. It takes no edits: the terms are proved on the model as it is."""
 

@@ -183,7 +183,7 @@ def generate_steps(
     length = ids.shape[1]
     generator = None if seed is None else torch.Generator(lm.device).manual_seed(seed)
     warpers = _warpers(temperature, top_k, top_p)
-    ends = _end_tokens(lm)
+    ends = end_tokens(lm)
     cache, given = None, ids
     for _ in range(max_new_tokens):
         logits, cache = _next(lm, given, ids, cache, edits)
@@ -245,6 +245,7 @@ def _warpers(temperature: float, top_k: int | None, top_p: float | None) -> Logi
     return found
 
 
-def _end_tokens(lm: Decoder) -> set[int]:
+def end_tokens(lm: Decoder) -> set[int]:
+    """The tokens at which the model ends a text."""
     end = lm.hf.generation_config.eos_token_id if lm.hf.generation_config is not None else None
     return set() if end is None else {end} if isinstance(end, int) else set(end)

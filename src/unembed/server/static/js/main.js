@@ -18,6 +18,7 @@ const SCREENS = [
   ["layer", "Layer", () => import("./screens/layer.js")],
   ["memory", "Memory", () => import("./screens/memory.js")],
   ["intervene", "Intervene", () => import("./screens/intervene.js")],
+  ["compare", "Compare", () => import("./screens/compare.js")],
   ["heads", "Heads", () => import("./screens/heads.js")],
   ["search", "Search", () => import("./screens/search.js")],
   ["label", "Label", () => import("./screens/label.js")],

@@ -243,7 +243,7 @@ export function table(head, rows, caption = "") {
         : h("td", {}, x);
   return h(
     "div",
-    { class: "scroll" },
+    { class: "scroll", tabindex: 0, role: "group", "aria-label": caption || "Table" }, // a scrolling box takes the focus
     h(
       "table",
       {},

@@ -9,6 +9,7 @@ const DEFAULTS = {
   prompt: "",
   edits: "",
   disabled: "",
+  other: "",
   // What is selected.
   position: "",
   layer: "",
@@ -39,6 +40,9 @@ const DEFAULTS = {
   text: "",
   new_tokens: "",
   seed: "",
+  point: "resid_pre",
+  direction: "denoising",
+  patched: "",
   // The page itself.
   model: "",
   tour: "",

@@ -87,11 +87,12 @@ export function render(root, page) {
     pane(stage, async () => {
       note.hidden = true;
       const asked = settings();
+      const last = item?.number ?? -1; // before anything is awaited: two loads must not go two items on
       queue = await api.get("/annotations/queue", { ...asked, author: who.value }, { channel: "queue", fresh: true });
       progress.textContent = `${queue.done.length} of ${queue.items} ${what}s done${who.value ? ` by ${who.value}` : ""}. The queue is blind: some items are random controls.`;
       const done = new Set(queue.done);
       const left = Array.from({ length: queue.items }, (_, i) => i).filter((i) => !done.has(i));
-      const next = number ?? left.find((i) => i > (item?.number ?? -1)) ?? left[0];
+      const next = number ?? left.find((i) => i > last) ?? left[0];
       if (!who.value)
         fill(stage, empty("Annotator name", "Write your name above. Agreement is computed between annotators."));
       else if (next === undefined) {

@@ -220,7 +220,7 @@ export function render(root, page) {
           "li",
           { class: "faint" },
           `${rest.toLocaleString("en")} other memories: ${percent(Math.max(0, 1 - held))} of the update's size`,
-          ffn && `, ${signed(ffn.share - sum((u) => u.score))} to the logit with the FFN's bias`,
+          ffn && `, ${signed(ffn.contribution - sum((u) => u.score))} to the logit with the FFN's bias`,
         ),
       );
     fill(

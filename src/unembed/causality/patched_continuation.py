@@ -1,0 +1,101 @@
+"""What a patched run goes on to say: greedy tokens after a prompt of which one activation was replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from unembed.causality.patching import Alignment, Direction, align
+from unembed.causality.replacement import Replacement, Rerun
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.stream.generation import end_tokens
+from unembed.stream.interventions import Edit
+from unembed.stream.run import Tokens
+from unembed.validation import positive_int
+
+
+@dataclass(frozen=True)
+class PatchedToken:
+    """One new token of a patched run."""
+
+    id: int
+    probability: float
+
+
+def continue_patched(
+    lm: Decoder,
+    clean: Tokens,
+    corrupted: Tokens,
+    point: str,
+    layer: int,
+    position: int | None,
+    index: int | None = None,
+    *,
+    direction: Direction = "denoising",
+    alignment: Alignment | None = None,
+    edits: Sequence[Edit] = (),
+    max_new_tokens: int = 20,
+) -> Iterator[PatchedToken]:
+    """Greedy tokens after the patched prompt; the replaced activation stays replaced at its own positions.
+
+    Args:
+        lm: the model.
+        clean: the prompt with the behaviour.
+        corrupted: the prompt without it.
+        point: the activation, as in `patch`.
+        layer: its layer.
+        position: its position in the patched run; all corresponding positions when None.
+        index: a head (for z) or a memory (for coefficients).
+        direction: "denoising": a clean activation into the corrupted run; "noising": the reverse.
+        alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
+        edits: changes that hold in both runs.
+        max_new_tokens: how many tokens to add.
+
+    Raises:
+        InvalidInput: the position has no corresponding token, or z or coefficients come without an index.
+        OutOfRange: no such layer, head or memory.
+        PointMissing: the model has no such point.
+
+    Cost: two passes over the whole text for each new token; nothing is cached.
+    """
+    if point in ("z", "coefficients") and index is None:
+        raise InvalidInput(f"a patch of {point}", why="it is of one head or memory", instead="Give its index")
+    if point == "pattern":
+        raise InvalidInput("a continuation of a patched pattern", why="new tokens have no row to take over")
+    layer = lm.layer(layer)
+    if point == "z":
+        index = lm.head(index)  # type: ignore[arg-type]
+    elif point == "coefficients":
+        layer, index = lm.memory(layer, index)  # type: ignore[arg-type]
+    new_tokens = positive_int("max_new_tokens", max_new_tokens)
+    first, second = Rerun(lm, clean, (point,), edits), Rerun(lm, corrupted, (), edits)
+    pairs, _ = align(lm, first.ids[0], second.ids[0], alignment)
+    if direction == "noising":
+        first, second = Rerun(lm, corrupted, (point,), edits), first
+        pairs = [(c, a) for a, c in pairs]
+    if position is not None:
+        pairs = [(a, c) for a, c in pairs if c == position]
+        if not pairs:
+            raise InvalidInput(f"position {position}", why="it has no corresponding token")
+    given = first.activation(point, layer)[torch.tensor([a for a, _ in pairs])]
+    chosen: int | torch.Tensor | None = index
+    if point == "z":
+        given = given[:, index]
+    elif point == "coefficients":
+        given, chosen = given[:, [index]], torch.tensor([index])
+    replacement = Replacement(point, layer, torch.tensor([c for _, c in pairs]), chosen, given)
+    ids = second.ids
+    start, ends = ids.shape[1], end_tokens(lm)
+    for _ in range(new_tokens):
+        if lm.n_ctx is not None and ids.shape[1] >= lm.n_ctx:
+            return
+        run = second if ids.shape[1] == start else Rerun(lm, ids, (), edits)
+        probabilities = run.logits([[replacement]])[0].float().softmax(-1)
+        token = int(probabilities.argmax())
+        ids = torch.cat([ids, torch.tensor([[token]], device=ids.device)], dim=1)
+        yield PatchedToken(token, float(probabilities[token]))
+        if token in ends:
+            return

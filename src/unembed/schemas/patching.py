@@ -1,0 +1,173 @@
+"""Two prompts side by side and activations patched between them, as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from unembed.causality.metrics import logit_difference
+from unembed.causality.patching import Direction, Patching, align
+from unembed.schemas.numbers import numbers
+from unembed.schemas.trace import Candidate, Token
+
+if TYPE_CHECKING:
+    from unembed.language_model import LanguageModel
+    from unembed.trace.trace import Trace
+
+SCHEMA_COMPARISON = "unembed.comparison/1"
+SCHEMA_PATCHING = "unembed.patching/1"
+
+
+@dataclass(frozen=True)
+class SideView:
+    """One of the two prompts."""
+
+    prompt: str
+    tokens: list[Token]
+    prediction: list[Candidate]
+    logits: list[float]
+    """Of the target, and of the token that it is compared with."""
+
+
+@dataclass(frozen=True)
+class ComparisonView:
+    """Two prompts, their corresponding tokens, and the logit difference that is compared."""
+
+    schema: str
+    provenance: dict[str, Any]
+    clean: SideView
+    corrupted: SideView
+    target: Token
+    against: Token
+    pairs: list[tuple[int, int]]
+    """Corresponding positions, [in clean, in corrupted]."""
+    alignment: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class PatchingView:
+    """What the metric becomes when one activation of the other prompt replaces the prompt's own."""
+
+    schema: str
+    provenance: dict[str, Any]
+    point: str
+    metric: str
+    direction: Direction
+    clean: float
+    corrupted: float
+    positions: list[int]
+    """Positions of the patched prompt."""
+    tokens: list[str]
+    values: list[Any]
+    """[layer][position], [layer][head], [layer][head][position] or [layer][position][memory]."""
+    recovered: list[Any]
+    """The same as fractions of the way to the other prompt's metric: 0 no effect, 1 all of it."""
+    indices: list[list[list[int]]] | None
+    """The memories of `coefficients`, [layer][position][memory]."""
+    given: list[list[list[float]]] | None
+    """Their coefficients in the other prompt, which are put in."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+def comparison_view(
+    lm: LanguageModel,
+    clean: Trace,
+    corrupted: Trace,
+    prompts: tuple[str, str],
+    token: str | int | None = None,
+    against: str | int | None = None,
+    top: int = 5,
+) -> ComparisonView:
+    """Two prompts side by side.
+
+    Args:
+        lm: the model.
+        clean: the trace of the prompt with the behaviour.
+        corrupted: the trace of the prompt without it.
+        prompts: their texts.
+        token: the target; the clean prompt's prediction when None.
+        against: the token it is compared with; when None, the corrupted prompt's prediction, or where that is the
+            target, the clean prompt's runner-up.
+        top: likely next tokens of each.
+
+    Raises:
+        InvalidInput: no token of one corresponds to one of the other, or both tokens are the same.
+        NotOneToken: a text is not a single token.
+    """
+    target, other = compared_tokens(lm, clean, corrupted, token, against)
+    pairs, how = align(lm, clean.tokens, corrupted.tokens, alignment_of(clean, corrupted))
+    texts = lm.token_strings([target, other])
+    sides = [_side(lm, trace, prompt, [target, other], top) for trace, prompt in zip((clean, corrupted), prompts)]
+    return ComparisonView(
+        SCHEMA_COMPARISON,
+        lm.provenance(notes={"alignment": how}).to_dict(),
+        sides[0],
+        sides[1],
+        Token(len(clean) - 1, target, texts[0]),
+        Token(len(clean) - 1, other, texts[1]),
+        pairs,
+        how,
+    )
+
+
+def compared_tokens(
+    lm: LanguageModel, clean: Trace, corrupted: Trace, token: str | int | None, against: str | int | None
+) -> tuple[int, int]:
+    """The target, and the token that it is compared with, as `comparison_view` chooses them."""
+    first, second = numbers(clean.logits().topk(2).indices)
+    target = first if token is None else lm.single_token(token)
+    if against is not None:
+        other = lm.single_token(against)
+    else:
+        said = int(corrupted.prediction[-1])
+        other = next(one for one in (said, second, first) if one != target)
+    logit_difference(target, other).bind(lm, clean.logits())  # refuses two equal tokens
+    return target, other
+
+
+def alignment_of(clean: Trace, corrupted: Trace) -> str | None:
+    """How tokens correspond: one by one where the prompts have as many, else as found."""
+    return None if len(clean) == len(corrupted) else "auto"
+
+
+def _side(lm: LanguageModel, trace: Trace, prompt: str, compared: Sequence[int], top: int) -> SideView:
+    logits = trace.logits().float()
+    probabilities = logits.softmax(-1)
+    ids = numbers(logits.topk(top).indices)
+    return SideView(
+        prompt,
+        [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)],
+        [
+            Candidate(i, text, float(probabilities[i]), float(logits[i]))
+            for i, text in zip(ids, lm.token_strings(ids), strict=True)
+        ],
+        [float(logits[i]) for i in compared],
+    )
+
+
+def patching_view(found: Patching, given: list[list[list[float]]] | None = None) -> PatchingView:
+    """A patching, as the page draws it; `given` as in the view."""
+    return PatchingView(
+        SCHEMA_PATCHING,
+        found.provenance.to_dict(),
+        found.point,
+        found.metric,
+        found.direction,
+        found.clean,
+        found.corrupted,
+        list(found.positions),
+        list(found.tokens),
+        numbers(found.values),
+        numbers(found.recovered),
+        None if found.indices is None else numbers(found.indices),
+        given,
+    )

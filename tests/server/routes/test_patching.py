@@ -1,0 +1,82 @@
+"""Two prompts side by side, patches between them and what follows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import unembed
+
+CLEAN, CORRUPTED = "The first month of the year is", "The last month of the year was"
+TWO = {"clean": CLEAN, "corrupted": CORRUPTED, "token": " January", "against": " the"}
+
+
+def test_both_prompts_their_predictions_and_the_corresponding_tokens(client, wren):
+    found = client.post("/api/v1/comparison", json={"clean": CLEAN, "corrupted": "In " + CORRUPTED}).json()
+    clean, corrupted = wren.trace(CLEAN), wren.trace("In " + CORRUPTED)
+    assert found["target"]["id"] == int(clean.prediction[-1])
+    assert found["against"]["id"] != found["target"]["id"]
+    for side, trace in (("clean", clean), ("corrupted", corrupted)):
+        logits = trace.logits()
+        assert [t["id"] for t in found[side]["tokens"]] == trace.tokens.tolist()
+        assert found[side]["prediction"][0]["id"] == int(trace.prediction[-1])
+        assert found[side]["logits"] == pytest.approx([float(logits[found[k]["id"]]) for k in ("target", "against")])
+    a, c = zip(*found["pairs"], strict=True)
+    assert list(a) == sorted(a) and list(c) == sorted(c)
+    of = "of"
+    assert any(of in clean.token_strings[i] and of in corrupted.token_strings[k] for i, k in found["pairs"])
+
+
+@pytest.mark.parametrize("point", ["resid_pre", "z", "coefficients"])
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_patches_are_the_librarys(client, wren, point, direction):
+    body = {**TWO, "point": point, "direction": direction, "position": 1, "top": 4}
+    found = client.post("/api/v1/patching", json=body).json()
+    expected = wren.patch(
+        CLEAN,
+        CORRUPTED,
+        point,
+        unembed.logit_difference(" January", " the"),
+        positions=[1],
+        direction=direction,
+        top=4,
+    )
+    assert found["recovered"] == expected.recovered.tolist()
+    assert (found["clean"], found["corrupted"]) == (expected.clean, expected.corrupted)
+    if point == "coefficients":
+        source = wren.trace(CLEAN if direction == "denoising" else CORRUPTED)
+        for layer, rows in enumerate(found["indices"]):
+            own = source.run.at("coefficients", layer)[0, 1, rows[0]]
+            assert found["given"][layer][0] == own.tolist()
+
+
+def test_three_continuations_and_the_patched_one_is_the_edits(client, wren):
+    value = float(wren.trace(CLEAN).run.at("coefficients", 4)[0, 1, 278])
+    body = {
+        "clean": CLEAN,
+        "corrupted": CORRUPTED,
+        "point": "coefficients",
+        "layer": 4,
+        "position": 1,
+        "index": 278,
+        "max_new_tokens": 5,
+    }
+    answer = client.post("/api/v1/patching/continuation", json=body)
+    texts = dict.fromkeys(("clean", "corrupted", "patched"), "")
+    for line in map(json.loads, answer.text.splitlines()):
+        if line["kind"] == "token":
+            texts[line["side"]] += line["token"]
+    edit = unembed.set_coefficient(4, 278, value, positions=[1])
+    assert CLEAN + texts["clean"] == wren.generate(CLEAN, max_new_tokens=5)[0]
+    assert CORRUPTED + texts["corrupted"] == wren.generate(CORRUPTED, max_new_tokens=5)[0]
+    assert CORRUPTED + texts["patched"] == wren.generate(CORRUPTED, [edit], max_new_tokens=5)[0]
+
+
+def test_what_cannot_be_compared_is_refused_by_name(client):
+    answer = client.post("/api/v1/patching", json={**TWO, "against": " January"})
+    assert answer.status_code == 422 and "itself" in answer.json()["message"]
+    same = client.post("/api/v1/patching", json={**TWO, "corrupted": CLEAN})
+    assert same.status_code == 422 and "in both runs" in same.json()["why"]
+    off = client.post("/api/v1/patching", json={**TWO, "position": 90})
+    assert off.status_code == 422 and "no corresponding token" in off.json()["why"]
