@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from unembed.causality.metrics import logit_difference
 from unembed.causality.patching import Direction, Patching, align
@@ -134,7 +134,7 @@ def compared_tokens(
     return target, other
 
 
-def alignment_of(clean: Trace, corrupted: Trace) -> str | None:
+def alignment_of(clean: Trace, corrupted: Trace) -> Literal["auto"] | None:
     """How tokens correspond: one by one where the prompts have as many, else as found."""
     return None if len(clean) == len(corrupted) else "auto"
 

@@ -206,7 +206,9 @@ export function render(root, page) {
     const at = cell();
     const { values, recovered, positions, tokens } = found;
     const [away, here] = into() === "corrupted" ? [view.clean, view.corrupted] : [view.corrupted, view.clean];
-    const there = new Map(view.pairs.map(/** @returns {[number, number]} */ ([a, c]) => (into() === "corrupted" ? [c, a] : [a, c])));
+    const there = new Map(
+      view.pairs.map(/** @returns {[number, number]} */ ([a, c]) => (into() === "corrupted" ? [c, a] : [a, c])),
+    );
     const [, name, what] = POINTS.find(([point]) => point === found.point) ?? POINTS[0];
     patches.mount(
       map,
