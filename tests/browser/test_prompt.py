@@ -62,7 +62,7 @@ def test_another_model_opens_on_a_trace_of_its_own(opened, other_model):
         "aria-colcount", str(1 + lm.encode("He was born on 16").shape[1])
     )
     expect(page.get_by_text("traced with wren")).to_have_count(0)
-    assert "prompt=He" in page.evaluate("dispatchEvent(new Event('pagehide')), location.hash")
+    page.wait_for_url(re.compile("prompt=He"))
 
 
 def test_the_shipped_model_opens_on_an_example_and_three_tasks(opened, lm):

@@ -106,7 +106,10 @@ def comparison_view(
     target, other = compared_tokens(lm, clean, corrupted, token, against)
     pairs, how = align(lm, clean.tokens, corrupted.tokens, alignment_of(clean, corrupted))
     texts = lm.token_strings([target, other])
-    sides = [_side(lm, trace, prompt, [target, other], top) for trace, prompt in zip((clean, corrupted), prompts)]
+    sides = [
+        _side(lm, trace, prompt, [target, other], top)
+        for trace, prompt in zip((clean, corrupted), prompts, strict=True)
+    ]
     return ComparisonView(
         SCHEMA_COMPARISON,
         lm.provenance(notes={"alignment": how}).to_dict(),
