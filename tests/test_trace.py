@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import unembed as package
 from tests.conftest import tiny
 from tests.families import DENSE
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
@@ -12,6 +13,9 @@ from unembed.lens import read
 from unembed.memories.sub_updates import token_scores
 from unembed.stream.interventions import set_coefficient
 from unembed.stream.run import run
+from unembed.trace.memory_effects import memory_effects
+from unembed.trace.question import Question
+from unembed.trace.usual_coefficients import UsualCoefficients, usual_coefficients
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -30,7 +34,7 @@ def test_readings_are_those_of_the_captured_streams(name: str, tokens: torch.Ten
 @pytest.mark.parametrize("name", DENSE)
 def test_what_enters_a_layer_is_read_like_any_other_stream(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
-    trace = lm.trace(tokens[0])
+    trace = lm.trace(tokens[0], show_unlearned=True)
     x = run(lm, tokens[:1], ["resid_pre"])["resid_pre"][:, 0]
     plain = read(lm, x, 10, track=trace.prediction[:, None].expand(lm.n_layers, -1, 1))
     found = trace.readings("resid_pre")
@@ -45,7 +49,7 @@ def test_what_enters_a_layer_is_read_like_any_other_stream(name: str, tokens: to
 @pytest.mark.parametrize("name", DENSE)
 def test_sub_updates_of_all_layers_are_those_of_each(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
-    trace, layers = lm.trace(tokens[0]), range(lm.n_layers)
+    trace, layers = lm.trace(tokens[0], show_unlearned=True), range(lm.n_layers)
     for n, rows in zip(layers, trace.sub_updates_of(layers, 3, 4, 11), strict=True):
         assert [r.index for r in rows] == [r.index for r in trace.sub_updates(n, 3, 4, 11)]
         for row in rows:
@@ -72,6 +76,50 @@ def test_scores_of_all_sub_updates_add_up_to_the_updates_score(name: str, tokens
         whole = seen.at("mlp_out", layer)[0, 4] @ lm.weights.W_U[:, 11]
         part = (bias * site.multiplier) @ lm.weights.W_U[:, 11]
         torch.testing.assert_close(raw + part, whole, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
+def test_memory_effects_are_the_memories_rows_of_the_attribution(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    trace = lm.trace(tokens[0])
+    asked = trace.question(position=3)
+    found = trace.memory_effects(asked, 3, top=lm.n_layers * lm.d_mlp)
+    attribution = trace.attribution(asked.token, 3, asked.against, by="memory")
+    expected = {(row.layer, row.index): row.contribution for row in attribution.rows if row.index >= 0}
+    assert [(row.layer, row.index) for row in found.rows] == sorted(
+        [key for key, effect in expected.items() if trace.run.at("coefficients", key[0])[0, 3, key[1]] != 0],
+        key=lambda key: -abs(expected[key]),
+    )
+    for row in found.rows:
+        assert row.score == pytest.approx(expected[row.layer, row.index], rel=1e-4, abs=1e-7)
+    assert found.total == pytest.approx(sum(expected.values()), rel=1e-4, abs=1e-6)
+    assert found.others == 0 and found.others_effect == pytest.approx(0, abs=1e-5)
+
+
+def test_the_question_is_the_prediction_against_the_most_likely_other_token(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    trace = lm.trace(tokens[0], show_unlearned=True)
+    first, second, third = trace.logits(4).topk(3).indices.tolist()
+    assert trace.question(position=4) == Question(first, second)
+    assert trace.question(second, position=4) == Question(second, first)
+    assert trace.question(position=4, against=third) == Question(first, third)
+    assert trace.question(position=4, alone=True) == Question(first, None)
+    with pytest.raises(InvalidInput, match="against itself"):
+        trace.question(third, third)
+    with pytest.raises(InvalidInput, match="against itself"):
+        trace.attribution(third, against=third)
+
+
+def test_silent_memories_are_in_no_list_and_those_always_on_are_apart(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    silenced = lm.trace(tokens[0], edits=[set_coefficient(1, 5, to=0.0), set_coefficient(0, 3, to=9.0)])
+    n = lm.n_layers * lm.d_mlp
+    usual = UsualCoefficients({0: torch.arange(lm.d_mlp) == 3, 1: torch.zeros(lm.d_mlp, dtype=torch.bool)}, {})
+    found = memory_effects(lm, silenced.run, silenced.question(), len(silenced) - 1, [0, 1], n, usual)
+    assert [(row.layer, row.index) for row in found.always_on] == [(0, 3)]
+    assert not {(1, 5), (0, 3)} & {(row.layer, row.index) for row in found.rows}
+    best = max(found.rows, key=lambda row: row.score or 0)
+    assert found.most is not None and found.most[:2] == (best.layer, best.index)
 
 
 def test_dominant_sub_updates_are_sorted_by_contribution(tokens: torch.Tensor) -> None:
@@ -167,7 +215,7 @@ def test_reading_by_layers_gives_what_reading_at_once_gives(name: str, tokens: t
 @pytest.mark.parametrize("name", DENSE)
 def test_the_spread_is_that_of_the_whole_distributions(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
-    trace = lm.trace(tokens[0])
+    trace = lm.trace(tokens[0], show_unlearned=True)
     entropy, divergence = trace.entropy_and_kl()
     probabilities = trace.readings(top=lm.d_vocab)
     p = torch.zeros(*probabilities.ids.shape, dtype=torch.float64)
@@ -248,3 +296,21 @@ def test_a_trace_and_its_readings_show_what_they_hold(tokens: torch.Tensor) -> N
     assert sum(shown["contribution"]) == pytest.approx(attribution.total, rel=1e-5)
     assert shown["source"][0] is None and shown.provenance.basis == "frozen"
     assert abs(shown["contribution"][0]) == max(abs(c) for c in shown["contribution"])
+
+
+def test_a_memory_that_fires_on_every_token_counts_as_always_on() -> None:
+    lm = package.load()
+    assert usual_coefficients(lm, None).always_on[4][571]
+    firing = sum(int(on.sum()) for on in usual_coefficients(lm, None).always_on.values())
+    assert 0 < firing < 0.01 * lm.n_layers * lm.d_mlp
+
+
+def test_showing_unlearned_tokens_runs_the_model_no_second_time(tokens: torch.Tensor) -> None:
+    trace = package.load().trace("The garden was full of")
+    shown = trace.showing(unlearned=True)
+    assert shown.run is trace.run and trace.showing(unlearned=False) is trace
+    hidden = trace.lm.unlisted[trace.readings(top=50).ids].any()
+    assert not hidden and trace.lm.unlisted[shown.readings("resid_pre", top=50).ids].any()
+    assert shown.provenance.notes == {"show_unlearned": True}
+    kinds = {trace.lm.unlisted[event.token].item() for event in trace.events()}
+    assert kinds == {False}

@@ -40,9 +40,9 @@ class LanguageModel(Decoder):
         """One forward pass, watched; see `unembed.stream.run.run`."""
         return run(self, tokens, capture, edits, attention_mask=attention_mask, logits=logits, layers=layers)
 
-    def trace(self, prompt: Tokens, *, edits: Sequence[Edit] = ()) -> Trace:
+    def trace(self, prompt: Tokens, *, edits: Sequence[Edit] = (), show_unlearned: bool = False) -> Trace:
         """One prompt seen whole; see `unembed.trace.trace.Trace`."""
-        return Trace(self, prompt, edits)
+        return Trace(self, prompt, edits, show_unlearned=show_unlearned)
 
     def generate(
         self,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.errors import InvalidInput, SumNotProved, Unsupported
@@ -161,9 +161,11 @@ class Attribution(Displayed):
         title = f"Attribution of {self.logit:+.4g} by {self.by} (sum {self.total:+.4g}, error {self.error:.0e})"
         return Table(title, columns, self.provenance)
 
-    def top(self, k: int = 10) -> list[Row]:
-        """The writers with the largest contributions, of either sign."""
-        return [self._row(int(i)) for i in self.contribution.abs().topk(min(positive_int("k", k), len(self))).indices]
+    def top(self, k: int = 10, among: Bool[Tensor, " row"] | None = None) -> list[Row]:
+        """The writers with the largest contributions, of either sign; of those chosen, if any are."""
+        sizes = self.contribution.abs() if among is None else torch.where(among, self.contribution.abs(), -1.0)
+        count = min(positive_int("k", k), len(self) if among is None else int(among.sum()))
+        return [self._row(int(i)) for i in sizes.topk(count).indices]
 
 
 class _Columns:
@@ -194,6 +196,24 @@ class _Columns:
                 contribution.cpu(),
             )
         )
+
+
+def pair(lm: Decoder, token: str | int, against: str | int | None) -> tuple[int, int | None]:
+    """The ids of a token and of the one it is compared with.
+
+    Raises:
+        InvalidInput: they are the same token.
+        NotOneToken: a text is not a single token.
+    """
+    target = lm.single_token(token)
+    other = None if against is None else lm.single_token(against)
+    if target == other:
+        raise InvalidInput(
+            f"{lm.token_strings([target])[0]!r} against itself",
+            why="the difference of a logit to itself is 0",
+            instead="Choose another token to compare with",
+        )
+    return target, other
 
 
 def points_needed(lm: Decoder, by: str) -> tuple[str, ...]:
@@ -237,8 +257,7 @@ def attribution(
     """
     if by not in BY:
         raise InvalidInput(f"by {by!r}", why=f"it is not one of {', '.join(BY)}")
-    target = lm.single_token(token)
-    other = None if against is None else lm.single_token(against)
+    target, other = pair(lm, token, against)
     seen = tokens if isinstance(tokens, Run) else run(lm, tokens, points_needed(lm, by), edits)
     column = position_of(seen, position)
     last = seen.at("resid_post", lm.n_layers - 1)[0, column]
@@ -316,12 +335,16 @@ def _by_source(
 
 
 def _memories(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, columns: _Columns) -> None:
+    contribution, branch = _of_memories(lm, seen, layer, column, u)
+    columns.add("memory", contribution, layer, torch.arange(contribution.shape[0]))
+    _branch_biases(columns, branch, lm.weights.b_out[layer], u, layer, "ffn bias")
+
+
+def _of_memories(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor) -> tuple[Float[Tensor, " d_mlp"], Branch]:
     lm.feed_forward(layer)  # raises and says why there are no memories
     m = seen.at("coefficients", layer)[0, column]
     branch = memory_branch(lm, layer, m)
-    contribution = m.to(u.dtype) * (lm.weights.W_out[layer].to(u.dtype) @ branch.direction(u)) * branch.factor
-    columns.add("memory", contribution, layer, torch.arange(contribution.shape[0]))
-    _branch_biases(columns, branch, lm.weights.b_out[layer], u, layer, "ffn bias")
+    return m.to(u.dtype) * (lm.weights.W_out[layer].to(u.dtype) @ branch.direction(u)) * branch.factor, branch
 
 
 def _branch_biases(
@@ -404,6 +427,25 @@ def _closed(
         error,
         lm.provenance(basis="frozen", notes={"edits": [e.to_dict() for e in edits]} if edits else None),
     )
+
+
+@torch.no_grad()
+def memory_contributions_at(
+    lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: str | int, against: str | int | None = None
+) -> list[Float[Tensor, " d_mlp"]]:
+    """What each memory of some layers adds at one position to a logit, or to a difference of two: m_i (v_i . u).
+
+    The same numbers as the memories' rows of `attribution(..., by="memory")`, for models of which only some layers have
+    memories too. The run must have captured the coefficients and the last resid_post.
+
+    Raises:
+        Unsupported: a layer has no memories.
+    """
+    target, other = pair(lm, token, against)
+    column = position_of(seen, position)
+    scale = final_scale(lm, seen.at("resid_post", lm.n_layers - 1)[0, column])
+    pulled = directions(lm, logit_direction(lm, target, other) / scale).late
+    return [_of_memories(lm, seen, n, column, pulled[n])[0] for n in layers]
 
 
 @torch.no_grad()

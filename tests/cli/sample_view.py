@@ -11,6 +11,7 @@ from unembed.schemas.trace import (
     Finding,
     GridView,
     LayerView,
+    MemoriesView,
     SubUpdateView,
     Token,
     TraceView,
@@ -21,9 +22,9 @@ JANUARY = Candidate(9, " January", 0.34, 12.2)
 HOSTILE = Candidate(8, "\x1b[31m<b>[red]\u202e", 0.08, 10.9)
 THE = Candidate(7, " the", 0.05, 9.1)
 CHANGE = "Layer 5 FFN changes the probability of ·January most: from 3.8 % to 34 %."
-MEMORY = "Memory L5M733 adds most of all 6,144 memories to the logit of ·January: +1.58 of 12.20."
-RISE = "Layer 4 FFN: ·January rises from place 12 to 1 and stays there (saturation)."
-FALL = "Layer 1 FFN: ␛[31m<b>[red]⟨U+202E⟩ falls from place 1 to 14 (elimination)."
+MEMORY = "Memory L5M733 adds most of 6,144 memories to the lead of ·January over ·the: +1.58."
+RISE = "Layer 4 FFN: ·January rises from rank 12 to 1 and stays there (saturation)."
+FALL = "Layer 1 FFN: ␛[31m<b>[red]⟨U+202E⟩ falls from rank 1 to 14 (elimination)."
 
 
 def sample_view(n_layers: int = 6) -> TraceView:
@@ -48,15 +49,23 @@ def sample_view(n_layers: int = 6) -> TraceView:
         tokens=[Token(position, position + 100, word) for position, word in enumerate(WORDS)],
         position=6,
         basis="final",
-        hide_unlearned=True,
+        show_unlearned=False,
         prediction=[JANUARY, HOSTILE, THE],
         without_edits=None,
         target=Token(6, JANUARY.id, JANUARY.token),
+        against=Token(6, THE.id, THE.token),
         layers=layers,
         grid=GridView("resid_post", list(range(n_layers)), [[[THE, JANUARY]] * len(WORDS) for _ in range(n_layers)]),
         attributions=[
-            AttributionView("component", JANUARY.id, JANUARY.token, None, total, total, 2e-7, rows, 12, -0.25),
+            AttributionView("component", JANUARY.id, JANUARY.token, THE.token, total, total, 2e-7, rows, 12, -0.25),
         ],
+        memories=MemoriesView(
+            [update for layer in layers for update in layer.sub_updates],
+            [SubUpdateView(0, 29, 7.1, 1.0, 7.1, 0.4, 0.52, [" a"], [" b"], 0.9)],
+            402,
+            -0.5,
+            total,
+        ),
         findings=[_finding("change", CHANGE, -2.1), _finding("memory", MEMORY, 1.6), _finding("saturation", RISE, 0.6)],
     )
 
@@ -85,7 +94,7 @@ def _layer(layer: int, n_layers: int) -> LayerView:
         rank_after=rank,
         events=events,
         sub_updates=[
-            SubUpdateView(layer, 733, 2.31, 1.2, 2.77, 0.081, 0.31, months, [" a", "<i>"]),
-            SubUpdateView(layer, 20, -0.17, 3.0, 0.51, 0.031, -0.002, months, [" a", "<i>", "\x00"]),
+            SubUpdateView(layer, 733, 2.31, 1.2, 2.77, 0.081, 0.31, months, [" a", "<i>"], 2.4),
+            SubUpdateView(layer, 20, -0.17, 3.0, 0.51, 0.031, -0.15, months, [" a", "<i>", "\x00"]),
         ],
     )

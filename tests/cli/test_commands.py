@@ -33,7 +33,7 @@ def as_json(result: Result) -> dict[str, Any]:
 def test_trace_shows_every_layer_and_proves_its_attribution(unembed: Run, gpt2_folder: Path) -> None:
     text = shown(unembed("trace", PROMPT, "--model", gpt2_folder))
     assert "The ·first ·month ·of ·the ·year ·is" in text
-    assert "Dominant sub-updates" in text
+    assert "Memories behind" in text
     assert "sum of contributions" in text
     assert "relative error" in text
 
@@ -49,34 +49,37 @@ def test_json_holds_the_numbers_of_the_library(unembed: Run, gpt2_folder: Path) 
         assert [c["id"] for c in layer["after"]] == readings.ids[n, -1, :5].tolist()
         assert [c["probability"] for c in layer["after"]] == readings.probabilities[n, -1, :5].tolist()
         assert layer["rank_after"] == int(trace.ranks_of(int(trace.prediction[-1]))[n, -1])
-        rows = trace.sub_updates(n, top=3, token=int(trace.prediction[-1]))
-        assert [(u["index"], u["coefficient"], u["score"]) for u in layer["sub_updates"]] == [
-            (r.index, r.coefficient, r.score) for r in rows
-        ]
+    rows = trace.memory_effects(top=3).rows
+    assert [(u["layer"], u["index"], u["coefficient"], u["score"]) for u in view["memories"]["rows"]] == [
+        (r.layer, r.index, r.coefficient, r.score) for r in rows
+    ]
     attribution = view["attributions"][0]
     assert attribution["total"] == pytest.approx(sum(row["contribution"] for row in attribution["rows"]), rel=1e-6)
-    assert attribution["logit"] == pytest.approx(view["prediction"][0]["logit"], rel=1e-5)
+    lead = view["prediction"][0]["logit"] - view["prediction"][1]["logit"]
+    assert attribution["logit"] == pytest.approx(lead, rel=1e-4)
+    assert view["against"]["id"] == view["prediction"][1]["id"]
 
 
 def test_json_schema_is_stable(unembed: Run, gpt2_folder: Path) -> None:
     view = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json"))
-    assert view["schema"] == "unembed.trace/1"
+    assert view["schema"] == "unembed.trace/2"
     assert list(view) == [
-        *("schema", "provenance", "model", "sizes", "prompt", "edits", "tokens", "position", "basis", "hide_unlearned"),
-        *("prediction", "without_edits", "target", "layers", "grid", "attributions", "findings", "moves"),
+        *("schema", "provenance", "model", "sizes", "prompt", "edits", "tokens", "position", "basis", "show_unlearned"),
+        *("prediction", "without_edits", "target", "against", "layers", "grid", "attributions", "findings"),
+        *("moves", "memories"),
     ]
     assert list(view["layers"][0]) == [
         *("layer", "before", "middle", "after", "rank_before", "rank_middle", "rank_after", "events", "sub_updates"),
         *("probability_before", "probability_middle", "probability_after", "middle_from", "after_from", "heads"),
     ]
-    assert Provenance.from_dict(view["provenance"]).notes == {"hide_unlearned": False}
+    assert Provenance.from_dict(view["provenance"]).notes == {"show_unlearned": False}
 
 
-def test_csv_has_a_row_for_every_layer_position_and_place(unembed: Run, gpt2_folder: Path) -> None:
+def test_csv_has_a_row_for_every_layer_position_and_rank(unembed: Run, gpt2_folder: Path) -> None:
     text = shown(unembed("trace", PROMPT, "--model", gpt2_folder, "--csv", "--top", 3, "--point", "resid_pre"))
     rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) == 2 * 7 * 3
-    assert list(rows[0]) == ["layer", "position", "place", "id", "token", "probability", "logit"]
+    assert list(rows[0]) == ["layer", "position", "rank", "id", "token", "probability", "logit"]
     expected = package.load(gpt2_folder).trace(PROMPT).readings("resid_pre", 10).ids[1, 6, 2]
     assert int(rows[-1]["id"]) == int(expected)
 
@@ -85,7 +88,8 @@ def test_layer_position_and_top_choose_what_is_shown(unembed: Run, gpt2_folder: 
     arguments = ("--layer", 1, "--position", 2, "--top", 4, "--memories", 7, "--json")
     view = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, *arguments))
     assert [layer["layer"] for layer in view["layers"]] == [1]
-    assert len(view["layers"][0]["sub_updates"]) == 7
+    assert len(view["memories"]["rows"]) == 7
+    assert {row["layer"] for row in view["memories"]["rows"]} == {1}
     assert view["position"] == 2
     assert all(len(cell) == 4 for cell in view["grid"]["rows"][0])
     assert all(event["position"] == 2 for event in view["layers"][0]["events"])
@@ -120,14 +124,14 @@ def test_an_edit_changes_the_prediction_and_both_are_shown(unembed: Run, gpt2_fo
 
 def test_hiding_unlearned_tokens_is_one_switch_and_stands_in_the_provenance(unembed: Run, tmp_path: Path) -> None:
     folder = save_model(tmp_path / "tiny", n_words=60)  # tokens 60 to 96 have no text and count as never learned
-    hidden = as_json(unembed("trace", PROMPT, "--model", folder, "--hide-unlearned", "--json"))
+    hidden = as_json(unembed("trace", PROMPT, "--model", folder, "--json"))
     open_ = as_json(unembed("trace", PROMPT, "--model", folder, "--show-unlearned", "--json"))
     ids = {
         id_: [c["id"] for layer in view["grid"]["rows"] for cell in layer for c in cell]
         for id_, view in (("hidden", hidden), ("open", open_))
     }
     assert max(ids["hidden"]) < 60 <= max(ids["open"])
-    assert hidden["provenance"]["notes"]["hide_unlearned"] is True
+    assert hidden["provenance"]["notes"]["show_unlearned"] is False
 
 
 def test_explain_splits_the_logit_three_ways(unembed: Run, gpt2_folder: Path) -> None:
@@ -135,16 +139,19 @@ def test_explain_splits_the_logit_three_ways(unembed: Run, gpt2_folder: Path) ->
     assert [attribution["by"] for attribution in view["attributions"]] == ["component", "head", "memory"]
     assert len({attribution["logit"] for attribution in view["attributions"]}) == 1
     for attribution in view["attributions"]:
-        shares = sum(row["contribution"] for row in attribution["rows"]) + attribution["others_contribution"]
+        shown_rows = attribution["rows"] + attribution["always_on"]
+        shares = sum(row["contribution"] for row in shown_rows) + attribution["others_contribution"]
         assert shares == pytest.approx(attribution["total"], rel=1e-6)
         assert attribution["error"] < 1e-4
 
 
 def test_explain_against_is_the_difference_of_two_logits(unembed: Run, gpt2_folder: Path) -> None:
     arguments = ("explain", PROMPT, "--token", " January", "--model", gpt2_folder, "--json", "--by", "component")
-    one = as_json(unembed(*arguments))["attributions"][0]
+    one = as_json(unembed(*arguments, "--against", "none"))["attributions"][0]
     both = as_json(unembed(*arguments, "--against", " year"))["attributions"][0]
-    other = as_json(unembed("explain", PROMPT, "--token", " year", *arguments[4:]))["attributions"][0]
+    other = as_json(unembed("explain", PROMPT, "--token", " year", *arguments[4:], "--against", "none"))[
+        "attributions"
+    ][0]
     assert both["logit"] == pytest.approx(one["logit"] - other["logit"], rel=1e-4, abs=1e-5)
     assert both["against"] == " year"
 
@@ -175,7 +182,7 @@ def test_models_without_some_part_are_traced_without_it(unembed: Run, tmp_path: 
     folder = save_model(tmp_path / "tiny", family)
     text = shown(unembed("trace", PROMPT, "--model", folder))
     assert ("after attention" in text) == (family in ("mixtral", "gemma2"))
-    assert ("Dominant sub-updates" in text) == (family in ("gpt_neox", "gemma2"))
+    assert ("Memories behind" in text) == (family in ("gpt_neox", "gemma2"))
     assert "relative error" in shown(unembed("explain", PROMPT, "-t", " January", "--model", folder))
 
 
@@ -186,7 +193,7 @@ def test_the_page_stands_alone(unembed: Run, gpt2_folder: Path, tmp_path: Path) 
     page = (tmp_path / "trace.html").read_text(encoding="utf-8")
     assert "<script" not in page
     assert "://" not in page
-    assert "Dominant sub-updates" in page
+    assert "Memories behind" in page
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 160, 300])

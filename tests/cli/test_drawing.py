@@ -25,20 +25,23 @@ def drawn(width: int, *, plain: bool = False, colour: bool = False) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("width", range(60, 161, 10))
+@pytest.mark.parametrize("width", range(60, 201, 10))
 def test_no_line_is_longer_than_the_terminal_is_wide(width: int) -> None:
     assert max(cell_len(line) for line in drawn(width).splitlines()) <= width
 
 
-@pytest.mark.parametrize("width", range(60, 161, 10))
+@pytest.mark.parametrize("width", range(60, 201, 10))
 def test_nothing_that_matters_is_cut_at_any_width(width: int) -> None:
     text = " ".join(drawn(width).split())
     for part in (
         "·January 34%",
-        "rises from place 12 to 1",
+        "rises from rank 12 to 1",
         "from 3.8% to 34%",
-        "+1.58 of 12.20",
-        "0.733",
+        ": +1.58.",
+        "L0M733",
+        "always on L0M29 +0.52",
+        "402 other active memories together −0.50",
+        "before → attn → FFN",
         "+2.31",
         "layer 5 FFN",
         "12 others together",
@@ -58,7 +61,7 @@ def test_no_token_acts_on_the_terminal() -> None:
 
 
 def test_a_negative_coefficient_pushes_toward_the_lowest_tokens_and_points_left() -> None:
-    line = next(line for line in drawn(100).splitlines() if line.startswith("0.20 "))
+    line = next(line for line in drawn(100).splitlines() if line.startswith("L0M20 "))
     assert "·a <i> ␀" in line
     assert "█│" in line
 
@@ -72,16 +75,16 @@ def test_plain_says_in_words_what_signs_say() -> None:
 def test_findings_stand_under_the_layers_in_their_order_and_what_they_tell_is_told_once() -> None:
     lines = [line.rstrip() for line in drawn(100).splitlines()]
     first = lines.index("Findings   the heaviest first")
-    assert "Dominant sub-updates" in lines[first + 6]
+    assert "Memories behind ·January over ·the" in lines[first + 6]
     assert lines[first + 1 : first + 5] == [f"  {CHANGE}".replace(" %", "%"), f"  {MEMORY}", f"◆ {RISE}", f"✕ {FALL}"]
     assert sum(RISE in line for line in lines) == 1
 
 
-def test_an_explanation_shows_places_and_attributions() -> None:
+def test_an_explanation_shows_ranks_and_attributions() -> None:
     out = io.StringIO()
     Console(file=out, width=100).print(draw_explanation(sample_view(), 100))
-    assert "9,413 → 1,177" in out.getvalue()
-    assert "Dominant" not in out.getvalue()
+    assert "9,413 → 1,178 → 1,177" in out.getvalue()
+    assert "Memories behind" not in out.getvalue()
 
 
 def test_events_are_told_where_nothing_was_ranked() -> None:

@@ -64,7 +64,7 @@ def head_updates(
     z = run.at("z", layer)[0, position]
     raw = torch.einsum("hd,hdm->hm", z, lm.weights.W_O[layer].to(z.dtype))
     written = attention_branch(lm, layer, z).written(raw)
-    hidden = lm.unlearned if hide_unlearned else None
+    hidden = lm.unlisted if hide_unlearned else None
     ends = [read(lm, end, k, basis="raw", hidden=hidden).ids for end in (written, -written)]
     scores = None
     if token is not None:

@@ -63,12 +63,17 @@ ShowUnlearned = Annotated[
         help="Include tokens the model never learned, by training counts or by the embedding.",
     ),
 ]
-HideUnlearned = Annotated[
-    bool,
+Against = Annotated[
+    str | None,
     typer.Option(
-        "--hide-unlearned/--show-unlearned",
-        help="Leave out tokens that the model never learned.",
-        rich_help_panel=_READING,
+        help="Compare with this token's logit; default: the runner-up's. none: the token's logit alone.",
+        show_default=False,
+    ),
+]
+IndexFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--index", metavar="DIR", help="An index of the model; default: a ready one of the model.", show_default=False
     ),
 ]
 Sets = Annotated[
@@ -113,6 +118,11 @@ def _edit(text: str) -> Any:
     import unembed
 
     return unembed.set_coefficient(int(match["layer"]), int(match["index"]), float(match["value"]))
+
+
+def compared_with(against: str | None) -> tuple[str | None, bool]:
+    """What `--against` names: a token (None: the runner-up), and whether the logit is explained alone."""
+    return (None, True) if against == "none" else (against, False)
 
 
 def memory(text: str, option: str) -> tuple[int, int]:

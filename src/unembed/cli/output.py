@@ -7,7 +7,12 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from unembed.results import Table
 
 NARROWEST, WIDEST = 60, 160
 
@@ -17,7 +22,7 @@ def terminal_width() -> int:
     return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((80, 24)).columns))
 
 
-def show(draw: Callable[[int], Any], *, plain: bool = False) -> None:
+def show(draw: Callable[[int], RenderableType], *, plain: bool = False) -> None:
     """Print what `draw(width)` returns; colour only on a terminal that wants it (NO_COLOR, TERM=dumb)."""
     from rich.console import Console
 
@@ -32,12 +37,15 @@ def show(draw: Callable[[int], Any], *, plain: bool = False) -> None:
         markup=False,
         emoji=False,
     )
-    if _is_drawable(sys.stdout.encoding):
+    drawable = _is_drawable(sys.stdout.encoding)
+    if sys.stdout.isatty() and drawable:
         console.print(draw(width), soft_wrap=False)
         return
     with console.capture() as drawn:
         console.print(draw(width), soft_wrap=False)
-    sys.stdout.write(drawn.get().translate(_IN_ASCII))
+    # Tables are padded to their width; a file or a pipe needs no trailing spaces.
+    text = "".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines())
+    sys.stdout.write(text if drawable else text.translate(_IN_ASCII))
 
 
 _IN_ASCII = str.maketrans("│┃║─━═█▌▐◆✕→−…‖×", "|||--=#==*x>-~|x")
@@ -59,7 +67,7 @@ def write_page(path: Path, page: str) -> None:
     print(f"wrote {visible(str(write_whole(path, page)), prose=True)}", file=sys.stderr)
 
 
-def deliver_table(table: Any, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
+def deliver_table(table: Table, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
     """Write a result table in the forms asked for; the terminal's own when nothing else was."""
     if html is not None:
         write_page(html, table.to_html())

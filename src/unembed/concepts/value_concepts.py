@@ -141,7 +141,7 @@ def vector_concepts(
     """
     if top < 1:
         raise InvalidInput(f"the top {top} tokens", why="at least one token is needed")
-    hidden = None if show_unlearned else lm.unlearned
+    hidden = None if show_unlearned else lm.unlisted
     ids = read(lm, vectors.to(lm.dtype), top, basis=basis, hidden=hidden).ids.cpu()
     found = find_concepts(model_classes(lm, embedding), ids, max_expected=max_expected)
     named = tuple(labels) if labels is not None else tuple(str(i) for i in range(len(ids)))

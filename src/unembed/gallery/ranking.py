@@ -231,7 +231,7 @@ def _random_scores(
     """
     generator = torch.Generator().manual_seed(seed * 10_007 + layer)
     vectors = vectors_like(written_values(lm, layer), RANDOM_VECTORS, generator)
-    hidden = None if show_unlearned else lm.unlearned
+    hidden = None if show_unlearned else lm.unlisted
     ids = read(lm, -vectors if pole == "negative" else vectors, TOP_TOKENS, basis="raw", hidden=hidden).ids
     found = _concepts(classes, ids.cpu().numpy())
     return np.array([0.0 if concept is None else concept.score for concept in found])

@@ -112,6 +112,14 @@ class IndexFiles:
         return np.asarray(entry[int(start[token]) : int(start[token + 1])])
 
     @cached_property
+    def statistics(self) -> dict[str, np.ndarray]:
+        """Of every key's coefficient over the corpus: mean, variance, least, largest, active_fraction, (keys,) each."""
+        self.need("triggers")
+        path = self.path / "tables/statistics.parquet"
+        names = ("mean", "variance", "least", "largest", "active_fraction")
+        return {name: np.asarray(tables.read_column(path, name), dtype=np.float64) for name in names}
+
+    @cached_property
     def bounds(self) -> np.ndarray:
         """The first row of each layer, and the number of rows."""
         return np.concatenate([[0], np.cumsum(self.manifest.layers)])

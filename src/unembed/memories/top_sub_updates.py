@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unembed.memories.sub_updates import dominant, token_scores
+import torch
+
+from unembed.memories.sub_updates import contributions, dominant, token_scores
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.stream.run import Run
@@ -29,10 +31,12 @@ class SubUpdate:
     share: float
     """Contribution over the sum of the layer's contributions."""
     score: float | None
-    """What it adds to the chosen token's logit (basis frozen), if one was chosen."""
+    """What it adds to the chosen token's logit, or to the difference of two (basis frozen), if one was chosen."""
     top_tokens: list[str]
     """Tokens with the highest scores under the value; a negative coefficient promotes the bottom ones instead."""
     bottom_tokens: list[str]
+    times_usual: float | None = None
+    """The size of the coefficient over the memory's usual one, where an index of the model says what is usual."""
 
     @property
     def promoted(self) -> list[str]:
@@ -75,28 +79,59 @@ def top_sub_updates(
         lm.feed_forward(n)
     top = positive_int("top", top)
     target = None if token is None else lm.single_token(token)
-    by_layer = [dominant(run.at("coefficients", n)[0, position], lm.weights.W_out[n], top) for n in layers]
-    token_ids = Values(lm).top_and_bottom(
-        [(n, one.index.tolist()) for n, one in zip(layers, by_layer, strict=True)], k, show_unlearned=show_unlearned
-    )
-    rows = []
-    for n, one, (promoted, suppressed) in zip(layers, by_layer, token_ids, strict=True):
-        scores = None if target is None else token_scores(lm, run, n, position, target, index=one.index).tolist()
-        norms = lm.weights.W_out[n][one.index].norm(dim=-1).tolist()
-        rows.append(
+    chosen = [
+        (n, dominant(run.at("coefficients", n)[0, position], lm.weights.W_out[n], top).index.tolist()) for n in layers
+    ]
+    scores = None
+    if target is not None:
+        scores = [token_scores(lm, run, n, position, target, index=torch.tensor(index)).tolist() for n, index in chosen]
+    return sub_updates_at(lm, run, chosen, position, scores, k=k, show_unlearned=show_unlearned)
+
+
+def sub_updates_at(
+    lm: Decoder,
+    run: Run,
+    memories: Sequence[tuple[int, Sequence[int]]],
+    position: int,
+    scores: Sequence[Sequence[float]] | None = None,
+    *,
+    k: int = 10,
+    show_unlearned: bool = False,
+) -> list[list[SubUpdate]]:
+    """The sub-updates of chosen memories at a position, in the order given; all values are read in one pass.
+
+    Args:
+        lm: the model.
+        run: a run of one prompt that captured the coefficients.
+        memories: layers, and the memories of each.
+        position: the position, from 0.
+        scores: what each adds to a logit, as `memories` lists them.
+        k: how many tokens of each value to list.
+        show_unlearned: include tokens that the model never learned.
+    """
+    if not any(index for _, index in memories):
+        return [[] for _ in memories]
+    token_ids = Values(lm).top_and_bottom(memories, k, show_unlearned=show_unlearned)
+    found: list[list[SubUpdate]] = []
+    for at, ((n, index), (promoted, suppressed)) in enumerate(zip(memories, token_ids, strict=True)):
+        m, W_out = run.at("coefficients", n)[0, position], lm.weights.W_out[n]
+        sizes, rows = contributions(m, W_out), torch.as_tensor(index, dtype=torch.long, device=m.device)
+        total = float(sizes.sum().clamp_min(1e-30))
+        of_rows = zip(m[rows].tolist(), W_out[rows].norm(dim=-1).tolist(), sizes[rows].tolist(), strict=True)
+        found.append(
             [
                 SubUpdate(
                     n,
-                    i,
-                    float(one.coefficient[j]),
-                    norms[j],
-                    float(one.contribution[j]),
-                    float(one.share[j]),
-                    None if scores is None else scores[j],
+                    index[j],
+                    coefficient,
+                    norm,
+                    size,
+                    size / total,
+                    None if scores is None else scores[at][j],
                     lm.token_strings(promoted[j]),
                     lm.token_strings(suppressed[j]),
                 )
-                for j, i in enumerate(one.index.tolist())
+                for j, (coefficient, norm, size) in enumerate(of_rows)
             ]
         )
-    return rows
+    return found

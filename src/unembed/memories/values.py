@@ -85,7 +85,7 @@ def value_readings(
             instead="Use 'raw' or 'final'",
         )
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))
-    hidden = None if show_unlearned else lm.unlearned
+    hidden = None if show_unlearned else lm.unlisted
     sizes = [lm.feed_forward(n).down_proj is not None and lm.weights.n_memories[n] for n in chosen]
     k = min(positive_int("k", k), lm.d_vocab)
     ids = torch.empty(len(chosen), sizes[0], k, dtype=torch.int32)
@@ -186,7 +186,7 @@ class Values:
         single = not isinstance(several, Sequence | np.ndarray)
         rows = torch.tensor([lm.memory(layer, i)[1] for i in ([several] if single else several)], dtype=torch.long)
         layer = lm.layer(layer)
-        hidden = None if show_unlearned else lm.unlearned
+        hidden = None if show_unlearned else lm.unlisted
         scores, ids = _top(lm, written_values(lm, layer, rows.to(lm.device)), k, basis, bottom, hidden)
         return (ids[0], scores[0]) if single else (ids, scores)
 
@@ -202,8 +202,11 @@ class Values:
         for layer, index in memories:
             for i in index:
                 lm.memory(layer, i)
-        rows = [written_values(lm, lm.layer(n), torch.as_tensor(index, device=lm.device)) for n, index in memories]
-        found = read_ends(lm, torch.cat(rows), k, hidden=None if show_unlearned else lm.unlearned)
+        rows = [
+            written_values(lm, lm.layer(n), torch.as_tensor(index, dtype=torch.long, device=lm.device))
+            for n, index in memories
+        ]
+        found = read_ends(lm, torch.cat(rows), k, hidden=None if show_unlearned else lm.unlisted)
         sizes = [len(row) for row in rows]
         return list(zip(*(end.split(sizes) for end in found), strict=True))
 

@@ -167,6 +167,12 @@ class Decoder:
             return unlearned_by_counts(counts, self.d_vocab)
         return unlearned_by_embedding(self.weights.W_U.T, known)
 
+    @cached_property
+    def unlisted(self) -> Bool[Tensor, " d_vocab"]:
+        """Tokens that lists leave out by default: unlearned ones, and bytes of a longer character."""
+        known = None if self._opened.tokenizer is None else self.vocabulary.fragments
+        return self.unlearned if known is None else self.unlearned | known
+
     def layer(self, layer: int) -> int:
         """A layer counted from 0; negative counts from the last.
 

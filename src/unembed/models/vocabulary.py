@@ -15,6 +15,7 @@ from unembed.errors import InvalidInput, NotOneToken
 from unembed.validation import as_str
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_FRAGMENT = re.compile(r"(\\x[0-9a-f]{2})+")
 _WORD_MARK = "\u2581"
 RARE = 10
 """A token seen fewer times than this in training counts as never learned."""
@@ -104,6 +105,11 @@ class Vocabulary:
         if all(c in alphabet for c in piece):
             return bytes(alphabet[c] for c in piece).decode("utf-8", errors="backslashreplace")
         return text
+
+    @cached_property
+    def fragments(self) -> Bool[Tensor, " d_vocab"]:
+        """Tokens that are bytes of a longer character, and so no text on their own."""
+        return torch.tensor([_FRAGMENT.fullmatch(text) is not None for text in self._strings])
 
     def strings(self, ids: Tensor | Sequence[int]) -> list[str]:
         """Each token's own text."""

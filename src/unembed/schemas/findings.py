@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from unembed.errors import PointMissing, Unsupported
 from unembed.results import visible
-from unembed.schemas.trace import EventView, Finding, LayerView, Token
+from unembed.schemas.trace import EventView, Finding, LayerView
 
 if TYPE_CHECKING:
+    from unembed.trace.memory_effects import MemoryEffects
+    from unembed.trace.question import Question
     from unembed.trace.trace import Trace
 
 DEFINITIONS = {
     "saturation": "The first layer from which on the model's prediction stays first. Its weight: how much that "
     "update changes the prediction's log-probability.",
-    "memory": "The sub-update of all layers that adds most to the token's logit, the final norm held as it was.",
-    "writer": "The attention or FFN that adds most to the token's logit, the final norm held as it was.",
+    "memory": "The sub-update of all layers that adds most to the token's logit, or to its lead over the token that it "
+    "is compared with, the final norm held as it was. Memories that are on for nearly every token are left out.",
+    "writer": "The attention or FFN that adds most to the token's logit, or to its lead over the token that it is "
+    "compared with, the final norm held as it was.",
     "change": "The update, of attention or FFN, across which the token's log-probability changes most; the first, "
     "which starts from the embedding alone, is left out.",
     "elimination": "The first candidate that an FFN pushes furthest down. Its weight: the log-probability it loses, or "
@@ -31,16 +34,25 @@ DEFINITIONS = {
 """By kind: what is looked for."""
 
 
-def findings(trace: Trace, position: int, followed: Token, layers: Sequence[LayerView]) -> list[Finding]:
+def findings(
+    trace: Trace,
+    question: Question,
+    effects: MemoryEffects | None,
+    position: int,
+    layers: Sequence[LayerView],
+) -> list[Finding]:
     """The findings at a position, the heaviest first.
 
     Args:
         trace: the prompt.
+        question: the token, and what it is compared with.
+        effects: what the memories add to the question, where the model has any.
         position: where.
-        followed: the token.
         layers: all layers at that position, with the places and probabilities of the target.
     """
-    target, text = followed.id, followed.token
+    target = question.token
+    text, *other = trace.lm.token_strings([target] if question.against is None else [target, question.against])
+    lead = f"the lead of {visible(text)} over {visible(other[0])}" if other else f"the logit of {visible(text)}"
     events = {event.kind: event for layer in layers for event in layer.events}
     steps = _steps(layers)
     # What comes before the first update is the embedding, which as a prediction says nothing.
@@ -51,7 +63,7 @@ def findings(trace: Trace, position: int, followed: Token, layers: Sequence[Laye
         # Of a token that is followed instead, the model's own prediction has no change that is known here.
         nats = steps.get((settled.layer, _point(settled)), 0.0) if settled.id == target else 0.0
         found.append(_of_event(settled, nats))
-    found.append(_writer(trace, position, target, text))
+    found.append(_writer(trace, question, position, lead) if effects is None else _memory(effects, lead))
     dropped = events.get("elimination")
     same = settled is not None and settled.id == target and change == (settled.layer, _point(settled))
     last = [] if change is None or same else [_change(*change, steps[change], text, layers)]
@@ -106,30 +118,26 @@ def _lost(event: EventView, layer: LayerView) -> float:
     return math.log(after / before) if before > 0 and after > 0 else 0.0
 
 
-def _writer(trace: Trace, position: int, target: int, text: str) -> Finding | None:
-    """The memory, or where there is none the component, that adds most to the target's logit."""
-    try:
-        attribution, kinds = trace.attribution(target, position, by="memory"), ("memory",)
-    except (PointMissing, Unsupported):
-        attribution, kinds = trace.attribution(target, position), ("attention", "ffn")
-    of = [n for n, kind in enumerate(attribution.kinds) if kind in kinds]
+def _memory(effects: MemoryEffects, compared: str) -> Finding | None:
+    """The memory that adds most to the question, those that are always on left out."""
+    if effects.most is None:
+        return None
+    layer, index, effect = effects.most
+    sentence = f"Memory L{layer}M{index} adds most of {effects.memories:,} memories to {compared}: {effect:+.2f}."
+    return Finding("memory", sentence, DEFINITIONS["memory"], effect, layer, "resid_post", index)
+
+
+def _writer(trace: Trace, question: Question, position: int, compared: str) -> Finding | None:
+    """The attention or FFN that adds most to the question."""
+    attribution = trace.attribution(question.token, position, question.against)
+    of = [n for n, kind in enumerate(attribution.kinds) if kind in ("attention", "ffn")]
     counted = torch.isin(attribution.kind, torch.tensor(of))
     best = int(torch.where(counted, attribution.contribution, -torch.inf).argmax())
-    contribution, layer, index = (
-        float(attribution.contribution[best]),
-        int(attribution.layer[best]),
-        int(attribution.index[best]),
-    )
+    contribution, layer = float(attribution.contribution[best]), int(attribution.layer[best])
     if contribution <= 0:
         return None
-    if index >= 0:
-        kind, name, others = "memory", f"Memory L{layer}M{index}", "memories"
-    else:
-        name = {"attention": "attention", "ffn": "FFN"}[attribution.kinds[int(attribution.kind[best])]]
-        kind, name, others = "writer", f"Layer {layer} {name}", "updates"
-    sentence = (
-        f"{name} adds most of all {int(counted.sum()):,} {others} to the logit of {visible(text)}: "
-        f"{contribution:+.2f} of {attribution.logit:.2f}."
-    )
-    point = "resid_mid" if "attention" in name else "resid_post"
-    return Finding(kind, sentence, DEFINITIONS[kind], contribution, layer, point, index if index >= 0 else None)
+    kind = attribution.kinds[int(attribution.kind[best])]
+    name = f"Layer {layer} {'FFN' if kind == 'ffn' else kind}"
+    sentence = f"{name} adds most of all {int(counted.sum()):,} updates to {compared}: {contribution:+.2f}."
+    point = "resid_post" if kind == "ffn" else "resid_mid"
+    return Finding("writer", sentence, DEFINITIONS["writer"], contribution, layer, point, None)

@@ -1,6 +1,6 @@
 """What a trace or an explanation shows, as plain values: the one source of its terminal, JSON, CSV and HTML forms.
 
-Ranks count from 0, the top, as in the library; what people read calls rank 0 place 1.
+Ranks count from 0, the top, as in tensors; sentences and drawings count from 1.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 from unembed.attention.head_outputs import HeadUpdate
 from unembed.memories.top_sub_updates import SubUpdate
 
-SCHEMA_TRACE = "unembed.trace/1"
-SCHEMA_EXPLAIN = "unembed.explain/1"
+SCHEMA_TRACE = "unembed.trace/2"
+SCHEMA_EXPLAIN = "unembed.explain/2"
 """Names of the JSON forms; the number rises when a field changes its meaning or goes."""
 
 
@@ -60,11 +60,11 @@ class EventView:
     def happened(self) -> str:
         """What became of the token, to be read after its name."""
         if self.kind in ("rise", "fall"):
-            return f"{self.kind}s from place {self.rank_before + 1:,} to {self.rank_after + 1:,}"
+            return f"{self.kind}s from rank {self.rank_before + 1:,} to {self.rank_after + 1:,}"
         if self.kind == "elimination":
-            return f"falls from place 1 to {self.rank_after + 1:,}"
+            return f"falls from rank 1 to {self.rank_after + 1:,}"
         if self.cause == "ffn":
-            return f"rises from place {self.rank_before + 1:,} to 1 and stays there"
+            return f"rises from rank {self.rank_before + 1:,} to 1 and stays there"
         return "comes first and stays first to the end"
 
 
@@ -90,6 +90,24 @@ class SubUpdateView(SubUpdate):
     def signed_share(self) -> float:
         """The share, negative where the coefficient is."""
         return -self.share if self.coefficient < 0 else self.share
+
+
+@dataclass(frozen=True)
+class MemoriesView:
+    """The memories (FFN neurons) with the largest effects on the question, of all layers shown.
+
+    `score` is a memory's effect: what it adds to the difference of the two logits, or to the one logit.
+    """
+
+    rows: list[SubUpdateView]
+    """The largest effect first, without silent memories and those that are always on."""
+    always_on: list[SubUpdateView]
+    """Memories that are on for nearly every token."""
+    others: int
+    """Active memories that no list holds, and the sum of their effects."""
+    others_effect: float
+    total: float
+    """What all memories of the layers add."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +163,8 @@ class AttributionView:
     rows: list[ContributionView]
     others: int
     others_contribution: float
+    always_on: list[ContributionView] = field(default_factory=list[ContributionView])
+    """By memory: those that are on for nearly every token, which `rows` does not hold."""
 
 
 @dataclass(frozen=True)
@@ -186,17 +206,21 @@ class TraceView:
     tokens: list[Token]
     position: int
     basis: str
-    hide_unlearned: bool
+    show_unlearned: bool
     prediction: list[Candidate]
     without_edits: list[Candidate] | None
     target: Token
+    against: Token | None
+    """The token that the target is compared with: the runner-up, if no other was chosen."""
     layers: list[LayerView]
     grid: GridView | None
     attributions: list[AttributionView]
     findings: list[Finding] = field(default_factory=list[Finding])
     """At most three, the heaviest first; where all layers are shown."""
     moves: list[EventView] = field(default_factory=list[EventView])
-    """Updates across which the target's place at least halves or doubles; where all layers are shown."""
+    """Updates across which the target's rank at least halves or doubles; where all layers are shown."""
+    memories: MemoriesView | None = None
+    """What the memories add to the question; None where the model has none, or none were asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         """The view as JSON can hold it."""

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import torch
+
 from unembed.errors import PointMissing, Unsupported
 from unembed.results import Provenance, visible
 from unembed.schemas.findings import findings
@@ -19,20 +21,26 @@ from unembed.schemas.trace import (
     EventView,
     GridView,
     LayerView,
+    MemoriesView,
     SubUpdateView,
     Token,
     TraceView,
     TriggerView,
 )
+from unembed.trace.usual_coefficients import usual_coefficients
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
     from unembed.language_model import LanguageModel
+    from unembed.logit_attribution import Row
     from unembed.memories.events import Event
     from unembed.memories.top_sub_updates import SubUpdate
     from unembed.models.decoder import Decoder
     from unembed.stream.interventions import Edit
+    from unembed.trace.memory_effects import MemoryEffects
+    from unembed.trace.question import Question
     from unembed.trace.trace import Trace
+    from unembed.trace.usual_coefficients import UsualCoefficients
 
 
 @runtime_checkable
@@ -47,6 +55,7 @@ class Tracing(Protocol):
 _READ_ANYWAY = 10
 """Tokens that a trace reads at every point in its one pass; fewer are cut from these, at no cost."""
 _COMPONENTS_SHOWN = 64
+_MEMORIES = 10
 _TRIGGER_TOKENS = 24
 """Tokens of a trigger's prefix that a view keeps."""
 
@@ -59,9 +68,13 @@ class TraceSettings:
     position: int
     top: int
     basis: str
-    hide_unlearned: bool
+    show_unlearned: bool
     edits: Sequence[Edit]
     seed: int | None
+    against: str | int | None = None
+    """The token to compare with; the runner-up when None."""
+    alone: bool = False
+    """Explain the token's logit alone."""
 
 
 def trace_view(
@@ -75,6 +88,7 @@ def trace_view(
     tracing: Tracing | None = None,
     index: Index | None = None,
     heads: bool = False,
+    dominant: int = 0,
 ) -> tuple[TraceView, Provenance]:
     """What `unembed trace` shows, and its provenance.
 
@@ -82,21 +96,23 @@ def trace_view(
         lm: the model.
         asked: where to look, and how to read.
         layer: only this layer.
-        memories: sub-updates of each layer; 2, or 10 with `layer`, when None.
+        memories: how many with the largest effects on the question; 10 when None, none when 0.
         token: the token to follow; the predicted one when None.
         point: where the grid over all positions is read; no grid when None.
         tracing: gives the trace of a prompt under edits, where it may be at hand already; `lm.trace` when None.
         index: an index of the model, for the top trigger of each sub-update; none are shown when None.
         heads: with `layer`, what its heads add too.
+        dominant: sub-updates of each layer by size, in `layers`.
     """
     tracer: Tracing = tracing or lm.trace
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
     target = None if token is None else lm.single_token(token)
-    trace = tracer(asked.prompt, edits=asked.edits)
-    common, provenance = _common(lm, trace, asked, target, tracer)
-    position, target = common["position"], common["target"].id
-    each = memories if memories is not None else 2 if layer is None else 10
-    updates = _sub_updates(trace, layers, position, each, target, asked, index)
+    trace = tracer(asked.prompt, edits=asked.edits).showing(asked.show_unlearned)
+    common, provenance, question = _common(lm, trace, asked, target, tracer)
+    position, target = common["position"], question.token
+    updates = _sub_updates(trace, layers, position, dominant, target, asked, index)
+    wanted = _MEMORIES if memories is None else memories
+    effects = _effects(trace, question, position, layers if layer is not None else None, wanted, asked, index)
     shown = _layers(trace, layers, position, target, asked, updates)
     if layer is not None:
         shown = [_closer(trace, one, position, target, asked, heads) for one in shown]
@@ -109,9 +125,10 @@ def trace_view(
         **common,
         layers=shown,
         grid=grid,
-        attributions=[_attribution(trace, target, None, "component", position, _COMPONENTS_SHOWN)],
-        findings=findings(trace, position, common["target"], shown) if layer is None else [],
+        attributions=[_attribution(trace, question, "component", position, _COMPONENTS_SHOWN)],
+        findings=findings(trace, question, effects, position, shown) if layer is None else [],
         moves=_moves(trace, position, target) if layer is None and asked.basis == "final" else [],
+        memories=None if effects is None or not wanted else _memories_view(effects, index),
     )
     return view, provenance
 
@@ -120,26 +137,33 @@ def explain_view(
     lm: LanguageModel,
     asked: TraceSettings,
     *,
-    token: str | int,
-    against: str | int | None,
+    token: str | int | None,
     by: str | None,
     writers: int,
     tracing: Tracing | None = None,
+    index: Index | None = None,
 ) -> tuple[TraceView, Provenance]:
-    """What `unembed explain` shows, and its provenance; `tracing` as in `trace_view`."""
+    """What `unembed explain` shows, and its provenance; the arguments as in `trace_view`."""
     tracer: Tracing = tracing or lm.trace
-    target, other = lm.single_token(token), None if against is None else lm.single_token(against)
-    trace = tracer(asked.prompt, edits=asked.edits)
-    common, provenance = _common(lm, trace, asked, target, tracer)
+    target = None if token is None else lm.single_token(token)
+    trace = tracer(asked.prompt, edits=asked.edits).showing(asked.show_unlearned)
+    common, provenance, question = _common(lm, trace, asked, target, tracer)
     position = common["position"]
     kinds = [by] if by is not None else ["component", "head", "memory"] if lm.d_mlp else ["component", "head"]
     view = TraceView(
         schema=SCHEMA_EXPLAIN,
         **common,
-        layers=_layers(trace, list(range(lm.n_layers)), position, target, asked, {}),
+        layers=_layers(trace, list(range(lm.n_layers)), position, question.token, asked, {}),
         grid=None,
         attributions=[
-            _attribution(trace, target, other, kind, position, _COMPONENTS_SHOWN if kind == "component" else writers)
+            _attribution(
+                trace,
+                question,
+                kind,
+                position,
+                _COMPONENTS_SHOWN if kind == "component" else writers,
+                usual_coefficients(lm, index) if kind == "memory" else None,
+            )
             for kind in kinds
         ],
     )
@@ -148,30 +172,48 @@ def explain_view(
 
 def _common(
     lm: LanguageModel, trace: Trace, asked: TraceSettings, target: int | None, tracing: Tracing
-) -> tuple[dict[str, Any], Provenance]:
+) -> tuple[dict[str, Any], Provenance, Question]:
     """The fields that both views have; the position is checked here, before anything costs time."""
     trace.logits(asked.position)
     position = asked.position % len(trace)
     texts = trace.token_strings
-    # What the model itself says next, whatever basis the layers are read in.
-    prediction = _column(trace, "resid_post", asked, position, basis="final")[-1]
-    target = prediction[0].id if target is None else target
-    notes = {**trace.provenance.notes, "hide_unlearned": asked.hide_unlearned}
-    provenance = dataclasses.replace(trace.provenance, basis=asked.basis, seed=asked.seed, notes=notes)
-    return {
-        "provenance": provenance.to_dict(),
-        "model": lm.name,
-        "sizes": sizes_of(lm),
-        "prompt": asked.prompt,
-        "edits": [edit_in_words(edit) for edit in asked.edits],
-        "tokens": [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(texts)],
-        "position": position,
-        "basis": asked.basis,
-        "hide_unlearned": asked.hide_unlearned,
-        "prediction": prediction,
-        "without_edits": _without_edits(tracing, asked, position),
-        "target": Token(position, target, lm.token_strings([target])[0]),
-    }, provenance
+    question = trace.question(target, asked.against, position, alone=asked.alone)
+    provenance = dataclasses.replace(trace.provenance, basis=asked.basis, seed=asked.seed)
+    return (
+        {
+            "provenance": provenance.to_dict(),
+            "model": lm.name,
+            "sizes": sizes_of(lm),
+            "prompt": asked.prompt,
+            "edits": [edit_in_words(edit) for edit in asked.edits],
+            "tokens": [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(texts)],
+            "position": position,
+            "basis": asked.basis,
+            "show_unlearned": asked.show_unlearned,
+            "prediction": _prediction(trace, asked, position),
+            "without_edits": _without_edits(tracing, asked, position),
+            "target": _token(trace, position, question.token),
+            "against": None if question.against is None else _token(trace, position, question.against),
+        },
+        provenance,
+        question,
+    )
+
+
+def _token(trace: Trace, position: int, token: int) -> Token:
+    return Token(position, token, trace.lm.token_strings([token])[0])
+
+
+def _prediction(trace: Trace, asked: TraceSettings, position: int) -> list[Candidate]:
+    """The most likely next tokens; the first is the model's own, also where lists leave such a token out."""
+    listed = _column(trace, "resid_post", asked, position, basis="final")[-1]
+    first = int(trace.prediction[position])
+    if listed[0].id == first:
+        return listed
+    logits = trace.logits(position).float()
+    probability = float(logits.softmax(-1)[first])
+    own = Candidate(first, trace.lm.token_strings([first])[0], probability, float(logits[first]))
+    return [own, *listed][: asked.top]
 
 
 def sizes_of(lm: Decoder) -> str:
@@ -194,7 +236,7 @@ def edit_in_words(edit: Edit) -> str:
 def _without_edits(tracing: Tracing, asked: TraceSettings, position: int) -> list[Candidate] | None:
     if not asked.edits:
         return None
-    return _column(tracing(asked.prompt, edits=()), "resid_post", asked, position, basis="final")[-1]
+    return _prediction(tracing(asked.prompt, edits=()).showing(asked.show_unlearned), asked, position)
 
 
 def _read(trace: Trace, point: str, asked: TraceSettings) -> list[list[list[Candidate]]]:
@@ -207,9 +249,7 @@ def _column(
     trace: Trace, point: str, asked: TraceSettings, position: int, basis: str | None = None
 ) -> list[list[Candidate]]:
     """Candidates of one position by layer and place."""
-    found = trace.readings(
-        point, max(asked.top, _READ_ANYWAY), basis or asked.basis, hide_unlearned=asked.hide_unlearned
-    )
+    found = trace.readings(point, max(asked.top, _READ_ANYWAY), basis or asked.basis)
     cells = [numbers(part[:, position, : asked.top]) for part in (found.ids, found.probabilities, found.logits)]
     texts = [layer[position] for layer in found.tokens]
     return [
@@ -261,12 +301,12 @@ def _closer(trace: Trace, one: LayerView, position: int, target: int, asked: Tra
     lists = {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
     ids = [[c.id for c in candidates] for candidates in lists.values()]
     ranks = numbers(trace.ranks_among(ids, list(lists), one.layer, position, asked.basis))
-    k, hide = max(asked.top, _READ_ANYWAY), asked.hide_unlearned
+    k = max(asked.top, _READ_ANYWAY)
     return dataclasses.replace(
         one,
         middle_from=None if one.middle is None else ranks[0],
         after_from=ranks[-1],
-        heads=trace.head_updates(one.layer, position, target, k=k, hide_unlearned=hide) if heads else [],
+        heads=trace.head_updates(one.layer, position, target, k=k) if heads else [],
     )
 
 
@@ -305,17 +345,45 @@ def _sub_updates(
 ) -> dict[int, list[SubUpdateView]]:
     if memories == 0:
         return {}
-    k, hide = max(asked.top, _READ_ANYWAY), asked.hide_unlearned
+    k = max(asked.top, _READ_ANYWAY)
     try:
-        found = trace.sub_updates_of(layers, position, memories, target, k=k, hide_unlearned=hide)
+        found = trace.sub_updates_of(layers, position, memories, target, k=k)
     except Unsupported:  # attention-only, or memories that belong to experts; perhaps not in every layer
         each = (layers[i : i + 1] for i in range(len(layers))) if len(layers) > 1 else ()
         parts = [_sub_updates(trace, one, position, memories, target, asked, index) for one in each]
         return {n: rows for part in parts for n, rows in part.items()}
-    return {
-        n: [SubUpdateView(**vars(row), trigger=_trigger(index, row)) for row in rows]
-        for n, rows in zip(layers, found, strict=True)
-    }
+    return {n: [_described(row, index) for row in rows] for n, rows in zip(layers, found, strict=True)}
+
+
+def _effects(
+    trace: Trace,
+    question: Question,
+    position: int,
+    layers: Sequence[int] | None,
+    memories: int,
+    asked: TraceSettings,
+    index: Index | None,
+) -> MemoryEffects | None:
+    """What the memories add to the question; None where the layers have none, or memories that belong to experts."""
+    k = max(asked.top, _READ_ANYWAY)
+    try:
+        return trace.memory_effects(question, position, max(1, memories), layers=layers, index=index, k=k)
+    except Unsupported:
+        return None
+
+
+def _memories_view(effects: MemoryEffects, index: Index | None) -> MemoriesView:
+    return MemoriesView(
+        [_described(row, index) for row in effects.rows],
+        [_described(row, index) for row in effects.always_on],
+        effects.others,
+        effects.others_effect,
+        effects.total,
+    )
+
+
+def _described(row: SubUpdate, index: Index | None) -> SubUpdateView:
+    return SubUpdateView(**vars(row), trigger=_trigger(index, row))
 
 
 def _trigger(index: Index | None, row: SubUpdate) -> TriggerView | None:
@@ -329,11 +397,27 @@ def _trigger(index: Index | None, row: SubUpdate) -> TriggerView | None:
 
 
 def _attribution(
-    trace: Trace, target: int, against: int | None, by: str, position: int, writers: int
+    trace: Trace,
+    question: Question,
+    by: str,
+    position: int,
+    writers: int,
+    usual: UsualCoefficients | None = None,
 ) -> AttributionView:
-    """All writers in the order of the forward pass where they are few, else those with the largest contributions."""
+    """All writers in the order of the forward pass where they are few, else those with the largest contributions.
+
+    `usual` puts memories that are always on apart.
+    """
+    target, against = question.token, question.against
     attribution = trace.attribution(target, position, against, by)
-    rows = attribution.rows if len(attribution) <= writers else attribution.top(writers)
+    apart = torch.zeros(len(attribution), dtype=torch.bool)
+    for layer, always_on in ({} if usual is None else usual.always_on).items():
+        memories = (attribution.layer == layer) & (attribution.index >= 0)
+        apart[memories] = always_on[attribution.index[memories]]
+    n_apart = int(apart.sum())
+    few = len(attribution) <= writers and not n_apart
+    rows = attribution.rows if few else attribution.top(writers, ~apart)
+    on = attribution.top(n_apart, apart) if n_apart else []
     texts = trace.lm.token_strings([target] if against is None else [target, against])
     return AttributionView(
         by=by,
@@ -343,13 +427,15 @@ def _attribution(
         logit=attribution.logit,
         total=attribution.total,
         error=attribution.error,
-        rows=[
-            ContributionView(r.label, _or_none(r.layer), _or_none(r.index), _or_none(r.source), r.contribution)
-            for r in rows
-        ],
-        others=len(attribution) - len(rows),
-        others_contribution=attribution.total - sum(row.contribution for row in rows),
+        rows=[_contribution(row) for row in rows],
+        others=len(attribution) - len(rows) - len(on),
+        others_contribution=attribution.total - sum(row.contribution for row in (*rows, *on)),
+        always_on=[_contribution(row) for row in on],
     )
+
+
+def _contribution(row: Row) -> ContributionView:
+    return ContributionView(row.label, _or_none(row.layer), _or_none(row.index), _or_none(row.source), row.contribution)
 
 
 def _or_none(number: int) -> int | None:

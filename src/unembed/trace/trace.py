@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.attention.head_outputs import HeadUpdate, head_updates
@@ -25,9 +26,17 @@ from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
+from unembed.trace.memory_effects import MemoryEffects, memory_effects
+from unembed.trace.question import Question, question
+from unembed.trace.usual_coefficients import usual_coefficients
 from unembed.validation import as_str, as_tuple, positive_int
 
+if TYPE_CHECKING:
+    from unembed.index.index import Index
+
 _TOP = 10
+_READ_WITH_UNLEARNED = ("provenance", "_before_ffn", "_after", "_candidate_ranks", "_entering", "_events")
+"""What is computed once, and differs where unlearned tokens are listed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,13 +86,22 @@ class Readings(Displayed):
 class Trace(Displayed):
     """A prompt under the model, with edits if there are any. Everything is computed once, when first asked."""
 
-    def __init__(self, lm: Decoder, tokens: Tokens, edits: Sequence[Edit] = ()) -> None:
+    def __init__(
+        self, lm: Decoder, tokens: Tokens, edits: Sequence[Edit] = (), *, show_unlearned: bool = False
+    ) -> None:
         """Run the prompt and keep the stream and the coefficients.
+
+        Args:
+            lm: the model.
+            tokens: one prompt.
+            edits: changes to make in the run.
+            show_unlearned: list and rank tokens that the model never learned too; by default they are left out of every
+                list, rank and event. Probabilities are those of the whole vocabulary either way.
 
         Raises:
             InvalidInput: the prompt is empty, too long, or more than one.
         """
-        self.lm, self.edits = lm, as_tuple("edits", edits)
+        self.lm, self.edits, self.show_unlearned = lm, as_tuple("edits", edits), show_unlearned
         ids, mask = prepare(lm, tokens)
         if ids.shape[0] != 1:
             raise InvalidInput(f"{ids.shape[0]} prompts", why="a trace shows one", instead="Trace them one by one")
@@ -96,8 +114,22 @@ class Trace(Displayed):
         if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
             points.add("coefficients")
         self.run: Run = run(lm, ids, sorted(points), self.edits, attention_mask=mask)
-        self._readings: dict[tuple[str, int, str, bool], Readings] = {}
+        self._readings: dict[tuple[str, int, str], Readings] = {}
         self._runs: dict[str, Run] = {}
+
+    def showing(self, unlearned: bool) -> Trace:
+        """This trace with unlearned tokens listed and ranked, or left out. The model is not run again."""
+        if unlearned == self.show_unlearned:
+            return self
+        other = copy(self)
+        other.show_unlearned, other._readings = unlearned, {}
+        for name in _READ_WITH_UNLEARNED:
+            vars(other).pop(name, None)
+        return other
+
+    @property
+    def _hidden(self) -> Bool[Tensor, " d_vocab"] | None:
+        return None if self.show_unlearned else self.lm.unlisted
 
     def __len__(self) -> int:
         """The number of tokens of the prompt."""
@@ -131,9 +163,9 @@ class Trace(Displayed):
 
     @cached_property
     def provenance(self) -> Provenance:
-        """Which model said this, under which edits."""
-        notes = {"edits": [e.to_dict() for e in self.edits]} if self.edits else {}
-        return self.lm.provenance(notes=notes)
+        """Which model this is, under which edits, and whether unlearned tokens are listed."""
+        notes: dict[str, Any] = {"edits": [e.to_dict() for e in self.edits]} if self.edits else {}
+        return self.lm.provenance(notes={**notes, "show_unlearned": self.show_unlearned})
 
     @cached_property
     def scale(self) -> Float[Tensor, "pos 1"]:
@@ -173,7 +205,7 @@ class Trace(Displayed):
         others = ~listed.any(dim=-1)
         if bool(others.any()):
             x = self.run["resid_post"][:, 0][others]
-            ranks[others] = read(self.lm, x, 1, track=first[others]).tracked_ranks[:, 0]
+            ranks[others] = read(self.lm, x, 1, track=first[others], hidden=self._hidden).tracked_ranks[:, 0]
         return ranks
 
     @cached_property
@@ -185,13 +217,13 @@ class Trace(Displayed):
         x, below = self.run["resid_pre"][:, 0], self.run["resid_post"][:-1, 0]
         track = self._final.expand(x.shape[0], -1, -1)
         if not torch.equal(x[1:], below):
-            return read(self.lm, x, _TOP, track=track)
+            return read(self.lm, x, _TOP, track=track, hidden=self._hidden)
         below_them = Reading(*(getattr(self._after, f.name)[:-1] for f in fields(Reading)))
-        return joined([read(self.lm, x[:1], _TOP, track=track[:1]), below_them])
+        return joined([read(self.lm, x[:1], _TOP, track=track[:1], hidden=self._hidden), below_them])
 
     def _read_at(self, point: str, layers: slice) -> Reading:
         x = self.run[point][layers, 0]
-        return read(self.lm, x, _TOP, track=self._final.expand(x.shape[0], -1, -1))
+        return read(self.lm, x, _TOP, track=self._final.expand(x.shape[0], -1, -1), hidden=self._hidden)
 
     def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, str, Reading]]:
         """Read the stream some layers at a time, after all FFNs and then before them: what `readings` has, as it comes.
@@ -240,26 +272,24 @@ class Trace(Displayed):
             divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
         return torch.stack(entropy), torch.stack(divergence)
 
-    def readings(
-        self, point: str = "resid_post", top: int = _TOP, basis: str = "final", *, hide_unlearned: bool = False
-    ) -> Readings:
+    def readings(self, point: str = "resid_post", top: int = _TOP, basis: str = "final") -> Readings:
         """Top tokens of the stream at a point, for every layer and position.
 
         Raises:
             PointMissing: the model has no such point.
         """
-        key = (as_str("point", point), positive_int("top", top), as_str("basis", basis), hide_unlearned)
+        key = (as_str("point", point), positive_int("top", top), as_str("basis", basis))
         if key not in self._readings:
             self._readings[key] = self._read(*key)
         return self._readings[key]
 
-    def _read(self, point: str, top: int, basis: str, hide_unlearned: bool) -> Readings:
+    def _read(self, point: str, top: int, basis: str) -> Readings:
         if point in POINTS and point not in STREAM_POINTS:
             raise InvalidInput(f"readings of {point}", why=f"the stream is read at {', '.join(STREAM_POINTS)}")
         kept = point in self.run
         if not kept:
             self.run_with((point,))
-        plain = basis == "final" and not hide_unlearned and top == _TOP
+        plain = basis == "final" and top == _TOP
         if plain and point == "resid_post":
             reading = self._after
         elif plain and point == self._before:
@@ -274,7 +304,7 @@ class Trace(Displayed):
                 top,
                 basis=basis,
                 scale=self.scale.expand(*x.shape[:-1], 1) if basis == "frozen" else None,
-                hidden=self.lm.unlearned if hide_unlearned else None,
+                hidden=self._hidden,
             )
         flat = self.lm.token_strings(reading.ids)
         layers, positions, k = reading.ids.shape
@@ -282,8 +312,10 @@ class Trace(Displayed):
             [flat[(n * positions + p) * k : (n * positions + p + 1) * k] for p in range(positions)]
             for n in range(layers)
         ]
-        notes = {**self.provenance.notes, "point": point, "hide_unlearned": hide_unlearned}
-        return Readings(point, basis, hide_unlearned, reading, texts, self.lm.provenance(basis=basis, notes=notes))
+        notes = {**self.provenance.notes, "point": point}
+        return Readings(
+            point, basis, not self.show_unlearned, reading, texts, self.lm.provenance(basis=basis, notes=notes)
+        )
 
     def run_with(self, points: Sequence[str]) -> Run:
         """A run of the same prompt and edits with these points: the trace's own, or another, kept for later."""
@@ -316,7 +348,7 @@ class Trace(Displayed):
             x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0, at]
             track = torch.full((*x.shape[:-1], 1), token)
             scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
-            found, at = read(self.lm, x, 1, basis=basis, scale=scale, track=track), ...
+            found, at = read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self._hidden), ...
         return found.tracked_ranks[..., 0][at], found.tracked_probabilities[..., 0][at]
 
     def ranks_among(
@@ -326,7 +358,8 @@ class Trace(Displayed):
         layer, column = self.lm.layer(layer), position_of(self.run, position)
         x = torch.stack([self.run_with((point,)).at(point, layer)[0, column] for point in points])
         scale = self.scale[[column]].expand(len(points), 1) if basis == "frozen" else None
-        return read(self.lm, x, 1, basis=basis, scale=scale, track=torch.as_tensor(tokens)).tracked_ranks
+        track = torch.as_tensor(tokens)
+        return read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self._hidden).tracked_ranks
 
     def prediction_ranks(self, point: str = "resid_post") -> Int[Tensor, "layer pos"]:
         """The rank of every position's own final prediction at a point of every layer; 0 is the top.
@@ -345,7 +378,7 @@ class Trace(Displayed):
         if point == "resid_pre":
             return self._entering
         x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0]
-        return read(self.lm, x, 1, track=self._final.expand(x.shape[0], -1, -1))
+        return read(self.lm, x, 1, track=self._final.expand(x.shape[0], -1, -1), hidden=self._hidden)
 
     def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
         """The model's logits after a position."""
@@ -365,7 +398,6 @@ class Trace(Displayed):
         token: str | int | None = None,
         *,
         k: int = 10,
-        hide_unlearned: bool = False,
     ) -> list[SubUpdate]:
         """The dominant sub-updates of one FFN update, largest contribution first.
 
@@ -375,13 +407,12 @@ class Trace(Displayed):
             top: how many.
             token: a token to score each for.
             k: how many tokens of each value to list.
-            hide_unlearned: leave out tokens that the model never learned.
 
         Raises:
             Unsupported: the model has no memories.
             OutOfRange: no such layer or position.
         """
-        return self.sub_updates_of([layer], position, top, token, k=k, hide_unlearned=hide_unlearned)[0]
+        return self.sub_updates_of([layer], position, top, token, k=k)[0]
 
     def sub_updates_of(
         self,
@@ -391,7 +422,6 @@ class Trace(Displayed):
         token: str | int | None = None,
         *,
         k: int = 10,
-        hide_unlearned: bool = False,
     ) -> list[list[SubUpdate]]:
         """What `sub_updates` returns, for several layers at once: all values are read in one pass.
 
@@ -400,7 +430,73 @@ class Trace(Displayed):
             OutOfRange: no such layer or position.
         """
         column = position_of(self.run, position)
-        return top_sub_updates(self.lm, self.run, layers, column, top, token, k=k, show_unlearned=not hide_unlearned)
+        return top_sub_updates(self.lm, self.run, layers, column, top, token, k=k, show_unlearned=self.show_unlearned)
+
+    def question(
+        self,
+        token: str | int | None = None,
+        against: str | int | None = None,
+        position: int = -1,
+        *,
+        alone: bool = False,
+    ) -> Question:
+        """Why one token rather than another: the most likely token against the runner-up where none is given.
+
+        Args:
+            token: the token asked about.
+            against: the token it is compared with; the most likely other token when None.
+            position: whose prediction.
+            alone: compare with none.
+
+        Raises:
+            InvalidInput: both are the same token.
+            NotOneToken: a text is not a single token.
+            OutOfRange: no such position.
+        """
+        return question(self.lm, self.logits(position), token, against, alone=alone, hidden=self._hidden)
+
+    def memory_effects(
+        self,
+        asked: Question | None = None,
+        position: int = -1,
+        top: int = _TOP,
+        *,
+        layers: Sequence[int] | None = None,
+        index: Index | None = None,
+        k: int = 10,
+    ) -> MemoryEffects:
+        """The memories (FFN neurons) with the largest effects on a question, those that are always on apart.
+
+        Args:
+            asked: from `question`; the prediction against its runner-up when None.
+            position: whose prediction.
+            top: how many memories.
+            layers: only these; all that have memories when None.
+            index: an index of the model, which says how often and how strongly each memory fires; measured on a sample
+                of the shipped text when None.
+            k: how many tokens of each value to list.
+
+        Raises:
+            Unsupported: no layer, or one of those chosen, has memories.
+            OutOfRange: no such layer or position.
+        """
+        column, every = position_of(self.run, position), range(self.lm.n_layers)
+        chosen = [self.lm.layer(n) for n in (every if layers is None else layers)]
+        with_memories = [n for n in chosen if self.run.has("coefficients", n)] if layers is None else chosen
+        if not with_memories:
+            self.lm.feed_forward(0)  # raises and says why
+        found = memory_effects(
+            self.lm,
+            self.run,
+            asked or self.question(position=position),
+            column,
+            with_memories,
+            top,
+            usual_coefficients(self.lm, index),
+            k=k,
+            show_unlearned=self.show_unlearned,
+        )
+        return replace(found, provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes))
 
     @cached_property
     def _events(self) -> list[Event]:
@@ -466,7 +562,6 @@ class Trace(Displayed):
         token: str | int | None = None,
         *,
         k: int = 10,
-        hide_unlearned: bool = False,
     ) -> list[HeadUpdate]:
         """What each head of a layer writes at a position, the longest first.
 
@@ -475,14 +570,13 @@ class Trace(Displayed):
             position: the position; the last by default.
             token: a token to score each for.
             k: how many tokens to list.
-            hide_unlearned: leave out tokens that the model never learned.
 
         Raises:
             OutOfRange: no such layer or position.
         """
         run, column = self.run_with(("z",)), position_of(self.run, position)
         scale = self.scale[column]
-        return head_updates(self.lm, run, layer, column, token, scale, k=k, hide_unlearned=hide_unlearned)
+        return head_updates(self.lm, run, layer, column, token, scale, k=k, hide_unlearned=not self.show_unlearned)
 
     def attribution(
         self, token: str | int, position: int = -1, against: str | int | None = None, by: str = "component"

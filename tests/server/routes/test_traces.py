@@ -14,6 +14,7 @@ from unembed.schemas.layer_grid import emergence
 from unembed.server.app import create
 from unembed.server.routes import traces
 from unembed.server.state import ServerState
+from unembed.trace.usual_coefficients import usual_coefficients
 
 PROMPT = "The first month of the year is"
 
@@ -55,21 +56,32 @@ def test_every_cell_of_the_grid_is_the_librarys(client, wren):
     assert len(found["events"]) == len(trace.events())
 
 
+def same(found, printed):
+    """The page shows besides, of each layer, the sub-updates by size."""
+    close(
+        *(
+            {**one, "grid": None, "layers": [{**n, "sub_updates": []} for n in one["layers"]]}
+            for one in (found, printed)
+        )
+    )
+
+
 def test_a_position_is_what_the_command_prints(client, command):
-    found = client.get(f"/api/v1/traces/{post(client)['id']}?position=-2").json()
-    close(found, {**command("trace", PROMPT, "--position", "-2"), "grid": None})
+    found = client.get(f"/api/v1/traces/{post(client)['id']}?position=-2&memories=4").json()
+    same(found, command("trace", PROMPT, "--position", "-2", "--against", "none", "--memories", "4"))
+    assert [len(layer["sub_updates"]) for layer in found["layers"]] == [4] * len(found["layers"])
 
 
 def test_a_layer_is_what_the_command_prints(client, command):
     found = client.get(f"/api/v1/traces/{post(client)['id']}/layers/3?top=5").json()
-    close(found, {**command("trace", PROMPT, "--layer", "3"), "grid": None})
+    same(found, command("trace", PROMPT, "--layer", "3", "--against", "none"))
 
 
 def test_an_attribution_is_what_the_command_prints(client, command):
     found = client.get(
         f"/api/v1/traces/{post(client)['id']}/attribution", params={"token": " the", "by": "memory"}
     ).json()
-    close(found, command("explain", PROMPT, "--token", " the", "--by", "memory"))
+    close(found, command("explain", PROMPT, "--token", " the", "--by", "memory", "--against", "none"))
 
 
 def test_edits_change_the_trace_and_its_id(client, wren):
@@ -116,7 +128,9 @@ def test_findings_are_those_of_the_trace_and_the_command_tells_the_same(client, 
         float((after / before)[layer].log()), rel=1e-4
     )
     assert settled["sentence"] in {e["sentence"] for e in post(client, "She put the book on the")["events"]}
-    best = max((r for r in trace.attribution(answer, by="memory").rows if r.index >= 0), key=lambda r: r.contribution)
+    on = usual_coefficients(wren, None).always_on
+    rows = (r for r in trace.attribution(answer, by="memory").rows if r.index >= 0 and not on[r.layer][r.index])
+    best = max(rows, key=lambda r: r.contribution)
     assert (memory["layer"], memory["index"]) == (best.layer, best.index)
     assert (
         memory["nats"] == pytest.approx(best.contribution, rel=1e-4)
@@ -150,7 +164,7 @@ def test_moves_are_told_in_words(client, wren):
     assert [(m["layer"], m["cause"], m["rank_after"]) for m in found] == [
         (m.layer, m.cause, m.rank_after) for m in moves
     ]
-    assert "Layer 0 attention: ·girl rises from place 21 to 2." in [m["sentence"] for m in found]
+    assert "Layer 0 attention: ·girl rises from rank 21 to 2." in [m["sentence"] for m in found]
 
 
 def test_a_layer_tells_what_its_heads_add_and_where_candidates_came_from(client, wren):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,19 +15,26 @@ def trace(
     prompt: options.Prompt,
     layer: options.Layer = None,
     position: options.Position = -1,
-    top: options.Top = 5,
-    memories: Annotated[
+    top: Annotated[
         int | None,
-        typer.Option(min=0, help="Sub-updates per layer; 2, or 10 with --layer.", show_default=False),
+        typer.Option(
+            "--top",
+            "-k",
+            min=1,
+            help="Tokens listed at every point of every layer; 1 on the terminal, else 5.",
+            show_default=False,
+        ),
     ] = None,
+    memories: Annotated[int, typer.Option(min=0, help="Memories listed.")] = 10,
     token: Annotated[
         str | None,
         typer.Option("--token", "-t", help="Follow this token instead of the predicted one.", show_default=False),
     ] = None,
+    against: options.Against = None,
     set_: options.Sets = None,
     point: options.PointOption = "resid_post",
     basis: options.BasisOption = "final",
-    hide_unlearned: options.HideUnlearned = False,
+    show_unlearned: options.ShowUnlearned = False,
     index: Annotated[
         Path | None,
         typer.Option(
@@ -48,9 +56,9 @@ def trace(
 ) -> None:
     """Show how the prediction after a prompt forms, layer by layer.
 
-    What the stream says before and after each layer, where the predicted token stands, what was found in at most three
-    ranked sentences, the moments when a token rises or falls for good, which memories write most and what they push
-    toward, and the predicted token's logit as the sum of its writers. With --csv: every reading at --point.
+    The top token of the stream before and after each layer, and the rank of the predicted one; at most three findings;
+    the memories (FFN neurons) that decide between the predicted token and the runner-up, and the difference of the two
+    logits as the sum of its writers. With --csv: every reading at --point.
     """
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     edits = options.edits(set_)
@@ -60,7 +68,9 @@ def trace(
     from unembed.schemas.trace_builder import TraceSettings, trace_view
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
-    asked = TraceSettings(prompt, position, top, basis, hide_unlearned, edits, seed)
+    other, alone = options.compared_with(against)
+    asked = TraceSettings(prompt, position, top or 5, basis, show_unlearned, edits, seed, other, alone)
     held = index_of(lm, index)
     view, provenance = trace_view(lm, asked, layer=layer, memories=memories, token=token, point=point, index=held)
-    deliver(view, provenance, draw_trace, as_json=as_json, csv=csv, plain=plain, html=html)
+    draw = partial(draw_trace, lines=top or 1)
+    deliver(view, provenance, draw, as_json=as_json, csv=csv, plain=plain, html=html)

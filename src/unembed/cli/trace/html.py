@@ -59,7 +59,7 @@ def page(view: TraceView, provenance_line: str) -> str:
             _header(view),
             _grid(view),
             _layers(view),
-            _sub_updates(view),
+            _memories(view),
             *(_attribution(attribution) for attribution in view.attributions),
             f"<footer>{visible_html(provenance_line, prose=True)}</footer>",
         ]
@@ -134,12 +134,12 @@ def _layers(view: TraceView) -> str:
     rows = "".join(_layer_row(layer, view.target.id) for layer in view.layers)
     events = "".join(_event(event, view.target.id) for layer in view.layers for event in layer.events)
     target = f'<span class="target">{visible_html(view.target.token)}</span>'
-    hidden = " Tokens the model never learned are left out." if view.hide_unlearned else ""
+    hidden = "" if view.show_unlearned else " Tokens the model never learned are left out."
     return (
         f"<section><h2>Layers at {view.position} {visible_html(view.tokens[view.position].token)}</h2>"
         f"<p class='note'>Read in the basis “{escape(view.basis)}”.{hidden}</p>"
         "<table><thead><tr><th class='n'>layer</th><th>before</th><th>after attention</th><th>after FFN</th>"
-        f"<th class='n'>place of {target}</th></tr></thead><tbody>{rows}</tbody></table>{events}</section>"
+        f"<th class='n'>rank of {target}</th></tr></thead><tbody>{rows}</tbody></table>{events}</section>"
     )
 
 
@@ -161,41 +161,42 @@ def _event(event: EventView, target: int) -> str:
     )
 
 
-def _sub_updates(view: TraceView) -> str:
-    updates = [update for layer in view.layers for update in layer.sub_updates]
-    if not updates:
+def _memories(view: TraceView) -> str:
+    memories = view.memories
+    if memories is None:
         return ""
-    scale = Scale.of([update.signed_share for update in updates], 100)
-    has_triggers = any(update.trigger for update in updates)
-    column = "<th>its key fires most on</th>" if has_triggers else ""
-    rows = "".join(
-        _sub_update(update, scale, i == 0, has_triggers)
-        for layer in view.layers
-        for i, update in enumerate(layer.sub_updates)
-    )
+    scale = Scale.of([row.score or 0.0 for row in memories.rows], 100)
+    has_triggers = any(row.trigger for row in memories.rows)
+    column = "<th>fires most on</th>" if has_triggers else ""
+    rows = "".join(_memory(row, scale, has_triggers) for row in memories.rows)
+    on = ", ".join(f"L{row.layer}M{row.index} {signed(row.score or 0.0)}" for row in memories.always_on)
+    apart = f"On for nearly every token: {on}. " if on else ""
+    what = "the difference of the two logits" if view.against is not None else "the logit"
+    over = "" if view.against is None else f" over {visible_html(view.against.token)}"
     return (
-        "<section><h2>Dominant sub-updates</h2><p class='note'>Memories by |m|·‖v‖. The bar is the memory's share of "
-        "its layer's update and points left when m is negative; then the value's lowest tokens are what it pushes "
-        "toward.</p>"
-        "<table><thead><tr><th>memory</th><th class='n'>m</th><th></th><th class='n'>share</th>"
-        f"<th class='n'><span class='target'>{visible_html(view.target.token)}</span></th><th>pushes toward</th>"
-        f"{column}</tr></thead><tbody>{rows}</tbody></table></section>"
+        f"<section><h2>Memories behind <span class='target'>{visible_html(view.target.token)}</span>{over}</h2>"
+        f"<p class='note'>Memories (FFN neurons) by what they add to {what}: m is the coefficient, beside it how many "
+        "times the memory's usual one, and the tokens that the memory pushes up.</p>"
+        "<table><thead><tr><th>memory</th><th class='n'>m</th><th class='n'>× usual</th><th class='n'>effect</th>"
+        f"<th></th><th>promotes</th>{column}</tr></thead><tbody>{rows}</tbody></table>"
+        f"<p class='note'>{apart}{memories.others:,} other active memories together "
+        f"{signed(memories.others_effect)}.</p></section>"
     )
 
 
-def _sub_update(update: SubUpdateView, scale: Scale, is_first: bool, has_triggers: bool) -> str:
-    tokens = " ".join(visible_html(token) for token in update.promoted)
-    score = "" if update.score is None else signed(update.score)
+def _memory(row: SubUpdateView, scale: Scale, has_triggers: bool) -> str:
+    tokens = " ".join(visible_html(token) for token in row.promoted)
+    usual = "" if row.times_usual is None else f"{row.times_usual:.1f}"
     return (
-        f"<tr{' class=new' if is_first else ''}><td class='id'>{update.layer}.{update.index}</td>"
-        f"<td class='n'>{signed(update.coefficient)}</td><td>{_bar(update.signed_share, scale)}</td>"
-        f"<td class='n'>{percent(update.share)}</td><td class='n'>{score}</td><td class='wrap'>{tokens}</td>"
-        f"{_trigger(update) if has_triggers else ''}</tr>"
+        f"<tr><td class='id'>L{row.layer}M{row.index}</td><td class='n'>{signed(row.coefficient)}</td>"
+        f"<td class='n'>{usual}</td><td class='n'>{signed(row.score or 0.0)}</td>"
+        f"<td>{_bar(row.score or 0.0, scale)}</td><td class='wrap'>{tokens}</td>"
+        f"{_trigger(row) if has_triggers else ''}</tr>"
     )
 
 
-def _trigger(update: SubUpdateView) -> str:
-    found = update.trigger
+def _trigger(row: SubUpdateView) -> str:
+    found = row.trigger
     if found is None:
         return "<td></td>"
     following = "" if found.next_token is None else f" <small>{visible_html(found.next_token)}</small>"
@@ -220,6 +221,9 @@ def _attribution(attribution: AttributionView) -> str:
         (visible_html(row.label, prose=True), row.contribution, _bar(row.contribution, scale, " wide"))
         for row in attribution.rows
     ]
+    if on := attribution.always_on:
+        names = ", ".join(row.label.removeprefix("memory ") for row in on)
+        contributions.append((f"always on: {escape(names)}", sum(row.contribution for row in on), ""))
     if attribution.others:
         # Their sum may be far longer than any bar, so it has none.
         contributions.append((f"{attribution.others:,} others together", attribution.others_contribution, ""))

@@ -7,18 +7,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unembed.cli.output import show, write_page
 from unembed.cli.trace.html import page
 from unembed.results import Provenance, Table
 from unembed.schemas.trace import TraceView
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 
 def deliver(
     view: TraceView,
     provenance: Provenance,
-    draw: Callable[..., Any],
+    draw: Callable[..., RenderableType],
     *,
     as_json: bool,
     csv: bool,
@@ -38,13 +41,13 @@ def deliver(
 
 
 def _readings(view: TraceView, provenance: Provenance) -> Table:
-    """One row for every layer, position and place of the grid."""
+    """One row for every layer, position and rank of the grid."""
     assert view.grid is not None
     rows = [
-        {"layer": layer, "position": position, "place": place, **asdict(candidate)}
+        {"layer": layer, "position": position, "rank": rank, **asdict(candidate)}
         for layer, cells in zip(view.grid.layers, view.grid.rows, strict=True)
         for position, cell in enumerate(cells)
-        for place, candidate in enumerate(cell)
+        for rank, candidate in enumerate(cell, start=1)
     ]
     return _table(f"Readings at {view.grid.point}", rows, provenance)
 

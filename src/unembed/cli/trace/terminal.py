@@ -4,56 +4,72 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from unembed.cli.bars import OPPOSES, PROMOTES, Scale, percent, signed
 from unembed.cli.index.view import passage
 from unembed.results import visible_rich
-from unembed.schemas.trace import AttributionView, Candidate, EventView, LayerView, SubUpdateView, TraceView
+from unembed.schemas.trace import (
+    AttributionView,
+    Candidate,
+    EventView,
+    LayerView,
+    MemoriesView,
+    SubUpdateView,
+    TraceView,
+)
 
 _ACCENT = "bold green"
 _TOKEN_CELLS = 16
+_ALWAYS_ON_SHOWN = 6
 _SIGNS = {"saturation": "◆", "elimination": "✕"}
 _EVENT_STYLE = {"saturation": "bold green", "elimination": "dark_orange3"}
 
 
-def draw_trace(view: TraceView, width: int, *, plain: bool = False) -> Any:
-    """Header, the layers, what was found, the dominant sub-updates, the attribution."""
-    parts = [_header(view, width), _layers(view, width, plain), *_found(view, plain)]
-    if any(layer.sub_updates for layer in view.layers):
-        parts += [Text(), _sub_updates(view, width, plain)]
+def draw_trace(view: TraceView, width: int, *, plain: bool = False, lines: int = 1) -> RenderableType:
+    """Header, the layers, the findings, the memories behind the prediction, the attribution.
+
+    Args:
+        view: what to draw.
+        width: columns of the terminal.
+        plain: no bars and signs.
+        lines: tokens listed in every cell of the layers.
+    """
+    parts = [_header(view, width, lines), _layers(view, width, plain, lines), *_found(view, plain)]
+    if view.memories is not None:
+        parts += [Text(), _memories(view, view.memories, width, plain)]
     for attribution in view.attributions:
         parts += [Text(), _attribution(attribution, width, plain)]
     return Group(*parts)
 
 
-def draw_explanation(view: TraceView, width: int, *, plain: bool = False) -> Any:
-    """Header, the target's way through the layers, and the attributions of its logit."""
-    parts = [_header(view, width), _layers(view, width, plain), *_found(view, plain)]
+def draw_explanation(view: TraceView, width: int, *, plain: bool = False) -> RenderableType:
+    """Header, the target's rank through the layers, and the attributions of its logit."""
+    parts = [_header(view, width, 1), _layers(view, width, plain, 1), *_found(view, plain)]
     for attribution in view.attributions:
         parts += [Text(), _attribution(attribution, width, plain)]
     return Group(*parts)
 
 
-def _header(view: TraceView, width: int) -> Any:
+def _header(view: TraceView, width: int, lines: int) -> RenderableType:
     first = Text.assemble((view.model, "bold"), ("  " + view.sizes, "dim"))
     tokens = Text()
     for token in view.tokens:
         here = token.position == view.position
         tokens.append_text(_token(token.token, "reverse" if here else "", cells=40))
         tokens.append(" ")
-    end = Text.assemble("→ ", _candidates(view.prediction, 4 if width >= 100 else 2, view.target.id))
-    lines = [first, Text(), tokens, end]
+    tokens.rstrip()
+    count = max(lines, 4 if width >= 100 else 2)
+    parts = [first, Text(), tokens, Text.assemble("→ ", _candidates(view.prediction, count, view.target.id))]
     if view.without_edits is not None:
         edited = Text.assemble(("edited  ", "bold"), ", ".join(view.edits))
-        before = Text.assemble(("without → ", "dim"), _candidates(view.without_edits, 4 if width >= 100 else 2, None))
-        lines += [edited, before]
-    return Group(*lines, Text())
+        before = Text.assemble(("without → ", "dim"), _candidates(view.without_edits, count, None))
+        parts += [edited, before]
+    return Group(*parts, Text())
 
 
 def _token(text: str, style: str = "", *, cells: int = _TOKEN_CELLS) -> Text:
@@ -66,69 +82,86 @@ def _token(text: str, style: str = "", *, cells: int = _TOKEN_CELLS) -> Text:
 def _candidates(candidates: Sequence[Candidate], count: int, target: int | None) -> Text:
     shown = Text()
     for i, candidate in enumerate(candidates[:count]):
-        if i:
-            shown.append("  ")
-        shown.append_text(_token(candidate.token, _ACCENT if candidate.id == target else ""))
-        shown.append(f" {percent(candidate.probability)}", style="dim")
+        shown.append("  " if i else "")
+        shown.append_text(_candidate(candidate, target, _TOKEN_CELLS))
     return shown
+
+
+def _candidate(candidate: Candidate, target: int | None, cells: int) -> Text:
+    shown = _token(candidate.token, _ACCENT if candidate.id == target else "", cells=cells)
+    return shown.append(f" {percent(candidate.probability)}", style="dim")
 
 
 def _heading(title: str, note: str, target: Text | None = None) -> Text:
     return Text.assemble((title, "bold"), target or "", ("   " + note if note else "", "dim"))
 
 
-def _layers(view: TraceView, width: int, plain: bool) -> Any:
+def _layers(view: TraceView, width: int, plain: bool, lines: int) -> RenderableType:
     has_middle = any(layer.middle is not None for layer in view.layers)
-    counts = (1, 1, 1) if width < 110 else (1, 1, 3) if width < 145 else (2, 2, 3)
-    if width < 76:
-        has_middle = False
+    ranks = [_ranks(layer, has_middle) for layer in view.layers]
+    digits = [max(len(f"{row[i]:,}") for row in ranks) for i in range(len(ranks[0]))]
+    head = "before → attn → FFN" if has_middle else "before → after"
+    of_ranks = max(len(head), sum(digits) + 3 * (len(digits) - 1))
+    # What is left for the tokens, in two or three columns; a token that does not fit is cut with an ellipsis.
+    columns = 3 if has_middle else 2
+    room = (width - 5 - 2 - of_ranks - (0 if plain else 4) - 2 * columns) // columns
+    several = lines == 1 and room >= 44
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("layer", justify="right", no_wrap=True)
-    table.add_column("before", no_wrap=True)
-    if has_middle:
-        table.add_column("after attention", no_wrap=True)
-    table.add_column("after FFN" if has_middle else "after", no_wrap=True)
-    table.add_column(
-        Text.assemble("place of ", _token(view.target.token, _ACCENT, cells=14)), justify="right", no_wrap=True
-    )
+    for name in ("before", "after attention", "after FFN") if has_middle else ("before", "after"):
+        # The names break between words where the terminal is narrow.
+        table.add_column(name, no_wrap=room >= len(name), max_width=room)
+    title = Text.assemble("rank of ", _token(view.target.token, _ACCENT, cells=of_ranks - 8), "\n", head)
+    table.add_column(title, no_wrap=True)
     if not plain:
         table.add_column("", no_wrap=True)
-    for layer in view.layers:
-        cells: list[Any] = [str(layer.layer), _candidates(layer.before, counts[0], view.target.id)]
-        if has_middle:
-            cells.append(_candidates(layer.middle or [], counts[1], view.target.id))
-        cells.append(_candidates(layer.after, counts[2], view.target.id))
-        cells.append(_places(layer, width))
+    for layer, row in zip(view.layers, ranks, strict=True):
+        streams = [layer.before, *([layer.middle or []] if has_middle else []), layer.after]
+        cells: list[RenderableType] = [str(layer.layer)]
+        cells += [_cell(candidates, lines, room, view.target.id, several) for candidates in streams]
+        cells.append(_places(row, digits))
         if not plain:
-            cells.append(_event_signs(layer.events))
+            cells.append(_signs(layer.events, view.target.id))
         table.add_row(*cells)
     where = Text.assemble(" at ", (str(view.position), "bold"), " ", _token(view.tokens[view.position].token))
     basis = {"final": "through the final norm", "raw": "readout alone", "frozen": "final norm, scale of the run"}[
         view.basis
     ]
-    hidden = ", unlearned tokens left out" if view.hide_unlearned else ""
-    return Group(_heading("Layers", basis + hidden if width >= 76 else basis, where), table)
+    shown = ", unlearned tokens too" if view.show_unlearned else ""
+    return Group(_heading("Layers", basis + shown, where), table)
 
 
-def _places(layer: LayerView, width: int) -> Text:
-    """Where the target stands: before → after FFN, the middle too where there is room."""
-    ranks = [layer.rank_before, layer.rank_after]
-    if width >= 110 and layer.rank_middle is not None:
-        ranks.insert(1, layer.rank_middle)
-    if width < 76:
-        ranks = ranks[-1:]
+def _cell(candidates: Sequence[Candidate], lines: int, room: int, target: int, several: bool) -> Text:
+    """The top tokens of a stream: one, a line each, or side by side where there is room."""
+    if several:
+        return _candidates(candidates, 2, target)
+    shown = Text("\n")
+    rows = [_candidate(one, target, max(4, min(_TOKEN_CELLS, room - 5))) for one in candidates[:lines]]
+    return shown.join(rows)
+
+
+def _ranks(layer: LayerView, has_middle: bool) -> list[int]:
+    """The target's rank before the layer, after its attention, and after its FFN."""
+    middle = [layer.rank_before if layer.rank_middle is None else layer.rank_middle] if has_middle else []
+    return [rank + 1 for rank in (layer.rank_before, *middle, layer.rank_after)]
+
+
+def _places(ranks: Sequence[int], digits: Sequence[int]) -> Text:
+    """Ranks under each other, the first marked."""
     shown = Text()
-    for i, rank in enumerate(ranks):
+    for i, (rank, wide) in enumerate(zip(ranks, digits, strict=True)):
         shown.append(" → " if i else "", style="dim")
-        shown.append(f"{rank + 1:,}", style=_ACCENT if rank == 0 else "")
+        shown.append(f"{rank:>{wide},}", style=_ACCENT if rank == 1 else "")
     return shown
 
 
-def _event_signs(events: Sequence[EventView]) -> Text:
-    return Text(" ").join(Text(_SIGNS[event.kind], style=_EVENT_STYLE[event.kind]) for event in events)
+def _signs(events: Sequence[EventView], target: int) -> Text:
+    """Signs of the events of the followed token; those of others are told in their sentence."""
+    own = [event for event in events if event.id == target]
+    return Text(" ").join(Text(_SIGNS[event.kind], style=_EVENT_STYLE[event.kind]) for event in own)
 
 
-def _found(view: TraceView, plain: bool) -> list[Any]:
+def _found(view: TraceView, plain: bool) -> list[RenderableType]:
     """The findings, the heaviest first, then the events that they do not tell; signs as in the table."""
     sentences = [(one.kind, one.sentence) for one in view.findings]
     events = [(event.kind, event.sentence) for layer in view.layers for event in layer.events]
@@ -146,50 +179,74 @@ def _found(view: TraceView, plain: bool) -> list[Any]:
     return [Text(), *([_heading("Findings", "the heaviest first")] if sentences else []), table]
 
 
-def _sub_updates(view: TraceView, width: int, plain: bool) -> Any:
-    updates = [update for layer in view.layers for update in layer.sub_updates]
-    has_triggers = any(update.trigger is not None for update in updates) and width >= 72
+def _memories(view: TraceView, memories: MemoriesView, width: int, plain: bool) -> RenderableType:
+    rows = memories.rows
+    has_triggers = any(row.trigger is not None for row in rows)
+    has_usual = any(row.times_usual is not None for row in rows)
     # A trigger says more than a bar where there is not room for both.
     cells_of_bar = 0 if plain or (has_triggers and width < 100) else 8 if width < 100 else 16
-    scale = Scale.of([update.signed_share for update in updates], cells_of_bar or 8)
-    room = width - (6 + 6 + (cells_of_bar + 2 if cells_of_bar else 0) + 8 + 8 + 10)
-    of_trigger = round(room * 0.62) if has_triggers else 0
+    scale = Scale.of([row.score or 0.0 for row in rows], cells_of_bar or 8)
+    names = max((len(_name(row)) for row in rows), default=6)
+    room = width - (max(6, names) + 2 + 7 + 2 + 8 + (8 if has_usual else 0) + (cells_of_bar + 3 if cells_of_bar else 0))
+    of_trigger = round(room * 0.55) if has_triggers else 0
     room -= of_trigger + 2 if has_triggers else 0
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("memory", no_wrap=True)
     table.add_column("m", justify="right", no_wrap=True)
+    if has_usual:
+        table.add_column("× usual", justify="right", no_wrap=True)
+    table.add_column("effect", justify="right", no_wrap=True)
     if cells_of_bar:
         table.add_column(scale.left(0.0) + "│", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column(_token(view.target.token, _ACCENT, cells=10), justify="right", no_wrap=True)
-    table.add_column("pushes toward", no_wrap=True, overflow="ellipsis", min_width=12)
+    table.add_column("promotes", no_wrap=True, overflow="ellipsis", max_width=max(10, room))
     if has_triggers:
-        table.add_column("its key fires most on", no_wrap=True, justify="right", max_width=max(12, of_trigger))
-    previous = None
-    for update in updates:
-        # The layer is bright where it changes, so that the eye finds the groups without rules between them.
-        name = Text.assemble((f"{update.layer}.", "dim" if update.layer == previous else "bold"), str(update.index))
-        previous = update.layer
-        cells: list[Any] = [name, signed(update.coefficient)]
+        table.add_column("fires most on", no_wrap=True, justify="right", max_width=max(12, of_trigger))
+    for row in rows:
+        cells: list[RenderableType] = [_name(row), signed(row.coefficient)]
+        if has_usual:
+            cells.append("" if row.times_usual is None else f"{row.times_usual:.1f}")
+        cells.append(_signed_text(row.score or 0.0))
         if cells_of_bar:
-            cells.append(_bar(update.signed_share, scale))
-        score = Text("") if update.score is None else _signed_text(update.score)
-        cells += [percent(update.share), score, _pushed(update, max(12, room))]
+            cells.append(_bar(row.score or 0.0, scale))
+        cells.append(_promoted(row, max(10, room)))
         if has_triggers:
             cells.append(
                 ""
-                if update.trigger is None
-                else passage(update.trigger.prefix, update.trigger.token, max(12, of_trigger), plain=plain)
+                if row.trigger is None
+                else passage(row.trigger.prefix, row.trigger.token, max(12, of_trigger), plain=plain)
             )
         table.add_row(*cells)
-    note = "by |m|·‖v‖, share of the layer's update; m < 0 pushes toward the value's lowest tokens"
-    return Group(_heading("Dominant sub-updates", note if width >= 112 else "by |m|·‖v‖, share of the layer's"), table)
+    title = Text.assemble(("Memories behind ", "bold"), _question(view))
+    note = "largest effect on the difference first" if view.against is not None else "largest effect on the logit first"
+    return Group(title.append(f"   {note}", style="dim"), table, *_apart(memories))
 
 
-def _pushed(update: SubUpdateView, room: int) -> Text:
+def _apart(memories: MemoriesView) -> list[Text]:
+    """A line for the memories that are on for nearly every token, and one for the rest."""
+    lines: list[Text] = []
+    if on := memories.always_on:
+        lines.append(Text.assemble(("always on  ", "dim")))
+        for row in on[:_ALWAYS_ON_SHOWN]:
+            lines[0].append_text(Text.assemble(_name(row), " ", _signed_text(row.score or 0.0), "  "))
+        more = f"and {len(on) - _ALWAYS_ON_SHOWN} more  " if len(on) > _ALWAYS_ON_SHOWN else ""
+        lines[0].append(f"{more}together {signed(sum(row.score or 0.0 for row in on))}", style="dim")
+    rest = f"{memories.others:,} other active memories together {signed(memories.others_effect)}"
+    return [*lines, Text(rest, style="dim")]
+
+
+def _question(view: TraceView) -> Text:
+    shown = _token(view.target.token, _ACCENT, cells=24)
+    return shown if view.against is None else Text.assemble(shown, " over ", _token(view.against.token, cells=24))
+
+
+def _name(row: SubUpdateView) -> str:
+    return f"L{row.layer}M{row.index}"
+
+
+def _promoted(row: SubUpdateView, room: int) -> Text:
     """As many of the tokens as the room holds, whole."""
     shown = Text()
-    for token in update.promoted:
+    for token in row.promoted:
         next_token = _token(token)
         if shown and cell_len(shown.plain) + 1 + cell_len(next_token.plain) > room:
             break
@@ -206,18 +263,26 @@ def _signed_text(value: float) -> Text:
     return Text(signed(value), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")
 
 
-def _attribution(attribution: AttributionView, width: int, plain: bool) -> Any:
-    scale = Scale.of([row.contribution for row in attribution.rows], max(12, min(48, width - 40)))
+def _attribution(attribution: AttributionView, width: int, plain: bool) -> RenderableType:
+    labels = max((cell_len(row.label) for row in attribution.rows), default=0)
+    widest = max(labels, min(24, width // 3))
+    scale = Scale.of([row.contribution for row in attribution.rows], max(10, min(48, width - widest - 12)))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, show_edge=False)
-    table.add_column(no_wrap=True)
+    table.add_column(max_width=widest)
     table.add_column(justify="right", no_wrap=True)
     if not plain:
         table.add_column(no_wrap=True)
     for row in attribution.rows:
-        cells: list[Any] = [visible_rich(row.label, prose=True), _signed_text(row.contribution)]
+        cells: list[RenderableType] = [visible_rich(row.label, prose=True), _signed_text(row.contribution)]
         table.add_row(*cells, *([] if plain else [_bar(row.contribution, scale)]))
+    if attribution.always_on:
+        on = attribution.always_on
+        names = ", ".join(row.label.removeprefix("memory ") for row in on[:_ALWAYS_ON_SHOWN])
+        more = f" and {len(on) - _ALWAYS_ON_SHOWN} more" if len(on) > _ALWAYS_ON_SHOWN else ""
+        label = Text(f"always on: {names}{more}", style="dim", overflow="fold", no_wrap=False)
+        table.add_row(label, _signed_text(sum(row.contribution for row in on)))
     if attribution.others:
-        rest: list[Any] = [
+        rest: list[RenderableType] = [
             Text(f"{attribution.others:,} others together", style="dim"),
             _signed_text(attribution.others_contribution),
         ]

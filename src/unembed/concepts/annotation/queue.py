@@ -117,7 +117,7 @@ def item_tokens(lm: Decoder, item: Item, seed: int = 0, top: int | None = None) 
     else:
         layer, index = lm.memory(item.layer, item.index)
         vectors = written_values(lm, layer, torch.tensor([index]))
-    return read(lm, vectors, k, basis="raw", hidden=lm.unlearned).ids[0]
+    return read(lm, vectors, k, basis="raw", hidden=lm.unlisted).ids[0]
 
 
 def definitions(tokens: Sequence[str]) -> list[str | None]:

@@ -110,14 +110,14 @@ async def get_trace(
     basis: r.Basis = "final",
     top: r.Top = 5,
     memories: Annotated[int, Query(ge=0, le=50)] = 2,
-    hide_unlearned: bool = False,
+    show_unlearned: bool = False,
     client: r.Client = "",
 ) -> Response:
     """All layers at one position: what `unembed trace --json` prints, without the grid over positions."""
     prompt, edits = state.registered_prompt(trace_id)
-    asked = TraceSettings(prompt, position, top, basis, hide_unlearned, edits, None)
+    asked = TraceSettings(prompt, position, top, basis, show_unlearned, edits, None, alone=True)
     work = partial(_position_view, state, asked, layer=None, memories=memories, token=token)
-    key = f"position {trace_id} {position} {token} {basis} {top} {memories} {hide_unlearned}"
+    key = f"position {trace_id} {position} {token} {basis} {top} {memories} {show_unlearned}"
     body = await state.body(key, work, what="reading a position", client=client, channel="position")
     return json_response(request, body)
 
@@ -133,7 +133,7 @@ async def get_layer(
     basis: r.Basis = "final",
     top: r.Top = 10,
     memories: Annotated[int, Query(ge=1, le=500)] = 10,
-    hide_unlearned: bool = False,
+    show_unlearned: bool = False,
     heads: bool = False,
     client: r.Client = "",
 ) -> Response:
@@ -142,9 +142,9 @@ async def get_layer(
     `heads` adds what each of the layer's heads writes.
     """
     prompt, edits = state.registered_prompt(trace_id)
-    asked = TraceSettings(prompt, position, top, basis, hide_unlearned, edits, None)
+    asked = TraceSettings(prompt, position, top, basis, show_unlearned, edits, None, alone=True)
     work = partial(_position_view, state, asked, layer=layer, memories=memories, token=token, heads=heads)
-    key = f"layer {trace_id} {layer} {position} {token} {basis} {top} {memories} {hide_unlearned} {heads}"
+    key = f"layer {trace_id} {layer} {position} {token} {basis} {top} {memories} {show_unlearned} {heads}"
     body = await state.body(key, work, what="reading a layer", client=client, channel="layer")
     return json_response(request, body)
 
@@ -165,9 +165,11 @@ async def get_attribution(
     prompt, edits = state.registered_prompt(trace_id)
 
     def work() -> TraceView:
-        asked = TraceSettings(prompt, position, 5, "final", False, edits, None)
-        target, other = r.parse_token(token), r.parse_optional_token(against)
-        view, _ = explain_view(state.lm, asked, token=target, against=other, by=by, writers=top, tracing=state.trace)
+        other = r.parse_optional_token(against)
+        asked = TraceSettings(prompt, position, 5, "final", False, edits, None, other, alone=other is None)
+        view, _ = explain_view(
+            state.lm, asked, token=r.parse_token(token), by=by, writers=top, tracing=state.trace, index=state.index
+        )
         return view
 
     key = f"attribution {trace_id} {token} {against} {position} {by} {top}"
@@ -248,6 +250,8 @@ def _position_view(
         token=r.parse_optional_token(token),
         point=None,
         tracing=state.trace,
+        index=state.index,
         heads=heads,
+        dominant=memories,
     )
     return view
