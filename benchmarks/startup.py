@@ -53,7 +53,7 @@ def questions(index: str) -> dict[str, list[str]]:
         "index status": ["index", "status", index],
         "index triggers": ["index", "triggers", index, "5", "278"],
         "index search": ["index", "search", index, "king"],
-        "index sql": ["index", "sql", index, "select count(*) from keys"],
+        "index sql": ["index", "sql", index, "select count(*) from triggers"],
         "index verify": ["index", "verify", index],
         "models": ["models"],
         "doctor": ["doctor"],
@@ -62,8 +62,8 @@ def questions(index: str) -> dict[str, list[str]]:
 
 RUNS = {
     "trace": ["trace", PROMPT],
-    "explain": ["explain", PROMPT],
-    "value": ["value", "L5M278"],
+    "explain": ["explain", PROMPT, "--token", " the"],
+    "value": ["value", "5", "278"],
     "circuits heads": ["circuits", "heads", "--model", "attn-2l"],
 }
 

@@ -325,7 +325,15 @@ def logit_direction(lm: Decoder, token: int, against: int | None = None) -> Floa
     With `against`, of the difference of two logits. Biases and soft cap are no part of it.
     """
     W_U = lm.weights.W_U
-    direction = W_U[:, token] if against is None else W_U[:, token] - W_U[:, against]
+    return _through_final_norm(lm, W_U[:, token] if against is None else W_U[:, token] - W_U[:, against])
+
+
+def average_direction(lm: Decoder) -> Float[Tensor, " d_model"]:
+    """The same direction for the mean logit of the vocabulary."""
+    return _through_final_norm(lm, lm.weights.W_U.mean(1, dtype=torch.float32))
+
+
+def _through_final_norm(lm: Decoder, direction: Float[Tensor, " d_model"]) -> Float[Tensor, " d_model"]:
     direction = direction.to(torch.promote_types(direction.dtype, torch.float32)) * lm.structure.logit_scale
     if lm.structure.final_norm is None:
         return direction

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.errors import InvalidInput, SumNotProved, Unsupported
-from unembed.lens import final_scale, logit_direction
+from unembed.lens import average_direction, final_scale, logit_direction
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
@@ -442,9 +442,30 @@ def memory_contributions_at(
         Unsupported: a layer has no memories.
     """
     target, other = pair(lm, token, against)
+    return _contributions_along(lm, seen, layers, position, logit_direction(lm, target, other))
+
+
+@torch.no_grad()
+def memory_contributions_over_average(
+    lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: int
+) -> list[Float[Tensor, " d_mlp"]]:
+    """What each memory of some layers adds to a token's logit beyond what it adds to the average token's.
+
+    A constant added to all logits changes no probability, so this part alone raises the token. The run as for
+    `memory_contributions_at`.
+
+    Raises:
+        Unsupported: a layer has no memories.
+    """
+    return _contributions_along(lm, seen, layers, position, logit_direction(lm, token) - average_direction(lm))
+
+
+def _contributions_along(
+    lm: Decoder, seen: Run, layers: Sequence[int], position: int, direction: Float[Tensor, " d_model"]
+) -> list[Float[Tensor, " d_mlp"]]:
     column = position_of(seen, position)
     scale = final_scale(lm, seen.at("resid_post", lm.n_layers - 1)[0, column])
-    pulled = directions(lm, logit_direction(lm, target, other) / scale).late
+    pulled = directions(lm, direction / scale).late
     return [_of_memories(lm, seen, n, column, pulled[n])[0] for n in layers]
 
 

@@ -5,6 +5,9 @@ the triggers, agreement of promoted tokens with what follows the triggers, and t
 `Index.memories` gives the text and the triggers; without an index only the concept can be judged.
 """
 
+from unembed.gallery.descriptions import FILE as FILE
+from unembed.gallery.descriptions import MemoryDescriptions as MemoryDescriptions
+from unembed.gallery.descriptions import memory_descriptions as memory_descriptions
 from unembed.gallery.evidence import Evidence as Evidence
 from unembed.gallery.evidence import MemoryEvidence as MemoryEvidence
 from unembed.gallery.ranking import Gallery as Gallery

@@ -9,7 +9,8 @@ pattern, and the two fitting together.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from unembed.gallery.trigger_patterns import Slot, TriggerPattern
@@ -72,6 +73,15 @@ class MemoryEvidence:
     def to_dict(self) -> dict[str, Any]:
         """The row as JSON values."""
         return {"memory": self.name, "score": self.score, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> MemoryEvidence:
+        """What `to_dict` gave."""
+        values = {field.name: row[field.name] for field in fields(cls)}
+        for name in ("top_tokens", "top_ids", "concept_tokens"):
+            values[name] = tuple(values[name])
+        values["evidence"] = {name: one and Evidence(**one) for name, one in row["evidence"].items()}
+        return cls(**values)
 
 
 def score(evidence: dict[str, Evidence | None]) -> float:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from scipy.stats import binom
 from unembed.concepts.detection import Concept, find_concepts
 from unembed.concepts.token_classes import Classes
 from unembed.concepts.value_concepts import model_classes
+from unembed.errors import InvalidInput
 from unembed.gallery.context_vectors import ContextVectors, coherence
 from unembed.gallery.evidence import (
     INGREDIENTS,
@@ -30,7 +34,8 @@ from unembed.lens import read
 from unembed.memories.norm_overlap import vectors_like
 from unembed.memories.values import value_readings, written_values
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.results import Provenance, Table
+from unembed.models.fingerprint import sampled_fingerprint
+from unembed.results import Provenance, Table, write_whole
 from unembed.validation import positive_int, valid_seed
 
 SCHEMA = "unembed.memories/1"
@@ -95,6 +100,36 @@ class Gallery:
             "significant": SIGNIFICANT,
             "memories": [{"rank": n, **row.to_dict()} for n, row in enumerate(self.rows, start=1)],
         }
+
+    def first(self, n: int) -> Gallery:
+        """The best `n` memories."""
+        return replace(self, rows=self.rows[:n])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON, whole or not at all.
+
+        Raises:
+            UnembedError: the disk is full, or the place cannot be written to.
+        """
+        write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Gallery:
+        """What `save` wrote.
+
+        Raises:
+            InvalidInput: the file cannot be read, or is not a saved gallery of this version.
+        """
+        try:
+            stored = json.loads(Path(path).read_text(encoding="utf-8"))
+            if stored["schema"] != SCHEMA:
+                raise ValueError(f"its schema is {stored['schema']}, not {SCHEMA}")
+            rows = tuple(MemoryEvidence.from_dict(row) for row in stored["memories"])
+            return cls(rows, Provenance.from_dict(stored["provenance"]))
+        except (OSError, ValueError, KeyError, TypeError) as fault:
+            raise InvalidInput(
+                f"gallery {path}", why=f"it is not a saved gallery: {fault}", instead="Make it again: unembed memories"
+            ) from fault
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +218,7 @@ def rank_memories(
     notes = {"candidates": len(evidence), "show_unlearned": show_unlearned, "significant": SIGNIFICANT}
     notes["text"] = "none: concepts alone, from the weights" if known is None else "the index's corpus"
     source = provenance or lm.provenance()
+    notes["sampled_fingerprint"] = sampled_fingerprint(lm)
     about = lm.provenance(corpus=source.corpus, basis="raw", seed=seed, notes={**source.notes, **notes})
     return Gallery(found, about)
 

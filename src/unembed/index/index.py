@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unembed.errors import IndexFault
+from unembed.errors import IndexFault, UnembedError
 from unembed.index import queries, status, tables
 from unembed.index.export import export
 from unembed.index.index_files import IndexFiles
@@ -34,6 +35,9 @@ if TYPE_CHECKING:  # an index is read without torch
     from unembed.index.vectors import Vectors
     from unembed.models.decoder import Decoder
     from unembed.sweeps import Ray
+
+_SAVED_MEMORIES = 200
+"""Rows of the gallery that is saved with an index."""
 
 
 class Index(IndexFiles):
@@ -347,6 +351,9 @@ class Index(IndexFiles):
         whose p-value is at most 0.01; the pattern counts only where the agreement does. A description follows from the
         evidence by rule.
 
+        The best 200 of all layers are saved with the index, and read from there the next time; traces show their
+        descriptions.
+
         Args:
             top: at most so many.
             layers: only these; all when None.
@@ -360,21 +367,29 @@ class Index(IndexFiles):
         """
         import numpy as np
 
-        from unembed.gallery import TriggerText, rank_memories
+        from unembed.gallery import FILE, Gallery, TriggerText, rank_memories
 
+        default = layers is None and not show_unlearned and seed == 0
+        if default and positive_int("top", top) <= _SAVED_MEMORIES:
+            with suppress(UnembedError):  # damaged, or of another version
+                return Gallery.load(self.path / FILE).first(top)
         positions = {pole: stored[1] for pole, stored in self.trigger_lists.items()}
         passages = self.passages
         text = TriggerText(np.asarray(passages.token), positions, passages.next_tokens, self._prefix)
-        return rank_memories(
+        gallery = rank_memories(
             self.model,
             text,
-            top,
+            max(top, _SAVED_MEMORIES) if default else top,
             layers=layers,
             show_unlearned=show_unlearned,
             provenance=self.provenance,
             seed=seed,
             progress=progress,
         )
+        if default:
+            with suppress(UnembedError):  # an index may be read-only
+                gallery.save(self.path / FILE)
+        return gallery.first(top)
 
     def _prefix(self, position: int) -> np.ndarray:
         """The tokens that the model had read at a position of the corpus, that position's included."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from unembed.attention.head_outputs import HeadUpdate
 from unembed.memories.top_sub_updates import SubUpdate
+from unembed.trace.described_memories import DescribedMemory
 
 SCHEMA_TRACE = "unembed.trace/2"
 SCHEMA_EXPLAIN = "unembed.explain/2"
@@ -219,6 +220,8 @@ class TraceView:
     """At most three, the heaviest first; where all layers are shown."""
     moves: list[EventView] = field(default_factory=list[EventView])
     """Updates across which the target's rank at least halves or doubles; where all layers are shown."""
+    described: list[DescribedMemory] = field(default_factory=list[DescribedMemory])
+    """Memories with a description that promote the target, the largest effect first."""
     memories: MemoriesView | None = None
     """What the memories add to the question; None where the model has none, or none were asked for."""
 

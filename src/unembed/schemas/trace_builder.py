@@ -128,6 +128,7 @@ def trace_view(
         attributions=[_attribution(trace, question, "component", position, _COMPONENTS_SHOWN)],
         findings=findings(trace, question, effects, position, shown) if layer is None else [],
         moves=_moves(trace, position, target) if layer is None and asked.basis == "final" else [],
+        described=trace.described_memories(question.token, position, index=index) if wanted and layer is None else [],
         memories=None if effects is None or not wanted else _memories_view(effects, index),
     )
     return view, provenance

@@ -15,6 +15,7 @@ from torch import Tensor
 from unembed.attention.head_outputs import HeadUpdate, head_updates
 from unembed.causality.effects import total_effects
 from unembed.errors import InvalidInput
+from unembed.gallery import memory_descriptions
 from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.logit_attribution import Attribution, attribution, points_needed
 from unembed.memories.events import Event, events_of, rank_changes_of
@@ -26,6 +27,7 @@ from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
+from unembed.trace.described_memories import DescribedMemory, described_memories
 from unembed.trace.memory_effects import MemoryEffects, memory_effects
 from unembed.trace.question import Question, question
 from unembed.trace.usual_coefficients import usual_coefficients
@@ -497,6 +499,30 @@ class Trace(Displayed):
             show_unlearned=self.show_unlearned,
         )
         return replace(found, provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes))
+
+    def described_memories(
+        self, token: str | int | None = None, position: int = -1, top: int = 3, *, index: Index | None = None
+    ) -> list[DescribedMemory]:
+        """Memories (FFN neurons) with a description that promote a token most, the largest effect first.
+
+        The effect is what a memory adds to the token's logit over what it adds to the average token's. Descriptions are
+        those saved with `index` (see `Index.memories`), or those of an embedded model; without either, none is listed.
+
+        Args:
+            token: the predicted token when None.
+            position: whose prediction.
+            top: at most so many.
+            index: an index of the model.
+
+        Raises:
+            NotOneToken: the text is not a single token.
+            OutOfRange: no such position.
+        """
+        column = position_of(self.run, position)
+        target = int(self.prediction[column]) if token is None else self.lm.single_token(token)
+        layers = [n for n in range(self.lm.n_layers) if self.run.has("coefficients", n)]
+        descriptions = memory_descriptions(self.lm, None if index is None else index.path)
+        return described_memories(self.lm, self.run, target, column, layers, descriptions, positive_int("top", top))
 
     @cached_property
     def _events(self) -> list[Event]:

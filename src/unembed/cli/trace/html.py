@@ -59,6 +59,7 @@ def page(view: TraceView, provenance_line: str) -> str:
             _header(view),
             _grid(view),
             _layers(view),
+            _described(view),
             _memories(view),
             *(_attribution(attribution) for attribution in view.attributions),
             f"<footer>{visible_html(provenance_line, prose=True)}</footer>",
@@ -158,6 +159,23 @@ def _event(event: EventView, target: int) -> str:
     return (
         f'<p class="event"><span class="{event.kind}">{_SIGNS[event.kind]} {event.kind}</span>, {escape(event.place)}: '
         f"{token} {escape(event.happened)}</p>"
+    )
+
+
+def _described(view: TraceView) -> str:
+    if not view.described:
+        return ""
+    rows = "".join(
+        f"<tr><td>L{row.layer}M{row.index}</td><td class='n'>{signed(row.effect)}</td>"
+        f"<td class='wrap'>{escape(visible(row.description, prose=True))}</td></tr>"
+        for row in view.described
+    )
+    return (
+        f"<section><h2>Memories that promote <span class='target'>{visible_html(view.target.token)}</span></h2>"
+        "<p class='note'>Memories (FFN neurons) with a description: the effect is what the memory adds to the token's "
+        "logit over what it adds to the average token's.</p>"
+        f"<table><thead><tr><th>memory</th><th class='n'>effect</th><th>what it does in text</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table></section>"
     )
 
 

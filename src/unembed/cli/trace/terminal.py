@@ -39,7 +39,7 @@ def draw_trace(view: TraceView, width: int, *, plain: bool = False, lines: int =
         plain: no bars and signs.
         lines: tokens listed in every cell of the layers.
     """
-    parts = [_header(view, width, lines), _layers(view, width, plain, lines), *_found(view, plain)]
+    parts = [_header(view, width, lines), _layers(view, width, plain, lines), *_described(view), *_found(view, plain)]
     if view.memories is not None:
         parts += [Text(), _memories(view, view.memories, width, plain)]
     for attribution in view.attributions:
@@ -177,6 +177,21 @@ def _found(view: TraceView, plain: bool) -> list[RenderableType]:
         # Tokens were made visible where the sentence was; a line never breaks between a number and its percent sign.
         table.add_row(*sign, Text(re.sub(r"(?<=\d) %", "%", sentence)))
     return [Text(), *([_heading("Findings", "the heaviest first")] if sentences else []), table]
+
+
+def _described(view: TraceView) -> list[RenderableType]:
+    """A line for each memory with a description that promotes the target."""
+    if not view.described:
+        return []
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    table.add_column()
+    for row in view.described:
+        table.add_row(f"L{row.layer}M{row.index}", _signed_text(row.effect), visible_rich(row.description, prose=True))
+    title = Text.assemble(("Memories that promote ", "bold"), _token(view.target.token, _ACCENT, cells=24))
+    note = "by effect on its logit over the average token's"
+    return [Text(), title.append(f"   {note}", style="dim"), table]
 
 
 def _memories(view: TraceView, memories: MemoriesView, width: int, plain: bool) -> RenderableType:

@@ -1,0 +1,62 @@
+"""Descriptions of memories (FFN neurons) from a saved gallery: the words shown beside `L5M278`.
+
+An embedded model brings a gallery of its own. For any other model `Index.memories` saves one with the index.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unembed.gallery.evidence import MemoryEvidence
+from unembed.gallery.ranking import Gallery
+from unembed.models.decoder import Decoder
+from unembed.models.fingerprint import sampled_fingerprint
+from unembed.models.shipped_models import SHIPPED, shipped_folder
+
+FILE = "memories.json"
+"""The file of a saved gallery, in the folder of an embedded model or of an index."""
+
+
+class MemoryDescriptions:
+    """One line for each memory with a theme; none for the others."""
+
+    def __init__(self, gallery: Gallery | None = None) -> None:
+        """Take the descriptions of those memories whose promoted tokens have a theme."""
+        rows = () if gallery is None else gallery.rows
+        self._of = {(row.layer, row.index, row.pole): row.description for row in rows if has_theme(row)}
+
+    def __len__(self) -> int:
+        """How many memories and poles have one."""
+        return len(self._of)
+
+    def of(self, layer: int, index: int, *, negative: bool = False) -> str | None:
+        """The description of a memory; with `negative`, of its negative pole (gated layers)."""
+        return self._of.get((layer, index, "negative" if negative else "positive"))
+
+
+def has_theme(row: MemoryEvidence) -> bool:
+    """Whether its promoted tokens are significantly coherent or share a concept: else a description claims nothing."""
+    found = (row.evidence["coherence"], row.evidence["concept"])
+    return any(one is not None and one.counted > 0 for one in found)
+
+
+def memory_descriptions(lm: Decoder, index_folder: Path | None = None) -> MemoryDescriptions:
+    """The descriptions that are saved for a model: with an index of it, else with an embedded model; empty if none are.
+
+    Args:
+        lm: the model.
+        index_folder: the folder of an index of this model.
+
+    Raises:
+        InvalidInput: the file with the index is not a saved gallery.
+    """
+    if index_folder is not None and (index_folder / FILE).exists():
+        return MemoryDescriptions(Gallery.load(index_folder / FILE))
+    if lm.name not in SHIPPED or not (shipped_folder(lm.name) / FILE).exists():
+        return MemoryDescriptions()
+    gallery = Gallery.load(shipped_folder(lm.name) / FILE)
+    of_these_weights = gallery.provenance.notes["sampled_fingerprint"]
+    # In another dtype the same weights have another fingerprint.
+    if lm.dtype_name == gallery.provenance.dtype and of_these_weights != sampled_fingerprint(lm):
+        return MemoryDescriptions()
+    return MemoryDescriptions(gallery)

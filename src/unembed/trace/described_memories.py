@@ -1,0 +1,77 @@
+"""Memories (FFN neurons) with a description that promote a prediction: what the model recognised, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+
+from unembed.gallery import MemoryDescriptions
+from unembed.logit_attribution import memory_contributions_over_average
+from unembed.models.decoder import Decoder
+from unembed.stream.run import Run
+
+LEAST = 0.1
+"""The smallest effect that is listed, in logits."""
+PROMOTED = 100
+"""The token is among as many that the value promotes most: else the description says nothing about this prediction."""
+
+
+@dataclass(frozen=True)
+class DescribedMemory:
+    """A memory, its description, and what it adds to the predicted token's logit over the average token's."""
+
+    layer: int
+    index: int
+    description: str
+    coefficient: float
+    effect: float
+
+
+@torch.no_grad()
+def described_memories(
+    lm: Decoder,
+    run: Run,
+    token: int,
+    position: int,
+    layers: Sequence[int],
+    descriptions: MemoryDescriptions,
+    top: int = 3,
+) -> list[DescribedMemory]:
+    """The memories with a description that promote a token most at a position, the largest effect first.
+
+    Listed are those of which the token is one of the 100 most promoted ones.
+
+    Args:
+        lm: the model.
+        run: a run of one prompt that captured the coefficients and the last resid_post.
+        token: the predicted token.
+        position: the column of the run.
+        layers: layers that have memories.
+        descriptions: of the model's memories.
+        top: at most so many.
+
+    Raises:
+        Unsupported: a layer has no memories.
+    """
+    if not len(descriptions):
+        return []
+    rows = []
+    effects = memory_contributions_over_average(lm, run, layers, position, token)
+    for layer, effect in zip(layers, effects, strict=True):
+        coefficients = run.at("coefficients", layer)[0, position]
+        for index in (effect >= LEAST).nonzero()[:, 0].tolist():
+            coefficient = float(coefficients[index])
+            description = descriptions.of(layer, index, negative=coefficient < 0)
+            if description is not None:
+                rows.append(DescribedMemory(layer, index, description, coefficient, float(effect[index])))
+    rows.sort(key=lambda row: -row.effect)
+    return list(islice((row for row in rows if _promotes(lm, row, token)), top))
+
+
+def _promotes(lm: Decoder, row: DescribedMemory, token: int) -> bool:
+    value = lm.weights.W_out[row.layer][row.index].float() * (-1 if row.coefficient < 0 else 1)
+    scores = value @ lm.weights.W_U.float()  # (d_vocab,)
+    return int((scores > scores[token]).sum()) < PROMOTED

@@ -1,0 +1,76 @@
+"""Descriptions come from the gallery saved with an index, else from the one of an embedded model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import unembed
+from tests.sweeps.recorder import lettered
+from unembed.corpus import open_corpus
+from unembed.errors import InvalidInput
+from unembed.gallery import FILE, Gallery, MemoryDescriptions, memory_descriptions, rank_memories
+from unembed.gallery.descriptions import has_theme
+from unembed.index import Index
+
+
+@pytest.fixture(scope="module")
+def wren() -> unembed.LanguageModel:
+    return unembed.load()
+
+
+def test_a_saved_gallery_is_the_same_when_it_is_loaded(wren, tmp_path):
+    gallery = rank_memories(wren, top=5, layers=[5])
+    gallery.save(tmp_path / FILE)
+    assert Gallery.load(tmp_path / FILE).to_dict() == gallery.to_dict()
+    assert Gallery.load(tmp_path / FILE).rows == gallery.rows
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"schema": "unembed.memories/0"}', '{"schema": "unembed.memories/1"}'])
+def test_another_file_is_refused_by_name(tmp_path, content):
+    (tmp_path / FILE).write_text(content)
+    with pytest.raises(InvalidInput, match="not a saved gallery"):
+        Gallery.load(tmp_path / FILE)
+
+
+def test_wren_knows_its_months_in_any_dtype_and_only_with_its_own_weights(wren):
+    half = unembed.load(dtype=torch.bfloat16)
+    for lm in (wren, half):
+        assert "month" in (memory_descriptions(lm).of(5, 278) or "")
+    changed = unembed.load()
+    with torch.no_grad():
+        changed.weights.W_out[5].mul_(-1)
+    assert len(memory_descriptions(changed)) == 0
+
+
+def test_only_memories_with_a_theme_are_described(wren):
+    gallery = rank_memories(wren, top=100, layers=[5])
+    described = MemoryDescriptions(gallery)
+    assert 0 < len(described) == sum(has_theme(row) for row in gallery) < 100
+    for row in gallery:
+        assert (described.of(row.layer, row.index) == row.description) is has_theme(row)
+        assert described.of(row.layer, row.index, negative=True) is None
+
+
+def test_the_gallery_of_an_index_is_saved_with_it_and_read_the_next_time(tmp_path, monkeypatch):
+    lm = lettered("llama")
+    index = Index.build(lm, open_corpus(["abcabc " * 20] * 10, segmentation="windows", window=32), tmp_path / "index")
+    gallery = index.memories(5)
+    saved = json.loads((tmp_path / "index" / FILE).read_text())
+    assert [row["memory"] for row in saved["memories"][:5]] == [row.name for row in gallery]
+    monkeypatch.setattr(unembed.gallery, "rank_memories", None)
+    again = Index.open(tmp_path / "index", lm).memories(5)
+    assert again.to_dict() == gallery.to_dict()
+    assert len(memory_descriptions(lm, tmp_path / "index")) == sum(
+        map(has_theme, Index.open(tmp_path / "index").memories(200))
+    )
+
+
+def test_a_damaged_saved_gallery_is_made_again(tmp_path):
+    lm = lettered("llama")
+    index = Index.build(lm, open_corpus(["abcabc " * 20] * 10, segmentation="windows", window=32), tmp_path / "index")
+    whole = index.memories(5)
+    (tmp_path / "index" / FILE).write_text("{")
+    assert index.memories(5).to_dict() == whole.to_dict()
