@@ -192,6 +192,7 @@ export function render(root, page) {
     });
 
   /** The chosen cell as [layer, column], or null. */
+  /** @returns {[number, number] | null} the layer and the column of the chosen cell */
   function cell() {
     const { layer, position } = state();
     const column = found.positions.indexOf(Number(position));
