@@ -66,6 +66,15 @@ def logits_of(
     return structure.logit_scale * (x @ lm.weights.W_U.to(x.dtype))
 
 
+def comparable_basis(lm: Decoder) -> str:
+    """The basis in which scores of single vectors compare over the whole vocabulary, with no norm where one can do so.
+
+    "raw"; "final" for an adaptive softmax, whose linear scores compare only within a band of words: there its own
+    log-probabilities, as in the released code of Geva et al. 2021.
+    """
+    return "final" if hasattr(lm.structure.head, "band_scores") else "raw"
+
+
 def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"], Int[Tensor, "row k"]]:
     """The k largest entries of each row, largest first; exact, and faster than a full selection over wide rows.
 

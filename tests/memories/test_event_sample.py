@@ -9,6 +9,7 @@ import torch
 import unembed
 from tests.cli.conftest import save_model
 from tests.conftest import tiny
+from tests.models.test_wikilm import wikilm
 from unembed.corpus import Segment
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.event_sample import EventRecorder, EventSample, event_sample, record_events
@@ -156,3 +157,22 @@ def test_a_corpus_sample_and_bad_input(lm):
         event_sample(lm, TEXTS, 0)
     with pytest.raises(Unsupported, match="memories"):
         event_sample(tiny("mixtral"), TEXTS, 4)
+
+
+@torch.no_grad()
+def test_an_adaptive_softmax_scores_by_the_change_of_its_log_probabilities():
+    lm = unembed.load(wikilm(torch.float64))
+    sample = sampled(lm)
+    assert sample.scores.shape[-1] == 3 and sampled(tiny("gpt2")).scores.shape[-1] == 2
+    for i, segment in enumerate(prefixes()):
+        run = lm.run(segment.tokens[None], capture=("resid_mid", "coefficients"))
+        for n in range(lm.n_layers):
+            x, m = run["resid_mid"][n, 0, -1], run["coefficients"][n, 0, -1]
+            for t, word in enumerate((sample.final[i], sample.candidates[n, i])):
+                for j, memory in enumerate(sample.dominant[n, i]):
+                    moved = x + m[memory] * lm.weights.W_out[n][memory]
+                    expected = lm.hf.lm_head(moved)[word] - lm.hf.lm_head(x)[word]
+                    assert sample.scores[n, i, j, t, 2] == pytest.approx(float(expected), rel=1e-8, abs=1e-12)
+    assert np.abs(event_scores(sample, "elimination", basis="adaptive")).max() > 1e-3
+    with pytest.raises(InvalidInput, match="raw, frozen"):
+        event_scores(sampled(tiny("gpt2")), "elimination", basis="adaptive")

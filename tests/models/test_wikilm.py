@@ -283,3 +283,19 @@ def test_an_attribution_of_a_log_probability_names_what_normalises_the_bands(by:
     score = lm.structure.head.band_scores(lm.run(prompt, capture=("resid_post",))["resid_post"][-1][0, -1])[7]
     writers = sum(row.contribution for row in attribution.rows if row.label != "band normalisers")
     assert writers == pytest.approx(float(score.detach()), abs=1e-4)
+
+
+def test_as_many_blocks_as_bands_of_words_are_still_the_blocks():
+    lm = load(wikilm(torch.float64, num_hidden_layers=3))  # three bands, too
+    assert lm.n_layers == 3 and len(lm.weights.W_out) == 3
+    ids = tokens(1, 5)
+    run = lm.run(ids, capture=("resid_post",))
+    torch.testing.assert_close(run["resid_post"][-1][0], lm.hf.model(ids).last_hidden_state[0])
+
+
+@torch.no_grad()
+def test_log_probabilities_of_a_word_for_each_vector_are_those_of_the_whole_readout():
+    head = wikilm(torch.float64).lm_head
+    x = torch.randn(40, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    words = torch.arange(40) * 97 // 40  # in all three bands
+    torch.testing.assert_close(head.log_probabilities(x, words), head(x).gather(1, words[:, None])[:, 0])

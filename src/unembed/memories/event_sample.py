@@ -1,8 +1,11 @@
 """Events over a sample of prefixes: the top token before and after every FFN, and its scores by sub-update.
 
 One pass over the prefixes, of which only the last position is recorded. Ranks are read in the basis "final", the
-model's own readout; scores in "raw" (the papers' e_w . m_i v_i) and "frozen" (through both norms, adding up to the
-logit's change). Where attention and FFN are parallel, "before" is the stream that enters the block.
+model's own readout; scores in "raw" (the papers' e_w . m_i v_i), "frozen" (through both norms, adding up to the
+logit's change) and, for an adaptive softmax, whose linear scores compare only within a band of words, "adaptive":
+log p(w | x + m_i v_i) - log p(w | x), x being the stream before the FFN.
+
+Where attention and FFN are parallel, "before" is the stream that enters the block.
 
 Source: Geva et al. 2022, section 5 and appendices A.3, A.5.
 """
@@ -23,6 +26,7 @@ from unembed.errors import Unsupported
 from unembed.lens import final_scale, read
 from unembed.memories.events import Event, elimination_layer, events_of, saturation_layer
 from unembed.memories.prefix_sampling import draw_examples, example_batches
+from unembed.models.architectures.adaptive_softmax import AdaptiveSoftmax
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.stream.decomposition import memory_branch
 from unembed.sweeps.forward import feed_reducers
@@ -33,7 +37,9 @@ DOMINANT = 10
 """Number of dominant sub-updates scored in each update, by |m| times the length of v, and of random ones."""
 TOKENS = ("final", "candidate")
 """Tokens that are scored: the model's prediction, and the top token before the layer's FFN."""
-SCORE_BASES = ("raw", "frozen")
+SCORE_BASES = ("raw", "frozen", "adaptive")
+"""What a score is: e_w . m_i v_i; the same through both norms; and, for models with an adaptive softmax only, how far
+the sub-update alone moves log p(w), in nats."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +69,8 @@ class EventSample:
     """Share of the dominant ones in the sum of |m| |v| of all."""
     random_contribution: Float[np.ndarray, "layer example"]
     scores: Float[np.ndarray, "layer example 10 token basis"]
-    """Of the dominant ones; token and basis in the order of `TOKENS` and `SCORE_BASES`."""
+    """Of the dominant ones; token and basis in the order of `TOKENS` and `SCORE_BASES` (the first two of these unless
+    the model has an adaptive softmax)."""
     random_scores: Float[np.ndarray, "layer example 10 token basis"]
     seed: int
 
@@ -177,12 +184,14 @@ class EventRecorder(Reducer):
         }
         scale = final_scale(lm, after[-1])
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + batch.number)
-        layers = [self._layer(n, track[n], scale, generator) for n in range(lm.n_layers)]
+        layers = [self._layer(n, track[n], before[n], scale, generator) for n in range(lm.n_layers)]
         columns |= {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
         self._rows.append({name: t.detach().cpu() for name, t in columns.items()})
         self._activations = {}
 
-    def _layer(self, n: int, tokens: Int[Tensor, "row 2"], scale: Tensor, generator: torch.Generator) -> dict:
+    def _layer(
+        self, n: int, tokens: Int[Tensor, "row 2"], before: Tensor, scale: Tensor, generator: torch.Generator
+    ) -> dict:
         lm = self._lm
         m = self._activations["coefficients", n].to(lm.device)
         sizes = m.abs() * self._norms[n].to(m)
@@ -190,7 +199,11 @@ class EventRecorder(Reducer):
         largest, dominant = sizes.topk(k, dim=-1)
         random = torch.rand(m.shape, generator=generator).topk(k, dim=-1).indices.to(m.device)
         total = sizes.sum(dim=-1).clamp_min(1e-30)
-        scores = self._scores(n, m, torch.cat([dominant, random], dim=-1), tokens, scale)
+        index = torch.cat([dominant, random], dim=-1)
+        scores = self._scores(n, m, index, tokens, scale)
+        if isinstance(lm.structure.head, AdaptiveSoftmax):
+            adaptive = self._adaptive_scores(lm.structure.head, n, m, index, tokens, before)
+            scores = torch.cat([scores, adaptive[..., None].to(scores)], dim=-1)
         return {
             "dominant": dominant,
             "coefficients": m.gather(-1, dominant),
@@ -220,6 +233,19 @@ class EventRecorder(Reducer):
         values = lm.weights.W_out[n][index].to(wide)
         scores = torch.einsum("rkd,rtbd->rktb", values, directions.to(wide))  # (row, memory, token, basis)
         return scores * m.gather(-1, index).to(wide)[:, :, None, None] * factor
+
+    def _adaptive_scores(
+        self, head: AdaptiveSoftmax, n: int, m: Tensor, index: Int[Tensor, "row k"], tokens: Tensor, before: Tensor
+    ) -> Float[Tensor, "row k 2"]:
+        """How far m_i v_i moves log p(w | x) of two tokens; one memory of each row at a time, to spare memory."""
+        W_out = self._lm.weights.W_out[n]
+        words = tokens.T.flatten()
+        start = head.log_probabilities(before.repeat(2, 1), words)
+        scores = []
+        for column in index.T:
+            after = before + m.gather(-1, column[:, None]) * W_out[column].to(m)
+            scores.append((head.log_probabilities(after.repeat(2, 1), words) - start).view(2, -1).T)
+        return torch.stack(scores, dim=1)
 
     def merge(self, other: EventRecorder) -> None:
         """Add another recorder's examples."""

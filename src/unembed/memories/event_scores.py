@@ -60,7 +60,7 @@ def event_scores(
     Args:
         sample: the examples.
         kind: "saturation" or "elimination".
-        basis: "raw" or "frozen".
+        basis: "raw", "frozen" or, for an adaptive softmax, "adaptive".
         random: of 10 random sub-updates of the same layer instead of the 10 dominant ones.
         ffn_only: see `counted_events`.
         last_layer: see `counted_events`.
@@ -68,13 +68,14 @@ def event_scores(
     layers, examples = counted_events(sample, kind, ffn_only=ffn_only, last_layer=last_layer)
     token = TOKENS.index("final" if kind == "saturation" else "candidate")
     scores = sample.random_scores if random else sample.scores
-    return scores[layers, examples, :, token, _basis(basis)]
+    return scores[layers, examples, :, token, _basis(basis, sample)]
 
 
-def _basis(basis: str) -> int:
-    if basis not in SCORE_BASES:
-        raise InvalidInput(f"basis {basis!r} for scores", why=f"it is not one of {', '.join(SCORE_BASES)}")
-    return SCORE_BASES.index(basis)
+def _basis(basis: str, sample: EventSample) -> int:
+    there = SCORE_BASES[: sample.scores.shape[-1]]
+    if basis not in there:
+        raise InvalidInput(f"basis {basis!r} for scores", why=f"this model's are {', '.join(there)}")
+    return there.index(basis)
 
 
 def candidate_scores(
@@ -82,7 +83,7 @@ def candidate_scores(
 ) -> Float[np.ndarray, "layer example 10"]:
     """In each layer, the scores of its top candidate by the dominant (or random) sub-updates (Fig. 3)."""
     scores = sample.random_scores if random else sample.scores
-    return scores[..., TOKENS.index("candidate"), _basis(basis)]
+    return scores[..., TOKENS.index("candidate"), _basis(basis, sample)]
 
 
 def saturation_shares(sample: EventSample) -> Float[np.ndarray, " layer"]:
@@ -121,7 +122,7 @@ def extreme_sub_updates(
         threshold: in score units (the paper: 10 for GPT-2 medium, 5 for WikiLM); when None, the quantile
             that `share` of all dominant sub-updates exceed.
         share: used when `threshold` is None, because score units differ between models.
-        basis: "raw" or "frozen".
+        basis: "raw", "frozen" or, for an adaptive softmax, "adaptive".
     """
     scores = candidate_scores(sample, basis=basis)
     size = np.abs(scores)

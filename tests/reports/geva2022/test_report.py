@@ -11,13 +11,16 @@ import torch
 
 import unembed
 from tests.cli.conftest import save_model
+from tests.models.test_wikilm import wikilm
 from unembed.concepts.annotation.files import KINDS, Pattern, automatic
 from unembed.concepts.annotation.judge import judge_annotation
 from unembed.concepts.detection import coverage, find_concepts
 from unembed.concepts.value_concepts import model_classes, sample_memories, value_concepts
 from unembed.errors import InvalidInput
+from unembed.lens import read
 from unembed.memories.event_sample import event_sample
-from unembed.memories.event_scores import event_scores
+from unembed.memories.event_scores import candidate_scores, event_scores
+from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
 from unembed.reports.document.files import reopen
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import NEGATED, judged_values
@@ -142,3 +145,26 @@ def test_a_judge_stands_beside_the_program(made, tmp_path: Path):
     assert SeesOne.times == asked + 2 * len(found.labels)
     with pytest.raises(InvalidInput, match="a judge of type str"):
         unembed.report("geva2022", lm, TEXTS, tmp_path / "y", judge="gpt")
+
+
+def test_an_adaptive_softmax_is_read_by_its_log_probabilities(tmp_path: Path):
+    words = [*SPECIALS, *(w for text in TEXTS for w in text.split()), *(f"w{i}" for i in range(97))]
+    words = list(dict.fromkeys(words))[:97]
+    model = wikilm()
+    model.save_pretrained(tmp_path / "m")
+    word_tokenizer(words).save_pretrained(tmp_path / "m")
+    lm = unembed.load(tmp_path / "m")
+    report = unembed.report("geva2022", lm, TEXTS, tmp_path / "r", seed=3, **{**OPTIONS, "include_unlearned": True})
+    chosen = sample_memories(lm, 3, 3)
+    values = torch.stack([lm.weights.W_out[n][i] for n, i in chosen])
+    adaptive, band = (read(lm, values, 30, basis=basis).ids for basis in ("final", "raw"))
+    assert (adaptive != band).any()
+    share = coverage(find_concepts(model_classes(lm), adaptive), 30)
+    rows = {row["vectors"]: row for row in report["tab2"].rows()}
+    assert rows["sub-updates"]["in_a_concept"] == pytest.approx(share.mean())
+    scores = candidate_scores(event_sample(lm, TEXTS, 20, seed=3), basis="adaptive")
+    assert [row["max"] for row in report["fig3"].rows()] == pytest.approx(scores.max(-1).mean(-1).tolist())
+    assert report.provenance.basis == "adaptive"
+    with pytest.raises(InvalidInput, match="no adaptive softmax"):
+        gpt2 = unembed.load(save_model(tmp_path / "gpt2", "gpt2"))
+        unembed.report("geva2022", gpt2, TEXTS, tmp_path / "x", basis="adaptive")

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from unembed.errors import InvalidInput, OutOfRange
-from unembed.lens import read
+from unembed.lens import comparable_basis, read
 from unembed.memories.clustering.average_linkage import average_linkage
 from unembed.memories.clustering.complete_linkage import complete_linkage
 from unembed.memories.clustering.dendrogram import Dendrogram
@@ -136,27 +136,39 @@ class ValueClusters:
         return int(self.labels[at[0]])
 
     @torch.no_grad()
-    def cards(self, top: int = 20, *, tokens: int = 10, numbers: Sequence[int] | None = None) -> Table:
+    def cards(
+        self,
+        top: int = 20,
+        *,
+        tokens: int = 10,
+        numbers: Sequence[int] | None = None,
+        show_unlearned: bool = False,
+    ) -> Table:
         """One row for each of the `top` largest clusters, or for those given.
 
         Columns: cluster, size, first and last layer, values per layer, coherence (the mean cosine similarity of two
         different members; None for one member), the top tokens of the centre (the mean of the members' unit vectors,
-        read raw), and some members.
+        read raw, or by its log-probabilities where the model has an adaptive softmax), and some members. Tokens that
+        the model never learned are left out, unless `show_unlearned`.
 
         Raises:
             OutOfRange: a number that is no cluster.
         """
+        hidden, basis = None if show_unlearned else self.lm.unlisted, comparable_basis(self.lm)
         sizes = np.bincount(self.labels)
         chosen = np.argsort(-sizes, kind="stable")[:top].tolist() if numbers is None else list(numbers)
         rows = []
         for number in chosen:
             members = self.members(number)
-            units = unit_rows(values_of(self.lm, members).float())
-            rows.append((number, members, units.sum(dim=0), coherence(units)))
+            values = values_of(self.lm, members).float()
+            units = unit_rows(values)
+            # As long as its members are: an adaptive softmax, unlike W_U, does not scale with what it reads.
+            centre = units.mean(dim=0) * values.norm(dim=1).mean()
+            rows.append((number, members, centre, coherence(units)))
         columns: dict[str, list] = {name: [] for name in ("cluster", "size", "first_layer", "last_layer", "by_layer")}
         columns |= {"coherence": [], "top_tokens": [], "members": []}
         for number, members, centre, closeness in rows:
-            ids = read(self.lm, centre[None].to(self.lm.dtype), tokens, basis="raw").ids[0]
+            ids = read(self.lm, centre[None].to(self.lm.dtype), tokens, basis=basis, hidden=hidden).ids[0]
             by_layer = np.bincount([layer for layer, _ in members], minlength=self.lm.n_layers)
             columns["cluster"].append(number)
             columns["size"].append(len(members))

@@ -139,6 +139,19 @@ class AdaptiveSoftmax(nn.Module):
         within = scores.log_softmax(dim=-1, dtype=_precise(scores))[..., word - self.spans[band][0]]
         return first[..., self.spans[0][1] + band - 1] + within
 
+    def log_probabilities(self, x: Float[Tensor, "row d_model"], words: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
+        """Log p of a word of its own for each vector: bands in which none of the words stands are not computed."""
+        first, n_first = self._first(x), self.spans[0][1]
+        found = first.gather(1, words.clamp(max=n_first - 1)[:, None])[:, 0]
+        for band in range(1, len(self.spans)):
+            start, end, _ = self.spans[band]
+            rows = ((words >= start) & (words < end)).nonzero()[:, 0]
+            if len(rows):
+                scores = self._scores_in(band, x[rows])
+                within = scores.log_softmax(dim=-1, dtype=_precise(scores))
+                found[rows] = first[rows, n_first + band - 1] + within.gather(1, words[rows, None] - start)[:, 0]
+        return found
+
     def band_of(self, word: int) -> int:
         """The band a word stands in."""
         for band, (start, end, _) in enumerate(self.spans):

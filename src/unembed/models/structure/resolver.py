@@ -114,7 +114,10 @@ def _resolve(hf: PreTrainedModel) -> Structure:
 def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:
     n_layers = config.num_hidden_layers
     decoder = hf.get_decoder() if hasattr(hf, "get_decoder") else hf
-    inside = {id(m) for m in decoder.modules()}
+    # Tables of an embedding (the bands of an adaptive one) are no blocks, even where there are as many.
+    embedding = hf.get_input_embeddings()
+    tables = set() if embedding is None else {id(m) for m in embedding.modules()}
+    inside = {id(m) for m in decoder.modules()} - tables
     lists = [
         (path, module)
         for path, module in hf.named_modules()

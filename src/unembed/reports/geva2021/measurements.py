@@ -15,6 +15,7 @@ from unembed.corpus.batches import bucketed
 from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
 from unembed.errors import InvalidInput
 from unembed.index import Index
+from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2021 import annotator_agreement, pattern_search, perturbation, values
 from unembed.reports.geva2021.examples import Examples, draw_positions
@@ -117,9 +118,7 @@ def with_known_bases(lm: Decoder, options: Options) -> Options:
     An adaptive softmax has no single matrix E whose scores compare over the whole vocabulary; there "raw" becomes
     "final", its own log-probabilities, as in the released code (WikiLM has no last norm that this could bring in).
     """
-    if hasattr(lm.structure.head, "band_scores"):
-        return replace(options, basis="final", values_basis="final")
-    return options
+    return options if comparable_basis(lm) == "raw" else replace(options, basis="final", values_basis="final")
 
 
 def measure(

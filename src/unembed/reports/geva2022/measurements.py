@@ -14,7 +14,8 @@ from unembed.concepts.annotation.files import Annotation, Pattern, automatic
 from unembed.concepts.annotation.judge import judge_annotation, require_judge
 from unembed.concepts.value_concepts import VectorConcepts, sample_memories, vector_concepts
 from unembed.corpus import Corpus, Segment
-from unembed.errors import Unsupported
+from unembed.errors import InvalidInput, Unsupported
+from unembed.lens import comparable_basis
 from unembed.memories.clustering.dendrogram import Dendrogram
 from unembed.memories.clustering.value_clusters import ValueClusters, cluster_values
 from unembed.memories.event_sample import EventRecorder, EventSample, record_events
@@ -86,6 +87,21 @@ class Measurements:
         return self.lm.provenance(corpus=self.corpus.fingerprint, basis=basis, seed=self.seed, notes=notes)
 
 
+def with_known_bases(lm: Decoder, options: Options) -> Options:
+    """The options with a basis of scores that this model has: "adaptive" for an adaptive softmax.
+
+    Its linear scores e_w . m_i v_i are those of `frozen` too, and compare only within a band of words.
+
+    Raises:
+        InvalidInput: "adaptive" for another model.
+    """
+    if comparable_basis(lm) == "final":
+        return replace(options, basis="adaptive")
+    if options.basis == "adaptive":
+        raise InvalidInput("basis 'adaptive'", why=f"{lm.name} has no adaptive softmax")
+    return options
+
+
 def hidden_tokens(lm: Decoder, options: Options) -> Bool[Tensor, " d_vocab"] | None:
     """The tokens that the model never learned, unless the options include them; None where there are none."""
     return None if options.include_unlearned or not lm.unlearned.any() else lm.unlearned
@@ -101,6 +117,7 @@ def measure(lm: Decoder, corpus: Corpus, work: Work, options: Options) -> Measur
     if not lm.d_mlp:
         raise Unsupported(f"geva2022 on {lm.name}", why="it has no feed-forward memories")
     _ = lm.vocabulary  # a missing tokenizer is refused before any work
+    options = with_known_bases(lm, options)
     hidden = hidden_tokens(lm, options)
     work.progress("examples", 0, _STAGES)
     examples = draw_examples(lm, corpus, options.examples, work.seed)
@@ -155,7 +172,8 @@ def _concepts(
     layers = range(lm.n_layers)
 
     def of(vectors: Tensor, labels: list[str], at: list[int]) -> VectorConcepts:
-        return vector_concepts(lm, vectors, labels, at, seed=seed, show_unlearned=hidden is None)
+        basis = comparable_basis(lm)
+        return vector_concepts(lm, vectors, labels, at, basis=basis, seed=seed, show_unlearned=hidden is None)
 
     chosen = sample_memories(lm, per_layer, seed)
     signed = [(n, i) for n, i in chosen if lm.feed_forward(n).is_gated]

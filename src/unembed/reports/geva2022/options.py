@@ -20,7 +20,9 @@ class Options:
         threshold: score beyond which a sub-update is extreme (paper: 10 for GPT2, 5 for WikiLM); the outermost 0.5 %
             when None, because units of scores differ between models.
         norm_values: values of each layer for App. A.1.
-        basis: "raw" (the paper's e_w . m_i v_i) or "frozen" (through the final norm), of the scores.
+        basis: "raw" (the paper's e_w . m_i v_i) or "frozen" (through the final norm), of the scores. A model with an
+            adaptive softmax (WikiLM) is read by it: values by its log-probabilities, scores in "adaptive", the change
+            of log p.
         exit_examples: examples for section 6.2 (paper: 10,000); 0 leaves it out.
         prompts: file of prompts to continue, for section 6.1; without it that section is left out.
         words: file of banned words, for the word filter.
@@ -44,7 +46,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.basis not in SCORE_BASES:
-            raise InvalidInput(f"basis {self.basis!r}", why=f"scores are stored in {' and '.join(SCORE_BASES)}")
+            raise InvalidInput(f"basis {self.basis!r}", why=f"scores are made in {', '.join(SCORE_BASES)}")
         for name in ("examples", "per_layer", "norm_values"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"option {name}={getattr(self, name)}", why="it must be at least 1")

@@ -8,6 +8,7 @@ from unembed.concepts.annotation.agreement import token_agreement
 from unembed.concepts.annotation.files import KINDS, Annotation, automatic, summary
 from unembed.concepts.token_classes import COUNTED
 from unembed.concepts.value_concepts import TOP, VectorConcepts
+from unembed.lens import comparable_basis
 from unembed.reports.document.intervals import columns, mean_of
 from unembed.reports.document.model import Exhibit, Figure, Finding, Section
 from unembed.reports.geva2022 import published
@@ -22,9 +23,10 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     found, provenance = m.concepts, m.provenance
     table, by_layer = _table_2(m), _by_layer(m)
     text = (
-        f"For each vector the {TOP} tokens it promotes most (raw reading) are searched for classes that at least four "
-        "share and that chance does not explain: WordNet classes, grammar, names. The paper's experts named concepts "
-        "by hand; these are found by a program, so shares compare with each other, not with the paper's percentages.",
+        f"For each vector the {TOP} tokens it promotes most ({_reading(m)}) are searched for classes that at least "
+        "four share and that chance does not explain: WordNet classes, grammar, names. The paper's experts named "
+        "concepts by hand; these are found by a program, so shares compare with each other, not with the paper's "
+        "percentages.",
         "`random vectors` come from a normal with the mean and deviation of each layer's values. `updates` are whole "
         "FFN outputs at the ends of random prefixes. Where a norm follows the FFN, values are read behind its gain; "
         "in gated layers coefficients take both signs: `sub-updates` are the values as they are, and those negated, "
@@ -62,6 +64,11 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         Exhibit("concepts", found[VALUES].table(), "Every concept of the sampled values.", folded=True),
     )
     return Section("Concepts in the vocabulary (Sec. 4)", text, exhibits, figures, findings)
+
+
+def _reading(m: Measurements) -> str:
+    final = comparable_basis(m.lm) == "final"
+    return "read by the adaptive softmax's log-probabilities" if final else "raw reading"
 
 
 def _judged(found: VectorConcepts, judge: Annotation | None, provenance: Provenance) -> list[Exhibit]:

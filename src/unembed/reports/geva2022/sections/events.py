@@ -16,6 +16,12 @@ from unembed.results import Provenance, Table
 
 KINDS: tuple[Kind, ...] = ("saturation", "elimination")
 SHOWN = 40
+_SCORES = {
+    "raw": "e_w . m_i v_i, basis raw",
+    "frozen": "e_w . m_i v_i through the final norm, basis frozen",
+    "adaptive": "log p(w | x + m_i v_i) - log p(w | x) in nats, x before the FFN: linear scores of an adaptive softmax "
+    "compare only within a band of words",
+}
 
 
 def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
@@ -28,7 +34,7 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         "saturation is the first layer from which on the prediction is first after every FFN; it is the FFN's if the "
         "token was not first before it. An elimination is the update that pushes its own top candidate furthest down. "
         "Both are told by full ranks in the model's own readout.",
-        f"Scores are those of the reference token by the 10 dominant sub-updates (basis {basis}); max, mean and min "
+        f"Scores are those of the reference token by the 10 dominant sub-updates ({_SCORES[basis]}); max, mean and min "
         "over the ten, averaged over events. As in the paper, saturations count if the FFN made them before the last "
         "layer. Its other numbers of Tab. 4 could not be confirmed and are left out.",
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unembed.lens import read
+from unembed.lens import comparable_basis, read
 from unembed.memories.event_scores import candidate_scores
 from unembed.memories.values import values_of
 from unembed.reports.document.intervals import columns, mean_of
@@ -81,10 +81,11 @@ def is_rare(token_counts: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def top_ids(m: Measurements, memories: np.ndarray) -> np.ndarray:
-    """The ten top tokens of each value, read raw."""
+    """The ten top tokens of each value."""
     if not len(memories):
         return np.zeros((0, _TOP), dtype=np.int64)
-    return read(m.lm, values_of(m.lm, memories), _TOP, basis="raw", hidden=m.hidden).ids.cpu().numpy()
+    basis = comparable_basis(m.lm)
+    return read(m.lm, values_of(m.lm, memories), _TOP, basis=basis, hidden=m.hidden).ids.cpu().numpy()
 
 
 def _group_table(m: Measurements) -> Table:
@@ -130,7 +131,8 @@ def _cluster_table(m: Measurements) -> Table:
     numbers, counts = np.unique(of_row, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:_CLUSTERS_SHOWN]
     shown = numbers[order].tolist()
-    cards = clusters.cards(numbers=shown, tokens=_TOP) if shown else clusters.cards(0)
+    unlearned = m.options.include_unlearned
+    cards = clusters.cards(0 if not shown else _TOP, numbers=shown or None, tokens=_TOP, show_unlearned=unlearned)
     given = cards.columns
     ids = [top_ids(m, np.array(clusters.members(n)[:8])).ravel() for n in shown]
     cells = {
