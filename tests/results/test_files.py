@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unembed.errors import InvalidInput, UnembedError
-from unembed.results import writing
+from unembed.results import whole_file, write_whole, writing
 
 
 def failed(place: Path, error: BaseException) -> UnembedError:
@@ -39,3 +39,33 @@ def test_other_failures_pass_as_they_are(tmp_path: Path, error: Exception) -> No
     with pytest.raises(type(error)) as caught, writing(tmp_path, instead="Make room"):
         raise error
     assert caught.value is error
+
+
+def test_a_block_that_fails_leaves_what_was_there_and_nothing_beside_it(tmp_path: Path) -> None:
+    target = write_whole(tmp_path / "result.npz", "first")
+    with pytest.raises(KeyError), whole_file(target) as temporary:
+        temporary.write_text("half")
+        assert target.read_text() == "first"
+        raise KeyError
+    assert target.read_text() == "first" and list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_whole_file_replaces_the_old_one_and_has_the_rights_of_an_ordinary_file(
+    tmp_path: Path, durable: bool
+) -> None:
+    ordinary = tmp_path / "ordinary"
+    ordinary.touch()
+    target = write_whole(tmp_path / "a [1].json", "first")
+    with whole_file(target, durable=durable) as temporary:
+        temporary.write_text("second")
+    assert target.read_text() == "second" and target.stat().st_mode == ordinary.stat().st_mode
+
+
+def test_a_durable_write_removes_what_a_killed_writer_of_the_same_file_left(tmp_path: Path) -> None:
+    target, other = tmp_path / "a [1].json", tmp_path / ".b.json.7-7.writing"
+    (tmp_path / ".a [1].json.99999-7.writing").write_bytes(b"half")
+    other.write_bytes(b"half")
+    with whole_file(target, durable=True) as temporary:
+        temporary.write_text("second")
+    assert sorted(tmp_path.iterdir()) == [other, target]

@@ -167,7 +167,7 @@ def test_what_makes_no_sense() -> None:
 
 
 def test_what_a_killed_sweep_left_half_written_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / ".sweep.pt.99999.tmp"
+    left = tmp_path / ".sweep.pt.99999-7.writing"
     left.write_bytes(b"half")
     interrupted.run(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.pt"]

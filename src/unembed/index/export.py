@@ -13,7 +13,7 @@ import numpy as np
 
 from unembed.errors import InvalidInput, UnembedError
 from unembed.index.index_files import IndexFiles
-from unembed.results import check_writable
+from unembed.results import check_writable, whole_file
 from unembed.validation import positive_int
 
 FORMATS = ("parquet", "jsonl", "csv")
@@ -32,17 +32,13 @@ def export(files: IndexFiles, path: Path, kind: str, *, layer: int | None, conte
     target = check_writable(path)
     if context is not None:
         context = positive_int("context", context, 0)
-    temporary = target.with_name(f".{target.name}.writing")
     try:
-        count = _WRITERS[kind](temporary, _tables(files, layer, context))
-        temporary.replace(target)
+        with whole_file(target) as temporary:
+            return _WRITERS[kind](temporary, _tables(files, layer, context))
     except OSError as error:
         raise UnembedError(
             f"cannot write {target}", why=error.strerror or str(error), instead="Make room, or choose another place"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return count
 
 
 def _tables(files: IndexFiles, layer: int | None, context: int | None) -> Iterator[dict[str, list[Any]]]:

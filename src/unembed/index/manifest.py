@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from unembed.errors import IndexFault, InvalidInput, UnembedError
-from unembed.results import Provenance
+from unembed.results import Provenance, whole_file
 
 SCHEMA = 2
 """Version of the layout of the files; it rises when a reader of the old layout would misread the new one."""
@@ -167,42 +166,20 @@ def check(folder: Path, entry: FileEntry) -> None:
 
 
 def write_file(folder: Path, name: str, part: str, write: Callable[[Path], None]) -> FileEntry:
-    """Write a file under a temporary name, flush it to disk, rename it, and return its entry.
+    """Write a file whole, flush it to disk, and return its entry.
 
     Raises:
         UnembedError: the disk is full or the folder cannot be written to; no half-written file is left.
     """
     target = folder / name
-    temporary = target.with_name(f".{target.name}.writing")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)
-        write(temporary)
-        with temporary.open("rb") as handle:
-            os.fsync(handle.fileno())
-        entry = FileEntry(name, temporary.stat().st_size, checksum(temporary), part)
-        os.replace(temporary, target)
-        sync_folder(target.parent)
+        with whole_file(target, durable=True) as temporary:
+            write(temporary)
+            return FileEntry(name, temporary.stat().st_size, checksum(temporary), part)
     except OSError as error:
         raise UnembedError(
             f"cannot write {target}",
             why=error.strerror or str(error),
             instead="Make room and run the same build again: it resumes where it stopped",
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return entry
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush renames inside a folder to disk, where the system supports it."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows cannot open folders
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass
-    finally:
-        os.close(handle)

@@ -1,14 +1,13 @@
 """What a computation hands back: a frozen table with a provenance, and how it prints and saves.
 
 Owns the provenance (which model, corpus, basis, dtype, seed and version a number comes from), the table (rows, JSON,
-CSV,
-Parquet, HTML, terminal) and the one function that makes token text visible. Computes nothing and knows no model.
+CSV, Parquet, HTML, terminal) and the one function that makes token text visible. Computes nothing and knows no model.
 
 Public names: `Provenance`, `Table`, `visible`, `visible_rich`, `visible_html`, `check_writable`,
-`make_folder`, `write_whole`, `writing`.
+`make_folder`, `write_whole`, `whole_file`, `writing`.
 """
 
-from unembed.results.files import check_writable, make_folder, write_whole, writing
+from unembed.results.files import check_writable, make_folder, whole_file, write_whole, writing
 from unembed.results.provenance import Provenance
 from unembed.results.table import Table
 from unembed.results.token_text import visible, visible_html, visible_rich
@@ -21,6 +20,7 @@ __all__ = [
     "visible",
     "visible_html",
     "visible_rich",
+    "whole_file",
     "write_whole",
     "writing",
 ]

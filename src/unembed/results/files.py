@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
-import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from unembed.errors import InvalidInput, UnembedError
 from unembed.validation import as_path
+
+UNFINISHED = ".writing"
+"""The ending of a file that is not complete yet."""
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -99,11 +103,44 @@ def _unwritable(error: BaseException, place: Path) -> str | None:
     return None if told is None else os.strerror(told)
 
 
-def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """The path, after the content stands there completely.
+@contextmanager
+def whole_file(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
+    """A temporary name beside `path` to write under; the file is renamed to `path` when the block ends.
 
-    Written under a temporary name in the same folder and renamed, so that an interrupted or failed write leaves what
-    was there before.
+    A block that fails or is killed leaves what was there before.
+
+    Args:
+        path: the file to write or replace.
+        durable: flush content and rename to disk, so that they survive a power failure, and first remove what killed
+            writers of `path` left. For files with one writer at a time.
+    """
+    target = Path(path)
+    if durable:
+        for left in target.parent.glob(f".{glob.escape(target.name)}.*{UNFINISHED}"):
+            left.unlink(missing_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_native_id()}{UNFINISHED}")
+    try:
+        yield temporary
+        if durable:
+            _flush(temporary)
+        os.replace(temporary, target)
+        if durable and os.name != "nt":  # Windows cannot open folders
+            with suppress(OSError):  # some network file systems cannot flush one
+                _flush(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
+    """Write a file so that a failed or interrupted write leaves what was there before; return its path.
 
     Raises:
         InvalidInput: the folder does not exist, or the path is a folder.
@@ -111,25 +148,11 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """
     target = check_writable(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
-    temporary = ""
     try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as handle:
-            temporary = handle.name
-            handle.write(data)
-        # NamedTemporaryFile makes files only the owner can read; a result is an ordinary file.
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
+        with whole_file(target) as temporary:
+            temporary.write_bytes(data)
     except OSError as error:
         raise UnembedError(
             f"cannot write {target}", why=error.strerror or str(error), instead="Choose another place"
         ) from error
-    finally:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
     return target
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import pickle
+import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from unembed.corpus.token_stream import TokenizedCorpus
 from unembed.errors import CheckpointFault
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import sampled_fingerprint
+from unembed.results import whole_file
 from unembed.sweeps.reducers.reducer import Reducer
 from unembed.version import __version__
 
@@ -64,7 +64,7 @@ def identity_of(
 
 
 def save(path: Path, checkpoint: Checkpoint, identity: Mapping[str, str]) -> None:
-    """Write the checkpoint under a temporary name, flush it to disk, then rename it.
+    """Write the checkpoint whole; it is on disk when this returns.
 
     Raises:
         CheckpointFault: the disk is full or the folder cannot be written; what was there before is untouched.
@@ -77,21 +77,15 @@ def save(path: Path, checkpoint: Checkpoint, identity: Mapping[str, str]) -> Non
         "finished": checkpoint.finished,
         "states": [dict(state) for state in checkpoint.states],
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with whole_file(path, durable=True) as temporary, temporary.open("wb") as file:
             torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except (OSError, RuntimeError) as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise _unwritable(path, error) from error
 
 
 def prepare(path: Path) -> None:
-    """Check that the folder can be written to before hours are spent; remove what a killed sweep left half-written.
+    """Check that the folder can be written to before hours are spent.
 
     Raises:
         CheckpointFault: it cannot.
@@ -100,11 +94,8 @@ def prepare(path: Path) -> None:
         if b"\0" in os.fsencode(path):
             raise ValueError("a NUL")
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            left.unlink(missing_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        temporary.touch()
-        temporary.unlink()
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            pass
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from error
 

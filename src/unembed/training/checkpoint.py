@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from unembed.errors import CheckpointFault
+from unembed.results import whole_file
 
 
 def previous(path: Path) -> Path:
@@ -18,21 +19,17 @@ def previous(path: Path) -> Path:
 
 
 def save(state: Mapping[str, Any], path: Path) -> None:
-    """Write to a temporary name, then rename, so that a kill leaves the last whole checkpoint.
+    """Write a checkpoint whole: a kill leaves the last one.
 
     The checkpoint that was there stays under the name of `previous(path)`.
     """
-    temporary = path.with_suffix(".tmp")
-    try:
-        # Through a file of Python's own: of a disk that is full, torch tells only where its archive broke off.
+    with whole_file(path, durable=True) as temporary:
+        # Through a Python file: on a full disk, torch reports only where its archive broke off.
         with temporary.open("wb") as file:
             torch.save(dict(state), file)
         if path.exists():
             previous(path).unlink(missing_ok=True)
             os.link(path, previous(path))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def load(path: Path) -> dict[str, Any]:

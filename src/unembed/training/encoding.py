@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import regex
 from tokenizers import Tokenizer
 
+from unembed.results import whole_file
 from unembed.training.documents import Document
 from unembed.training.vocabulary import WORDS
 from unembed.training.windows import EncodedCorpus
@@ -43,17 +43,16 @@ def encode(tokenizer: Tokenizer, documents: Iterable[Document]) -> EncodedCorpus
 
 
 def save(corpus: EncodedCorpus, path: Path) -> None:
-    """Write to a temporary name, then rename: a file under the real name is always whole."""
-    temporary = path.with_name(path.name + ".tmp.npz")
-    np.savez(
-        temporary,
-        tokens=corpus.tokens,
-        lengths=corpus.lengths,
-        source=corpus.sources,
-        bytes=corpus.n_bytes,
-        vocabulary=np.array(corpus.vocabulary),
-    )
-    os.replace(temporary, path)
+    """Write the corpus whole, as NumPy arrays."""
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        np.savez(
+            file,
+            tokens=corpus.tokens,
+            lengths=corpus.lengths,
+            source=corpus.sources,
+            bytes=corpus.n_bytes,
+            vocabulary=np.array(corpus.vocabulary),
+        )
 
 
 def load(path: Path) -> EncodedCorpus:

@@ -18,14 +18,12 @@ import regex
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 END_OF_TEXT = "<|endoftext|>"
-FEWEST = 20.0  # nats that a piece costs: of all encodings of a word, one with the fewest pieces is the likeliest
+PIECE_COST = 20.0
+"""Nats that each piece costs, so that the encoding with the fewest pieces wins, and of these the likeliest."""
 BYTES = [f"<0x{value:02X}>" for value in range(256)]
 
 # A space belongs to the word after it. Letters, digits and signs never share a piece, so the text "<0x41>" cannot be
 # taken for the byte piece.
-FEWEST = (
-    20.0  # nats that each piece costs, so that the encoding with the fewest pieces wins, and of these the likeliest
-)
 WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}{1,4}| ?[^\s\p{L}\p{M}\p{N}]+|\s"
 
 
@@ -78,7 +76,7 @@ def fit_vocabulary(counts: Counter[str], *, size: int, fragments: int = 2000, le
         share = math.log(max(1, others.total()) / counts.total())
         pieces = [(word, math.log(counts[word] / counts.total())) for word in chosen]
         pieces += [(piece, score + share) for piece, score in proposed.items()]
-        tokenizer = tokenizer_of([(piece, score - FEWEST) for piece, score in pieces])
+        tokenizer = tokenizer_of([(piece, score - PIECE_COST) for piece, score in pieces])
         used = piece_counts(tokenizer, others)[-len(proposed) :] if proposed else np.zeros(0)
         rare = sorted((int(n), piece) for piece, n in zip(proposed, used, strict=True) if n < least)
         if not rare:
