@@ -12,13 +12,20 @@ Point = Literal[
     "resid_pre",
     "resid_mid",
     "resid_post",
+    "attn_in",
     "attn_out",
+    "mlp_in",
     "mlp_out",
-    "coefficients",
-    "z",
+    "q",
+    "k",
+    "v",
     "pattern",
+    "z",
+    "gate",
+    "up",
+    "coefficients",
 ]
-"""What a run can keep. `attn_out` and `mlp_out` are what is ADDED to the stream: after branch norm and multiplier."""
+"""What a run can capture. `attn_out` and `mlp_out` are what is ADDED to the stream: after norm and multiplier."""
 
 StreamPoint = Literal["resid_pre", "resid_mid", "resid_post"]
 Basis = Literal["raw", "final", "frozen"]
@@ -44,11 +51,18 @@ POINT_INFO: dict[str, PointInfo] = {
     "resid_pre": PointInfo(("layer", "batch", "pos", "d_model"), "the stream as it enters a block"),
     "resid_mid": PointInfo(("layer", "batch", "pos", "d_model"), "the stream after attention, before the FFN"),
     "resid_post": PointInfo(("layer", "batch", "pos", "d_model"), "the stream as it leaves a block"),
+    "attn_in": PointInfo(("layer", "batch", "pos", "d_model"), "what the values are computed from: after the norm"),
     "attn_out": PointInfo(("layer", "batch", "pos", "d_model"), "what attention adds to the stream"),
+    "mlp_in": PointInfo(("layer", "batch", "pos", "d_model"), "what the FFN reads: after the norm"),
     "mlp_out": PointInfo(("layer", "batch", "pos", "d_model"), "what the FFN adds to the stream"),
-    "coefficients": PointInfo(("layer", "batch", "pos", "d_mlp"), "what multiplies each value"),
-    "z": PointInfo(("layer", "batch", "pos", "head", "d_head"), "each head's mixed values, before W_O"),
+    "q": PointInfo(("layer", "batch", "pos", "head", "d_head"), "queries as projected: before QK-norm and rotary"),
+    "k": PointInfo(("layer", "batch", "pos", "kv_head", "d_head"), "keys as projected: before QK-norm and rotary"),
+    "v": PointInfo(("layer", "batch", "pos", "kv_head", "d_head"), "values of attention, as projected"),
     "pattern": PointInfo(("layer", "batch", "head", "dst", "src"), "attention weights"),
+    "z": PointInfo(("layer", "batch", "pos", "head", "d_head"), "each head's mixed values, before W_O"),
+    "gate": PointInfo(("layer", "batch", "pos", "d_mlp"), "the gate of a gated FFN, before its activation"),
+    "up": PointInfo(("layer", "batch", "pos", "d_mlp"), "x times each key, before any activation or gate"),
+    "coefficients": PointInfo(("layer", "batch", "pos", "d_mlp"), "what multiplies each value"),
 }
 
 SUM_TOLERANCE: dict[str, float] = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}

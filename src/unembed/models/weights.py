@@ -128,11 +128,11 @@ class Weights:
 
     def _head_matrix(self, site: AttentionSite, which: str) -> Float[Tensor, "head d_model d_head"]:
         module = getattr(site.layout, which)
-        return _grouped(site, self._matrix(module).T, which).transpose(-1, -2)
+        return site.split_heads(self._matrix(module), which).movedim(0, -2)  # (in, head, d_head) -> (head, in, d_head)
 
     def _head_bias(self, site: AttentionSite, which: str) -> Float[Tensor, "head d_head"] | None:
         bias = self._bias(getattr(site.layout, which))
-        return None if bias is None else _grouped(site, bias, which)
+        return None if bias is None else site.split_heads(bias, which)
 
     def _out_matrix(self, layer: int) -> Float[Tensor, "n_heads d_head d_model"]:
         site = self._mixer(layer)
@@ -140,11 +140,11 @@ class Weights:
 
     def _reading(self, site: FeedForwardSite, which: str) -> Float[Tensor, "d_model d_mlp"]:
         matrix = self._matrix(_key_module(site, which))
-        return _half(site, matrix, which) if site.is_fused else matrix
+        return site.half(matrix, which)
 
     def _reading_bias(self, site: FeedForwardSite, which: str) -> Float[Tensor, " d_mlp"] | None:
         bias = self._bias(_key_module(site, which))
-        return None if bias is None else _half(site, bias, which) if site.is_fused else bias
+        return None if bias is None else site.half(bias, which)
 
     def _feed_forward(self, layer: int) -> FeedForwardSite:
         site = self._structure.blocks[layer].feed_forward
@@ -223,27 +223,3 @@ def _key_module(site: FeedForwardSite, which: str) -> nn.Module:
 def _required(module: nn.Module | None) -> nn.Module:
     assert module is not None
     return module
-
-
-def _grouped(site: AttentionSite, weight: Tensor, which: str) -> Tensor:
-    """The rows (out) of a fused or separate projection that belong to q, k or v: (heads, d_head, ...)."""
-    per, kv, d = site.queries_per_kv, site.n_kv_heads, site.d_head
-    rest = weight.shape[1:]
-    kind = site.layout.kind
-    if kind == "split":
-        return weight.view(-1, d, *rest)
-    if kind == "stacked":
-        start = {"q": 0, "k": site.n_heads * d, "v": (site.n_heads + kv) * d}[which]
-        length = (site.n_heads if which == "q" else kv) * d
-        return weight[start : start + length].view(-1, d, *rest)
-    groups = weight.view(kv, per + 2, d, *rest)
-    if which == "q":
-        # One strided view only if a group holds one query head or there is one group; else torch copies here.
-        return groups[:, :per].reshape(kv * per, d, *rest)
-    return groups[:, per if which == "k" else per + 1]
-
-
-def _half(site: FeedForwardSite, t: Tensor, which: str) -> Tensor:
-    """The half of a fused gate-up weight (last axis) that is the gate's or the up branch's."""
-    first, second = t.chunk(2, dim=-1)
-    return first if (which == "gate") == site.gate_first else second

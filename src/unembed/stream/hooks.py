@@ -98,10 +98,31 @@ def _value_heads(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
     return block.mixer.values.split(t)
 
 
-def _gate_half(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
-    ffn = block.feed_forward
-    assert ffn is not None
-    return t.chunk(2, dim=-1)[0 if ffn.gate_first else 1] if ffn.is_fused else t
+def _split(which: str) -> Callable[[Tensor, Block, ForwardPass], Tensor]:
+    """Queries, keys or values by head, out of what the projection returns."""
+    return lambda t, block, _pass: block.attention.split_heads(t, which)
+
+
+def _half(which: str) -> Callable[[Tensor, Block, ForwardPass], Tensor]:
+    """The gate or up branch, out of what a projection that may be fused returns."""
+
+    def half(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+        assert block.feed_forward is not None
+        return block.feed_forward.half(t, which)
+
+    return half
+
+
+def _projection(which: str) -> Callable[[Decoder, Block], nn.Module | None]:
+    """The module that projects to queries, keys or values; None where it was not found."""
+    return lambda _lm, b: (
+        None if b.mixer is None or b.mixer.head_layout is None else getattr(b.mixer.head_layout, which)
+    )
+
+
+def _no_projection(block: Block) -> tuple[str, str]:
+    why = "the layer has no attention" if block.mixer is None else block.mixer.values_missing
+    return why or "the layer has no attention", "Use attn_out or z"
 
 
 def _every_row(t: Tensor, _block: Block, current: ForwardPass) -> Tensor:
@@ -111,6 +132,22 @@ def _every_row(t: Tensor, _block: Block, current: ForwardPass) -> Tensor:
 
 def _no_ffn(block: Block) -> tuple[str, str]:
     return ("the layer has no FFN", "Use resid_pre, resid_post or attn_out") if block.feed_forward is None else ("", "")
+
+
+def _no_gate(block: Block) -> tuple[str, str]:
+    return (
+        _no_up(block)
+        if block.feed_forward is None or not block.feed_forward.has_memories
+        else ("its FFN has no gate", "Use up")
+    )
+
+
+def _no_up(block: Block) -> tuple[str, str]:
+    if block.feed_forward is None:
+        return _no_ffn(block)
+    if not block.feed_forward.has_memories:
+        return "its memories belong to experts", "Use mlp_in or mlp_out"
+    return "what its down-projection receives has no known formula", "Use mlp_in or coefficients"
 
 
 def _no_middle(block: Block) -> tuple[str, str]:
@@ -150,11 +187,14 @@ _ROWS: dict[str, _Capture] = {
     "coefficients": _Capture(
         lambda _lm, b: None if b.feed_forward is None else b.feed_forward.down_proj, before=True, missing=_no_ffn
     ),
+    "mlp_in": _Capture(
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.reader, before=True, missing=_no_ffn
+    ),
     "gate": _Capture(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.gate_proj,
-        False,
-        _gate_half,
-        lambda _block: ("its FFN has no gate", ""),
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.gate_proj, False, _half("gate"), _no_gate
+    ),
+    "up": _Capture(
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.up_proj, False, _half("up"), _no_up
     ),
     "z": _Capture(
         lambda _lm, b: b.mixer.out_projection if b.mixer is not None and b.mixer.n_heads else None,
@@ -162,11 +202,8 @@ _ROWS: dict[str, _Capture] = {
         _by_head,
         _no_heads,
     ),
-    "attn_in": _Capture(
-        lambda _lm, b: None if b.mixer is None or b.mixer.head_layout is None else b.mixer.head_layout.v,
-        before=True,
-        missing=_no_values,
-    ),
+    "attn_in": _Capture(_projection("v"), before=True, missing=_no_projection),
+    **{which: _Capture(_projection(which), False, _split(which), _no_projection) for which in ("q", "k", "v")},
     "values": _Capture(
         lambda _lm, b: None if b.mixer is None or b.mixer.values is None else b.mixer.values.module,
         False,

@@ -53,8 +53,9 @@ def _embedding_scales(probe: Probe) -> list[float]:
 
 
 def _snapped(value: float, exact: list[float], tolerance: float) -> float:
-    """The exact number that a fitted one is a rounding of, or the fitted one."""
-    return next((e for e in exact if abs(e - value) <= 10 * tolerance * abs(e)), value)
+    """The exact number that a fitted one is a rounding of (the nearest within the tolerance), or the fitted one."""
+    nearest = min(exact, key=lambda e: abs(e - value) / abs(e))
+    return nearest if abs(nearest - value) <= 10 * tolerance * abs(nearest) else value
 
 
 def _divided(probe: Probe, head: nn.Module, entered: Tensor, last: Tensor) -> tuple[Norm, float] | None:

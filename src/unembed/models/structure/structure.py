@@ -134,6 +134,23 @@ class AttentionSite:
         """How many query heads share one key-value head."""
         return self.n_heads // self.n_kv_heads
 
+    def split_heads(self, t: Float[Tensor, "*axes width"], which: str) -> Float[Tensor, "*axes head d_head"]:
+        """The part of a projection's last axis that belongs to "q", "k" or "v", with an axis for heads.
+
+        A view but where several query heads share a key-value head inside one fused projection: that is a copy.
+        """
+        n, kv, d = self.n_heads, self.n_kv_heads, self.d_head
+        if self.layout.kind == "stacked":
+            start, end = {"q": (0, n), "k": (n, n + kv), "v": (n + kv, n + 2 * kv)}[which]
+            t = t[..., start * d : end * d]
+        elif self.layout.kind == "per_group":
+            per = self.queries_per_kv
+            groups = t.unflatten(-1, (kv, per + 2, d))
+            if which == "q":
+                return groups[..., :per, :].flatten(-3, -2)
+            return groups[..., per if which == "k" else per + 1, :]
+        return t.unflatten(-1, (-1, d))
+
     @property
     def out_proj(self) -> nn.Module:
         """The projection from the heads' mixed values to the stream.
@@ -186,6 +203,11 @@ class FeedForwardSite:
     activation: str
 
     @property
+    def reader(self) -> nn.Module:
+        """A module whose input is what the FFN reads: the stream, after the norm where there is one."""
+        return next((m for m in (self.gate_proj, self.up_proj) if m is not None), self.module)
+
+    @property
     def is_gated(self) -> bool:
         """True where the coefficient is activation(gate) * up."""
         return self.gate_proj is not None
@@ -194,6 +216,13 @@ class FeedForwardSite:
     def is_fused(self) -> bool:
         """True where gate and up are two halves of one weight."""
         return self.gate_proj is not None and self.gate_proj is self.up_proj
+
+    def half(self, t: Float[Tensor, "*axes width"], which: str) -> Float[Tensor, "*axes d_mlp"]:
+        """The "gate" or "up" half of the last axis of a fused projection; the whole tensor where it is not fused."""
+        if not self.is_fused:
+            return t
+        first, second = t.chunk(2, dim=-1)
+        return first if (which == "gate") == self.gate_first else second
 
     @property
     def has_memories(self) -> bool:

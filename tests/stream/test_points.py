@@ -1,0 +1,100 @@
+"""Queries, keys, values, gates and what attention and FFN read: the model's own tensors at every family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers.activations import ACT2FN
+
+from tests.conftest import tiny
+from tests.families import FAMILIES
+from unembed.errors import PointMissing
+from unembed.names import POINT_INFO, POINTS
+from unembed.stream.hooks import has_point
+from unembed.stream.run import run
+
+NEW = ("attn_in", "mlp_in", "q", "k", "v", "gate", "up")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_queries_keys_and_values_are_what_attention_reads_times_the_weights(
+    name: str, dtype: torch.dtype, tokens: torch.Tensor
+) -> None:
+    lm = tiny(name, dtype)
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    for layer in range(lm.n_layers):
+        if not has_point(lm, "v", layer):
+            continue
+        seen = run(lm, tokens, ["attn_in", "q", "k", "v"], layers=[layer])
+        for which in "qkv":
+            got = seen.at(which, layer)
+            x = seen.at("attn_in", layer).double()
+            if which in "qk" and lm.structure.read_positions is not None:
+                continue  # queries and keys read positions that the values do not
+            weight = getattr(lm.weights, f"W_{which.upper()}")[layer].double()
+            bias = getattr(lm.weights, f"b_{which.upper()}")[layer]
+            expected = torch.einsum("bpm,hmd->bphd", x, weight)
+            expected = expected if bias is None else expected + bias.double()
+            assert got.shape == (2, 9, lm.n_heads if which == "q" else lm.n_kv_heads, lm.d_head)
+            assert float((got - expected).abs().max()) <= tolerance * float(expected.abs().max()), which
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_the_coefficients_follow_from_gate_and_up(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    for layer in range(lm.n_layers):
+        if not has_point(lm, "up", layer):
+            continue
+        ffn = lm.structure.blocks[layer].feed_forward
+        assert ffn is not None
+        activation = ACT2FN.get(ffn.activation)
+        seen = run(lm, tokens, ["mlp_in", "up", "coefficients", *(["gate"] if ffn.is_gated else [])], layers=[layer])
+        up, x = seen.at("up", layer), seen.at("mlp_in", layer)
+        keys, bias = lm.weights.W_in[layer], lm.weights.b_in[layer]
+        expected = x @ keys if bias is None else x @ keys + bias
+        assert float((up - expected).abs().max()) <= 1e-4 * float(expected.abs().max())
+        if activation is not None:
+            made = activation(seen.at("gate", layer)) * up if ffn.is_gated else activation(up)
+            assert torch.allclose(made, seen.at("coefficients", layer), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_projections_are_bit_equal_to_the_modules_outputs(dtype: torch.dtype, tokens: torch.Tensor) -> None:
+    lm = tiny("llama", dtype)
+    own: dict[str, torch.Tensor] = {}
+    block = lm.hf.model.layers[1]
+    modules = {
+        "q": block.self_attn.q_proj,
+        "k": block.self_attn.k_proj,
+        "v": block.self_attn.v_proj,
+        "gate": block.mlp.gate_proj,
+        "up": block.mlp.up_proj,
+        "attn_in": block.input_layernorm,
+        "mlp_in": block.post_attention_layernorm,
+    }
+    handles = [
+        module.register_forward_hook(lambda _m, _a, out, point=point: own.update({point: out.clone()}))
+        for point, module in modules.items()
+    ]
+    seen = run(lm, tokens, NEW)
+    for handle in handles:
+        handle.remove()
+    for point, tensor in own.items():
+        assert torch.equal(seen[point][1].flatten(2), tensor), point
+
+
+def test_a_point_that_a_layer_lacks_says_what_to_use(tokens: torch.Tensor) -> None:
+    with pytest.raises(PointMissing, match="its FFN has no gate"):
+        run(tiny("gpt2"), tokens, "gate")
+    with pytest.raises(PointMissing, match="belong to experts"):
+        run(tiny("mixtral"), tokens, "up")
+
+
+def test_every_point_is_described_and_documented() -> None:
+    assert set(POINT_INFO) == set(POINTS)
+    page = (Path(__file__).parents[2] / "docs/python.md").read_text()
+    for name, info in POINT_INFO.items():
+        assert f"| `{name}` | ({', '.join(info.axes)}) | {info.meaning} |" in page
