@@ -104,7 +104,7 @@ def test_a_projection_that_is_not_linear_is_refused_by_name(tokens: torch.Tensor
 
 def test_plain_projections_stay_views() -> None:
     lm = load(build("gpt2"))
-    assert not lm.structure.probed and not lm.structure.not_linear
+    assert not lm.structure.effective and not lm.structure.not_linear
     assert lm.weights.W_out[0].data_ptr() == lm.hf.transformer.h[0].mlp.c_proj.weight.data_ptr()
 
 

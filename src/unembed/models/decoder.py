@@ -82,6 +82,12 @@ class Decoder:
         return self.hf.dtype
 
     @property
+    def coarsest_dtype_name(self) -> str:
+        """The coarsest dtype that the products go through: the weights', or that of quantized projections."""
+        dtypes = [self.dtype, *(read.computes_in for read in self.structure.effective.values())]
+        return str(max(dtypes, key=lambda d: torch.finfo(d).eps)).removeprefix("torch.")
+
+    @property
     def dtype_name(self) -> str:
         """The dtype of the weights as text, such as "float32"."""
         return str(self.dtype).removeprefix("torch.")

@@ -2,23 +2,22 @@
 
 Rows are vectors and matrices act on the right. Nothing is copied: a view changes when the model does. There are three
 exceptions: queries of a grouped, fused projection, which cannot be one strided view, offloaded layers, whose matrices
-are fetched at every reading (`unembed.models.offload`), and projections that are wrapped or packed (LoRA, quantized
-weights), whose matrix is measured at every reading.
+are fetched at every reading (`unembed.models.offload`), and projections that are packed (quantized) or wrapped (LoRA),
+whose matrix is dequantized or measured at every reading, one projection at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Generic, TypeVar, overload
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from unembed.errors import OutOfRange, Unsupported
-from unembed.models.offload import device_of, parameter
-from unembed.models.structure.projections import measured_bias, measured_matrix
+from unembed.models.offload import parameter
+from unembed.models.structure.projections import own_bias
 from unembed.models.structure.structure import AttentionSite, FeedForwardSite, Structure
 
 T = TypeVar("T")
@@ -99,32 +98,34 @@ class Weights:
 
     def _checked(self, module: nn.Module) -> None:
         if module in self._structure.not_linear:
+            is_head = module is self._structure.head
             raise Unsupported(
                 "the weights of a projection",
                 why=self._structure.not_linear[module],
-                instead="Streams and attributions by component work; else load the model without quantization",
+                instead=("Streams, edits and generation" if is_head else "Streams and attributions by component")
+                + " work; else load the model without quantization",
             )
 
     def _matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
         """The matrix by which a projection multiplies, inputs as rows."""
         self._checked(module)
-        if module in self._structure.probed:
-            return measured_matrix(module, *_input(module))
+        if module in self._structure.effective:
+            return self._structure.effective[module].matrix(module)
         return _as_matrix(module, parameter(module))
 
     def _bias(self, module: nn.Module | None) -> Tensor | None:
         if module is None:
             return None
         self._checked(module)
-        if module in self._structure.probed:
-            bias = measured_bias(module, *_input(module))
-            return bias if bool(bias.any()) else None
-        bias = parameter(module, "bias")
-        return None if bias is None else bias.detach()
+        if module in self._structure.effective:
+            return self._structure.effective[module].bias(module)
+        return own_bias(module)
 
     def _n_rows(self, module: nn.Module) -> int:
         self._checked(module)
-        return _input(module)[0] if module in self._structure.probed else _as_matrix(module, module.weight).shape[0]
+        if module in self._structure.effective:
+            return self._structure.effective[module].d_in
+        return _as_matrix(module, module.weight).shape[0]
 
     def _head_matrix(self, site: AttentionSite, which: str) -> Float[Tensor, "head d_model d_head"]:
         module = getattr(site.layout, which)
@@ -191,21 +192,6 @@ class Weights:
     def b_U(self) -> Float[Tensor, " d_vocab"] | None:
         """The head's bias, or None."""
         return self._bias(self._structure.head)
-
-
-def _input(module: nn.Module) -> tuple[int, torch.dtype, torch.device]:
-    """Width, dtype and device of what a wrapped or packed projection takes."""
-    inner: Any = module
-    while hasattr(inner, "base_layer"):
-        inner = inner.base_layer
-    width = getattr(inner, "in_features", None) or getattr(inner, "nx", None)
-    floating = next((p for p in module.parameters() if p.is_floating_point()), None)
-    device = device_of(module) or torch.device("cpu")
-    if not isinstance(width, int):
-        raise Unsupported(
-            f"the weights of {type(module).__name__}", why="it does not say how many features it takes (in_features)"
-        )
-    return width, torch.float32 if floating is None else floating.dtype, device
 
 
 def _key_module(site: FeedForwardSite, which: str) -> nn.Module:

@@ -23,7 +23,7 @@ from unembed.stream.run import Run
 
 def tolerance(lm: Decoder) -> float:
     """The largest relative error a sum may have in this model's dtype."""
-    return SUM_TOLERANCE[lm.dtype_name]
+    return SUM_TOLERANCE[lm.coarsest_dtype_name]
 
 
 def prove(what: str, total: Tensor, whole: Tensor, limit: float) -> float:

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unembed.models.structure.dry_run import Recording
+from unembed.models.structure.probe import is_linear
 from unembed.models.structure.rotary import Rotary
 from unembed.models.structure.structure import HeadLayout, ValueSource
 
@@ -277,8 +278,7 @@ def projections_of(
     """
     found = {}
     for name, part in module.named_modules():
-        weight = getattr(part, "weight", None)
-        if not name or part is out_proj or weight is None or weight.dim() != 2:
+        if not name or part is out_proj or not is_linear(part):
             continue
         given, returned = (f(f"{attention_path}.{name}") for f in (recording.given, recording.returned))
         if given is not None and returned is not None and given.shape[-1] == d_model:

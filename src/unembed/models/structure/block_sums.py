@@ -14,7 +14,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from unembed.models.structure.probe import Probe, same
+from unembed.models.structure.probe import Probe, holds_weights, same
 
 _MOST_WRITERS = 4
 _ENOUGH = 3.0
@@ -43,7 +43,7 @@ def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -
     for path in paths:
         t = probe.recording.returned(path)
         module = probe.hf.get_submodule(path)
-        if path not in probe.norms and next(module.parameters(), None) is None:
+        if path not in probe.norms and not holds_weights(module):
             continue  # dropout, called for attention and FFN alike, would be taken for either
         if t is None or t.numel() != base.numel() or t.shape[-1] != base.shape[-1]:
             continue

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from unembed.models.structure.attention_layout import relative
-from unembed.models.structure.probe import Probe, flat, is_linear, same
+from unembed.models.structure.probe import Probe, flat, holds_weights, is_linear, same
 from unembed.models.structure.structure import FeedForwardSite
 
 _ACTIVATION_FIELDS = ("hidden_activation", "hidden_act", "activation_function", "activation", "act_fn")
@@ -25,9 +25,7 @@ def ffn_path_of(probe: Probe, path: str, module: nn.Module) -> str | None:
     children = {
         name: child
         for name, child in module.named_children()
-        if f"{path}.{name}" in probe.recording.calls
-        and f"{path}.{name}" not in probe.norms
-        and any(True for _ in child.parameters())
+        if f"{path}.{name}" in probe.recording.calls and f"{path}.{name}" not in probe.norms and holds_weights(child)
     }
     named = [n for n in children if _NAMES.search(n.lower()) and "norm" not in n.lower()]
     named += [n for n, c in children.items() if n not in named and _CLASSES.search(type(c).__name__.lower())]

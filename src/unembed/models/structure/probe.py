@@ -42,6 +42,11 @@ def is_linear(module: nn.Module) -> bool:
     return bool(re.search(r"linear(4bit|8bit\w*|nf4|fp8)?$", type(module).__name__.lower()))
 
 
+def holds_weights(module: nn.Module) -> bool:
+    """Whether a module multiplies by anything: parameters, or packed projections, which may have none."""
+    return next(module.parameters(), None) is not None or any(is_linear(m) for m in module.modules())
+
+
 @dataclass(frozen=True)
 class Probe:
     """The model under inspection and the recording of its dry run."""

@@ -1,49 +1,85 @@
 """Whether each projection multiplies by the matrix that we would hand out, checked on the dry run.
 
 A projection may be wrapped (unmerged LoRA, DoRA) or packed (quantized): then its `weight` is not the matrix it
-multiplies by. If it is still affine, its matrix is measured on unit vectors; if it is not, questions about its weights
-are refused with the reason.
+multiplies by. A known packed layout is dequantized; what else is still affine is measured on unit vectors; if it is
+not, questions about its weights are refused with the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from unembed.models.offload import parameter
+from unembed.models.offload import device_of, parameter
 from unembed.models.structure.attention_layout import relative
-from unembed.models.structure.probe import Probe
+from unembed.models.structure.probe import Probe, is_linear
+from unembed.models.structure.quantized import Layout, computing_dtype, is_packed, layouts_of
 from unembed.models.structure.structure import Block
 
 _ROWS = 1024
 """Unit vectors sent through a projection at once."""
 
 
-def check_projections(
-    probe: Probe, blocks: Iterable[Block], head: nn.Module
-) -> tuple[frozenset[nn.Module], dict[nn.Module, str]]:
-    """The projections whose matrix must be measured, and those that are not affine, with the reason."""
+@dataclass(frozen=True, eq=False)
+class EffectiveMatrix:
+    """How the matrix of a packed or wrapped projection is read, since its `weight` is not it."""
+
+    layout: Layout | None
+    """How its packed numbers are dequantized; None where it is measured on unit vectors."""
+    d_in: int
+    dtype: torch.dtype
+    computes_in: torch.dtype
+    """The coarsest dtype of its product: some kernels multiply in bfloat16 whatever the model's dtype is."""
+    device: torch.device
+
+    def matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
+        """The matrix that the module multiplies by. Memory: the result, and a block of unit vectors if measured."""
+        if self.layout is not None:
+            return self.layout(module).to(self.dtype)
+        return measured_matrix(module, self.d_in, self.dtype, self.device)
+
+    def bias(self, module: nn.Module) -> Float[Tensor, " d_out"] | None:
+        """What the module adds, or None."""
+        if self.layout is not None:
+            return own_bias(module)
+        bias = measured_bias(module, self.d_in, self.dtype, self.device)
+        return bias if bool(bias.any()) else None
+
+
+@dataclass
+class Projections:
+    """The projections whose matrix is not simply their `weight`."""
+
+    effective: dict[nn.Module, EffectiveMatrix] = field(default_factory=dict)
+    """Packed and wrapped ones that are affine."""
+    not_linear: dict[nn.Module, str] = field(default_factory=dict)
+    """Those that are not affine, with the reason."""
+
+
+def check_projections(probe: Probe, blocks: Iterable[Block], head: nn.Module) -> Projections:
+    """How the matrix of each projection is read, where its `weight` is not it."""
     paths = {module: path for path, module in probe.hf.named_modules()}
-    probed, not_linear = set(), {}
+    found = Projections()
     for module in dict.fromkeys(_projections(blocks, head)):
         call = probe.recording.calls.get(paths.get(module, ""))
         if call is None or call.given is None or call.returned is None or hasattr(module, "W_U"):
             continue
         x, y = (t.reshape(-1, t.shape[-1]) for t in (call.given, call.returned))
-        if type(module) in (nn.Linear, Conv1D) and _plain_matches(module, x, y):
+        if (type(module) in (nn.Linear, Conv1D) or not _has_children(module)) and _plain_matches(module, x, y):
             continue
-        if not _has_children(module) and _plain_matches(module, x, y):
+        layout = next((read for read in layouts_of(module) if _gives(read(module), module, x, y)), None)
+        if layout is None and (reason := _not_affine(module, x, y)):
+            found.not_linear[module] = f"{type(module).__name__} at {paths[module]} {reason}"
             continue
-        reason = _not_affine(module, x, y)
-        if reason:
-            not_linear[module] = f"{type(module).__name__} at {paths[module]} {reason}"
-        else:
-            probed.add(module)
-    return frozenset(probed), not_linear
+        device = device_of(module) or x.device
+        found.effective[module] = EffectiveMatrix(layout, x.shape[1], x.dtype, computing_dtype(module, y), device)
+    return found
 
 
 def _projections(blocks: Iterable[Block], head: nn.Module) -> Iterable[nn.Module]:
@@ -56,7 +92,7 @@ def _projections(blocks: Iterable[Block], head: nn.Module) -> Iterable[nn.Module
         site = block.feed_forward
         if site is not None:
             yield from (m for m in (site.up_proj, site.gate_proj, site.down_proj) if m is not None)
-    if isinstance(getattr(head, "weight", None), Tensor):
+    if is_linear(head):
         yield head
 
 
@@ -67,20 +103,32 @@ def _has_children(module: nn.Module) -> bool:
 def _plain_matches(module: nn.Module, x: Tensor, y: Tensor) -> bool:
     """Whether the module's own weight and bias give its output, up to the rounding of the output's dtype."""
     weight = parameter(module)
-    if weight is None or weight.dim() != 2 or not weight.is_floating_point():
+    if weight is None or is_packed(weight) or weight.dim() != 2 or not weight.is_floating_point():
         return False
-    matrix = weight.detach() if isinstance(module, Conv1D) else weight.detach().T
+    return _gives(weight.detach() if isinstance(module, Conv1D) else weight.detach().T, module, x, y)
+
+
+def _gives(matrix: Tensor, module: nn.Module, x: Tensor, y: Tensor) -> bool:
+    """Whether x times a matrix, plus the module's bias, is what the module returned."""
     if matrix.shape != (x.shape[-1], y.shape[-1]):
         return False
-    bias = parameter(module, "bias")
+    bias = own_bias(module)
     predicted = x.float() @ matrix.float().to(x.device)
     if bias is not None:
-        predicted = predicted + bias.detach().float().to(x.device)
-    return relative(predicted, y.float()) <= _rounding(y)
+        predicted = predicted + bias.float().to(x.device)
+    return relative(predicted, y.float()) <= _rounding(module, y)
 
 
-def _rounding(y: Tensor) -> float:
-    return max(2e-5, torch.finfo(y.dtype).eps)
+def own_bias(module: nn.Module) -> Float[Tensor, " d_out"] | None:
+    """A projection's bias, which modules of `quantize_dynamic` return from a method."""
+    bias: Any = getattr(module, "bias", None)
+    bias = bias() if callable(bias) and not isinstance(bias, Tensor) else parameter(module, "bias")
+    return None if bias is None else bias.detach()
+
+
+def _rounding(module: nn.Module, y: Tensor) -> float:
+    """The relative error to be expected of a product: of the coarsest dtype that it goes through."""
+    return max(2e-5, torch.finfo(computing_dtype(module, y)).eps)
 
 
 def _not_affine(module: nn.Module, x: Tensor, y: Tensor) -> str:
@@ -91,7 +139,7 @@ def _not_affine(module: nn.Module, x: Tensor, y: Tensor) -> str:
             halves, shifted = module(0.5 * x), module(x + x.flip(0))
         except (RuntimeError, TypeError, ValueError) as error:
             return f"cannot be called on its own: {str(error)[:80]}"
-    limit = 8 * _rounding(y)
+    limit = 8 * _rounding(module, y)
     whole = (y - zero).double()
     scale = whole.norm().clamp_min(1e-30)
     homogeneous = (2 * (halves - zero).double() - whole).norm() / scale

@@ -93,7 +93,7 @@ def _resolve(hf: PreTrainedModel) -> Structure:
         found.append(block)
     found = _with_common_rotation(found)
     final_norm, logit_scale, softcap = readout_of(probe, head, x)
-    probed, not_linear = check_projections(probe, found, head)
+    projections = check_projections(probe, found, head)
     return Structure(
         family=config.model_type,
         blocks=tuple(found),
@@ -106,8 +106,8 @@ def _resolve(hf: PreTrainedModel) -> Structure:
         head=head,
         logit_scale=logit_scale,
         logit_softcap=softcap,
-        probed=probed,
-        not_linear=not_linear,
+        effective=projections.effective,
+        not_linear=projections.not_linear,
     )
 
 

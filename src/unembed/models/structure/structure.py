@@ -7,6 +7,7 @@ families is a field here, so code above reads fields and never checks a family's
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from unembed.errors import Unsupported
 from unembed.models.norms import Norm
 from unembed.models.structure.rotary import Rotary
+
+if TYPE_CHECKING:
+    from unembed.models.structure.projections import EffectiveMatrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,8 +304,8 @@ class Structure:
     head: nn.Module
     logit_scale: float
     logit_softcap: float | None
-    probed: frozenset[nn.Module] = frozenset()
-    """Affine modules whose matrix is not their `weight` (unmerged LoRA, quantized): it is measured on unit vectors."""
+    effective: dict[nn.Module, EffectiveMatrix] = field(default_factory=dict)
+    """Affine projections whose matrix is not their `weight` (quantized, unmerged LoRA), with how it is read."""
     not_linear: dict[nn.Module, str] = field(default_factory=dict)
     """Projections that are not x W + b at all, with the reason."""
 
