@@ -71,9 +71,24 @@ _LATENT = {"head_dim": 8, "num_key_value_heads": 4}
 """Latent attention: the rotary part alone sets head_dim."""
 _GEMMA_4 = {"num_kv_shared_layers": 0, "global_head_dim": 16, "num_global_key_value_heads": 2}
 
+_HALF_LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "linear_num_heads": 4,
+    "linear_head_dim": 16,
+}
+_DBRX_FFN = {"hidden_size": 64, "ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2}
+_QWEN_4 = {
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "indexer_budget": 64,
+    "indexer_compress_ratio": 4,
+    "hc_lowrank": 16,
+}
+
 _SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa"), _LATENT),
-    **dict.fromkeys(("axk1", "axk2", "longcat_flash", "youtu", "minicpm3", "dots3_note"), _LATENT),
+    **dict.fromkeys(("axk1", "axk2", "longcat_flash", "youtu", "minicpm3"), _LATENT),
     **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), _GEMMA_4),
     "gptj": {"rotary_dim": 8},
     "codegen": {"rotary_dim": 8},
@@ -97,12 +112,18 @@ _SPECIAL: dict[str, dict[str, Any]] = {
         "n_mamba_heads": 8,
         "num_mem_blocks": 1,
     },
+    **dict.fromkeys(("kimi_linear", "bailing_hybrid"), {**_LATENT, **_HALF_LINEAR}),
     "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "attention"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
     "bamba": {"attn_layer_indices": [1, 3]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
     "hrm_text": {},
     "modernbert-decoder": {"num_hidden_layers": 4},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 0.5}, "ffn_config": _DBRX_FFN},
+    "zaya": {"num_experts_per_tok": 1, "router_hidden_size": 32},
+    "qwen4_exp_text": _QWEN_4,
+    "dots3_note_text": {**_LATENT, "n_shared_experts": 1},
+    "dots3_note": {part: {"adapter_out_dim": 64} for part in ("vision_config", "audio_config")},
 }
 """What a class needs beside the general sizes."""
 
@@ -144,7 +165,9 @@ def _shrunk(config_class: Any, special: dict[str, Any]) -> Any:
     small = {n: v for n, v in small.items() if n in fields and (n not in reverse or reverse[n] not in small or n == n)}
     for part in ("text_config", "vision_config", "audio_config"):
         if isinstance(fields.get(part), dict) and part in getattr(config_class, "sub_configs", {}):
-            small[part] = _shrunk(config_class.sub_configs[part], {}).to_dict() if part == "text_config" else None
+            inner = config_class.sub_configs[part]
+            special_text = _SPECIAL.get(inner.model_type, {})
+            small[part] = _shrunk(inner, special_text).to_dict() if part == "text_config" else None
     small = {n: v for n, v in small.items() if not (n.endswith("_config") and v is None)}
     return config_class(**{**small, **special})
 
@@ -183,7 +206,7 @@ class Support:
                 return word
         if self.answers.get("opens") != "yes":
             return "refused"
-        return "full" if all(v == "yes" for v in values) else "open"
+        return "full" if all(v == "yes" or v.startswith("none") for v in values) else "open"
 
 
 def examine(name: str, model_type: str) -> Support:
@@ -229,10 +252,22 @@ def examine(name: str, model_type: str) -> Support:
         ask("logits", lambda: _same_logits(lm, tokens, plain))
         for by in ("component", "head", "source", "memory"):
             ask(by, lambda by=by: _attribution(lm, tokens, by))
-        ask("trace", lambda: _trace(lm, tokens))
         ask("head off", lambda: _head_off(lm, tokens))
+        for question in _absent(lm):
+            if not answers[question].startswith(("yes", "wrong", "failed")):
+                answers[question] = f"none: {answers[question]}"
+        ask("trace", lambda: _trace(lm, tokens))
     support.seconds = time.perf_counter() - start
     return support
+
+
+def _absent(lm: Any) -> list[str]:
+    """The questions about parts that the architecture does not have: they must be refused, and nothing is missing."""
+    mixers = [b.mixer for b in lm.structure.blocks if b.mixer is not None]
+    attends = any(m.is_attention for m in mixers)
+    absent = [] if attends else ["source"]
+    absent += [] if attends or any(m.n_heads for m in mixers) else ["head", "head off"]
+    return absent + ([] if any(b.feed_forward is not None for b in lm.structure.blocks) else ["memory"])
 
 
 def _same_logits(lm: Any, tokens: Any, plain: Any) -> None:
@@ -302,6 +337,8 @@ def page(found: Iterable[Support]) -> str:
         "weights perturbed, is opened and asked for its logits (bit-equal to the model's own), for attributions by",
         "component, head, source and memory (FFN neuron), each with relative error below 1e-4 and equal sums within",
         "every layer, for a trace, and for a run with one head switched off (bit-equal to a hand-written hook).",
+        "A dash stands for what no part that writes to the stream has: sources need attention weights, heads a",
+        "projection over heads, memories an FFN.",
         "",
         f"{opened} of {len(rows)} classes open, {states.count('full')} of them with every answer.",
         f"{states.count('wrong')} give a wrong number. Classes called *not built* need files or packages that no tiny",
@@ -312,13 +349,17 @@ def page(found: Iterable[Support]) -> str:
     ]
     for support in rows:
         if support.state == "not built":
-            cells, why = ["" for _ in _QUESTIONS], "not built"
+            cells, why = ["" for _ in _QUESTIONS], _short(support.name, support.answers["opens"])
         else:
-            cells = ["yes" if support.answers.get(q) == "yes" else "no" for q in _QUESTIONS]
-            reasons = [v for v in support.answers.values() if v != "yes"]
+            cells = [_cell(support.answers.get(q, "")) for q in _QUESTIONS]
+            reasons = [v for v in support.answers.values() if v != "yes" and not v.startswith("none")]
             why = " ".join(dict.fromkeys(_short(support.name, r) for r in reasons))
         lines.append(f"| {support.name} | {' | '.join(cells)} | {why} |")
     return "\n".join(lines) + "\n"
+
+
+def _cell(answer: str) -> str:
+    return "yes" if answer == "yes" else "–" if answer.startswith("none") else "no"
 
 
 def _short(name: str, reason: str) -> str:

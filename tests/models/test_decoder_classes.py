@@ -6,15 +6,23 @@ import pytest
 
 from tests.models.decoder_classes import ENCODERS, PAGE, decoder_classes, examine_all
 
-FULL = ("Gemma4ForCausalLM", "Qwen3_5ForCausalLM", "FalconH1ForCausalLM", "YoutuForCausalLM", "CodeGenForCausalLM")
+_FULL = "Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama"
+FULL = tuple(f"{name}ForCausalLM" for name in _FULL.split())
 OPEN = {
     "DeepseekV3ForCausalLM": {"memory"},
     "NemotronHForCausalLM": {"memory"},
+    "JetMoeForCausalLM": {"head", "source", "memory", "head off"},
+}
+LACKS = {
     "MambaForCausalLM": {"head", "source", "memory", "head off"},
     "Mamba2ForCausalLM": {"source", "memory"},
+    "ZambaForCausalLM": {"source", "memory"},
+    "xLSTMForCausalLM": {"source"},
 }
 REFUSED = {
-    "CpmAntForCausalLM": "one stream",
+    "CpmAntForCausalLM": "a learned prompt before the tokens",
+    "ModernBertDecoderForCausalLM": "a prediction head with an activation",
+    "HrmTextForCausalLM": "recurrent in depth",
     "DeepseekV4ForCausalLM": "one stream",
     "MiniMaxForCausalLM": "the stream itself is normalised",
     "OpenAIGPTLMHeadModel": "post-norm",
@@ -24,7 +32,7 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def support():
     """What works for every class of the sample, by name."""
-    return {s.name: s for s in examine_all([*FULL, *OPEN, *REFUSED], workers=1)}
+    return {s.name: s for s in examine_all([*FULL, *OPEN, *LACKS, *REFUSED], workers=1)}
 
 
 @pytest.mark.parametrize("name", FULL)
@@ -33,9 +41,16 @@ def test_every_question_is_answered(name: str, support) -> None:
 
 
 @pytest.mark.parametrize("name", list(OPEN))
-def test_only_what_the_architecture_lacks_is_refused(name: str, support) -> None:
+def test_other_classes_answer_all_questions_but_these(name: str, support) -> None:
     assert support[name].state == "open", support[name].answers
     assert {question for question, answer in support[name].answers.items() if answer != "yes"} == OPEN[name]
+
+
+@pytest.mark.parametrize("name", list(LACKS))
+def test_what_no_writer_has_is_refused_and_nothing_else(name: str, support) -> None:
+    assert support[name].state == "full", support[name].answers
+    refused = {question: answer for question, answer in support[name].answers.items() if answer != "yes"}
+    assert set(refused) == LACKS[name] and all(answer.startswith("none: ") for answer in refused.values())
 
 
 @pytest.mark.parametrize("name", list(REFUSED))

@@ -89,7 +89,7 @@ def test_a_model_that_mixes_dense_and_expert_layers_can_be_traced(model_type: st
 
 @pytest.mark.parametrize("model_type", ["cpmant", "deepseek_v4", "hy_v4"])
 def test_models_of_other_shapes_are_refused_and_not_crashed(model_type: str) -> None:
-    with pytest.raises(ModelNotUnderstood, match=r"one stream"):
+    with pytest.raises(ModelNotUnderstood, match=r"one stream|before the tokens"):
         _lm(model_type)
 
 
@@ -98,3 +98,26 @@ def test_edits_of_a_mixers_heads_hold(tokens: torch.Tensor) -> None:
     assert not lm.structure.blocks[0].mixer.is_attention
     silenced = run(lm, tokens, "attn_out", [unembed.scale_head(0, h, 0.0) for h in range(4)])
     assert float(silenced.at("attn_out", 0).abs().max()) == 0
+
+
+def test_a_gated_norm_is_no_linear_map_and_says_so(tokens: torch.Tensor) -> None:
+    lm = _lm("axk2")
+    assert attribution(lm, tokens[:1], 11, by="head").error < 1e-4
+    norm = lm.structure.blocks[1].attention.pre_norm
+    assert norm is not None
+    with pytest.raises(Unsupported, match=r"AXK2GatedRMSNorm.*cannot be called|AXK2GatedRMSNorm.*neither"):
+        _ = norm.gain
+
+
+def test_cross_attention_that_a_prompt_of_text_leaves_out_is_no_layer(tokens: torch.Tensor) -> None:
+    lm = _lm("mllama")
+    assert lm.n_layers == 3 and [b.path.rsplit(".", 1)[-1] for b in lm.structure.blocks] == ["0", "1", "2"]
+    assert len(lm.hf.get_decoder().layers) == 4
+    assert attribution(lm, tokens[:1], 11, by="source").error < 1e-4
+
+
+def test_linear_attention_has_no_pattern_whatever_its_name(tokens: torch.Tensor) -> None:
+    lm = _lm("bailing_hybrid")
+    kinds = [b.mixer is not None and b.mixer.is_attention for b in lm.structure.blocks]
+    assert kinds == [False, True, False, True]
+    assert attribution(lm, tokens[:1], 11, by="source").error < 1e-4

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NoReturn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from unembed.errors import ModelNotUnderstood
+from unembed.errors import ModelNotUnderstood, Unsupported
 from unembed.models.offload import device_of
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "layer_norm_epsilon", "norm_eps")
@@ -123,3 +124,47 @@ class Norm:
                 why=f"it is neither LayerNorm nor RMSNorm (relative error {error:.1e} on a real input)",
                 instead="Open an issue with the model's config",
             )
+
+
+@dataclass(frozen=True, eq=False)
+class OpaqueNorm(Norm):
+    """A module before a projection that normalises the stream but is not linear at a frozen scale (a gated norm).
+
+    Captures and sums work without it; whatever would go through it (circuits, folded weights) is refused.
+    """
+
+    reason: str = ""
+
+    def _refuse(self) -> NoReturn:
+        raise Unsupported(
+            f"the norm {self.path} as a linear map",
+            why=self.reason,
+            instead="Attributions, readings and memories work; circuits through this norm do not",
+        )
+
+    @property
+    def gain(self) -> Float[Tensor, " d_model"]:  # type: ignore[override]
+        """Refused.
+
+        Raises:
+            Unsupported: always.
+        """
+        self._refuse()
+
+    @property
+    def bias(self) -> Float[Tensor, " d_model"] | None:  # type: ignore[override]
+        """Refused.
+
+        Raises:
+            Unsupported: always.
+        """
+        self._refuse()
+
+    @property
+    def centred(self) -> bool:  # type: ignore[override]
+        """Refused.
+
+        Raises:
+            Unsupported: always.
+        """
+        self._refuse()

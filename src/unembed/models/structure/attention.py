@@ -24,7 +24,7 @@ from unembed.models.structure.rotary import rotary_candidates
 from unembed.models.structure.structure import AttentionSite, ValueSource
 
 _QK_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_layernorm", "key_layernorm"))
-_HEAD_COUNTS = ("num_v_heads", "num_heads", "n_heads", "num_attention_heads", "nheads")
+_HEAD_COUNTS = ("num_v_heads", "num_heads", "n_heads", "num_attention_heads", "nheads", "n_mamba_heads")
 _NO_WEIGHTS = (
     "its attention returns no weights, so sources and values cannot be found; build it with "
     # Before transformers 5.13.0 Nemotron chooses its attention when it is built.
@@ -68,7 +68,7 @@ def mixer_site(
         constant=constant,
     )
     n_heads = _head_count(probe, module, weights, z)
-    is_attention = weights is not None or (bool(re.search("attention", type(module).__name__.lower())) and n_heads > 0)
+    is_attention = weights is not None or (n_heads > 0 and _computes_weights(probe, module))
     if weights is None or z is None or not n_heads or out_proj is None:
         return _without_values(
             probe, path, known, out_proj if n_heads else None, n_heads, z, is_attention, _missing(module, is_attention)
@@ -117,7 +117,7 @@ def mixer_site(
             gated=False,
         ),
         values_missing="",
-        pre_norm=probe.norm(pre_norm) if pre_norm else None,
+        pre_norm=probe.entry_norm(pre_norm) if pre_norm else None,
         n_heads=n_heads,
         n_kv_heads=projected.n_kv_heads,
         d_head=z.shape[-1] // n_heads,
@@ -153,6 +153,17 @@ def _inside(
     return outputs, norms
 
 
+def _computes_weights(probe: Probe, module: nn.Module) -> bool:
+    """Whether a module that returned no weights computes some all the same: attention in a model where none did.
+
+    Where attention of another layer returned its weights, a module that does not is a linear or recurrent mixer.
+    """
+    name = type(module).__name__.lower()
+    if "attention" not in name or re.search("linear|lightning|delta|mamba|rwkv|retention", name):
+        return False
+    return all(call.weights is None for call in probe.recording.calls.values())
+
+
 def _missing(module: nn.Module, is_attention: bool) -> str:
     return _NO_WEIGHTS if is_attention else f"{type(module).__name__} mixes positions without attention weights"
 
@@ -177,7 +188,7 @@ def _without_values(
         head_layout=None,
         values=values,
         values_missing=reason,
-        pre_norm=probe.norm(pre_norm) if pre_norm else None,
+        pre_norm=probe.entry_norm(pre_norm) if pre_norm else None,
         n_heads=n_heads,
         n_kv_heads=max(n_heads, 1),
         d_head=z.shape[-1] // n_heads if n_heads and z is not None else 0,
@@ -224,7 +235,8 @@ def _head_count(probe: Probe, module: nn.Module, weights: Tensor | None, z: Tens
     if weights is not None:
         counts = [weights.shape[1]]
     else:
-        counts = [getattr(module, name, None) for name in _HEAD_COUNTS]
+        # xLSTM's mixer names its heads in the norm inside it.
+        counts = [getattr(part, name, None) for part in module.modules() for name in _HEAD_COUNTS]
         if "attention" in type(module).__name__.lower():  # its heads are those of the config, where it names none
             counts.append(getattr(probe.config, "num_attention_heads", None))
     return next((n for n in counts if isinstance(n, int) and n > 0 and z.shape[-1] % n == 0), 0)

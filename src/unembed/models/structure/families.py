@@ -29,6 +29,7 @@ class FamilyFacts:
 
 
 _ENCODER_DECODER = "it is an encoder-decoder, and the sums here are those of a decoder"
+_DRAFTER = "it is a drafter: it reads the hidden states and keys of another model, so it predicts nothing on its own"
 _POST_NORM = "its blocks normalise the stream itself (post-norm), so the stream is not a sum of writers"
 
 FAMILIES: dict[str, FamilyFacts] = {
@@ -36,6 +37,21 @@ FAMILIES: dict[str, FamilyFacts] = {
     "codegen": FamilyFacts(rotary_in_buffer=True),
     "falcon": FamilyFacts(eager_alibi_is_doubled=True),
     "openai-gpt": FamilyFacts(refused=_POST_NORM),
+    "cpmant": FamilyFacts(
+        refused="it puts a learned prompt before the tokens, so that its stream has more positions than the prompt"
+    ),
+    "hrm_text": FamilyFacts(
+        refused="it is recurrent in depth: two stacks of layers run again and again, so that a layer has no one stream"
+    ),
+    "modernbert-decoder": FamilyFacts(
+        refused="a prediction head with an activation stands between the stream and the unembedding, so that no logit "
+        "is a sum over writers"
+    ),
+    "blt": FamilyFacts(
+        refused="it reads bytes in patches through an encoder, so that its stream has no token at each position"
+    ),
+    "gemma4_assistant": FamilyFacts(refused=_DRAFTER),
+    "gemma4_unified_assistant": FamilyFacts(refused=_DRAFTER),
     "t5": FamilyFacts(refused=_ENCODER_DECODER),
     "bart": FamilyFacts(refused=_ENCODER_DECODER),
 }

@@ -83,7 +83,7 @@ def feed_forward_site(
         module=module,
         entry=entry,
         output=output,
-        pre_norm=probe.norm(norm_path) if norm_path else None,
+        pre_norm=probe.entry_norm(norm_path) if norm_path else None,
         branch_norm=probe.norm(branch) if branch else None,
         multiplier=multiplier,
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from unembed.errors import ModelNotUnderstood
-from unembed.models.norms import Norm
+from unembed.models.norms import Norm, OpaqueNorm
 from unembed.models.structure.dry_run import Recording
 
 _HOW_TO_ADD = "Open an issue with the config, or see models/structure/families.py on adding a family"
@@ -65,6 +65,15 @@ class Probe:
         assert given is not None and returned is not None
         norm.check(given, returned, max(self.tolerance, 1e-4))
         return norm
+
+    def entry_norm(self, path: str) -> Norm:
+        """The norm at a path through which a branch reads the stream; opaque where it is not linear (a gated norm)."""
+        try:
+            return self.norm(path)
+        except (ModelNotUnderstood, RuntimeError) as error:
+            kind = type(self.norms[path]).__name__
+            reason = error.why if isinstance(error, ModelNotUnderstood) else f"{kind} cannot be called on its own"
+            return OpaqueNorm(self.norms[path], path, self.d_model, f"{kind}: {reason}")
 
     def norm_returning(self, tensor: Tensor | None, within: str) -> str | None:
         """The path of the norm under `within` that returned this tensor."""

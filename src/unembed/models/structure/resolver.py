@@ -52,9 +52,9 @@ def resolve(hf: PreTrainedModel) -> Structure:
 
 def _resolve(hf: PreTrainedModel) -> Structure:
     config = hf.config.get_text_config()
-    facts = facts_of(config.model_type)
-    if facts.refused or getattr(hf.config, "is_encoder_decoder", False):
-        raise not_understood(hf, "it cannot be opened", facts.refused or facts_of("t5").refused)
+    refused = facts_of(config.model_type).refused or facts_of(hf.config.model_type).refused
+    if refused or getattr(hf.config, "is_encoder_decoder", False):
+        raise not_understood(hf, "it cannot be opened", refused or facts_of("t5").refused)
     embedding, head = hf.get_input_embeddings(), hf.get_output_embeddings()
     if head is None or embedding is None:
         raise not_understood(hf, "its readout", "it has no language-model head, so there is no vocabulary to read in")
@@ -75,7 +75,7 @@ def _resolve(hf: PreTrainedModel) -> Structure:
         for path, module in hf.named_modules()
         if ("norm" in type(module).__name__.lower() or re.search(r"norm|(^|\.)ln_", path.lower()))
         and not isinstance(module, (nn.Identity, nn.ModuleList))
-        and not list(module.children())
+        and (not list(module.children()) or re.search(r"gated\w*norm$", type(module).__name__.lower()))
         and (t := recording.returned(path)) is not None
         and t.shape == (1, recording.tokens.shape[1], d_model)
     }
@@ -89,8 +89,10 @@ def _resolve(hf: PreTrainedModel) -> Structure:
     positions_added = position_embedding is None and relative(x[:, -1], x[:, 0]) > 10 * probe.tolerance
     found: list[Block] = []
     for number, module in enumerate(blocks):
-        block, x = _block(probe, f"{blocks_path}.{number}", module, x)
-        found.append(block)
+        path = f"{blocks_path}.{number}"
+        if path in recording.calls:  # Mllama leaves its cross-attention out of a pass without an image
+            block, x = _block(probe, path, module, x)
+            found.append(block)
     found = _with_common_rotation(found)
     final_norm, logit_scale, softcap = readout_of(probe, head, x)
     projections = check_projections(probe, found, head)
