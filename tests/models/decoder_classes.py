@@ -112,7 +112,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
         "n_mamba_heads": 8,
         "num_mem_blocks": 1,
     },
-    **dict.fromkeys(("kimi_linear", "bailing_hybrid"), {**_LATENT, **_HALF_LINEAR}),
+    **{key: {**_LATENT, **_HALF_LINEAR} for key in ("kimi_linear", "bailing_hybrid")},
     "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "attention"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
     "bamba": {"attn_layer_indices": [1, 3]},

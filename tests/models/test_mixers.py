@@ -112,7 +112,7 @@ def test_a_gated_norm_is_no_linear_map_and_says_so(tokens: torch.Tensor) -> None
 def test_cross_attention_that_a_prompt_of_text_leaves_out_is_no_layer(tokens: torch.Tensor) -> None:
     lm = _lm("mllama")
     assert lm.n_layers == 3 and [b.path.rsplit(".", 1)[-1] for b in lm.structure.blocks] == ["0", "1", "2"]
-    assert len(lm.hf.get_decoder().layers) == 4
+    assert lm.hf.config.get_text_config().num_hidden_layers == 4
     assert attribution(lm, tokens[:1], 11, by="source").error < 1e-4
 
 
