@@ -7,8 +7,8 @@ than the stream are run in full).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from unembed.errors import InvalidInput, NotFinite, PointMissing, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import SUM_TOLERANCE
-from unembed.stream.hooks import ForwardPass, accepts_argument, attach_hooks, memory_guard, require_point
+from unembed.stream.hooks import (
+    ForwardPass,
+    accepts_argument,
+    attach_hooks,
+    forward_replaced,
+    memory_guard,
+    require_point,
+)
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Tokens, prepare
 
@@ -341,9 +348,8 @@ def _without_tensors(out: Any) -> Any:
     return [*out[:i], ..., *(None if isinstance(v, Tensor) else v for v in out[i + 1 :])], type(out) is tuple
 
 
-@contextmanager
-def _passed_through(module: nn.Module, form: Any) -> Iterator[None]:
-    """While inside, a block returns the stream that it is given."""
+def _passed_through(module: nn.Module, form: Any) -> AbstractContextManager[None]:
+    """Context manager: the block returns the stream that it is given."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         hidden = next((v for v in (*args, kwargs.get("hidden_states")) if isinstance(v, Tensor)), None)
@@ -353,12 +359,4 @@ def _passed_through(module: nn.Module, form: Any) -> Iterator[None]:
         filled = [hidden if value is ... else value for value in parts]
         return tuple(filled) if is_tuple else filled
 
-    before = module.__dict__.get("forward")
-    module.forward = forward  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        if before is None:
-            del module.__dict__["forward"]
-        else:
-            module.forward = before
+    return forward_replaced(module, forward)

@@ -388,6 +388,20 @@ def _install_capture(
 
 
 @contextmanager
+def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Context manager: replace the module's forward; on exit restore the previous one."""
+    before = module.__dict__.get("forward")
+    module.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if before is None:
+            del module.__dict__["forward"]
+        else:
+            module.forward = before
+
+
+@contextmanager
 def memory_guard(what: str) -> Iterator[None]:
     """Turn a failed allocation into one line that says what to do.
 

@@ -29,7 +29,7 @@ from unembed.control.early_exit.protocols import Exit, require_exit
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import Block
-from unembed.stream.hooks import Callback, attach_hooks
+from unembed.stream.hooks import Callback, attach_hooks, forward_replaced
 
 
 @contextmanager
@@ -55,10 +55,10 @@ def skip_layers(rule: Exit) -> Iterator[list[int]]:
         for layer, block in enumerate(lm.structure.blocks):
             skippable = _Block(block, layer)
             state.blocks.append(skippable)
-            stack.enter_context(_forward_replaced(block.module, _forward(skippable, state)))
+            stack.enter_context(forward_replaced(block.module, _forward(skippable, state)))
             if _rows_can_join(lm):
                 attention = block.attention.module
-                stack.enter_context(_forward_replaced(attention, _with_pending(attention, skippable, state)))
+                stack.enter_context(forward_replaced(attention, _with_pending(attention, skippable, state)))
         yield state.exits
         state.complete()
 
@@ -66,20 +66,6 @@ def skip_layers(rule: Exit) -> Iterator[list[int]]:
 def _rows_can_join(lm: Decoder) -> bool:
     """Whether attention accepts a mask that masks nothing, which the joined rows need."""
     return getattr(lm.hf.config, "_attn_implementation", None) in ("eager", "sdpa")
-
-
-@contextmanager
-def _forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Context manager: replace the module's forward; on exit restore the previous one."""
-    before = module.__dict__.get("forward")
-    module.forward = forward  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        if before is None:
-            del module.__dict__["forward"]
-        else:
-            module.forward = before
 
 
 _STORES_TO_CACHE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
