@@ -39,7 +39,6 @@ class Finding:
 
 _USES = {
     "": "everything",
-    "serve": "unembed serve",
     "ray": "sweeps on several machines",
     "notebook": "widgets in Jupyter",
     "nlp": "early exit by classifiers",

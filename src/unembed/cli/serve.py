@@ -30,14 +30,8 @@ def serve(
 ) -> None:
     """Open the explorer: take a prediction apart, edit it and label it, in a browser on this machine."""
     from unembed.cli.model_loading import index_of, opened
-    from unembed.errors import ExtraMissing
+    from unembed.server.serve import serve as serving
 
-    try:
-        from unembed.server.serve import serve as serving
-    except ModuleNotFoundError as error:
-        raise ExtraMissing(
-            "the explorer's server", why=f"{error.name} is not installed", instead="pip install 'unembed[serve]'"
-        ) from error
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
     held = index_of(lm, index)
     name = None if held is None else held.path.name if index else held.provenance.notes.get("corpus_name")
