@@ -100,3 +100,22 @@ def test_a_server_that_fails_ends_serving(answering, wren, monkeypatch) -> None:
 
     answering(fail)
     serve(wren, port=0, browser=False)
+
+
+def test_a_restart_on_the_same_port_has_the_same_link_and_a_free_port_another(
+    answering, wren, monkeypatch, tmp_path, capsys
+) -> None:
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path))
+    answering(lambda _server, _session: None)
+    with listening_socket("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+
+    def link(port: int) -> str:
+        serve(wren, port=port, browser=False)
+        return capsys.readouterr().out.partition("?token=")[2].strip()
+
+    first = link(port)
+    assert first
+    assert link(port) == first
+    assert link(0) != link(0)
+    assert len(list(tmp_path.iterdir())) == 1

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from unembed.errors import InvalidInput
+from unembed.index.default_index import cache_folder
 from unembed.server.app import create
 from unembed.server.auth import LOOPBACK, new_token
 from unembed.server.memory import imports_frozen
+from unembed.server.session_token import session_token
 from unembed.server.state import ServerState
 
 if TYPE_CHECKING:
@@ -64,12 +66,16 @@ def serve(
     browser: bool = True,
     token: str | None = None,
 ) -> None:
-    """Serve the explorer until interrupted; prints the link that opens it."""
+    """Serve the explorer until interrupted; prints the link that opens it.
+
+    On this machine a port keeps its token for a day after its last start, so that tabs work again after a restart.
+    """
     import uvicorn
 
+    is_kept = port != 0 and host in LOOPBACK  # a free port is another one next time; elsewhere others know the link
     sock = listening_socket(host, port)
     port = sock.getsockname()[1]
-    token = token or new_token()
+    token = token or (session_token(port, cache_folder()) if is_kept else new_token())
     shown = host if host not in ("0.0.0.0", "::") else socket.gethostname()
     hosts = LOOPBACK | {shown.lower(), host.lower()}
     state = ServerState(lm, index, index_name=index_name, source=source, own_thread=False)
