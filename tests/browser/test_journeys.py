@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -216,28 +215,6 @@ def test_a_long_prompt_scrolls_inside_its_box(opened, lm):
     page.keyboard.press("End")
     active = page.evaluate("document.activeElement.getAttribute('aria-activedescendant')")
     assert active.endswith(f"-0-{n - 1}")
-
-
-def test_what_is_on_the_screen_can_be_saved(opened):
-    page = opened(AT)
-    expect(the_sum(page)).to_be_visible()
-    for item, ending in (
-        ("Save data as JSON", ".json"),
-        ("Save data as CSV", ".csv"),
-        ("Save as one HTML file", ".html"),
-        ("Save chart as SVG", ".svg"),
-    ):
-        page.get_by_role("button", name="Copy or export").click()
-        with page.expect_download() as download:
-            page.get_by_role("menuitem", name=item).click()
-        text = download.value.path().read_text()
-        assert download.value.suggested_filename.endswith(ending)
-        if ending == ".json":
-            assert json.loads(text)["prompt"] == PROMPT
-        if ending == ".html":
-            assert "<script" not in text and 'src="http' not in text
-        if ending == ".csv":
-            assert len(text.splitlines()) == 1 + 7 * 7, "six layers and the embedding"
 
 
 def test_a_server_that_dies_is_reported(opened, lm):

@@ -384,10 +384,10 @@ def test_the_curve_is_saved_as_it_is_drawn(opened, lm):
     page.keyboard.press("x")
     with page.expect_download() as download:
         page.get_by_role("menuitem", name=re.compile("CSV")).click()
-    lines = download.value.path().read_text().splitlines()
+    lines = download.value.path().read_text().splitlines()[1:]  # below where it comes from
     assert "threshold" in lines[0] and lines[1].startswith("never,0,0,0")
     found = unembed.early_exit.examples_of_prefixes(lm, [lm.encode(PROMPT)[0][: i + 1] for i in range(7)])
-    dial = list(unembed.early_exit.untrained(lm, "margin").dial(found, 24).rows())
+    dial = list(unembed.early_exit.untrained(lm, "margin").tradeoff(found, 24).rows())
     assert len(lines) == len(dial) + 1
     assert [float(line.split(",")[1]) for line in lines[1:]] == pytest.approx([row["disagreement"] for row in dial])
 

@@ -6,7 +6,7 @@ import { token } from "./islands/tokens.js";
 import * as names from "./names.js";
 import { table } from "./parts.js";
 import { presets } from "./presets.js";
-import { copyLink, shareMenu } from "./sharing.js";
+import { copyLink, figureMenu, shareMenu } from "./sharing.js";
 import { differ, go, goTo, idOf, parseId, state, turn, watch } from "./state.js";
 import { changed, panel } from "./timing.js";
 import * as tour from "./tour.js";
@@ -375,6 +375,8 @@ addEventListener("keydown", (event) => {
     taken();
   }
 });
+
+main.addEventListener("figure", (event) => figureMenu(event.target, page));
 
 addEventListener("keyup", (event) => shown?.keyup?.(event));
 

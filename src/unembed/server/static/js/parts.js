@@ -1,7 +1,7 @@
 /** Pieces that several screens show: candidates, sub-updates, attributions, tables of the same numbers. */
 
 import * as api from "./api.js";
-import { append, button, fill, h, num, percent, shownRank, signed, within } from "./dom.js";
+import { append, button, fill, h, icon, num, percent, shownRank, signed, within } from "./dom.js";
 import * as bars from "./islands/bars.js";
 import { token, visible } from "./islands/tokens.js";
 import { indexed, nameOf } from "./names.js";
@@ -227,11 +227,20 @@ export function card(title, controls, ...body) {
   return h(
     "section",
     { class: "card", "aria-labelledby": id },
-    h("header", {}, h("h2", { id }, title), controls),
+    h("header", {}, h("h2", { id }, title), controls, saver()),
     body,
   );
 }
 let cards = 0;
+
+/** A button that offers the card around it as a figure: the page hears of it. */
+const saver = () =>
+  button(icon("save"), (e) => e.currentTarget.dispatchEvent(new CustomEvent("figure", { bubbles: true })), {
+    class: "icon-btn save",
+    "aria-label": "Save this figure",
+    title: "Save this figure",
+    "aria-haspopup": "menu",
+  });
 
 /** Rows of cells (nodes, texts, numbers) under a head; scrolls in its own box where it is too wide. */
 export function table(head, rows, caption = "") {

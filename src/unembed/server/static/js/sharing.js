@@ -56,6 +56,21 @@ export function cited(page) {
   return `unembed ${page.version}: ${page.mark()} (${page.model.family}, ${page.model.dtype}, on ${page.model.device})${page.model.index ? `, index ${page.model.index}` : ""}; prompt ${JSON.stringify(prompt)}${at && `, ${at}`}; ${made.length ? `edits ${made.join(", ")}` : "no edits"}; readings through the model's own final norm.`;
 }
 
+/** Where a file comes from: what a person cites, as data and as a line. */
+const origin = (page) => ({
+  unembed: page.version,
+  model: page.mark(),
+  family: page.model.family,
+  dtype: page.model.dtype,
+  device: page.model.device,
+  index: page.model.index,
+  prompt: state().prompt,
+  edits: activeEdits(),
+  screen: state().screen,
+  address: address(page),
+  citation: cited(page),
+});
+
 /** Offer a file. */
 export function save(name, text, type) {
   const url = URL.createObjectURL(text instanceof Blob ? text : new Blob([text], { type }));
@@ -69,12 +84,47 @@ export function save(name, text, type) {
 export const csv = (rows) =>
   `${rows
     .map((row) =>
-      row.map((x) => (/[",\n\r]/.test(String(x)) ? `"${String(x).replaceAll('"', '""')}"` : String(x))).join(","),
+      row.map((x) => (/[",\n\r#]/.test(String(x)) ? `"${String(x).replaceAll('"', '""')}"` : String(x))).join(","),
     )
     .join("\n")}\n`;
 
+/** Rows as CSV, below a line that begins with # and says where they come from. */
+const tableFile = (page, rows) => `# ${cited(page).replace(/\s+/g, " ")}\n${csv(rows)}`;
+
+/** Every way to save what a screen shows, by name. */
+const saving = {
+  json: (page, out) =>
+    save(`${out.name}.json`, JSON.stringify({ ...out.json, saved_from: origin(page) }, null, 1), "application/json"),
+  csv: (page, out) => save(`${out.name}.csv`, tableFile(page, out.rows), "text/csv"),
+  svg: async (page, figure) => save(`${figure.name}.svg`, (await drawn(page, figure)).text, "image/svg+xml"),
+  png: async (page, figure) => save(`${figure.name}.png`, await asPng(await drawn(page, figure)), "image/png"),
+  html: savePage,
+};
+
+/** The whole screen as a figure. */
+const screenFigure = (name) => ({
+  name,
+  title: document.title,
+  el: document.getElementById("main"),
+});
+
+/** A menu of one card: its figure, as vectors or as pixels. */
+export function figureMenu(anchor, page) {
+  const el = anchor.closest(".card");
+  const title = el.querySelector("h2").textContent;
+  const name =
+    title
+      .toLowerCase()
+      .replace(/[^\p{L}\p{N}]+/gu, "-")
+      .replace(/^-|-$/g, "") || "figure";
+  const figure = { name, title: `${title} · ${document.title}`, el };
+  openMenu(anchor, [
+    ["Save figure as PNG", () => saving.png(page, figure)],
+    ["Save figure as SVG", () => saving.svg(page, figure)],
+  ]);
+}
+
 export function shareMenu(anchor, page, shown) {
-  document.querySelector(".menu")?.remove();
   const copy = (text, what) => async () => {
     await navigator.clipboard.writeText(text);
     say(`${what} copied`);
@@ -101,16 +151,20 @@ export function shareMenu(anchor, page, shown) {
     ["Open a session …", openSession],
   );
   const out = exported();
-  if (out) {
-    items.push([
-      "Save data as JSON",
-      () => save(`${out.name}.json`, JSON.stringify(out.json, null, 1), "application/json"),
-    ]);
-    if (out.rows) items.push(["Save data as CSV", () => save(`${out.name}.csv`, csv(out.rows), "text/csv")]);
-    items.push(["Save as one HTML file", () => savePage(out.name, page)]);
-    if (document.querySelector("#main svg:not(.icon)"))
-      items.push(["Save chart as SVG", () => saveSvg(out.name)], ["Save chart as PNG", () => savePng(out.name)]);
-  }
+  if (out) items.push(["Save data as JSON", () => saving.json(page, out)]);
+  if (out?.rows) items.push(["Save data as CSV", () => saving.csv(page, out)]);
+  const figure = screenFigure(out?.name || state().screen);
+  items.push(
+    ["Save as one HTML file", () => saving.html(page, figure, out?.rows)],
+    ["Save screen as SVG", () => saving.svg(page, figure)],
+    ["Save screen as PNG", () => saving.png(page, figure)],
+  );
+  openMenu(anchor, items);
+}
+
+/** A menu under a button: [text, what it does] each. */
+function openMenu(anchor, items) {
+  document.querySelector(".menu")?.remove();
   const close = () => {
     menu.remove();
     removeEventListener("pointerdown", outside, true);
@@ -133,7 +187,9 @@ export function shareMenu(anchor, page, shown) {
         event.stopPropagation();
       },
     },
-    items.map(([text, run]) => button(text, () => (close(), run()), { role: "menuitem" })),
+    items.map(([text, run]) =>
+      button(text, async () => (close(), await Promise.resolve(run()).catch(api.fail)), { role: "menuitem" }),
+    ),
   );
   const box = anchor.getBoundingClientRect();
   menu.style.top = `${box.bottom + scrollY + 6}px`;
@@ -143,60 +199,71 @@ export function shareMenu(anchor, page, shown) {
   addEventListener("pointerdown", outside, true);
 }
 
-async function styles() {
-  const sheets = [...document.querySelectorAll("link[rel=stylesheet]")].map(async (link) =>
-    (await fetch(link.getAttribute("href"))).text(),
-  );
-  return (await Promise.all(sheets)).join("\n");
+/** A figure as the text of an SVG file. */
+async function drawn(page, { title, el }) {
+  const { drawing } = await import("./saving/drawing.js");
+  const svg = drawing(el, { title, lines: [cited(page)] });
+  const { width, height } = svg.viewBox.baseVal;
+  return { text: new XMLSerializer().serializeToString(svg), width, height, said: cited(page), title };
 }
 
-/** What is on the screen as a page of its own: no script, no request. */
-async function savePage(name, page) {
-  const copy = /** @type {HTMLElement} */ (document.getElementById("main").cloneNode(true));
-  for (const el of copy.querySelectorAll("button, input, textarea, select"))
-    if (el.tagName === "TEXTAREA" || el.tagName === "INPUT")
-      el.replaceWith(h("p", { class: "tok" }, /** @type {HTMLInputElement} */ (el).value || ""));
-  const escaped = (text) => h("p", { text }).innerHTML;
-  const head = `<meta charset="utf-8"><title>${escaped(name)} · unembed</title><style>${await styles()}\nbody { display: block; padding: 20px; }</style>`;
+const escaped = (text) => h("p", { text }).innerHTML;
+
+/** What is on the screen as a page of its own: the figure, its numbers, where they come from; no script, no request. */
+async function savePage(page, figure, rows) {
+  const { text } = await drawn(page, figure);
+  const cells = (row, tag) => `<tr>${row.map((x) => `<${tag}>${escaped(String(x))}</${tag}>`).join("")}</tr>`;
+  const data = rows
+    ? `<details><summary>The numbers</summary><table><thead>${cells(rows[0], "th")}</thead><tbody>${rows
+        .slice(1)
+        .map((row) => cells(row, "td"))
+        .join("")}</tbody></table></details>`
+    : "";
+  const style =
+    "body{margin:20px auto;max-width:1600px;padding:0 20px;font:14px/1.5 system-ui,sans-serif;color:#1b1e24;background:#fff}svg{max-width:100%;height:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}th,td{text-align:left;padding:2px 12px 2px 0;border-bottom:1px solid #ddd;white-space:pre}";
+  const origins = escaped(JSON.stringify(origin(page), null, 1));
   save(
-    `${name}.html`,
-    `<!doctype html><html lang="en" class="unembed"><head>${head}</head><body>${copy.outerHTML}<p class="faint">${escaped(`${page.mark()} · ${asCommand(page)}`)}</p></body></html>`,
+    `${figure.name}.html`,
+    `<!doctype html><html lang="en"><head><meta charset="utf-8"><title>${escaped(figure.title)}</title><style>${style}</style></head><body>${text}${data}<details><summary>Where it comes from</summary><pre>${origins}</pre></details></body></html>`,
     "text/html",
   );
 }
 
-async function chart() {
-  /** @type {SVGSVGElement} */
-  const svg = document.querySelector("#main svg:not(.icon)");
-  const copy = /** @type {SVGSVGElement} */ (svg.cloneNode(true));
-  const of = svg.querySelectorAll("*");
-  copy.querySelectorAll("*").forEach((el, i) => {
-    const look = getComputedStyle(of[i]);
-    for (const p of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity"])
-      el.setAttribute(p, look.getPropertyValue(p));
-    /** @type {SVGElement} */ (el).style.font = look.font;
-  });
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  const box = svg.viewBox.baseVal;
-  copy.setAttribute("width", String(box.width));
-  copy.setAttribute("height", String(box.height));
-  return { text: new XMLSerializer().serializeToString(copy), width: box.width, height: box.height };
-}
-
-const saveSvg = async (name) => save(`${name}.svg`, (await chart()).text, "image/svg+xml");
-
-async function savePng(name) {
-  const { text, width, height } = await chart();
+/** A drawing in pixels, two for each of the screen's, with where it comes from in the file. */
+async function asPng({ text, width, height, said, title }) {
   const image = new Image();
   image.src = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
   await image.decode();
+  const scale = Math.min(2, 16_000 / Math.max(width, height), Math.sqrt(120e6 / (width * height)));
   const canvas = h("canvas", {});
-  canvas.width = width * 2;
-  canvas.height = height * 2;
-  const context = canvas.getContext("2d");
-  context.fillStyle = getComputedStyle(document.documentElement).backgroundColor;
-  context.fillRect(0, 0, canvas.width, canvas.height);
-  context.scale(2, 2);
-  context.drawImage(image, 0, 0);
-  canvas.toBlob((blob) => save(`${name}.png`, blob, "image/png"));
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  URL.revokeObjectURL(image.src);
+  const blob = await new Promise((done) => canvas.toBlob(done));
+  return commented(new Uint8Array(await blob.arrayBuffer()), { Title: title, Description: said });
+}
+
+/** A PNG with texts in it, after its first chunk (PNG specification, 11.3.3.4: keyword, no compression, UTF-8). */
+function commented(png, texts) {
+  const chunks = Object.entries(texts).map(([keyword, said]) => {
+    const body = new TextEncoder().encode(`iTXt${keyword}\0\0\0\0\0${said}`);
+    const chunk = new Uint8Array(body.length + 8);
+    const view = new DataView(chunk.buffer);
+    view.setUint32(0, body.length - 4);
+    chunk.set(body, 4);
+    view.setUint32(body.length + 4, crc(body));
+    return chunk;
+  });
+  const head = 8 + 25; // the signature and IHDR
+  return new Blob([png.slice(0, head), ...chunks, png.slice(head)], { type: "image/png" });
+}
+
+function crc(bytes) {
+  let sum = 0xffffffff;
+  for (const byte of bytes) {
+    sum ^= byte;
+    for (let i = 0; i < 8; i++) sum = sum & 1 ? (sum >>> 1) ^ 0xedb88320 : sum >>> 1;
+  }
+  return (sum ^ 0xffffffff) >>> 0;
 }

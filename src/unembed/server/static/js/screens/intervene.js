@@ -31,6 +31,7 @@ export function render(root, page) {
   const next = h("div");
   const left = h("div", { class: "text", "aria-live": "off" });
   const right = h("div", { class: "text" });
+  let shown = null; // what was generated last
   const summary = h("p", { class: "soft", role: "status" });
   const history = h("div");
   const newTokens = numberBox("New tokens", state().new_tokens || 30, {
@@ -333,8 +334,16 @@ export function render(root, page) {
     const given = () => h("span", { class: "given" }, text);
     fill(left, given());
     fill(right, given());
-    const ids = { base: [], edit: [] };
+    const sides = { base: [], edit: [] };
+    const spans = { base: [], edit: [] };
     let diverged = false;
+    /** A token that both sides have is dimmed on both; the first that only one has is marked on both. */
+    const compared = (i) => {
+      const [a, b] = [sides.base[i], sides.edit[i]];
+      if (!a || !b || diverged) return;
+      diverged = a.id !== b.id;
+      for (const side of [spans.base, spans.edit]) side[i].className = diverged ? "diverges" : "common";
+    };
     const started = performance.now();
     let first = 0;
     const body = {
@@ -343,6 +352,7 @@ export function render(root, page) {
       max_new_tokens: Math.max(1, Math.min(200, Number(newTokens.value) || 30)),
       ...(seed.value === "" ? {} : { seed: Number(seed.value) }),
     };
+    shown = { prompt: text, edits: body.edits, ...sides };
     if (!body.edits.length) fill(right, h("span", { class: "faint" }, "No edit is on."));
     fill(summary);
     try {
@@ -356,24 +366,20 @@ export function render(root, page) {
           }
           if (line.kind === "token") {
             const pane = line.side === "base" ? left : right;
-            ids[line.side].push(line.id);
-            const i = ids[line.side].length - 1;
-            const same = ids.base[i] === ids.edit[i] && !diverged;
-            const here = line.side === "edit" && !same && !diverged;
-            if (here) diverged = true;
-            pane.append(
-              h(
-                "span",
-                {
-                  class: here ? "diverges" : line.side === "edit" && same ? "common" : "",
-                  title: `${percent(line.probability)}; then ${line.candidates
-                    .slice(0, 4)
-                    .map((c) => `${visible(c[1])} ${percent(c[2])}`)
-                    .join(", ")}`,
-                },
-                line.token,
-              ),
+            const span = h(
+              "span",
+              {
+                title: `${percent(line.probability)}; then ${line.candidates
+                  .slice(0, 4)
+                  .map((c) => `${visible(c[1])} ${percent(c[2])}`)
+                  .join(", ")}`,
+              },
+              line.token,
             );
+            pane.append(span);
+            spans[line.side].push(span);
+            sides[line.side].push({ id: line.id, token: line.token, probability: line.probability });
+            compared(sides[line.side].length - 1);
           } else if (line.kind === "summary") {
             fill(
               summary,
@@ -493,6 +499,12 @@ export function render(root, page) {
       [right, "edit"],
     ])
       fill(pane, h("span", { class: "given" }, r.prompt), r.texts[side] ?? "");
+    shown = {
+      prompt: r.prompt,
+      edits: r.edits,
+      base: [{ token: r.texts.base ?? "" }],
+      edit: [{ token: r.texts.edit ?? "" }],
+    };
   }
 
   return {
@@ -513,15 +525,17 @@ export function render(root, page) {
       if (event.key === "Escape" && running) return (api.cancel("compare"), true);
       return false;
     },
-    exported: () => ({
-      name: "comparison",
-      json: { prompt: prompt(), edits: activeEdits(), base: left.textContent, edited: right.textContent },
-      rows: [
-        ["side", "text"],
-        ["baseline", left.textContent],
-        ["edited", right.textContent],
-      ],
-    }),
+    exported: () =>
+      shown && {
+        name: "comparison",
+        json: shown,
+        rows: [
+          ["side", "generated_token", "id", "token", "probability"],
+          ...["base", "edit"].flatMap((side) =>
+            shown[side].map((one, i) => [side, i + 1, one.id ?? "", one.token, one.probability ?? ""]),
+          ),
+        ],
+      },
     destroy: () => api.cancel("compare"),
   };
 }
