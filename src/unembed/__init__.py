@@ -22,6 +22,10 @@ _HOMES: dict[str, str] = {
     "scale_coefficient": "unembed.stream.interventions",
     "add_to_coefficient": "unembed.stream.interventions",
     "scale_head": "unembed.stream.interventions",
+    "scale_attention": "unembed.stream.interventions",
+    "scale_ffn": "unembed.stream.interventions",
+    "add_vector": "unembed.stream.interventions",
+    "replace_stream": "unembed.stream.interventions",
     "value_readings": "unembed.memories.values",
     "cluster": "unembed.memories.clustering.value_clusters",
     "cluster_values": "unembed.memories.clustering.value_clusters",
@@ -82,7 +86,11 @@ if TYPE_CHECKING:
     from unembed.reports.report import report as report
     from unembed.stream.interventions import Edit as Edit
     from unembed.stream.interventions import add_to_coefficient as add_to_coefficient
+    from unembed.stream.interventions import add_vector as add_vector
+    from unembed.stream.interventions import replace_stream as replace_stream
+    from unembed.stream.interventions import scale_attention as scale_attention
     from unembed.stream.interventions import scale_coefficient as scale_coefficient
+    from unembed.stream.interventions import scale_ffn as scale_ffn
     from unembed.stream.interventions import scale_head as scale_head
     from unembed.stream.interventions import set_coefficient as set_coefficient
     from unembed.sweeps.sweep import sweep as sweep

@@ -216,15 +216,29 @@ def pair(lm: Decoder, token: str | int, against: str | int | None) -> tuple[int,
     return target, other
 
 
-def points_needed(lm: Decoder, by: str) -> tuple[str, ...]:
-    """What a run must have kept for an attribution of this kind."""
+def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str, ...]:
+    """What a run under these edits must capture for an attribution of this kind.
+
+    Raises:
+        InvalidInput: there is no such kind.
+        PointMissing: no layer has the parts.
+        Unsupported: an edit scales attention or FFN as a whole, so that their parts do not add up.
+    """
     if by not in BY:
         raise InvalidInput(f"by {by!r}", why=f"it is not one of {', '.join(BY)}")
     extra = {"component": [], "head": ["z"], "source": ["z", "pattern", "values"], "memory": ["coefficients"]}[by]
     for point in extra:
         if not any(has_point(lm, point, layer) for layer in range(lm.n_layers)):
             require_point(lm, point, 0)  # raises and says why no layer has it
-    return ("resid_pre", "resid_post", *writer_points(lm), *extra)
+    targets = {edit.target for edit in edits}
+    for target, kinds in (("attention", ("head", "source")), ("ffn", ("memory",))):
+        if target in targets and by in kinds:
+            raise Unsupported(
+                f"an attribution by {by} under an edit of a layer's {target}",
+                why="the whole output is scaled, behind its parts",
+                instead='Use by="component"',
+            )
+    return ("resid_pre", "resid_post", *writer_points(lm), *extra, *(["unedited_post"] if "stream" in targets else []))
 
 
 @torch.no_grad()
@@ -258,7 +272,7 @@ def attribution(
     if by not in BY:
         raise InvalidInput(f"by {by!r}", why=f"it is not one of {', '.join(BY)}")
     target, other = pair(lm, token, against)
-    seen = tokens if isinstance(tokens, Run) else run(lm, tokens, points_needed(lm, by), edits)
+    seen = tokens if isinstance(tokens, Run) else run(lm, tokens, points_needed(lm, by, edits), edits)
     column = position_of(seen, position)
     last = seen.at("resid_post", lm.n_layers - 1)[0, column]
     scale = final_scale(lm, last)
@@ -281,6 +295,10 @@ def attribution(
                 _memories(lm, seen, layer, column, direction, columns)
             else:
                 columns.add(step.label, seen.at(step.point, layer)[0, column].to(u.dtype) @ direction, layer)
+        if seen.has("unedited_post", layer):
+            change = seen.at("resid_post", layer)[0, column] - seen.at("unedited_post", layer)[0, column]
+            if bool(change.any()):
+                columns.add("edit", change.to(u.dtype) @ pulled.end[layer], layer)
     logit = seen.logits[0, column, target]
     linear = _biases(lm, target, other, columns, u.dtype)
     logit = logit - seen.logits[0, column, other] if other is not None else logit

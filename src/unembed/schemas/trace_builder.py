@@ -226,8 +226,15 @@ def sizes_of(lm: Decoder) -> str:
 
 def edit_in_words(edit: Edit) -> str:
     """An edit as a person says it."""
-    what = f"{'head' if edit.target == 'head' else 'memory'} {edit.layer}.{edit.index}"
-    change = {"set": f"set to {edit.value:g}", "scale": f"times {edit.value:g}", "add": f"plus {edit.value:g}"}
+    what = {
+        "coefficient": f"memory L{edit.layer}M{edit.index}",
+        "head": f"head L{edit.layer}H{edit.index}",
+        "stream": f"the stream after layer {edit.layer}",
+    }.get(edit.target, f"{edit.target} {edit.layer}")
+    if edit.vector is not None:
+        change = {"set": "replaced by a vector", "add": f"plus {edit.value:g} times a vector"}
+    else:
+        change = {"set": f"set to {edit.value:g}", "scale": f"times {edit.value:g}", "add": f"plus {edit.value:g}"}
     where = {"all": "", "last": " at the last position"}
     if isinstance(edit.positions, str):
         return f"{what} {change[edit.action]}{where[edit.positions]}"

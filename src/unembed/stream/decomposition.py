@@ -172,7 +172,7 @@ def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
 
     Args:
         lm: the model.
-        run: a run that captured resid_pre, `writer_points(lm)` and `point`.
+        run: a run that captured resid_pre, `writer_points(lm)` and `point`; unedited_post too if the stream is edited.
         point: a point of the stream.
         layer: its layer.
 
@@ -201,6 +201,8 @@ def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
         labels += [f"{s.label} {n}" for s in steps if s.late]
         vectors += [run.at(s.point, n) for s in steps if s.late]
         vectors = _rescaled(vectors, block.exit_gain)
+        if run.has("unedited_post", n):
+            labels, vectors = [*labels, f"edit {n}"], [*vectors, run.at("resid_post", n) - run.at("unedited_post", n)]
     stacked = torch.stack(vectors)
     whole = run.at(point, layer)
     error = prove(f"the stream of {lm.name} at {point} {layer}", stacked.sum(dim=0), whole, tolerance(lm))
@@ -225,18 +227,21 @@ class Directions:
     """By layer, for components added before the FFN's input."""
     late: tuple[Float[Tensor, " d_model"], ...]
     """By layer, for components added after it."""
+    end: tuple[Float[Tensor, " d_model"], ...]
+    """By layer, for what is added to the stream behind the block: an edit."""
 
 
 def directions(lm: Decoder, u: Float[Tensor, " d_model"]) -> Directions:
     """The direction `u` at the end of the stream, pulled back to every place where something is added."""
-    early, late = [], []
+    early, late, end = [], [], []
     for block in reversed(lm.structure.blocks):
+        end.append(u)
         u = _pulled(u, block.exit_gain)
         late.append(u)
         u = _pulled(u, block.middle_gain)
         early.append(u)
         u = _pulled(u, block.entry_gain)
-    return Directions(u, tuple(reversed(early)), tuple(reversed(late)))
+    return Directions(u, tuple(reversed(early)), tuple(reversed(late)), tuple(reversed(end)))
 
 
 def _pulled(u: Tensor, gain: float | Tensor) -> Tensor:

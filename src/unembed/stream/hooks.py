@@ -22,7 +22,15 @@ from unembed.models.structure.dry_run import first_tensor, given_tensor
 from unembed.models.structure.structure import Block, Writer
 from unembed.names import POINTS
 from unembed.stream.attention_weights import returning_patterns
-from unembed.stream.interventions import Edit, Rows, checked, edit_coefficients, edit_heads
+from unembed.stream.interventions import (
+    Edit,
+    Rows,
+    checked,
+    edit_coefficients,
+    edit_heads,
+    edit_stream,
+    scale_output,
+)
 
 Callback = Callable[[Tensor], None]
 
@@ -180,6 +188,7 @@ _ROWS: dict[str, _Capture] = {
         missing=_no_middle,
     ),
     "resid_post": _Capture(lambda _lm, b: b.module, before=False),
+    "unedited_post": _Capture(lambda _lm, b: b.module, before=False),
     "attn_out": _Capture(lambda _lm, b: _mixer_output(b), False, _added_by_mixer, _no_mixer),
     "mlp_out": _Capture(
         lambda _lm, b: None if b.feed_forward is None else b.feed_forward.output, False, _added_by_ffn, _no_ffn
@@ -217,7 +226,8 @@ _ROWS: dict[str, _Capture] = {
         lambda _block: ("the model adds no positions to the stream", ""),
     ),
 }
-"""Every capture point but the pattern, which has to be computed, and the outputs of other writers ("writer 0", ...)."""
+"""Every capture point but the pattern, which has to be computed, and the outputs of other writers ("writer 0", ...).
+`unedited_post` is resid_post before edits of the stream; its hooks run before those of the edits."""
 
 
 def _row(point: str) -> _Capture:
@@ -302,10 +312,14 @@ def attach_hooks(
         stack.callback(
             decoder.register_forward_pre_hook(lambda _m, a, k: current.begin(_tokens(a, k), k), with_kwargs=True).remove
         )
+        for (point, layer), callback in captures.items():
+            if point == "unedited_post":
+                _install_capture(stack, lm, point, layer, callback, current)
         for layer in sorted({e.layer for e in todo}):
             _install_edits(stack, lm, layer, [e for e in todo if e.layer == layer], current)
         for (point, layer), callback in captures.items():
-            _install_capture(stack, lm, point, layer, callback, current)
+            if point != "unedited_post":
+                _install_capture(stack, lm, point, layer, callback, current)
         yield current
 
 
@@ -332,30 +346,63 @@ def _after(stack: ExitStack, module: nn.Module, look: Callable[[Any], None]) -> 
 
 
 def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit], current: ForwardPass) -> None:
-    """Replace what the down-projection or the out-projection is given."""
+    """Replace what the down-projection or the out-projection receives, or what attention, FFN or the block returns."""
     block = lm.structure.blocks[layer]
-    memories = [e for e in edits if e.target == "coefficient"]
-    heads = [e for e in edits if e.target == "head"]
-    if memories:
-        down = lm.feed_forward(layer).down_proj
-        assert down is not None
+    of: dict[str, list[Edit]] = {}
+    for edit in edits:
+        of.setdefault(edit.target, []).append(edit)
 
-        def change_coefficients(_m: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            given = args[0]
-            changed = edit_coefficients(current.by_position(given), memories, current.rows)
-            return (changed.view(given.shape), *args[1:])
+    def coefficients(m: Tensor) -> Tensor:
+        return edit_coefficients(m, of["coefficient"], current.rows)
 
-        stack.callback(down.register_forward_pre_hook(change_coefficients).remove)
-    if heads:
-        site = block.mixer
-        assert site is not None
+    def heads(z: Tensor) -> Tensor:
+        assert block.mixer is not None
+        split = z.reshape(*current.shape, block.mixer.n_heads, block.mixer.d_head)
+        return edit_heads(split, of["head"], current.rows)
 
-        def change_heads(_m: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            z = current.by_position(args[0])
-            changed = edit_heads(z.reshape(*current.shape, site.n_heads, site.d_head), heads, current.rows)
-            return (changed.view(args[0].shape), *args[1:])
+    def attention(t: Tensor) -> Tensor:
+        assert block.mixer is not None
+        constant = block.mixer.constant
+        beside = 0.0 if constant is None else constant.to(t) / block.mixer.multiplier
+        return scale_output(t, of["attention"], current.rows, beside)
 
-        stack.callback(site.out_proj.register_forward_pre_hook(change_heads).remove)
+    def ffn(t: Tensor) -> Tensor:
+        return scale_output(t, of["ffn"], current.rows, 0.0)
+
+    def stream(x: Tensor) -> Tensor:
+        return edit_stream(x, of["stream"], current.rows)
+
+    for target, (point, change) in {
+        "coefficient": ("coefficients", coefficients),
+        "head": ("z", heads),
+        "attention": ("attn_out", attention),
+        "ffn": ("mlp_out", ffn),
+        "stream": ("resid_post", stream),
+    }.items():
+        if target in of:
+            require_point(lm, point, layer)
+            _replace(stack, lm, layer, point, change, current)
+
+
+def _replace(
+    stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor], current: ForwardPass
+) -> None:
+    """Change the tensor that a point's module is given or returns, as (batch, pos, ...)."""
+    row = _row(point)
+    module = row.module(lm, lm.structure.blocks[layer])
+    assert module is not None
+
+    def changed(value: Any) -> Any:
+        """With the first tensor of what a module is given or returns replaced."""
+        if isinstance(value, Tensor):
+            return change(current.by_position(value)).reshape(value.shape)
+        first = next(i for i, part in enumerate(value) if isinstance(part, Tensor))
+        return type(value)([*value[:first], changed(value[first]), *value[first + 1 :]])
+
+    if row.before:
+        stack.callback(module.register_forward_pre_hook(lambda _m, args: changed(args)).remove)
+    else:
+        stack.callback(module.register_forward_hook(lambda _m, _args, out: changed(out)).remove)
 
 
 def _install_capture(

@@ -1,4 +1,4 @@
-"""Changes to a run: a memory's coefficient set, scaled or added to; a head's output scaled.
+"""Changes to a run: coefficients of memories, outputs of heads and of whole layers, vectors in the stream.
 
 An edit is a value that can be saved, compared and shown; it holds at all positions, at the last one, or at chosen ones,
 in a run, a trace and a generation alike.
@@ -7,11 +7,11 @@ in a run, a trace and a generation alike.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unembed.errors import InvalidInput, Unsupported
@@ -21,22 +21,31 @@ if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
 
 Where = Literal["all", "last"] | tuple[int, ...]
+Target = Literal["coefficient", "head", "attention", "ffn", "stream"]
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One change. `index` is a memory or a head; `value` is a coefficient or a factor."""
+    """One change. `index` is a memory or a head (0 where a whole layer is edited); `value` a coefficient or factor."""
 
-    target: Literal["coefficient", "head"]
+    target: Target
     action: Literal["set", "scale", "add"]
     layer: int
     index: int
     value: float
     positions: Where = "all"
+    vector: tuple[float, ...] | None = None
+    """What the stream receives after the layer (target "stream"), times `value`."""
 
     def __post_init__(self) -> None:
         """Refuse a value that would silently poison the run."""
         object.__setattr__(self, "value", finite_float("edit value", self.value))
+        if (self.vector is None) == (self.target == "stream"):
+            raise InvalidInput(
+                f"an edit of {self.target!r}", why='a vector belongs to an edit of "stream", and only there'
+            )
+        if self.vector is not None:
+            object.__setattr__(self, "vector", tuple(finite_float("a vector's number", x) for x in self.vector))
         if isinstance(self.positions, str) and self.positions not in ("all", "last"):
             raise InvalidInput(f"positions {self.positions!r}", why='they are "all", "last" or a sequence of numbers')
 
@@ -48,14 +57,15 @@ class Edit:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for saving."""
-        return asdict(self)
+        data = asdict(self)
+        return data if self.vector is not None else {k: v for k, v in data.items() if k != "vector"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Edit:
         """The edit that `to_dict` wrote."""
         try:
-            where = data.get("positions", "all")
-            return cls(**{**data, "positions": where if isinstance(where, str) else tuple(where)})
+            given: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in data.items()}
+            return cls(**given)
         except (AttributeError, TypeError) as error:
             raise InvalidInput(f"edit {data!r:.80}", why=str(error), instead="Give what to_dict() returned") from error
 
@@ -87,6 +97,40 @@ def scale_head(layer: int, head: int, by: float, positions: str | int | Sequence
     return Edit("head", "scale", layer, head, by, _where(positions))
 
 
+def scale_attention(layer: int, by: float, positions: str | int | Sequence[int] = "all") -> Edit:
+    """Multiply what the attention of a layer adds to the stream; 0 ablates it."""
+    return Edit("attention", "scale", layer, 0, by, _where(positions))
+
+
+def scale_ffn(layer: int, by: float, positions: str | int | Sequence[int] = "all") -> Edit:
+    """Multiply what the FFN of a layer adds to the stream; 0 ablates it."""
+    return Edit("ffn", "scale", layer, 0, by, _where(positions))
+
+
+def add_vector(
+    layer: int,
+    vector: Float[Tensor, " d_model"] | Sequence[float],
+    scale: float = 1.0,
+    positions: str | int | Sequence[int] = "all",
+) -> Edit:
+    """Add a vector, times `scale`, to the stream after a layer (`resid_post`): steering.
+
+    Source: Turner et al. 2023, "Activation addition".
+    """
+    return Edit("stream", "add", layer, 0, scale, _where(positions), _numbers(vector))
+
+
+def replace_stream(
+    layer: int, vector: Float[Tensor, " d_model"] | Sequence[float], positions: str | int | Sequence[int] = "last"
+) -> Edit:
+    """Put a vector in the place of the stream after a layer (`resid_post`)."""
+    return Edit("stream", "set", layer, 0, 1.0, _where(positions), _numbers(vector))
+
+
+def _numbers(vector: Float[Tensor, " d_model"] | Sequence[float]) -> tuple[float, ...]:
+    return tuple(torch.as_tensor(vector, dtype=torch.float64).flatten().tolist())
+
+
 def checked(lm: Decoder, edits: Iterable[Edit]) -> tuple[Edit, ...]:
     """The edits with layers and indices counted from 0, each known to exist in this model.
 
@@ -108,15 +152,25 @@ def checked(lm: Decoder, edits: Iterable[Edit]) -> tuple[Edit, ...]:
             raise InvalidInput(
                 f"edit value {edit.value:g}", why=f"the model computes in {lm.dtype}, which ends at {most:.2g}"
             )
+        layer, index = lm.layer(edit.layer), 0
         if edit.target == "coefficient":
             layer, index = lm.memory(edit.layer, edit.index)
-        else:
-            if edit.action != "scale":
-                raise Unsupported(f"{edit.action} on a head", why="a head's output is a vector", instead="Scale it")
-            layer = lm.layer(edit.layer)
+        elif edit.target == "stream":
+            _check_vector(lm, edit)
+        elif edit.action != "scale":
+            raise Unsupported(f"{edit.action} on a {edit.target}", why="its output is a vector", instead="Scale it")
+        elif edit.target == "head":
             index = lm.head(edit.index, layer)
-        found.append(Edit(edit.target, edit.action, layer, index, edit.value, edit.positions))
+        found.append(replace(edit, layer=layer, index=index))
     return tuple(found)
+
+
+def _check_vector(lm: Decoder, edit: Edit) -> None:
+    assert edit.vector is not None
+    if len(edit.vector) != lm.d_model:
+        raise InvalidInput(f"a vector of {len(edit.vector)} numbers", why=f"the stream of {lm.name} has {lm.d_model}")
+    if edit.action == "scale":
+        raise Unsupported("scale on the stream", why="a vector is added or put in its place", instead="Use add or set")
 
 
 @dataclass
@@ -167,3 +221,27 @@ def edit_heads(z: Tensor, edits: Sequence[Edit], rows: Rows) -> Tensor:
         head = z.select(-2, edit.index)
         head.copy_(torch.where(where, edit.apply_(head.clone()), head))
     return z
+
+
+def scale_output(t: Tensor, edits: Sequence[Edit], rows: Rows, beside: Tensor | float) -> Tensor:
+    """What attention or FFN returns (batch, pos, d_model), after edits of the whole layer.
+
+    Args:
+        t: the module's output.
+        edits: how to scale it.
+        rows: which columns are which positions.
+        beside: what the block adds to this output beside it, in units of the output: it is scaled too.
+    """
+    for edit in edits:
+        where = rows.mask(edit.positions, (t.shape[0], t.shape[1]), t.device)[..., None]
+        t = torch.where(where, edit.value * t + (edit.value - 1) * beside, t)
+    return t
+
+
+def edit_stream(x: Float[Tensor, "batch pos d_model"], edits: Sequence[Edit], rows: Rows) -> Tensor:
+    """The stream after edits that add a vector or put one in its place."""
+    for edit in edits:
+        where = rows.mask(edit.positions, (x.shape[0], x.shape[1]), x.device)[..., None]
+        vector = edit.value * torch.tensor(edit.vector, dtype=torch.float32, device=x.device)
+        x = torch.where(where, (x + vector if edit.action == "add" else vector.expand_as(x)).to(x.dtype), x)
+    return x

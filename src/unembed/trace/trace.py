@@ -112,7 +112,7 @@ class Trace(Displayed):
         has_ffn = all(b.feed_forward is not None for b in lm.structure.blocks)
         self._before = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
         # With what an attribution by component needs: most traces are asked for one, and a second pass costs more.
-        points = {*points_needed(lm, "component"), self._before}
+        points = {*points_needed(lm, "component", self.edits), self._before}
         if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
             points.add("coefficients")
         self.run: Run = run(lm, ids, sorted(points), self.edits, attention_mask=mask)
@@ -608,7 +608,9 @@ class Trace(Displayed):
         self, token: str | int, position: int = -1, against: str | int | None = None, by: str = "component"
     ) -> Attribution:
         """The logit of a token, or the difference of two, as the sum of its writers' contributions."""
-        found = attribution(self.lm, self.run_with(points_needed(self.lm, by)), token, position, against, by)
+        found = attribution(
+            self.lm, self.run_with(points_needed(self.lm, by, self.edits)), token, position, against, by
+        )
         return replace(
             found,
             provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes),
