@@ -9,7 +9,7 @@ import torch
 import unembed
 from tests.cli.conftest import save_model
 from tests.conftest import tiny
-from tests.models.test_wikilm import wikilm
+from tests.models.architectures.test_wikilm import wikilm
 from unembed.corpus import Segment
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.event_sample import EventRecorder, EventSample, event_sample, record_events

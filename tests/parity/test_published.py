@@ -1,8 +1,9 @@
 """Published numbers whose input can be rebuilt here: sizes, counts, tables that follow from other tables, the formula.
 
-Elsewhere: WikiLM's 246,933,504 parameters (tests/models/test_wikilm.py), the 60 articles of the validation text
-(tests/corpus/test_readers.py), Fleiss' worked example of kappa (tests/concepts/test_annotation.py). What would need the
-authors' checkpoints, gpt2-medium or the 1,225 prompts is not here: reports print those numbers beside ours.
+Elsewhere: the 246,933,504 parameters of WikiLM (tests/models/architectures/test_wikilm.py), the 60 articles of the
+validation text (tests/corpus/test_readers.py), the worked example of kappa by Fleiss (tests/concepts/annotation). What
+would need the checkpoints of the authors, gpt2-medium or the 1,225 prompts is not here: reports print those numbers
+beside ours.
 """
 
 from __future__ import annotations

@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.reports.geva2021.tiny_study import tiny_study
 from tests.sweeps.recorder import lettered, texts
 from unembed.corpus import open_corpus
 from unembed.corpus.token_stream import TokenStream
+from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel
 from unembed.reports.geva2021.examples import Examples, draw_positions
 from unembed.reports.geva2021.sections.refinement import CLASSES, breakdown
@@ -155,3 +157,18 @@ def test_the_breakdown_has_exactly_one_class_for_every_case() -> None:
 
 def test_settings_name_the_places() -> None:
     assert Examples([1, 2]).settings() != Examples([1, 3]).settings()
+
+
+def test_random_examples_are_of_the_kind_asked_and_a_small_corpus_says_its_size() -> None:
+    _, _, text, _ = tiny_study(bos=True)
+    everything = set(text.prefix_positions().tolist())
+    drawn = draw_positions(text, 20, "prefixes", 0, "letters")
+    assert len(set(drawn.tolist())) == 20 and set(drawn.tolist()) <= everything
+    assert drawn.tolist() == draw_positions(text, 20, "prefixes", 0, "letters").tolist()
+    assert drawn.tolist() != draw_positions(text, 20, "prefixes", 1, "letters").tolist()
+    one_each = draw_positions(text, 10, "sentences", 0, "letters")
+    assert len(set(text.segment(one_each).tolist())) == 10 and set(one_each.tolist()) <= everything
+    with pytest.raises(InvalidInput, match=rf"it has {len(everything):,} prefixes .*examples={len(everything)}"):
+        draw_positions(text, 10**6, "prefixes", 0, "letters")
+    with pytest.raises(InvalidInput, match="sentences of text"):
+        draw_positions(text, 10**6, "sentences", 0, "letters")

@@ -9,7 +9,7 @@ import pytest
 
 import unembed
 from tests.cli.conftest import save_model
-from tests.reports.geva2022.test_report import OPTIONS, TEXTS
+from tests.reports.test_geva2022 import OPTIONS, TEXTS
 from unembed.corpus import open_corpus
 from unembed.reports.geva2022.applications import measure_applications
 from unembed.reports.geva2022.options import Options

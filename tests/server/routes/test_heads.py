@@ -195,3 +195,19 @@ def test_special_tokens_in_front_are_read_but_neither_shown_nor_sources(wren, in
         assert (example.position, example.source) == (dst, src - 1)
         assert example.tokens == wren.token_strings(plain(wren, line)[0])[:dst]
         assert example.prompt is not None and line.startswith(example.prompt)
+
+
+def test_the_best_induction_head_looks_where_the_stripe_is(client, wren):
+    scores = torch.tensor(client.get("/api/v1/heads").json()["scores"]["induction"])
+    layer, head = divmod(int(scores.argmax()), wren.n_heads)
+    found = client.get(f"/api/v1/heads/{layer}/{head}/induction?length=12&seed=3").json()
+    tokens, length = found["tokens"], found["length"]
+    front = len(tokens) - 2 * length
+    assert tokens[front : front + length] == tokens[front + length :]
+    assert [src for _, src in found["stripe"]] == [dst - length + 1 for dst in range(front + length, len(tokens))]
+    weights = [found["weights"][dst][src] for dst, src in found["stripe"]]
+    assert found["score"] == pytest.approx(sum(weights) / length) and found["score"] > 3 * found["chance"]
+    assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in found["weights"])
+    text = client.get(f"/api/v1/heads/{layer}/{head}/induction", params={"text": "She put the book"}).json()
+    assert text["tokens"][-4:] == wren.token_strings(wren.encode("She put the book")[0])
+    assert client.get(f"/api/v1/heads/{layer}/{head}/induction", params={"text": "a"}).status_code == 422

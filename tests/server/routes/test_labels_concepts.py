@@ -1,12 +1,8 @@
-"""Concepts over labels, how large coefficients usually are, and a head on a text said twice."""
+"""Concepts: memories with one label."""
 
 from __future__ import annotations
 
-import itertools
-
-import numpy as np
 import pytest
-import torch
 
 from unembed.concepts.annotation.queue import NONE
 
@@ -69,36 +65,3 @@ def test_joining_needs_an_index_and_the_token(client, stranger):
     body = {"name": "fish", "author": "ann", "members": [{"layer": 0, "index": 1}]}
     assert client.post("/api/v1/concepts", json=body).status_code == 409
     assert stranger.post("/api/v1/concepts", json=body).status_code == 401
-
-
-def test_coefficients_of_the_whole_small_corpus(indexed, index, wren):
-    found = indexed.get("/api/v1/memories/2/9/coefficients").json()
-    start = np.asarray(index.passages.start)
-    m = []
-    for a, b in itertools.pairwise(start):
-        ids = torch.tensor(np.asarray(index.passages.token[a:b])).long()[None]
-        m += wren.run(ids, "coefficients", logits=False).at("coefficients", 2)[0, :, 9].tolist()
-    counts, edges = np.histogram(m, bins=len(found["counts"]))
-    assert found["sampled"] == found["tokens"] == len(m) and found["edges"] == pytest.approx(edges.tolist(), abs=1e-4)
-    assert sum(abs(a - b) for a, b in zip(found["counts"], counts, strict=True)) <= 4  # values on a bin's edge
-    assert found["statistics"]["largest"] == pytest.approx(max(m), rel=1e-4)
-
-
-def test_coefficients_need_an_index(client):
-    assert client.get("/api/v1/memories/2/9/coefficients").status_code == 409
-
-
-def test_the_best_induction_head_looks_where_the_stripe_is(client, wren):
-    scores = torch.tensor(client.get("/api/v1/heads").json()["scores"]["induction"])
-    layer, head = divmod(int(scores.argmax()), wren.n_heads)
-    found = client.get(f"/api/v1/heads/{layer}/{head}/induction?length=12&seed=3").json()
-    tokens, length = found["tokens"], found["length"]
-    front = len(tokens) - 2 * length
-    assert tokens[front : front + length] == tokens[front + length :]
-    assert [src for _, src in found["stripe"]] == [dst - length + 1 for dst in range(front + length, len(tokens))]
-    weights = [found["weights"][dst][src] for dst, src in found["stripe"]]
-    assert found["score"] == pytest.approx(sum(weights) / length) and found["score"] > 3 * found["chance"]
-    assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in found["weights"])
-    text = client.get(f"/api/v1/heads/{layer}/{head}/induction", params={"text": "She put the book"}).json()
-    assert text["tokens"][-4:] == wren.token_strings(wren.encode("She put the book")[0])
-    assert client.get(f"/api/v1/heads/{layer}/{head}/induction", params={"text": "a"}).status_code == 422

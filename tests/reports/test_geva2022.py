@@ -11,7 +11,7 @@ import torch
 
 import unembed
 from tests.cli.conftest import save_model
-from tests.models.test_wikilm import wikilm
+from tests.models.architectures.test_wikilm import wikilm
 from unembed.concepts.annotation.files import KINDS, Pattern, automatic
 from unembed.concepts.annotation.judge import judge_annotation
 from unembed.concepts.detection import coverage, find_concepts

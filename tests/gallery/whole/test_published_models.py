@@ -9,7 +9,7 @@ import pytest
 import unembed
 from unembed.index import Index
 
-MODELS = Path(__file__).parents[1] / "data" / "models"
+MODELS = Path(__file__).parents[2] / "data" / "models"
 STORY = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
 STORIES = [
     STORY,
