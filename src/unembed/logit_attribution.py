@@ -359,10 +359,14 @@ def _memories(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, column
 
 
 def _of_memories(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor) -> tuple[Float[Tensor, " d_mlp"], Branch]:
+    per_unit, branch = _per_unit(lm, seen, layer, column, u)
+    return seen.at("coefficients", layer)[0, column].to(u.dtype) * per_unit, branch
+
+
+def _per_unit(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor) -> tuple[Float[Tensor, " d_mlp"], Branch]:
     lm.feed_forward(layer)  # raises and says why there are no memories
-    m = seen.at("coefficients", layer)[0, column]
-    branch = memory_branch(lm, layer, m)
-    return m.to(u.dtype) * (lm.weights.W_out[layer].to(u.dtype) @ branch.direction(u)) * branch.factor, branch
+    branch = memory_branch(lm, layer, seen.at("coefficients", layer)[0, column])
+    return (lm.weights.W_out[layer].to(u.dtype) @ branch.direction(u)) * branch.factor, branch
 
 
 def _branch_biases(
@@ -464,6 +468,23 @@ def memory_contributions_at(
 
 
 @torch.no_grad()
+def memory_contributions_per_unit(
+    lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: str | int, against: str | int | None = None
+) -> list[Float[Tensor, " d_mlp"]]:
+    """What a coefficient of 1 of each memory of some layers adds to a logit, or to a difference of two: v_i . u.
+
+    Times the coefficients of the run it is what `memory_contributions_at` returns, for a run like that one.
+
+    Raises:
+        Unsupported: a layer has no memories.
+    """
+    target, other = pair(lm, token, against)
+    column = position_of(seen, position)
+    pulled = _pulled(lm, seen, column, logit_direction(lm, target, other))
+    return [_per_unit(lm, seen, n, column, pulled[n])[0] for n in layers]
+
+
+@torch.no_grad()
 def memory_contributions_over_average(
     lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: int
 ) -> list[Float[Tensor, " d_mlp"]]:
@@ -482,9 +503,15 @@ def _contributions_along(
     lm: Decoder, seen: Run, layers: Sequence[int], position: int, direction: Float[Tensor, " d_model"]
 ) -> list[Float[Tensor, " d_mlp"]]:
     column = position_of(seen, position)
-    scale = final_scale(lm, seen.at("resid_post", lm.n_layers - 1)[0, column])
-    pulled = directions(lm, direction / scale).late
+    pulled = _pulled(lm, seen, column, direction)
     return [_of_memories(lm, seen, n, column, pulled[n])[0] for n in layers]
+
+
+def _pulled(
+    lm: Decoder, seen: Run, column: int, direction: Float[Tensor, " d_model"]
+) -> tuple[Float[Tensor, " d_model"], ...]:
+    scale = final_scale(lm, seen.at("resid_post", lm.n_layers - 1)[0, column])
+    return directions(lm, direction / scale).late
 
 
 @torch.no_grad()

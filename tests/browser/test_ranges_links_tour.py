@@ -151,12 +151,12 @@ def test_a_link_begins_the_tour_anywhere_and_escape_ends_it(opened):
 
 
 def test_names_stand_beside_memories_everywhere(opened, served, lm):
-    first = lm.trace(PROMPT).sub_updates(5, top=1)[0].index
+    first = lm.trace(PROMPT).memory_effects(layers=[5], top=1, index=served.session.index).rows[0].index
     served.session.index.add_label(5, first, "the calendar", author="gil")
     page = opened(AT)
     expect(inspector(page).get_by_text("the calendar")).to_be_visible()
     page = opened(f"#/layer?layer=5&prompt={PROMPT.replace(' ', '%20')}")
-    page.get_by_role("radio", name="Named", exact=True).click()
+    page.get_by_role("combobox", name="Show").select_option("named")
     expect(page.locator(".sub-update")).to_have_count(1)
     expect(page.locator(".sub-update").get_by_text("the calendar")).to_be_visible()
 
@@ -203,7 +203,8 @@ def test_a_sub_update_opens_in_place(opened, index):
     page = opened(f"#/layer?layer=3&prompt={PROMPT.replace(' ', '%20')}")
     row = page.locator(".sub-update").first
     layer, number = map(int, re.findall(r"\d+", row.get_by_role("link").inner_text()))
-    row.get_by_text("Tokens and triggers").click()
+    row.get_by_role("button", name=re.compile("^Tokens and triggers of ")).click()
+    row = page.locator(".updates tr.more")
     expect(row.get_by_text("suppresses")).to_be_visible()
     marks = [r["token"].strip() for r in index.triggers(layer, number, 2, context=16).to_dict()["rows"]]
     expect(row.locator("mark")).to_have_count(len(marks))

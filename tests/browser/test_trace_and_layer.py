@@ -35,7 +35,7 @@ def listening(page):
     return asked
 
 
-def test_findings_are_told_and_lead_where_they_say(opened, lm):
+def test_findings_are_told_and_lead_where_they_say(opened, lm, index):
     page = opened(AT_LITTLE)
     expect(the_sum(page)).to_be_visible()
     rows = page.get_by_role("list", name="Findings").get_by_role("button")
@@ -44,14 +44,118 @@ def test_findings_are_told_and_lead_where_they_say(opened, lm):
     settled = next(e.layer for e in trace.events(-1) if e.kind == "saturation")
     rows.filter(has_text="saturation").click()
     expect(inspector(page).get_by_role("heading", name=f"Layer {settled}, FFN")).to_be_visible()
-    best = max(
-        (r for r in trace.attribution(int(trace.prediction[-1]), by="memory").rows if r.index >= 0),
-        key=lambda r: r.contribution,
-    )
+    question = trace.question()
+    found = trace.memory_effects(question, index=index)
     row = rows.filter(has_text="adds most")
-    assert f"+{best.contribution:.2f} of" in row.inner_text()
+    layer, memory, effect = found.most
+    assert f"the lead of {shown(lm.token_strings([question.token])[0])} over " in row.inner_text()
+    assert f": +{effect:.2f}." in row.inner_text()
     row.click()
-    expect(page.get_by_role("heading", name=f"L{best.layer}M{best.index}", exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name=f"L{layer}M{memory}", exact=True)).to_be_visible()
+
+
+def effects(rows):
+    """The effects of a table of writers, as it writes them, by name."""
+    return {
+        row.get_by_role("link").inner_text(): float(row.locator(".effect").inner_text().replace("−", "-"))
+        for row in rows.all()
+    }
+
+
+def test_a_target_and_a_runner_up_drive_every_pane(opened, lm, index):
+    page = opened(f"{AT_LITTLE}&by=memory")
+    question = page.get_by_role("group", name="Target and runner-up")
+    books = page.get_by_role("region", name="Logit attribution")
+    trace = lm.trace(LITTLE)
+    first, second = trace.question().token, trace.question().against
+
+    def expected(asked, order="effect", **more):
+        return trace.memory_effects(asked, top=20, index=index, order=order, **more)
+
+    def agree(asked):
+        rows = books.locator(".updates").first.locator("tbody tr")
+        found = expected(asked)
+        expect(rows.first.get_by_role("link")).to_have_text(f"L{found.rows[0].layer}M{found.rows[0].index}")
+        shown_ = effects(rows)
+        assert shown_ == pytest.approx({f"L{r.layer}M{r.index}": r.score for r in found.rows}, abs=6e-3)
+
+    expect(the_sum(page)).to_be_visible()
+    assert question.get_by_role("combobox", name="Target").input_value() == f"#{first}"
+    assert question.get_by_role("combobox", name="Runner-up").input_value() == f"#{second}"
+    agree(trace.question())
+    question.get_by_role("combobox", name="Runner-up").select_option("none")
+    expect(inspector(page).get_by_text("the logit of")).to_be_visible()
+    agree(trace.question(alone=True))
+    assert "single=1" in address(page)
+    question.get_by_role("combobox", name="Runner-up").select_option("another")
+    box = question.get_by_role("textbox", name="Runner-up: any token")
+    box.fill("house")
+    box.press("Enter")
+    house = lm.single_token(" house")
+    expect(question.get_by_role("combobox", name="Runner-up")).to_have_value(f"#{house}")
+    agree(trace.question(against=house))
+    finding = page.get_by_role("list", name="Findings").get_by_role("button").filter(has_text="adds most")
+    expect(finding).to_contain_text("over ·house")
+    other = trace.prediction.tolist()[0]  # any token that is not among the first ten
+    question.get_by_role("combobox", name="Target").select_option(index=2)
+    chosen = int(question.get_by_role("combobox", name="Target").input_value()[1:])
+    assert chosen not in (first, other)
+    agree(trace.question(chosen, house))
+    page.get_by_role("radio", name="Head", exact=True).click()
+    one = trace.attribution(chosen, against=house, by="head").total
+    expect(the_sum(page)).to_contain_text("Sum " + signless(one))
+    page.get_by_role("button", name="Open this layer").click()
+    rows = page.locator(".updates").first.locator("tbody tr")
+    expect(rows).to_have_count(20)
+    layer = expected(trace.question(chosen, house), layers=[5])
+    assert effects(rows) == pytest.approx({f"L{r.layer}M{r.index}": r.score for r in layer.rows}, abs=6e-3)
+    page.get_by_role("radio", name="Heads", exact=True).click()
+    heads = trace.head_updates(5, -1, chosen, house)
+    expect(rows).to_have_count(lm.n_heads)
+    assert effects(rows) == pytest.approx({f"L5H{h.index}": h.score for h in heads}, abs=6e-3)
+
+
+def signless(x: float) -> str:
+    """A number between 0.01 and 100 as the page writes it."""
+    digits = 1 if abs(x) >= 10 else 2 if abs(x) >= 1 else 3
+    return f"{x:.{digits}f}".replace("-", "−")
+
+
+def test_memories_that_are_always_on_are_folded_and_the_mean_is_taken_away(opened, lm, index):
+    page = opened(f"{AT_LAYER}&sort=deviation")
+    trace = lm.trace(LITTLE)
+    found = trace.memory_effects(top=20, index=index, order="deviation", layers=[3])
+    rows = page.locator(".updates").first.locator("tbody tr")
+    expect(rows).to_have_count(20)
+    assert effects(rows) == pytest.approx({f"L3M{r.index}": r.deviation for r in found.rows}, abs=6e-3)
+    assert list(effects(rows)) == [f"L3M{r.index}" for r in found.rows]
+    fold = page.locator(".always-on")
+    assert found.always_on and not {f"L3M{r.index}" for r in found.always_on} & set(effects(rows))
+    expect(fold.get_by_role("table")).to_be_hidden()
+    fold.locator("summary").click()
+    assert list(effects(fold.locator("tbody tr"))) == [f"L3M{r.index}" for r in found.always_on][:20]
+
+
+def test_one_token_is_found_with_or_without_its_space_and_several_are_said(opened, lm):
+    page = opened(AT_LITTLE)
+    question = page.get_by_role("group", name="Target and runner-up")
+    question.get_by_role("combobox", name="Target").select_option("another")
+    box = question.get_by_role("textbox", name="Target: any token")
+    box.fill("extraordinarily unlikely")
+    question.get_by_role("button", name="Use").click()
+    expect(page.locator("#live")).to_contain_text("tokens")
+    box.fill("·boy")
+    box.press("Enter")
+    expect(question.get_by_role("combobox", name="Target")).to_have_value(f"#{lm.single_token(' boy')}")
+
+
+def test_twenty_sub_updates_stand_on_one_screen(opened):
+    page = opened(AT_LAYER)
+    rows = page.locator(".updates").first.locator("tbody tr")
+    expect(rows).to_have_count(20)
+    boxes = [row.bounding_box() for row in rows.all()]
+    assert all(box["height"] <= 30 for box in boxes), "one line each"
+    assert boxes[-1]["y"] + boxes[-1]["height"] - boxes[0]["y"] < 620
 
 
 def test_a_followed_token_shades_every_cell_and_is_asked_for_once(opened, lm):
@@ -188,32 +292,32 @@ def test_a_click_with_shift_pins(opened, lm):
     assert f"pins={token}" in address(page) and "position=3" not in address(page)
 
 
-def test_a_layers_heads_and_memories_by_effect(opened, lm):
+def test_a_layers_heads_and_memories_by_effect(opened, lm, index):
     page = opened(AT_LAYER)
-    rows = page.locator(".sub-update").filter(has=page.get_by_role("link"))
+    rows = page.locator(".updates").first.locator(".sub-update")
     expect(rows).to_have_count(20)
     page.get_by_role("radio", name="Heads", exact=True).click()
     expect(rows).to_have_count(lm.n_heads)
     trace = lm.trace(LITTLE)
-    girl = lm.single_token(" girl")
-    heads = trace.head_updates(3, -1, girl)
+    question = trace.question()
+    heads = trace.head_updates(3, -1, question.token, question.against)
+    page.get_by_role("radio", name="Size", exact=True).click()
+    expect(rows.first.get_by_role("link")).to_have_text(f"L3H{heads[0].index}")
     assert rows.get_by_role("link").all_inner_texts() == [f"L3H{h.index}" for h in heads]
     assert shown(heads[0].top_tokens[0]) in rows.first.inner_text()
     page.get_by_role("radio", name="Both", exact=True).click()
-    page.get_by_role("radio", name="By effect on the target").click()
+    page.get_by_role("radio", name="Effect", exact=True).click()
     expect(rows).to_have_count(20 + lm.n_heads)
-    memories = trace.sub_updates(3, -1, 20, girl)
-    effects = {f"L3H{h.index}": h.score for h in heads} | {f"L3M{u.index}": u.score for u in memories}
-    ordered = sorted(effects, key=lambda name: -abs(effects[name]))
+    memories = trace.memory_effects(question, top=20, layers=[3], index=index).rows
+    found = {f"L3H{h.index}": h.score for h in heads} | {f"L3M{u.index}": u.score for u in memories}
+    ordered = sorted(found, key=lambda name: -abs(found[name]))
     assert rows.get_by_role("link").all_inner_texts() == ordered
     for name, row in zip(ordered[:6], rows.all()[:6], strict=True):
-        assert row.locator(".bar.minus" if effects[name] < 0 else ".bar.plus").count() == 1
-    page.get_by_role("radio", name="Against").click()
-    expect(rows).to_have_count(sum(x <= 0 for x in effects.values()))
+        assert row.locator(".bar.minus" if found[name] < 0 else ".bar.plus").count() == 1
+    page.get_by_role("combobox", name="Show").select_option("against")
+    expect(rows).to_have_count(sum(x <= 0 for x in found.values()))
     other = opened("#" + address(page).split("#")[1])
-    expect(other.locator(".sub-update").filter(has=other.get_by_role("link"))).to_have_count(
-        sum(x <= 0 for x in effects.values())
-    )
+    expect(other.locator(".updates").first.locator(".sub-update")).to_have_count(sum(x <= 0 for x in found.values()))
     rows.get_by_role("link", name=re.compile("^L3H")).first.click()
     expect(page.get_by_role("heading", name=re.compile(r"^L3H\d$"))).to_be_visible()
 

@@ -272,6 +272,9 @@ def test_what_heads_add_is_what_the_attribution_says_and_adds_up_to_the_attentio
     rows = trace.attribution(11, 4, by="head").rows
     shares = {r.index: r.contribution for r in rows if r.label.startswith("head L1H")}
     heads = trace.head_updates(1, 4, 11)
+    led = trace.head_updates(1, 4, 11, 7)
+    for head, lead, other in zip(heads, led, trace.head_updates(1, 4, 7), strict=True):
+        assert lead.score == pytest.approx(head.score - other.score, abs=1e-5)
     assert [h.norm for h in heads] == sorted((h.norm for h in heads), reverse=True)
     for head in heads:
         assert head.score == pytest.approx(shares[head.index], rel=1e-3, abs=1e-5)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.lens import logit_direction, read
+from unembed.logit_attribution import pair
 from unembed.models.decoder import Decoder
 from unembed.stream.decomposition import attention_branch
 from unembed.stream.run import Run
@@ -28,7 +29,7 @@ class HeadUpdate:
     share: float
     """Its length over the sum of the lengths of the layer's heads."""
     score: float | None
-    """What it adds to the chosen token's logit (basis frozen), if one was chosen."""
+    """What it adds to the chosen token's logit, or to the difference of two (basis frozen), if one was chosen."""
     top_tokens: list[str]
     """Tokens that what it adds promotes most (basis raw)."""
     bottom_tokens: list[str]
@@ -41,6 +42,7 @@ def head_updates(
     position: int,
     token: str | int | None,
     scale: Float[Tensor, "1"],
+    against: str | int | None = None,
     *,
     k: int = 10,
     hide_unlearned: bool = False,
@@ -54,10 +56,12 @@ def head_updates(
         position: the position, from 0.
         token: a token to score each for.
         scale: of the final norm at the position, by which scores are divided.
+        against: score the difference of the token's logit to this one's.
         k: how many tokens to list.
         hide_unlearned: leave out tokens that the model never learned.
 
     Raises:
+        InvalidInput: both tokens are the same.
         OutOfRange: no such layer.
     """
     layer = lm.layer(layer)
@@ -68,7 +72,7 @@ def head_updates(
     ends = [read(lm, end, k, basis="raw", hidden=hidden).ids for end in (written, -written)]
     scores = None
     if token is not None:
-        u = logit_direction(lm, lm.single_token(token)) / scale
+        u = logit_direction(lm, *pair(lm, token, against)) / scale
         scores = (written.to(u.dtype) @ u).tolist()
     sizes = written.float().norm(dim=-1)
     shares = sizes / sizes.sum().clamp_min(1e-30)

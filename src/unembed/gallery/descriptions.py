@@ -5,6 +5,7 @@ An embedded model brings a gallery of its own. For any other model `Index.memori
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from unembed.gallery.evidence import MemoryEvidence
@@ -28,6 +29,10 @@ class MemoryDescriptions:
     def __len__(self) -> int:
         """How many memories and poles have one."""
         return len(self._of)
+
+    def __iter__(self) -> Iterator[tuple[int, int, str, str]]:
+        """Layer, index, pole and description, the best memory first."""
+        return ((*key, text) for key, text in self._of.items())
 
     def of(self, layer: int, index: int, *, negative: bool = False) -> str | None:
         """The description of a memory; with `negative`, of its negative pole (gated layers)."""

@@ -37,6 +37,10 @@ class SubUpdate:
     bottom_tokens: list[str]
     times_usual: float | None = None
     """The size of the coefficient over the memory's usual one, where an index of the model says what is usual."""
+    deviation: float | None = None
+    """The score beyond that of the memory's mean coefficient over a corpus (mean ablation), where it is known."""
+    always_on: bool = False
+    """Whether the memory is on for nearly every token, where it is known."""
 
     @property
     def promoted(self) -> list[str]:

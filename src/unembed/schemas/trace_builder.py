@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unembed.memories.top_sub_updates import SubUpdate
     from unembed.models.decoder import Decoder
     from unembed.stream.interventions import Edit
-    from unembed.trace.memory_effects import MemoryEffects
+    from unembed.trace.memory_effects import MemoryEffects, MemoryOrder
     from unembed.trace.question import Question
     from unembed.trace.trace import Trace
     from unembed.trace.usual_coefficients import UsualCoefficients
@@ -75,6 +75,8 @@ class TraceSettings:
     """The token to compare with; the runner-up when None."""
     alone: bool = False
     """Explain the token's logit alone."""
+    order: MemoryOrder = "effect"
+    """What memories are ranked by."""
 
 
 def trace_view(
@@ -102,7 +104,7 @@ def trace_view(
         tracing: gives the trace of a prompt under edits, where it may be at hand already; `lm.trace` when None.
         index: an index of the model, for the top trigger of each sub-update; none are shown when None.
         heads: with `layer`, what its heads add too.
-        dominant: sub-updates of each layer by size, in `layers`.
+        dominant: memories of each layer, in `layers`, and as many that are always on.
     """
     tracer: Tracing = tracing or lm.trace
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
@@ -110,12 +112,12 @@ def trace_view(
     trace = tracer(asked.prompt, edits=asked.edits).showing(asked.show_unlearned)
     common, provenance, question = _common(lm, trace, asked, target, tracer)
     position, target = common["position"], question.token
-    updates = _sub_updates(trace, layers, position, dominant, target, asked, index)
+    updates = _sub_updates(trace, question, layers, position, dominant, asked, index)
     wanted = _MEMORIES if memories is None else memories
     effects = _effects(trace, question, position, layers if layer is not None else None, wanted, asked, index)
     shown = _layers(trace, layers, position, target, asked, updates)
     if layer is not None:
-        shown = [_closer(trace, one, position, target, asked, heads) for one in shown]
+        shown = [_closer(trace, one, position, question, asked, heads) for one in shown]
     grid = None
     if point is not None:
         cells = _read(trace, point, asked)
@@ -304,7 +306,9 @@ def _layers(
     ]
 
 
-def _closer(trace: Trace, one: LayerView, position: int, target: int, asked: TraceSettings, heads: bool) -> LayerView:
+def _closer(
+    trace: Trace, one: LayerView, position: int, question: Question, asked: TraceSettings, heads: bool
+) -> LayerView:
     """One layer with where its candidates came from, and what its heads add if asked."""
     lists = {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
     ids = [[c.id for c in candidates] for candidates in lists.values()]
@@ -314,7 +318,7 @@ def _closer(trace: Trace, one: LayerView, position: int, target: int, asked: Tra
         one,
         middle_from=None if one.middle is None else ranks[0],
         after_from=ranks[-1],
-        heads=trace.head_updates(one.layer, position, target, k=k) if heads else [],
+        heads=trace.head_updates(one.layer, position, question.token, question.against, k=k) if heads else [],
     )
 
 
@@ -344,10 +348,10 @@ def _said(e: Event, text: str) -> EventView:
 
 def _sub_updates(
     trace: Trace,
+    question: Question,
     layers: Sequence[int],
     position: int,
     memories: int,
-    target: int,
     asked: TraceSettings,
     index: Index | None,
 ) -> dict[int, list[SubUpdateView]]:
@@ -355,10 +359,10 @@ def _sub_updates(
         return {}
     k = max(asked.top, _READ_ANYWAY)
     try:
-        found = trace.sub_updates_of(layers, position, memories, target, k=k)
+        found = trace.memory_effects_by_layer(layers, question, position, memories, index=index, order=asked.order, k=k)
     except Unsupported:  # attention-only, or memories that belong to experts; perhaps not in every layer
         each = (layers[i : i + 1] for i in range(len(layers))) if len(layers) > 1 else ()
-        parts = [_sub_updates(trace, one, position, memories, target, asked, index) for one in each]
+        parts = [_sub_updates(trace, question, one, position, memories, asked, index) for one in each]
         return {n: rows for part in parts for n, rows in part.items()}
     return {n: [_described(row, index) for row in rows] for n, rows in zip(layers, found, strict=True)}
 
@@ -375,7 +379,9 @@ def _effects(
     """What the memories add to the question; None where the layers have none, or memories that belong to experts."""
     k = max(asked.top, _READ_ANYWAY)
     try:
-        return trace.memory_effects(question, position, max(1, memories), layers=layers, index=index, k=k)
+        return trace.memory_effects(
+            question, position, max(1, memories), layers=layers, index=index, order=asked.order, k=k
+        )
     except Unsupported:
         return None
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from unembed import Edit
 from unembed.server.state import MAX_EDITS, MAX_PROMPT, ServerState
+from unembed.trace.memory_effects import MemoryOrder
 
 LARGEST = 1_000_000
 """The largest layer, index or position: SQLite, Arrow and torch all accept it."""
@@ -25,6 +26,14 @@ LayerNumber = Annotated[int, Path(ge=0, le=LARGEST, description="a layer, from 0
 Index = Annotated[int, Path(ge=0, le=LARGEST, description="a memory or head of the layer, from 0")]
 Position = Annotated[int, Query(ge=-LARGEST, le=LARGEST, description="from 0; negative from the end")]
 Token = Annotated[str | None, Query(max_length=200, description="a token's text, or #id")]
+Against = Annotated[
+    str | None,
+    Query(max_length=200, description="the token to compare with, or #id; the runner-up where none is given"),
+]
+Alone = Annotated[bool, Query(description="explain the target's logit alone")]
+Order = Annotated[
+    MemoryOrder, Query(description="what memories are ranked by; deviation: the effect beyond the mean coefficient's")
+]
 RequiredToken = Annotated[str, Query(min_length=1, max_length=200, description="a token's text, or #id")]
 Basis = Annotated[Literal["raw", "final", "frozen"], Query(description="how the final norm is treated")]
 Pole = Literal["positive", "negative"]

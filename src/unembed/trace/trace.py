@@ -28,7 +28,7 @@ from unembed.results.display import Displayed
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
 from unembed.trace.described_memories import DescribedMemory, described_memories
-from unembed.trace.memory_effects import MemoryEffects, memory_effects
+from unembed.trace.memory_effects import MemoryEffects, MemoryOrder, memory_effects, memory_effects_by_layer
 from unembed.trace.question import Question, question
 from unembed.trace.usual_coefficients import usual_coefficients
 from unembed.validation import as_str, as_tuple, positive_int
@@ -465,6 +465,7 @@ class Trace(Displayed):
         *,
         layers: Sequence[int] | None = None,
         index: Index | None = None,
+        order: MemoryOrder = "effect",
         k: int = 10,
     ) -> MemoryEffects:
         """The memories (FFN neurons) with the largest effects on a question, those that are always on apart.
@@ -476,6 +477,8 @@ class Trace(Displayed):
             layers: only these; all that have memories when None.
             index: an index of the model, which says how often and how strongly each memory fires; measured on a sample
                 of the shipped text when None.
+            order: what the list is ranked by: "effect"; "deviation", the effect beyond that of the mean coefficient
+                (mean ablation); "size" or "coefficient".
             k: how many tokens of each value to list.
 
         Raises:
@@ -495,10 +498,47 @@ class Trace(Displayed):
             with_memories,
             top,
             usual_coefficients(self.lm, index),
+            order=order,
             k=k,
             show_unlearned=self.show_unlearned,
         )
         return replace(found, provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes))
+
+    def memory_effects_by_layer(
+        self,
+        layers: Sequence[int],
+        asked: Question | None = None,
+        position: int = -1,
+        top: int = _TOP,
+        *,
+        index: Index | None = None,
+        order: MemoryOrder = "effect",
+        k: int = 10,
+    ) -> list[list[SubUpdate]]:
+        """For each of some layers its memories with the largest effects on a question, then as many always-on ones.
+
+        The arguments as for `memory_effects`; `top` counts the memories of one layer.
+
+        Raises:
+            Unsupported: one of the layers has no memories.
+            OutOfRange: no such layer or position.
+        """
+        if not (chosen := [self.lm.layer(n) for n in as_tuple("layers", layers)]):
+            return []
+        for n in chosen:
+            self.lm.feed_forward(n)
+        return memory_effects_by_layer(
+            self.lm,
+            self.run,
+            asked or self.question(position=position),
+            position_of(self.run, position),
+            chosen,
+            top,
+            usual_coefficients(self.lm, index),
+            order=order,
+            k=k,
+            show_unlearned=self.show_unlearned,
+        )
 
     def described_memories(
         self, token: str | int | None = None, position: int = -1, top: int = 3, *, index: Index | None = None
@@ -586,6 +626,7 @@ class Trace(Displayed):
         layer: int,
         position: int = -1,
         token: str | int | None = None,
+        against: str | int | None = None,
         *,
         k: int = 10,
     ) -> list[HeadUpdate]:
@@ -595,14 +636,17 @@ class Trace(Displayed):
             layer: the layer.
             position: the position; the last by default.
             token: a token to score each for.
+            against: score the difference of the token's logit to this one's.
             k: how many tokens to list.
 
         Raises:
+            InvalidInput: both tokens are the same.
             OutOfRange: no such layer or position.
         """
         run, column = self.run_with(("z",)), position_of(self.run, position)
         scale = self.scale[column]
-        return head_updates(self.lm, run, layer, column, token, scale, k=k, hide_unlearned=not self.show_unlearned)
+        hidden = not self.show_unlearned
+        return head_updates(self.lm, run, layer, column, token, scale, against, k=k, hide_unlearned=hidden)
 
     def attribution(
         self, token: str | int, position: int = -1, against: str | int | None = None, by: str = "component"

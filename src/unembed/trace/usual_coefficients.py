@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -33,6 +33,8 @@ class UsualCoefficients:
     usual: dict[int, Float[Tensor, " d_mlp"]]
     """Root mean square of the coefficient over the tokens where the memory is active (gated layers: over all). Empty
     without an index: most memories are active too seldom for a sample to say."""
+    mean: dict[int, Float[Tensor, " d_mlp"]] = field(default_factory=dict[int, Float[Tensor, " d_mlp"]])
+    """Mean of the coefficient over all tokens: what mean ablation puts in its place."""
 
 
 def usual_coefficients(lm: Decoder, index: Index | None) -> UsualCoefficients:
@@ -51,7 +53,7 @@ def usual_coefficients(lm: Decoder, index: Index | None) -> UsualCoefficients:
 
 def _of_index(lm: Decoder, index: Index) -> UsualCoefficients:
     columns = {name: torch.from_numpy(column).float() for name, column in index.statistics.items()}
-    always, usual = {}, {}
+    always, usual, means = {}, {}, {}
     for layer in range(lm.n_layers):
         rows = slice(int(index.bounds[layer]), int(index.bounds[layer + 1]))
         if rows.start == rows.stop:
@@ -59,7 +61,8 @@ def _of_index(lm: Decoder, index: Index) -> UsualCoefficients:
         mean, variance, active = (columns[name][rows] for name in ("mean", "variance", "active_fraction"))
         always[layer] = _is_always_on(lm, layer, mean, variance, active)
         usual[layer] = ((mean**2 + variance) / active.clamp_min(1e-12)).sqrt()
-    return UsualCoefficients(always, usual)
+        means[layer] = mean
+    return UsualCoefficients(always, usual, means)
 
 
 @torch.no_grad()
@@ -75,12 +78,13 @@ def _measured(lm: Decoder) -> UsualCoefficients:
     if not (batch := list(islice(cut, rows))):
         return UsualCoefficients({}, {})
     captured = run(lm, torch.stack(batch).to(lm.device), ["coefficients"], logits=False)
-    always = {}
+    always, means = {}, {}
     for layer in range(lm.n_layers):
         if captured.has("coefficients", layer):
             m = captured.at("coefficients", layer).flatten(0, 1).float().cpu()
-            always[layer] = _is_always_on(lm, layer, m.mean(0), m.var(0, correction=0), (m > 0).float().mean(0))
-    return UsualCoefficients(always, {})
+            means[layer] = m.mean(0)
+            always[layer] = _is_always_on(lm, layer, means[layer], m.var(0, correction=0), (m > 0).float().mean(0))
+    return UsualCoefficients(always, {}, means)
 
 
 def _is_always_on(lm: Decoder, layer: int, mean: Tensor, variance: Tensor, active: Tensor) -> Bool[Tensor, " d_mlp"]:

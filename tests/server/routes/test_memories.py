@@ -299,3 +299,15 @@ def test_a_wildcard_and_a_regular_expression_match_tokens(indexed, wren):
 def test_a_word_that_is_not_found_has_suggestions(client, wren):
     found = client.get("/api/v1/memories/search", params={"q": "Januarry"}).json()
     assert not found["hits"] and any("anuary" in text for text in found["suggestions"])
+
+
+def test_descriptions_are_those_of_the_embedded_models_gallery(client, wren):
+    from unembed.gallery import memory_descriptions
+
+    rows = client.get("/api/v1/memories/descriptions").json()["rows"]
+    expected = memory_descriptions(wren)
+    assert len(rows) == len(expected) > 100
+    assert all(
+        expected.of(row["layer"], row["index"], negative=row["pole"] == "negative") == row["description"]
+        for row in rows
+    )

@@ -57,7 +57,7 @@ def test_every_cell_of_the_grid_is_the_librarys(client, wren):
 
 
 def same(found, printed):
-    """The page shows besides, of each layer, the sub-updates by size."""
+    """The page shows besides, of each layer, its memories by their effect."""
     close(
         *(
             {**one, "grid": None, "layers": [{**n, "sub_updates": []} for n in one["layers"]]}
@@ -68,20 +68,42 @@ def same(found, printed):
 
 def test_a_position_is_what_the_command_prints(client, command):
     found = client.get(f"/api/v1/traces/{post(client)['id']}?position=-2&memories=4").json()
-    same(found, command("trace", PROMPT, "--position", "-2", "--against", "none", "--memories", "4"))
-    assert [len(layer["sub_updates"]) for layer in found["layers"]] == [4] * len(found["layers"])
+    same(found, command("trace", PROMPT, "--position", "-2", "--memories", "4"))
+    for layer in found["layers"]:
+        assert sum(not row["always_on"] for row in layer["sub_updates"]) == 4
+
+
+def test_a_question_is_the_commands_and_ranks_the_memories(client, wren, command):
+    key = post(client)["id"]
+    for params, arguments in (
+        ({"token": " the", "against": " a"}, ("--token", " the", "--against", " a")),
+        ({"token": " the", "alone": True}, ("--token", " the", "--against", "none")),
+    ):
+        found = client.get(f"/api/v1/traces/{key}", params={**params, "memories": 3, "listed": 6}).json()
+        same(found, command("trace", PROMPT, *arguments, "--memories", "6"))
+    trace = wren.trace(PROMPT)
+    question = trace.question(" the", " a")
+    for order in ("effect", "deviation", "size", "coefficient"):
+        asked = {"token": " the", "against": " a", "order": order, "memories": 7}
+        layer = client.get(f"/api/v1/traces/{key}/layers/2", params=asked).json()["layers"][0]
+        expected = trace.memory_effects_by_layer([2], question, top=7, order=order)[0]
+        assert [row["index"] for row in layer["sub_updates"]] == [row.index for row in expected]
+        close([row["deviation"] for row in layer["sub_updates"]], [row.deviation for row in expected])
+    assert client.get(f"/api/v1/traces/{key}/layers/2?order=strength").status_code == 422
+    same_token = client.get(f"/api/v1/traces/{key}", params={"token": " the", "against": " the"})
+    assert same_token.status_code == 422 and "against itself" in same_token.json()["message"]
 
 
 def test_a_layer_is_what_the_command_prints(client, command):
     found = client.get(f"/api/v1/traces/{post(client)['id']}/layers/3?top=5").json()
-    same(found, command("trace", PROMPT, "--layer", "3", "--against", "none"))
+    same(found, command("trace", PROMPT, "--layer", "3"))
 
 
 def test_an_attribution_is_what_the_command_prints(client, command):
     found = client.get(
         f"/api/v1/traces/{post(client)['id']}/attribution", params={"token": " the", "by": "memory"}
     ).json()
-    close(found, command("explain", PROMPT, "--token", " the", "--by", "memory", "--against", "none"))
+    close(found, command("explain", PROMPT, "--token", " the", "--by", "memory"))
 
 
 def test_edits_change_the_trace_and_its_id(client, wren):
@@ -129,7 +151,8 @@ def test_findings_are_those_of_the_trace_and_the_command_tells_the_same(client, 
     )
     assert settled["sentence"] in {e["sentence"] for e in post(client, "She put the book on the")["events"]}
     on = usual_coefficients(wren, None).always_on
-    rows = (r for r in trace.attribution(answer, by="memory").rows if r.index >= 0 and not on[r.layer][r.index])
+    against = trace.question().against
+    rows = (r for r in trace.attribution(answer, against=against, by="memory").rows if r.index >= 0 and not on[r.layer][r.index])
     best = max(rows, key=lambda r: r.contribution)
     assert (memory["layer"], memory["index"]) == (best.layer, best.index)
     assert (
@@ -169,7 +192,7 @@ def test_moves_are_told_in_words(client, wren):
 
 def test_a_layer_tells_what_its_heads_add_and_where_candidates_came_from(client, wren):
     key = post(client)["id"]
-    found = client.get(f"/api/v1/traces/{key}/layers/3", params={"heads": True, "token": " the"}).json()["layers"][0]
+    found = client.get(f"/api/v1/traces/{key}/layers/3", params={"heads": True, "token": " the", "alone": True}).json()["layers"][0]
     trace = wren.trace(PROMPT)
     shares = {
         r.index: r.contribution for r in trace.attribution(" the", by="head").rows if r.label.startswith("head L3H")

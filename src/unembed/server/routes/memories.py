@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from unembed.gallery import memory_descriptions
 from unembed.index.clusters import ClusterView, cluster_view
 from unembed.index.coefficients import CoefficientsView, coefficients_view
 from unembed.index.contexts import ContextsView, contexts_view
@@ -37,6 +38,21 @@ async def get_memory(
 
     key = f"memory {layer} {index} {top} {hide_unlearned}"
     body = await state.body(key, work, what="reading a value", client=client, channel="memory")
+    return json_response(request, body)
+
+
+@routes.get("/memories/descriptions")
+async def get_descriptions(request: Request, state: r.State, client: r.Client = "") -> Response:
+    """The automatic descriptions of memories, best first: those of the index's gallery, else of an embedded model's."""
+
+    def work() -> dict[str, Any]:
+        found = memory_descriptions(state.lm, None if state.index is None else state.index.path)
+        names = ("layer", "index", "pole", "description")
+        return {"rows": [dict(zip(names, row, strict=True)) for row in found]}
+
+    body = await state.body(
+        "descriptions", work, what="reading descriptions", client=client, channel="descriptions", on="files"
+    )
     return json_response(request, body)
 
 

@@ -21,6 +21,7 @@ from unembed.server.state import MAX_PROMPT, ServerState
 
 if TYPE_CHECKING:
     from unembed.stream.interventions import Edit
+    from unembed.trace.memory_effects import MemoryOrder
 
 MAX_IDLE_SCORES = 2**24
 """Scores, over all layers and positions, up to which a text is traced while it is typed."""
@@ -107,17 +108,21 @@ async def get_trace(
     trace_id: r.TraceId,
     position: r.Position = -1,
     token: r.Token = None,
+    against: r.Against = None,
+    alone: r.Alone = False,
+    order: r.Order = "effect",
     basis: r.Basis = "final",
     top: r.Top = 5,
     memories: Annotated[int, Query(ge=0, le=50)] = 2,
+    listed: Annotated[int | None, Query(ge=0, le=500, description="memories of all layers; as many as of each")] = None,
     show_unlearned: bool = False,
     client: r.Client = "",
 ) -> Response:
     """All layers at one position: what `unembed trace --json` prints, without the grid over positions."""
     prompt, edits = state.registered_prompt(trace_id)
-    asked = TraceSettings(prompt, position, top, basis, show_unlearned, edits, None, alone=True)
-    work = partial(_position_view, state, asked, layer=None, memories=memories, token=token)
-    key = f"position {trace_id} {position} {token} {basis} {top} {memories} {show_unlearned}"
+    asked = _settings(prompt, edits, position, top, basis, show_unlearned, against, alone, order)
+    work = partial(_position_view, state, asked, layer=None, memories=memories, listed=listed, token=token)
+    key = f"position {trace_id} {asked} {token} {memories} {listed}"
     body = await state.body(key, work, what="reading a position", client=client, channel="position")
     return json_response(request, body)
 
@@ -130,6 +135,9 @@ async def get_layer(
     layer: r.LayerNumber,
     position: r.Position = -1,
     token: r.Token = None,
+    against: r.Against = None,
+    alone: r.Alone = False,
+    order: r.Order = "effect",
     basis: r.Basis = "final",
     top: r.Top = 10,
     memories: Annotated[int, Query(ge=1, le=500)] = 10,
@@ -142,9 +150,9 @@ async def get_layer(
     `heads` adds what each of the layer's heads writes.
     """
     prompt, edits = state.registered_prompt(trace_id)
-    asked = TraceSettings(prompt, position, top, basis, show_unlearned, edits, None, alone=True)
+    asked = _settings(prompt, edits, position, top, basis, show_unlearned, against, alone, order)
     work = partial(_position_view, state, asked, layer=layer, memories=memories, token=token, heads=heads)
-    key = f"layer {trace_id} {layer} {position} {token} {basis} {top} {memories} {show_unlearned} {heads}"
+    key = f"layer {trace_id} {layer} {asked} {token} {memories} {heads}"
     body = await state.body(key, work, what="reading a layer", client=client, channel="layer")
     return json_response(request, body)
 
@@ -155,24 +163,24 @@ async def get_attribution(
     state: r.State,
     trace_id: r.TraceId,
     token: r.RequiredToken,
-    against: r.Token = None,
+    against: r.Against = None,
+    alone: r.Alone = False,
     position: r.Position = -1,
     by: Literal["component", "head", "source", "memory"] | None = None,
     top: r.Top = 12,
     client: r.Client = "",
 ) -> Response:
-    """A token's logit as the sum of its writers: what `unembed explain --json` prints."""
+    """The lead of a token over another, or its logit alone, as the sum of its writers: `unembed explain --json`."""
     prompt, edits = state.registered_prompt(trace_id)
 
     def work() -> TraceView:
-        other = r.parse_optional_token(against)
-        asked = TraceSettings(prompt, position, 5, "final", False, edits, None, other, alone=other is None)
+        asked = _settings(prompt, edits, position, 5, "final", False, against, alone, "effect")
         view, _ = explain_view(
             state.lm, asked, token=r.parse_token(token), by=by, writers=top, tracing=state.trace, index=state.index
         )
         return view
 
-    key = f"attribution {trace_id} {token} {against} {position} {by} {top}"
+    key = f"attribution {trace_id} {token} {against} {alone} {position} {by} {top}"
     body = await state.body(key, work, what="attributing a logit", client=client, channel="attribution")
     return json_response(request, body)
 
@@ -232,6 +240,21 @@ def _trace_when_idle(state: ServerState, query: r.TraceRequest) -> None:
         state.queue.run_when_idle(steps())
 
 
+def _settings(
+    prompt: str,
+    edits: Sequence[Edit],
+    position: int,
+    top: int,
+    basis: str,
+    show_unlearned: bool,
+    against: str | None,
+    alone: bool,
+    order: MemoryOrder,
+) -> TraceSettings:
+    other = None if alone else r.parse_optional_token(against)
+    return TraceSettings(prompt, position, top, basis, show_unlearned, edits, None, other, alone, order)
+
+
 def _position_view(
     state: ServerState,
     asked: TraceSettings,
@@ -239,6 +262,7 @@ def _position_view(
     layer: int | None,
     memories: int,
     token: str | None,
+    listed: int | None = None,
     heads: bool = False,
 ) -> TraceView:
     """One position as the page shows it. The grid over positions is part of the trace itself."""
@@ -246,7 +270,7 @@ def _position_view(
         state.lm,
         asked,
         layer=layer,
-        memories=memories,
+        memories=memories if listed is None else listed,
         token=r.parse_optional_token(token),
         point=None,
         tracing=state.trace,

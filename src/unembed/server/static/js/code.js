@@ -29,26 +29,41 @@ const tokenOf = (text) => (/^#\d+$/.test(text) ? text.slice(1) : literal(text));
 /** The model as `unembed.load` and `--model` name it. */
 const isDefault = (model) => model.source === "wren";
 
+/** The trace and its question: the target, and the token that it is compared with. */
+function traced(now, given) {
+  const one = (text) => (text ? tokenOf(text) : "None");
+  const chosen = now.token || now.against ? `${one(now.token)}, ${one(now.single ? "" : now.against)}, ` : "";
+  const alone = now.single ? ", alone=True" : "";
+  return [
+    `trace = lm.trace(${literal(prompt())}${given})`,
+    `question = trace.question(${chosen}position=${now.position || -1}${alone})`,
+  ];
+}
+const ranking = (now, page) =>
+  (now.sort === "effect" ? "" : `, order=${literal(now.sort)}`) + (page.model.can.index ? ", index=index" : "");
+
 /** The lines of each screen, after the model is loaded: `{now, page, given}`, `given` being the edits as an argument. */
 const LINES = {
-  trace({ now, given }) {
+  trace({ now, page, given }) {
     const position = now.position || "-1";
     const layer = now.layer === "" ? "-1" : now.layer;
-    const target = now.token ? tokenOf(now.token) : `int(trace.prediction[${position}])`;
     return [
-      `trace = lm.trace(${literal(prompt())}${given})`,
+      ...traced(now, given),
       `print(trace.readings().tokens[${layer}][${position}])`,
-      `print(trace.attribution(${target}, ${position}, by=${literal(now.by)}))`,
+      now.by === "memory"
+        ? `print(trace.memory_effects(question, ${position}, 20${ranking(now, page)}))`
+        : `print(trace.attribution(question.token, ${position}, question.against, by=${literal(now.by)}))`,
     ];
   },
   layer({ now, page, given }) {
-    const target = now.token ? `, token=${tokenOf(now.token)}` : "";
     const layer = now.layer === "" ? page.model.n_layers - 1 : now.layer;
-    const memories = page.model.can.memories && now.part !== "heads";
-    return [
-      `trace = lm.trace(${literal(prompt())}${given})`,
-      `print(trace.${memories ? "sub_updates" : "head_updates"}(${layer}, ${now.position || -1}${target}))`,
-    ];
+    const position = now.position || "-1";
+    const lines = traced(now, given);
+    if (page.model.can.memories && now.part !== "heads")
+      lines.push(`print(trace.memory_effects(question, ${position}, 20, layers=[${layer}]${ranking(now, page)}))`);
+    if (now.part !== "ffn" || !page.model.can.memories)
+      lines.push(`print(trace.head_updates(${layer}, ${position}, question.token, question.against))`);
+    return lines;
   },
   memory({ now, page }) {
     const one = parseId(now.memory);
@@ -108,11 +123,14 @@ export function asCommand(page, more) {
   if (now.screen === "memory" && memory) return `unembed value ${memory.layer} ${memory.index}${model}`;
   if (now.screen === "heads") return `unembed circuits ${head ? `head ${head.layer} ${head.index}` : "heads"}${model}`;
   const edits = activeEdits();
-  const plain = edits.every((e) => e.action === "set" && e.positions === "all") && !now.token.startsWith("#");
+  const plain =
+    edits.every((e) => e.action === "set" && e.positions === "all") &&
+    ![now.token, now.against].some((text) => text.startsWith("#"));
   if (!plain || !["trace", "layer"].includes(now.screen)) return program;
   const sets = edits.map((e) => ` --set ${e.layer}.${e.index}=${e.value}`).join("");
   const layer = now.screen === "layer" && now.layer !== "" ? ` --layer ${now.layer}` : "";
   const position = now.position === "" ? "" : ` --position ${now.position}`;
   const token = now.token ? ` --token ${shell(now.token)}` : "";
-  return `unembed trace${position}${layer}${token}${sets}${model} -- ${shell(prompt())}`;
+  const against = now.single ? " --against none" : now.against ? ` --against ${shell(now.against)}` : "";
+  return `unembed trace${position}${layer}${token}${against}${sets}${model} -- ${shell(prompt())}`;
 }

@@ -35,6 +35,19 @@ export function num(x) {
   return x < 0 ? `−${text}` : text;
 }
 
+/** Decimals with which the largest of some numbers has three significant digits: one number of them for a column. */
+export function places(values) {
+  const most = Math.max(...values.map(Math.abs).filter(Number.isFinite), 0);
+  return most ? Math.max(0, Math.min(6, 2 - Math.floor(Math.log10(most)))) : 2;
+}
+
+/** A number with so many decimals; `plus`: with its sign, also where it is positive. */
+export function fixed(x, digits, plus = false) {
+  if (Number.isNaN(x ?? NaN)) return "–";
+  const text = Math.abs(x).toFixed(digits);
+  return x < 0 && Number(text) ? `−${text}` : plus && Number(text) ? `+${text}` : text;
+}
+
 /** A rank from 0 as people read it, from 1. */
 export const shownRank = (rank) => grouped.format(rank + 1);
 const grouped = new Intl.NumberFormat("en"); // toLocaleString looks the language up every time: 25 µs

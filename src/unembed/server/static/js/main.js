@@ -41,7 +41,10 @@ async function start() {
     return;
   }
   document.querySelector(".model-chip").replaceChildren(h("b", {}, page.model.name), ` ${sizes(page.model)}`);
-  if (page.model.can.index) await names.load().catch(api.fail);
+  await Promise.all([
+    page.model.can.index && names.load().catch(api.fail),
+    page.model.can.memories && names.loadDescriptions().catch(api.fail),
+  ]);
   if (state().session) await recall();
   const linked = state().model;
   if (linked && linked !== mark(page.model)) warnOther(linked);

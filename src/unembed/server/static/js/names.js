@@ -4,7 +4,20 @@ import { textBox } from "./dom.js";
 import { idOf } from "./state.js";
 
 const called = new Map();
+const described = new Map();
 let open = false;
+
+/** Read the automatic descriptions of memories: they do not change while the server runs. */
+export async function loadDescriptions() {
+  const { rows } = await api.get("/memories/descriptions", {}, { channel: "descriptions" });
+  for (const row of rows) if (row.pole === "positive") described.set(idOf(row), row.description);
+}
+
+/** The automatic description of a memory, or nothing. */
+export const descriptionOf = (one) => described.get(idOf(one));
+
+/** The memories with a description, the best first, as ids. */
+export const describedIds = () => [...described.keys()];
 
 /** Read all names again. */
 export async function load() {
@@ -18,11 +31,14 @@ export async function load() {
 /** Whether there is an index, which holds names and triggers. */
 export const indexed = () => open;
 
-/** The newest name of a memory, or of a head, or nothing. */
+/** The newest label of a memory or head; without one, a memory's automatic description; or nothing. */
 export const nameOf = (one, kind) => at(idOf(one, kind));
 
 /** The same by `L4M17` or `L4H1`. */
-export const at = (id) => called.get(id);
+export const at = (id) => called.get(id) ?? described.get(id);
+
+/** Whether a memory or head has a label, which a person gave it. */
+export const isLabelled = (one, kind) => called.has(idOf(one, kind));
 
 /**
  * A box for the annotator's name. A tab keeps its own, so that two people can work in two tabs; a new tab begins with the

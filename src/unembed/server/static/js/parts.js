@@ -1,12 +1,11 @@
 /** Pieces that several screens show: candidates, sub-updates, attributions, tables of the same numbers. */
 
 import * as api from "./api.js";
-import { append, button, fill, h, icon, num, percent, shownRank, signed, within } from "./dom.js";
+import { button, fill, h, icon, num, percent, shownRank, signed, within } from "./dom.js";
 import * as bars from "./islands/bars.js";
-import { token, visible } from "./islands/tokens.js";
-import { indexed, nameOf } from "./names.js";
+import { token } from "./islands/tokens.js";
+import { nameOf } from "./names.js";
 import { go, idOf, state } from "./state.js";
-import * as tray from "./tray.js";
 
 /**
  * A list of candidates, best first. For changes of rank: `before`, the same position's list one stage earlier, or `from`,
@@ -52,112 +51,6 @@ export function candidates(list, { before = null, from = null, onpick = null, ra
 
 function same(id, on) {
   for (const el of document.querySelectorAll(`.cand[data-id="${id}"]`)) el.classList.toggle("same-token", on);
-}
-
-/**
- * One sub-update, of a memory or (without a coefficient) of a head: its sign, its share, what it pushes up. `value`: the
- * signed length of its bar, of which `most` is the longest.
- */
-export function subUpdate(u, { most = u.share, target = "", value = u.coefficient < 0 ? -u.share : u.share } = {}) {
-  const head = u.coefficient === undefined;
-  const round = u.coefficient < 0;
-  const minus = value < 0;
-  const bar = h("span", {
-    class: minus ? "bar minus" : "bar plus",
-    style: {
-      width: `${Math.max(1, (Math.abs(value) / Math.max(most, 1e-9)) * 50)}%`,
-      [minus ? "right" : "left"]: "50%",
-    },
-  });
-  const name = `L${u.layer}${head ? "H" : "M"}${u.index}`;
-  return h(
-    "li",
-    { class: "sub-update" },
-    h(
-      "div",
-      { class: "head" },
-      link(u, head && "head"),
-      h(
-        "span",
-        {
-          class: "meter",
-          title:
-            "what the list is ordered by: share of the layer's update, left when the coefficient is negative, or the effect on the target",
-        },
-        bar,
-      ),
-      h(
-        "span",
-        { class: "faint", title: head ? "" : "coefficient, after the activation function" },
-        head ? "" : `m ${signed(u.coefficient)}`,
-      ),
-      h(
-        "span",
-        {
-          class: "faint",
-          title: head
-            ? "share: length of what it adds, over the sum of the layer's heads"
-            : "share: |coefficient| × length of the value, over the sum of all",
-        },
-        percent(u.share),
-      ),
-      button("+", () => tray.off(u, head ? "head" : undefined), {
-        class: "quiet",
-        title: `Add to the edits: switch this ${head ? "head" : "memory"} off`,
-        "aria-label": `Switch ${name} off`,
-      }),
-    ),
-    h(
-      "div",
-      { class: "toks" },
-      round ? h("span", { class: "faint" }, "suppressed by the coefficient's sign: ") : null,
-      toks(round ? u.bottom_tokens : u.top_tokens),
-    ),
-    u.score === null ? null : h("div", { class: "faint" }, `${signed(u.score)} to the logit of ${visible(target)}`),
-    head ? null : more(u),
-  );
-}
-
-/** What the card of a memory would show first, opened in place. */
-function more(u) {
-  const body = h("div", { class: "stack" });
-  return h(
-    "details",
-    {
-      ontoggle: (e) =>
-        e.target.open &&
-        !body.firstChild &&
-        pane(body, async () => {
-          fill(
-            body,
-            [
-              ["promotes", u.top_tokens.slice(0, 10)],
-              ["suppresses", u.bottom_tokens.slice(0, 5)],
-            ].map(([end, list]) => h("p", {}, h("span", { class: "soft" }, `${end} `), toks(list, 10))),
-          );
-          if (!indexed()) return;
-          const { rows } = await api.get(
-            `/memories/${u.layer}/${u.index}/triggers`,
-            { top: 2, context: 16 },
-            { channel: `more ${u.layer}.${u.index}` },
-          );
-          append(
-            body,
-            rows.map((row) =>
-              h(
-                "p",
-                { dir: "auto" },
-                h("span", { class: "faint" }, `${num(row.coefficient)} `),
-                row.prefix.replace(/\s+/g, " "),
-                h("mark", {}, row.token),
-              ),
-            ),
-          );
-        }),
-    },
-    h("summary", { class: "faint" }, "Tokens and triggers"),
-    body,
-  );
 }
 
 /** The word for a writer, and where a click on it leads. */

@@ -17,6 +17,7 @@ const DEFAULTS = {
   stage: "post",
   token: "",
   against: "",
+  single: "",
   memory: "",
   compared: "",
   head: "",
@@ -33,7 +34,7 @@ const DEFAULTS = {
   alone: "",
   // The other screens.
   part: "ffn",
-  sort: "share",
+  sort: "effect",
   side: "all",
   coverage: "",
   query: "",

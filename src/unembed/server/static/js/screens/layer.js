@@ -1,7 +1,7 @@
 /** One layer at one position: what was there, what was added, what is there now. */
-import { button, fill, h, percent, segmented, signed, textBox, within, worded } from "../dom.js";
-import { mount as strip, token, visible } from "../islands/tokens.js";
-import { nameOf } from "../names.js";
+import { button, fill, h, percent, segmented, selectBox, within } from "../dom.js";
+import { mount as strip, token } from "../islands/tokens.js";
+import { isLabelled } from "../names.js";
 import {
   about,
   asTable,
@@ -13,30 +13,27 @@ import {
   pane,
   positionHere,
   prompt,
-  subUpdate,
   waiting,
   written,
 } from "../parts.js";
+import { asked, inWords, QUESTION, questionPicker } from "../question.js";
 import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
 import { span } from "../timing.js";
+import { isHead, ORDERS, PLAIN_HEAD, plainRows, ranked, updatesTable } from "../updates.js";
 
-/** What a row is ranked by, as a number and as a formula. A head has no coefficient; its size is the length of what it adds. */
-const SORTS = {
-  share: [
-    "By size",
-    (u) => u.contribution ?? u.norm,
-    "|coefficient| × length of the value, or the length of what a head adds",
-  ],
-  effect: ["By effect on the target", (u) => Math.abs(u.score), "|what it adds to the target's logit|"],
-  coefficient: ["By coefficient", (u) => Math.abs(u.coefficient ?? 0), "|coefficient|"],
-};
 const PARTS = [
-  ["ffn", "FFN sub-updates"],
+  ["ffn", "Memories"],
   ["heads", "Heads"],
   ["both", "Both"],
 ];
-const isHead = (u) => u.coefficient === undefined;
-const called = (u) => !!nameOf(u, isHead(u) ? "head" : "memory");
+const SIDES = [
+  ["all", "All"],
+  ["for", "Promotes the target"],
+  ["against", "Suppresses the target"],
+  ["named", "Labelled"],
+  ["unnamed", "Not labelled"],
+];
+const called = (u) => isLabelled(u, isHead(u) ? "head" : "memory");
 
 /** As many sub-updates as the server lists at once. */
 const MOST = 500;
@@ -44,7 +41,7 @@ const MOST = 500;
 /** The fewest, largest first, that hold so much of the update's size; all of them when they hold less. */
 function until(all, size) {
   let held = 0;
-  return all.filter((u) => held < size && ((held += u.share), true));
+  return ranked(all, "size").filter((u) => held < size && ((held += u.share), true));
 }
 
 export function render(root, page) {
@@ -52,21 +49,16 @@ export function render(root, page) {
   let data = null;
   let view = null;
   let wanted = 20;
-  let made = {};
   const title = h("h1", {});
   const crumbs = h("div", { class: "soft" });
   const tokens = h("div", { "aria-label": "Positions" });
   const three = h("div", { class: "sandwich wide" });
-  const list = h("ol", {});
+  const list = h("div");
+  const why = questionPicker();
   const listNote = h("p", { class: "faint" });
   const books = h("div");
   const table = h("div");
   const move = (n) => turn({ layer: String(within(layer() + n, model.n_layers)) });
-  const target = textBox("Target token", {
-    placeholder: "a token",
-    title: "a token, its space included",
-    onchange: () => turn({ token: target.value }),
-  });
   const choice = (label, name, options) => segmented(label, options, state()[name], (value) => turn({ [name]: value }));
   fill(
     root,
@@ -83,37 +75,34 @@ export function render(root, page) {
       ),
       crumbs,
       tokens,
-      card("Before, between, after", worded("Target", target), three, about("between")),
+      why.el,
       h(
         "div",
-        { class: "two" },
+        { class: "layer-panes" },
         card(
-          "What was added",
+          "Sub-updates and heads",
           [
             choice("Writers", "part", PARTS),
             choice(
-              "Order",
+              "Rank by",
               "sort",
-              Object.entries(SORTS).map(([name, [text]]) => [name, text]),
+              Object.entries(ORDERS).map(([name, order]) => [name, ...order]),
             ),
-            choice("Show", "side", [
-              ["all", "All"],
-              ["for", "For the target"],
-              ["against", "Against"],
-              ...(model.can.index
-                ? [
-                    ["named", "Named"],
-                    ["unnamed", "Not named"],
-                  ]
-                : []),
-            ]),
+            selectBox("Show", SIDES.slice(0, model.can.index ? 5 : 3), state().side, {
+              onchange: (e) => turn({ side: e.target.value }),
+            }),
           ],
-          listNote,
           list,
+          listNote,
           about("writers"),
           table,
         ),
-        card("The attribution of the target's logit", null, books),
+        h(
+          "div",
+          { class: "stack" },
+          card("Before, after attention, after FFN", null, three, about("between")),
+          card("Logit attribution", null, books),
+        ),
       ),
     ),
   );
@@ -135,7 +124,8 @@ export function render(root, page) {
         `/traces/${data.id}/layers/${layer()}`,
         {
           position: positionHere(data.tokens.length),
-          token: state().token,
+          ...asked(),
+          order: state().coverage ? "size" : state().sort,
           memories: state().coverage ? MOST : wanted,
           top: 10,
           heads: state().part !== "ffn" || null,
@@ -160,10 +150,10 @@ export function render(root, page) {
       crumbs,
       "at ",
       token(data.tokens[view.position].token),
-      ` position ${view.position}; target `,
-      token(view.target.token),
+      ` position ${view.position}; effects on `,
+      inWords(view),
     );
-    target.value = state().token.startsWith("#") ? view.target.token : state().token;
+    why.draw(view);
     strip(
       tokens,
       { tokens: data.tokens.map((t) => t.token), selected: view.position },
@@ -181,7 +171,6 @@ export function render(root, page) {
     function column(name, now, from, rank) {
       return h("div", {}, h("h3", {}, name), candidates(now, { from, n: 10, onpick: pick, rank }));
     }
-    made = {};
     drawList();
     if (view.attributions[0]) attribution(books, view.attributions[0], data.tokens);
   }
@@ -191,41 +180,30 @@ export function render(root, page) {
     const { part, sort, side, coverage: most } = state();
     const one = view.layers[0];
     const updates = most ? until(one.sub_updates, 0.9) : one.sub_updates;
-    const all = [...(part === "heads" ? [] : updates), ...(part === "ffn" ? [] : one.heads)];
-    const [, by, formula] = SORTS[sort] || SORTS.share;
     const done = span("sort");
-    const shown = all
-      .filter((u) => ({ for: u.score > 0, against: u.score <= 0, named: called(u), unnamed: !called(u) })[side] ?? true)
-      .sort((a, b) => by(b) - by(a));
-    const value =
-      sort === "effect" || part === "both" ? (u) => u.score : (u) => (u.coefficient < 0 ? -u.share : u.share);
-    const largest = Math.max(...all.map((u) => Math.abs(value(u))), 1e-9);
-    // A row is made once: sorted anew it only moves, and what was open in it stays open.
-    const row = (u) =>
-      (made[[isHead(u), u.index, value(u) / largest]] ??= subUpdate(u, {
-        most: largest,
-        target: view.target.token,
-        value: value(u),
-      }));
-    fill(list, shown.map(row));
-    if (!updates.length && part !== "heads") list.prepend(written(h("li", { class: "note" }), "unlisted"));
-    done();
+    const all = ranked([...(part === "heads" ? [] : updates), ...(part === "ffn" ? [] : one.heads)], sort);
+    const shown = all.filter(
+      (u) => ({ for: u.score > 0, against: u.score <= 0, named: called(u), unnamed: !called(u) })[side] ?? true,
+    );
     const sum = (of) => updates.reduce((total, u) => total + of(u), 0);
     const ffn = view.attributions[0]?.rows.find((row) => row.layer === layer() && row.label.startsWith("ffn"));
     const rest = model.d_mlp - updates.length;
     const held = sum((u) => u.share);
-    if (part !== "heads" && updates.length && rest > 0)
-      list.append(
-        h(
-          "li",
-          { class: "faint" },
-          `${rest.toLocaleString("en")} other memories: ${percent(Math.max(0, 1 - held))} of the update's size`,
-          ffn && `, ${signed(ffn.contribution - sum((u) => u.score))} to the logit with the FFN's bias`,
-        ),
-      );
+    const after =
+      part !== "heads" && updates.length && rest > 0
+        ? [
+            [
+              `${rest.toLocaleString("en")} other memories and the bias, ${percent(Math.max(0, 1 - held))} of the size`,
+              ffn && sort !== "deviation" ? ffn.contribution - sum((u) => u.score) : null,
+            ],
+          ]
+        : [];
+    updatesTable(list, shown, view, { order: sort, after });
+    if (!updates.length && part !== "heads") list.prepend(written(h("p", { class: "note" }), "unlisted"));
+    done();
     fill(
       listNote,
-      `Ranked by ${formula}. `,
+      `Ranked by ${ORDERS[sort][1]}. `,
       part !== "heads" &&
         updates.length > 0 && [
           `The ${updates.length} memories listed are ${percent(held)} of the FFN's update. `,
@@ -240,16 +218,7 @@ export function render(root, page) {
     );
     fill(
       table,
-      asTable("As a table", ["writer", "coefficient", "length", "share", "effect on target", "promotes"], () =>
-        shown.map((u) => [
-          `L${u.layer}${isHead(u) ? "H" : "M"}${u.index}`,
-          u.coefficient ?? "",
-          u.norm,
-          u.share,
-          u.score,
-          u.top_tokens.slice(0, 6).map(visible).join(" "),
-        ]),
-      ),
+      asTable("As a table", PLAIN_HEAD, () => plainRows(shown)),
     );
   }
 
@@ -257,9 +226,12 @@ export function render(root, page) {
     update(now, before) {
       if (asksAnew(now, before)) return load();
       const differs = (...names) => differ(now, before, ...names);
-      if (data && (differs("layer", "position", "token", "coverage") || (differs("part") && now.part !== "ffn")))
+      if (
+        data &&
+        (differs("layer", "position", "coverage", "sort", ...QUESTION) || (differs("part") && now.part !== "ffn"))
+      )
         return open();
-      if (differs("part", "sort", "side")) drawList();
+      if (differs("part", "side")) drawList();
     },
     key(event) {
       const step = { "[": -1, "]": 1 }[event.key];
@@ -275,7 +247,18 @@ export function render(root, page) {
         name: `layer-${layer()}`,
         json: view,
         rows: [
-          ["layer", "index", "coefficient", "norm", "contribution", "share", "score", "top_tokens"],
+          [
+            "layer",
+            "index",
+            "coefficient",
+            "norm",
+            "contribution",
+            "share",
+            "score",
+            "deviation",
+            "always_on",
+            "top_tokens",
+          ],
           ...view.layers[0].sub_updates.map((u) => [
             u.layer,
             u.index,
@@ -284,6 +267,8 @@ export function render(root, page) {
             u.contribution,
             u.share,
             u.score,
+            u.deviation,
+            u.always_on,
             JSON.stringify(u.top_tokens),
           ]),
         ],

@@ -336,11 +336,11 @@ export function render(root, page) {
         box,
         h(
           "ul",
-          {},
+          { class: "near" },
           found.rows.map((row) =>
             h(
               "li",
-              { class: "sub-update" },
+              {},
               h("div", { class: "head" }, memoryLink(row), h("span", { class: "faint" }, `cosine ${num(row.cosine)}`)),
               h("div", { class: "toks" }, toks(row.top_tokens)),
             ),

@@ -1,17 +1,19 @@
 /** Beside the grid: one cell taken apart, or what several layers did together. */
 import { button, fill, h, num, signed, tickBox } from "../dom.js";
 import { token } from "../islands/tokens.js";
-import { candidates, subUpdate } from "../parts.js";
+import { candidates } from "../parts.js";
+import { inWords } from "../question.js";
 import { go, state, turn } from "../state.js";
+import { ORDERS, ranked, updatesTable } from "../updates.js";
 
 const pick = (c) => turn({ token: `#${c.id}` });
 const part = (title, ...body) => h("div", {}, h("h3", {}, title), body);
-const updates = (list, target) =>
-  h(
-    "ol",
-    {},
-    list.map((u) => subUpdate(u, { most: Math.max(...list.map((x) => x.share), 1e-9), target })),
-  );
+const updates = (rows, view) => {
+  const box = h("div");
+  updatesTable(box, rows, view, { order: state().sort });
+  return box;
+};
+const byWhat = () => `by ${ORDERS[state().sort][0].toLowerCase()}`;
 
 function head({ data, view }, title) {
   return h(
@@ -23,8 +25,8 @@ function head({ data, view }, title) {
       { class: "soft" },
       "at ",
       token(data.tokens[view.position].token),
-      ` position ${view.position}; target `,
-      token(view.target.token),
+      ` position ${view.position}; effects on `,
+      inWords(view),
     ),
   );
 }
@@ -39,10 +41,14 @@ export function drawSpan(el, t, [a, b]) {
     writers
       .filter((row) => row.layer >= a && row.layer <= b && row.layer !== null && row.label.startsWith("ffn") === ffn)
       .reduce((sum, row) => sum + row.contribution, 0);
-  const strongest = layers
-    .flatMap((one) => one.sub_updates)
-    .sort((x, y) => Math.abs(y.score) - Math.abs(x.score))
-    .slice(0, 8);
+  const all = layers.flatMap((one) => one.sub_updates);
+  const strongest = [
+    ...ranked(
+      all.filter((u) => !u.always_on),
+      state().sort,
+    ).slice(0, 8),
+    ...all.filter((u) => u.always_on),
+  ];
   fill(
     el,
     head(t, `Layers ${a} to ${b}, together`),
@@ -61,19 +67,19 @@ export function drawSpan(el, t, [a, b]) {
     h(
       "p",
       {},
-      "To the logit ",
+      "Of ",
       h("b", {}, num(logit)),
-      " of ",
-      token(view.target.token),
-      ` they give ${signed(given(false))} by attention, ${signed(given(true))} by their FFNs`,
+      ", ",
+      inWords(view),
+      `, they give ${signed(given(false))} by attention, ${signed(given(true))} by their FFNs`,
       others ? ", counting the writers listed." : ".",
     ),
     layers.flatMap((one) => one.events).map((e) => h("p", { class: "warn" }, e.sentence)),
     strongest.length
       ? part(
-          "Sub-updates that move the target most",
-          updates(strongest, view.target.token),
-          h("p", { class: "faint" }, "among the five largest of each layer"),
+          "Sub-updates of these layers",
+          updates(strongest, view),
+          h("p", { class: "faint" }, `${byWhat()}, among the first five of each layer`),
         )
       : null,
   );
@@ -107,12 +113,12 @@ export function drawCell(el, t, n, mid) {
     one.events.map((e) => h("p", { class: "warn" }, e.sentence)),
     one.sub_updates.length
       ? part(
-          "Dominant sub-updates of the FFN",
-          updates(one.sub_updates, view.target.token),
+          "Sub-updates of the FFN",
+          updates(one.sub_updates, view),
           h(
             "p",
             { class: "faint" },
-            `${one.sub_updates.length} of ${model.d_mlp.toLocaleString("en")}, by |coefficient| × length of the value`,
+            `The first of ${model.d_mlp.toLocaleString("en")} memories (FFN neurons), ${byWhat()}`,
           ),
         )
       : h(

@@ -70,7 +70,7 @@ export function race(t, { layer, ask }) {
       data.events.filter((e) => e.position === view.position),
       view.moves,
     );
-    const rival = view.prediction.find((c) => c.id !== view.target.id);
+    const rival = view.against ?? view.prediction.find((c) => c.id !== view.target.id);
     fill(
       notes,
       series.slice(1).map((other) => h("p", {}, crossing(series[0], other))),

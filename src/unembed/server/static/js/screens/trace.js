@@ -1,7 +1,8 @@
 /** The first screen: how the next-token prediction forms, layer by layer, at every position. */
-import { afterPaint, button, fill, h, num, percent, segmented, tickBox, within } from "../dom.js";
+import { afterPaint, button, fill, h, num, percent, segmented, signed, tickBox, within } from "../dom.js";
 import * as grid from "../islands/grid.js";
 import { token, visible } from "../islands/tokens.js";
+import { isLabelled, nameOf } from "../names.js";
 import {
   about,
   asTable,
@@ -9,15 +10,18 @@ import {
   card,
   failure,
   layerHere,
+  link,
   pane,
   positionHere,
   prompt,
   waiting,
 } from "../parts.js";
+import { inWords, QUESTION, asked as question, questionPicker } from "../question.js";
 import { activeEdits, asksAnew, differ, go, idOf, state, turn } from "../state.js";
 import { span as timed } from "../timing.js";
 import * as tour from "../tour.js";
 import * as tray from "../tray.js";
+import { ORDERS, updatesTable } from "../updates.js";
 import { framed } from "./trace-aside.js";
 import { drawCell, drawSpan } from "./trace-cell.js";
 import { popover } from "./trace-pop.js";
@@ -38,6 +42,8 @@ export function render(root, page) {
   const asked = promptPane(page, run);
   const says = h("div", { class: "says", "aria-label": "Predictions of the next token" });
   const found = h("ol", { class: "findings", "aria-label": "Findings" });
+  const described = h("ul", { class: "described", "aria-label": "Described memories behind the prediction" });
+  const why = questionPicker();
   const controls = h("div", { class: "row" });
   const host = h("div");
   const legend = h("div", { class: "legend" });
@@ -58,6 +64,12 @@ export function render(root, page) {
   });
   const aside = framed(inspector);
   const pop = popover(pin);
+  const order = segmented(
+    "Rank memories by",
+    ["effect", "deviation"].map((name) => [name, ...ORDERS[name]]),
+    state().sort,
+    (sort) => turn({ sort }),
+  );
 
   fill(
     root,
@@ -68,9 +80,9 @@ export function render(root, page) {
         "div",
         { class: "stack" },
         asked.el,
-        h("section", { class: "prediction", "aria-label": "Prediction" }, says, found, summary),
+        h("section", { class: "prediction", "aria-label": "Prediction" }, says, why.el, found, described, summary),
         card("Logit lens", controls, host, h("div", { class: "row" }, legend), about("grid"), table),
-        h("div", { class: "two" }, race.el, card("Logit attribution", by(), books)),
+        h("div", { class: "two" }, race.el, card("Logit attribution", [by(), order], books)),
       ),
       aside.el,
     ),
@@ -107,7 +119,12 @@ export function render(root, page) {
     t.spread = t.followed = null;
     try {
       const edits = activeEdits();
-      const untouched = !now.prompt && !edits.length && now.position === "" && !now.token;
+      const untouched =
+        !now.prompt &&
+        !edits.length &&
+        now.position === "" &&
+        !QUESTION.some((name) => now[name]) &&
+        now.sort === "effect";
       const bundled = untouched && page.isShipped ? await api.example() : null;
       const [traced, plain] = bundled
         ? [bundled.trace, null]
@@ -365,7 +382,7 @@ export function render(root, page) {
   /** What stands below the grid comes in the frame after the cell's; the race then finds the page laid out when it asks for its width. */
   async function lower() {
     try {
-      await Promise.all([race.draw(), ledger(state().by, state().against), follow()]);
+      await Promise.all([race.draw(), ledger(state().by), follow()]);
     } catch (error) {
       return missed(race.lines, error);
     }
@@ -383,7 +400,8 @@ export function render(root, page) {
     if (!t.data) return;
     const p = at();
     const now = state();
-    if ((p !== t.data.tokens.length - 1 || now.token) && live()) return;
+    const other = QUESTION.some((name) => now[name]) || now.sort !== "effect";
+    if ((p !== t.data.tokens.length - 1 || other) && live()) return;
     const settled = waiting(inspector, race.lines);
     const whole = timed("whole position");
     try {
@@ -391,7 +409,14 @@ export function render(root, page) {
         ? example.position
         : await api.get(
             `/traces/${t.data.id}`,
-            { position: p, token: now.token, memories: t.model.can.memories ? 5 : 0, top: 10 },
+            {
+              ...question(),
+              position: p,
+              order: now.sort,
+              memories: t.model.can.memories ? 5 : 0,
+              listed: t.model.can.memories ? 20 : 0,
+              top: 10,
+            },
             { channel: "position" },
           );
       if (p !== at()) return;
@@ -405,6 +430,9 @@ export function render(root, page) {
       settled();
     }
   }
+
+  /** A label that a person gave, else the description that the trace brings. */
+  const named = (one) => (isLabelled(one) ? nameOf(one) : one.description);
 
   function drawSays() {
     const shown = t.view.prediction.slice(0, 5);
@@ -421,13 +449,32 @@ export function render(root, page) {
       ),
       shown.map((c) =>
         button([token(c.token), h("small", {}, percent(c.probability))], () => turn({ token: `#${c.id}` }), {
-          title: `follow this token (logit ${c.logit.toFixed(2)})`,
+          title: `explain this token (logit ${c.logit.toFixed(2)})`,
+          "aria-pressed": String(c.id === t.view.target.id),
         }),
       ),
       button("→ append", () => go({ prompt: t.data.prompt + shown[0].token, position: "", layer: "", token: "" }), {
         class: "quiet",
         title: "Add the first token to the prompt",
       }),
+    );
+    why.draw(t.view);
+    fill(
+      described,
+      t.view.described.map((one) =>
+        h(
+          "li",
+          {},
+          link(one, "memory")[0],
+          h("span", { class: "tag", dir: "auto" }, named(one)),
+          h(
+            "span",
+            { class: "effect", title: "what it adds to the target's logit over what it adds to the average token's" },
+            `${signed(one.effect)} to `,
+            token(t.view.target.token),
+          ),
+        ),
+      ),
     );
     fill(
       found,
@@ -455,17 +502,49 @@ export function render(root, page) {
     else drawCell(inspector, t, layer(), state().stage === "mid");
   }
 
-  async function ledger(split, vs) {
-    if (split === "component" && !vs) return attribution(books, t.view.attributions[0], t.data.tokens);
+  async function ledger(split) {
+    order.hidden = split !== "memory";
+    books.closest(".two").classList.toggle("long", split === "memory");
+    if (split === "component") return attribution(books, t.view.attributions[0], t.data.tokens);
+    if (split === "memory" && t.view.memories) return memories(t.view.memories, t.view.attributions[0]);
     if (live()) return;
     await pane(books, async () => {
       const { attributions } = await api.get(
         `/traces/${t.data.id}/attribution`,
-        { token: `#${t.view.target.id}`, against: vs, position: t.view.position, by: split, top: 14 },
+        { ...question(), token: `#${t.view.target.id}`, position: t.view.position, by: split, top: 14 },
         { channel: "attribution" },
       );
       attribution(books, attributions[0], t.data.tokens);
     });
+  }
+
+  /** The memories with the largest effects, those always on folded, and what all others add. */
+  function memories({ rows, always_on, others, others_effect, total }, whole) {
+    const box = h("div");
+    updatesTable(box, [...rows, ...always_on], t.view, {
+      order: state().sort,
+      after: [
+        [`${others.toLocaleString("en")} other active memories`, state().sort === "effect" ? others_effect : null],
+      ],
+    });
+    fill(
+      books,
+      box,
+      h(
+        "p",
+        { class: "row soft" },
+        h(
+          "span",
+          {},
+          "Sum of all memories ",
+          h("b", {}, num(total)),
+          "; with all other writers ",
+          h("b", {}, num(whole.total)),
+          ", ",
+        ),
+        h("span", {}, inWords(t.view)),
+      ),
+    );
   }
 
   /** Follow a token in the race, or follow it no more. */
@@ -490,7 +569,7 @@ export function render(root, page) {
       }
       if (differs("stages", "metric", "diff", "flip", "events", "only") || (now.only && differs("layers"))) drawGrid();
       if (differs("metric")) spreads();
-      if (differs("position", "token")) {
+      if (differs("position", "sort", ...QUESTION)) {
         const asked = position(); // the server reads while the ring moves
         select();
         return asked;
@@ -502,7 +581,7 @@ export function render(root, page) {
         if (t.view) soon = afterPaint(layerPanes);
       }
       if (!t.view) return;
-      if (differs("by", "against")) await ledger(now.by, now.against);
+      if (differs("by")) await ledger(now.by);
       if (differs("pins", "scale")) await race.draw();
       if (differs("pins", "metric")) await follow();
     },

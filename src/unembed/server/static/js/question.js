@@ -1,0 +1,117 @@
+/** The question that a prompt's panes answer: why one token rather than another; or the logit of one alone. */
+import * as api from "./api.js";
+import { button, fill, h, say, selectBox, textBox } from "./dom.js";
+import { token, visible } from "./islands/tokens.js";
+import { state, turn } from "./state.js";
+
+/** What the API takes, as the address holds it. */
+export const asked = () => ({
+  token: state().token,
+  against: state().single ? "" : state().against,
+  alone: state().single ? "true" : "",
+});
+
+/** Whether the question differs between two states. */
+export const QUESTION = ["token", "against", "single"];
+
+const OTHER = "another";
+
+/** The id of the one token that a text is, its space given as · or left out; says so and gives nothing where it is several. */
+export async function oneToken(text) {
+  const plain = text.replaceAll("·", " ");
+  for (const form of [plain, ` ${plain}`]) {
+    const { ids } = await api.get("/tokenize", { text: form }, { channel: "one-token" });
+    if (ids.length === 1) return ids[0];
+  }
+  const { tokens } = await api.get("/tokenize", { text: plain }, { channel: "one-token" });
+  say(`“${text}” is ${tokens.length} tokens: ${tokens.map(visible).join(" ")}. Choose one of them`);
+  return null;
+}
+
+/**
+ * The two tokens to choose. `draw(view)` shows those of a position's view: its target, what it is compared with, and its
+ * most likely tokens to choose from.
+ */
+export function questionPicker() {
+  const el = h("div", { class: "row question", role: "group", "aria-label": "Target and runner-up" });
+
+  /** A list of tokens with a way to any other one. */
+  function choice(label, chosen, options, on) {
+    const box = h("span");
+    const other = async (input) => {
+      const id = input.value && (await oneToken(input.value));
+      if (id !== null && id !== "") on(`#${id}`);
+    };
+    const typed = () => {
+      const input = textBox(`${label}: any token`, {
+        placeholder: "a token",
+        size: 10,
+        title: "one token; a space before it may be left out or written as ·",
+        onkeydown: (e) => {
+          if (e.key === "Enter") other(input);
+          if (e.key === "Escape") fill(box, list), list.focus(), e.stopPropagation();
+        },
+      });
+      fill(
+        box,
+        input,
+        button("Use", () => other(input), { class: "btn small" }),
+      );
+      input.focus();
+    };
+    const list = selectBox(label, [...options, [OTHER, "another token …"]], chosen, {
+      onchange: () => (list.value === OTHER ? typed() : on(list.value)),
+    });
+    fill(box, list);
+    return box;
+  }
+
+  function draw(view) {
+    const { target, against, prediction } = view;
+    const listed = prediction.slice(0, 10);
+    const first = listed[0];
+    const runnerUp = listed.find((c) => c.id !== target.id);
+    const named = (c, more = "") => [`#${c.id}`, `${visible(c.token)}${more}`];
+    const withOne = (one, list) => (one && !list.some(([id]) => id === `#${one.id}`) ? [named(one), ...list] : list);
+    fill(
+      el,
+      h("span", { class: "soft" }, "Why"),
+      choice(
+        "Target",
+        `#${target.id}`,
+        withOne(
+          target,
+          listed.map((c) => named(c, c === first ? " (predicted)" : "")),
+        ),
+        (id) => turn({ token: id === `#${first.id}` ? "" : id, ...(id === state().against && { against: "" }) }),
+      ),
+      h("span", { class: "soft" }, "rather than"),
+      choice(
+        "Runner-up",
+        against ? `#${against.id}` : "none",
+        [
+          ...withOne(
+            against,
+            listed.filter((c) => c.id !== target.id).map((c) => named(c, c === runnerUp ? " (runner-up)" : "")),
+          ),
+          ["none", "none: its logit alone"],
+        ],
+        (id) =>
+          turn(
+            id === "none"
+              ? { single: "1", against: "" }
+              : { single: "", against: runnerUp && id === `#${runnerUp.id}` ? "" : id },
+          ),
+      ),
+    );
+  }
+  return { el, draw };
+}
+
+/** The question in words: "·December over ·January", or "the logit of ·December". */
+export const inWords = ({ target, against }) =>
+  against ? [token(target.token), " over ", token(against.token)] : ["the logit of ", token(target.token)];
+
+/** The same as plain text. */
+export const asText = ({ target, against }) =>
+  against ? `${visible(target.token)} over ${visible(against.token)}` : `the logit of ${visible(target.token)}`;

@@ -1,0 +1,73 @@
+"""Memories ranked by their effect on a question, and by what they add beyond their mean coefficient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.conftest import tiny
+from unembed.trace.memory_effects import memory_effects, memory_effects_by_layer
+from unembed.trace.usual_coefficients import UsualCoefficients
+
+
+def measured(lm, seed: int = 0) -> UsualCoefficients:
+    """Means that no memory has here, and two memories that count as always on."""
+    generator = torch.Generator().manual_seed(seed)
+    always = {n: torch.arange(lm.d_mlp) == 3 + n for n in range(lm.n_layers)}
+    return UsualCoefficients(always, {}, {n: torch.randn(lm.d_mlp, generator=generator) for n in range(lm.n_layers)})
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
+def test_the_deviation_is_the_effect_without_that_of_the_mean_coefficient(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    trace, usual = lm.trace(tokens[0]), measured(lm)
+    question, layers = trace.question(), list(range(lm.n_layers))
+    found = memory_effects(
+        lm, trace.run, question, len(trace) - 1, layers, lm.n_layers * lm.d_mlp, usual, order="deviation"
+    )
+    rows = {(row.layer, row.index): row for row in (*found.rows, *found.always_on)}
+    direct = {
+        (row.layer, row.index): row.contribution
+        for row in trace.attribution(question.token, against=question.against, by="memory").rows
+        if row.index >= 0
+    }
+    assert len(rows) == lm.n_layers * lm.d_mlp
+    for (layer, index), row in rows.items():
+        assert row.score == pytest.approx(direct[layer, index], rel=1e-4, abs=1e-6)
+        if abs(row.coefficient) > 1e-6:
+            mean = float(usual.mean[layer][index])
+            expected = direct[layer, index] * (1 - mean / row.coefficient)
+            assert row.deviation == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    sizes = [abs(row.deviation or 0) for row in found.rows]
+    assert sizes == sorted(sizes, reverse=True)
+    assert found.total == pytest.approx(sum(direct.values()), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("order", ["effect", "deviation", "size", "coefficient"])
+def test_by_layer_are_the_layers_own_largest_and_then_those_always_on(order, tokens: torch.Tensor) -> None:
+    lm = tiny("llama")
+    trace, usual = lm.trace(tokens[0]), measured(lm)
+    question, layers = trace.question(), list(range(lm.n_layers))
+    by_layer = memory_effects_by_layer(lm, trace.run, question, 3, layers, 4, usual, order=order)
+    for n, rows in zip(layers, by_layer, strict=True):
+        alone = memory_effects(lm, trace.run, question, 3, [n], 4, usual, order=order)
+        assert [(r.index, r.always_on) for r in rows] == [(r.index, r.always_on) for r in alone.rows + alone.always_on]
+        assert [r.index for r in rows if r.always_on] == [3 + n]
+        sizes = {
+            "effect": [abs(r.score or 0) for r in rows[:4]],
+            "deviation": [abs(r.deviation or 0) for r in rows[:4]],
+            "size": [r.contribution for r in rows[:4]],
+            "coefficient": [abs(r.coefficient) for r in rows[:4]],
+        }[order]
+        assert sizes == sorted(sizes, reverse=True) and len(sizes) == 4
+
+
+def test_without_means_there_is_no_deviation(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    trace = lm.trace(tokens[0])
+    usual = UsualCoefficients({}, {})
+    found = memory_effects(lm, trace.run, trace.question(), 3, [0], 5, usual, order="deviation")
+    assert all(row.deviation is None for row in found.rows)
+    assert [r.index for r in found.rows] == [
+        r.index for r in memory_effects(lm, trace.run, trace.question(), 3, [0], 5, usual).rows
+    ]
