@@ -23,7 +23,7 @@ SCREENS = {
     "trace": (f"#/trace?{AT}&position=3&layer=2", PROMPT),
     "edited": (f"#/trace?{AT}&edits=L3M5:set:9@all;L2H3:scale:0@last;L4M7:add:-1.5@0,2", PROMPT),
     "emoji": ("#/trace?prompt=Good%20%F0%9F%99%82%20%22day%22%20%27s%27", "Good \U0001f642 \"day\" 's'"),
-    "layer": (f"#/layer?{AT}&layer=3&token=%20the", "SubUpdate"),
+    "layer": (f"#/layer?{AT}&layer=3&token=%20the", "Memories by their effect"),
     "memory": (f"#/memory?memory=L3M5&{AT}", ""),
     "intervene": (f"#/intervene?{AT}&edits=L3M5:set:60@all&new_tokens=6", PROMPT),
     "heads": (f"#/heads?head=L2H3&{AT}", "tensor"),
@@ -76,6 +76,8 @@ def test_copied_python_and_commands_run(page_at, lm, monkeypatch, screen):
     assert text.strip()
     if screen == "memory":
         assert lm.values.top_tokens(3, 5)[0] in text
+    elif screen == "layer":
+        assert shown in text and page.locator(".sub-update").first.get_by_role("link").inner_text() in text
     elif screen == "intervene":
         expect(page.get_by_text("Diverges at generated token")).to_be_visible()
         assert text.strip() == page.locator(".pair .text").nth(1).inner_text().strip()

@@ -122,18 +122,18 @@ def signless(x: float) -> str:
 
 
 def test_memories_that_are_always_on_are_folded_and_the_mean_is_taken_away(opened, lm, index):
-    page = opened(f"{AT_LAYER}&sort=deviation")
+    page = opened(f"{AT_LAYER.replace('layer=3', 'layer=5')}&sort=deviation")
     trace = lm.trace(LITTLE)
-    found = trace.memory_effects(top=20, index=index, order="deviation", layers=[3])
+    found = trace.memory_effects(top=20, index=index, order="deviation", layers=[5])
     rows = page.locator(".updates").first.locator("tbody tr")
     expect(rows).to_have_count(20)
-    assert effects(rows) == pytest.approx({f"L3M{r.index}": r.deviation for r in found.rows}, abs=6e-3)
-    assert list(effects(rows)) == [f"L3M{r.index}" for r in found.rows]
+    assert effects(rows) == pytest.approx({f"L5M{r.index}": r.deviation for r in found.rows}, abs=6e-3)
+    assert list(effects(rows)) == [f"L5M{r.index}" for r in found.rows]
     fold = page.locator(".always-on")
-    assert found.always_on and not {f"L3M{r.index}" for r in found.always_on} & set(effects(rows))
+    assert found.always_on and not {f"L5M{r.index}" for r in found.always_on} & set(effects(rows))
     expect(fold.get_by_role("table")).to_be_hidden()
     fold.locator("summary").click()
-    assert list(effects(fold.locator("tbody tr"))) == [f"L3M{r.index}" for r in found.always_on][:20]
+    assert list(effects(fold.locator("tbody tr"))) == [f"L5M{r.index}" for r in found.always_on][:20]
 
 
 def test_one_token_is_found_with_or_without_its_space_and_several_are_said(opened, lm):

@@ -16,10 +16,14 @@ export const QUESTION = ["token", "against", "single"];
 
 const OTHER = "another";
 
-/** The id of the one token that a text is, its space given as · or left out; says so and gives nothing where it is several. */
+/**
+ * The id of the one token that a text is: a word as it stands in a sentence, after a space, where that is a token; in quotes
+ * exactly as written. Says so and gives nothing where it is several.
+ */
 export async function oneToken(text) {
-  const plain = text.replaceAll("·", " ");
-  for (const form of [plain, ` ${plain}`]) {
+  const quoted = /^"(.*)"$/s.exec(text);
+  const plain = (quoted ? quoted[1] : text).replaceAll("·", " ");
+  for (const form of quoted || /^\s/.test(plain) ? [plain] : [` ${plain}`, plain]) {
     const { ids } = await api.get("/tokenize", { text: form }, { channel: "one-token" });
     if (ids.length === 1) return ids[0];
   }
@@ -46,7 +50,7 @@ export function questionPicker() {
       const input = textBox(`${label}: any token`, {
         placeholder: "a token",
         size: 10,
-        title: "one token; a space before it may be left out or written as ·",
+        title: 'a word, read with the space before it; in quotes exactly as written: "ing"',
         onkeydown: (e) => {
           if (e.key === "Enter") other(input);
           if (e.key === "Escape") fill(box, list), list.focus(), e.stopPropagation();

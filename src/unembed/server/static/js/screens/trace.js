@@ -536,13 +536,13 @@ export function render(root, page) {
         h(
           "span",
           {},
-          "Sum of all memories ",
+          "Sum ",
           h("b", {}, num(total)),
-          "; with all other writers ",
+          " of all memories; with the other writers ",
           h("b", {}, num(whole.total)),
-          ", ",
+          " = ",
+          inWords(t.view),
         ),
-        h("span", {}, inWords(t.view)),
       ),
     );
   }
