@@ -152,7 +152,11 @@ def test_findings_are_those_of_the_trace_and_the_command_tells_the_same(client, 
     assert settled["sentence"] in {e["sentence"] for e in post(client, "She put the book on the")["events"]}
     on = usual_coefficients(wren, None).always_on
     against = trace.question().against
-    rows = (r for r in trace.attribution(answer, against=against, by="memory").rows if r.index >= 0 and not on[r.layer][r.index])
+    rows = (
+        r
+        for r in trace.attribution(answer, against=against, by="memory").rows
+        if r.index >= 0 and not on[r.layer][r.index]
+    )
     best = max(rows, key=lambda r: r.contribution)
     assert (memory["layer"], memory["index"]) == (best.layer, best.index)
     assert (
@@ -192,7 +196,9 @@ def test_moves_are_told_in_words(client, wren):
 
 def test_a_layer_tells_what_its_heads_add_and_where_candidates_came_from(client, wren):
     key = post(client)["id"]
-    found = client.get(f"/api/v1/traces/{key}/layers/3", params={"heads": True, "token": " the", "alone": True}).json()["layers"][0]
+    found = client.get(f"/api/v1/traces/{key}/layers/3", params={"heads": True, "token": " the", "alone": True}).json()[
+        "layers"
+    ][0]
     trace = wren.trace(PROMPT)
     shares = {
         r.index: r.contribution for r in trace.attribution(" the", by="head").rows if r.label.startswith("head L3H")
