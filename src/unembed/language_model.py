@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from unembed.causality.ablation import Ablation, ablate
 from unembed.causality.metrics import Metric, MetricFunction
 from unembed.causality.patching import GaussianNoise, Patching, patch
+from unembed.causality.paths import Paths, patch_paths
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
@@ -66,6 +67,18 @@ class LanguageModel(Decoder):
     ) -> Patching:
         """Activations of one prompt's run put into another's; see `unembed.causality.patching.patch`."""
         return patch(self, clean, corrupted, points, metric, **options)
+
+    def patch_paths(
+        self,
+        clean: Tokens,
+        corrupted: Tokens | GaussianNoise,
+        senders: str | Sequence[str] = "heads",
+        receivers: str | Sequence[str] = "heads",
+        metric: Metric | MetricFunction | None = None,
+        **options: Any,
+    ) -> Paths:
+        """Writers replaced for one reader alone; see `unembed.causality.paths.patch_paths`."""
+        return patch_paths(self, clean, corrupted, senders, receivers, metric, **options)
 
     def ablate(
         self,

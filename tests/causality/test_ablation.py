@@ -39,7 +39,8 @@ def test_ablating_to_zero_equals_an_edit(name: str) -> None:
 
 def test_ablating_every_component_leaves_the_embedding() -> None:
     lm = tiny("gpt2-relu")
-    from unembed.causality.replacement import Replacement, Rerun
+    from unembed.causality.replacement import Replacement
+    from unembed.causality.rerun import Rerun
 
     rerun = Rerun(lm, TOKENS)
     zero = torch.tensor(0.0)

@@ -8,7 +8,7 @@ from tests.conftest import tiny
 
 import unembed
 from unembed.causality.patched_continuation import continue_patched
-from unembed.causality.replacement import Rerun
+from unembed.causality.rerun import Rerun
 from unembed.errors import InvalidInput
 from unembed.stream.generation import generate_ids
 

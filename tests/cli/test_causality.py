@@ -28,6 +28,21 @@ def test_patch_prints_the_grid_and_gives_its_rows_as_json() -> None:
     assert rows[0]["recovered"] == pytest.approx(float(found.recovered.flatten()[found.recovered.abs().argmax()]))
 
 
+def test_paths_lists_edges_with_their_composition() -> None:
+    text = (
+        "The concert was led by{} Gordon, and the songs were written in the summer. A year later the band met Charles"
+    )
+    prompts = (text.format(" Charles"), text.format(" Thomas"))
+    options = ("--model", "attn-2l", "--answer", " Gordon", "--noising", "--json")
+    rows = json.loads(run("paths", *prompts, *options))["rows"]
+    assert len(rows) == 8 * 8 * 3
+    assert (rows[0]["sender"], rows[0]["receiver"]) == ("L0H5", "L1H5.k") and rows[0]["composition"] > 0.1
+    one = json.loads(run("paths", *prompts, "--from", "L0H5", "--to", "logits", *options))["rows"]
+    assert [(row["sender"], row["receiver"]) for row in one] == [("L0H5", "logits")]
+    wrong = CliRunner().invoke(app, ["paths", *prompts, "--from", "L9H0", "--model", "attn-2l"])
+    assert wrong.exit_code == 1
+
+
 def test_ablate_lists_heads_memories_and_the_screen() -> None:
     rows = json.loads(run("ablate", PROMPT, "--json"))["rows"]
     assert len(rows) == 48 and abs(rows[0]["effect"]) >= abs(rows[-1]["effect"])

@@ -1,7 +1,8 @@
 """What happens if: activations replaced or removed in the running model, and what that does to the prediction.
 
-Owns metrics of a prediction, activation patching between two prompts, ablation of heads and memories, total effects
-beside direct ones, and attribution patching as a screen. How a tensor is captured or edited belongs to `stream`.
+Owns metrics of a prediction, activation patching between two prompts, path patching from a writer to a reader, ablation
+of heads and memories, total effects beside direct ones, and attribution patching as a screen. How a tensor is captured
+or edited belongs to `stream`.
 """
 
 from unembed.causality.ablation import Ablation as Ablation
@@ -14,5 +15,7 @@ from unembed.causality.metrics import probability as probability
 from unembed.causality.patching import GaussianNoise as GaussianNoise
 from unembed.causality.patching import Patching as Patching
 from unembed.causality.patching import patch as patch
+from unembed.causality.paths import Paths as Paths
+from unembed.causality.paths import patch_paths as patch_paths
 from unembed.causality.screening import Screening as Screening
 from unembed.causality.screening import screen as screen

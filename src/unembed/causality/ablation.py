@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.causality.metrics import Metric, MetricFunction, bound
-from unembed.causality.replacement import Replacement, Rerun
+from unembed.causality.replacement import Replacement
+from unembed.causality.rerun import Rerun
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
@@ -118,7 +119,7 @@ def ablate(
         rows = [
             [_replacement(source, point, layer, index, where) for point, layer, index in group] for group in targets
         ]
-        found = function(rerun.logits(rows, batch)).double().cpu()
+        found = rerun.measured(rows, function, batch)
         total = found if total is None else total + found
     assert total is not None
     values = total / len(sources)

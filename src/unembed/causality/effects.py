@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import torch
 
 from unembed.causality.metrics import logit_difference
-from unembed.causality.replacement import Replacement, Rerun
+from unembed.causality.replacement import Replacement
+from unembed.causality.rerun import Rerun
 from unembed.errors import Unsupported
 from unembed.logit_attribution import Attribution, Row
 from unembed.models.decoder import Decoder
@@ -52,6 +53,6 @@ def total_effects(
         replacements.append([Replacement(point, row.layer, where, index, zero)])
     if chosen:
         baseline = float(metric(rerun.reference[None])[0])
-        for i, value in zip(chosen, metric(rerun.logits(replacements)).tolist(), strict=True):
+        for i, value in zip(chosen, rerun.measured(replacements, metric).tolist(), strict=True):
             found[i] = baseline - value
     return found

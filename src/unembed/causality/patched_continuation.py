@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from unembed.causality.patching import Alignment, Direction, align
-from unembed.causality.replacement import Replacement, Rerun
+from unembed.causality.replacement import Replacement
+from unembed.causality.rerun import Rerun
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.stream.generation import end_tokens

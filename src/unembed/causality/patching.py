@@ -15,8 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.causality.metrics import Metric, MetricFunction, bound
-from unembed.causality.replacement import PATCH_POINTS, Replacement, Rerun
-from unembed.errors import InvalidInput
+from unembed.causality.replacement import PATCH_POINTS, Replacement
+from unembed.causality.rerun import Rerun, layers_with
+from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import STREAM_POINTS
 from unembed.results import Provenance, Table
@@ -67,6 +68,8 @@ class Patching(Displayed):
     indices: Int[Tensor, "layer pos k"] | None
     clean: float
     corrupted: float
+    layers: tuple[int, ...]
+    """The layers that the first axis counts: those that have the point."""
     positions: tuple[int, ...]
     tokens: tuple[str, ...]
     """Text of the tokens at `positions` in the patched run."""
@@ -86,7 +89,7 @@ class Patching(Displayed):
         recovered = self.recovered.flatten()
         order = recovered.abs().argsort(descending=True)
         places = [torch.unravel_index(order, self.values.shape)][0]
-        columns: dict[str, Any] = {"layer": places[0].tolist()}
+        columns: dict[str, Any] = {"layer": [self.layers[i] for i in places[0].tolist()]}
         if self.point in _BY_POSITION or self.indices is not None:
             columns["position"] = [self.positions[i] for i in places[1].tolist()]
             columns["token"] = [self.tokens[i] for i in places[1].tolist()]
@@ -183,33 +186,12 @@ def patch(
     """
     if points not in PATCH_POINTS:
         raise InvalidInput(f"point {points!r}", why="it cannot be patched", instead=f"Use {', '.join(PATCH_POINTS)}")
-    if direction not in ("denoising", "noising"):
-        raise InvalidInput(f"direction {direction!r}", why='it is "denoising" or "noising"')
-    first = Rerun(lm, clean, (points,), edits)
-    second = _corrupted(lm, first, corrupted, points, edits)
-    pairs, how = align(lm, first.ids[0], second.ids[0], alignment)
-    function, label = bound(lm, metric, first.reference)
-    ends = function(torch.stack([first.reference, second.reference])).double()
-    clean_value, corrupted_value = float(ends[0]), float(ends[1])
-    if clean_value == corrupted_value:
-        raise InvalidInput(
-            f"metric {label}",
-            why=f"it is {clean_value:.4g} in both runs",
-            instead="Give prompts between which it differs",
-        )
-    source, target = (first, second) if direction == "denoising" else (second, first)
-    pairs = pairs if direction == "denoising" else [(c, a) for a, c in pairs]
-    if positions is not None:
-        wanted = {int(p) if int(p) >= 0 else int(p) + target.n_pos for p in positions}
-        if unknown := wanted - {c for _, c in pairs}:
-            raise InvalidInput(
-                f"position {min(unknown)}",
-                why="it has no corresponding token",
-                instead=f"Use {sorted(c for _, c in pairs)}",
-            )
-        pairs = [(a, c) for a, c in pairs if c in wanted]
+    pair = patched_pair(lm, clean, corrupted, (points,), alignment, direction, positions, edits)
+    function, label = bound(lm, metric, pair.clean.reference)
+    ends = pair.ends(function, label)
+    pairs, source, target = pair.pairs, pair.source, pair.target
     rows, shape, indices = _rows(lm, source, target, points, pairs, positions is not None, positive_int("top", top))
-    values = function(target.logits(rows, batch)).double().view(shape).cpu()
+    values = target.measured(rows, function, batch).view(shape)
     columns = tuple(c for _, c in pairs)
     ids = target.ids[0]
     return Patching(
@@ -217,21 +199,103 @@ def patch(
         label,
         values,
         indices,
-        clean_value,
-        corrupted_value,
+        *ends,
+        layers_with(lm, points),
         columns,
         tuple(lm.token_strings([int(ids[c]) for c in columns])),
         direction,
-        how,
-        lm.provenance(seed=corrupted.seed if isinstance(corrupted, GaussianNoise) else None, notes={"alignment": how}),
+        pair.alignment,
+        lm.provenance(
+            seed=corrupted.seed if isinstance(corrupted, GaussianNoise) else None, notes={"alignment": pair.alignment}
+        ),
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """The two runs of a patching: which one activations are taken from, and which one they are put into."""
+
+    clean: Rerun
+    corrupted: Rerun
+    direction: Direction
+    pairs: list[tuple[int, int]]
+    """Positions (in the source, in the target) of corresponding tokens."""
+    alignment: str
+
+    @property
+    def source(self) -> Rerun:
+        """Where activations are taken from."""
+        return self.clean if self.direction == "denoising" else self.corrupted
+
+    @property
+    def target(self) -> Rerun:
+        """The run that is patched."""
+        return self.corrupted if self.direction == "denoising" else self.clean
+
+    def ends(self, function: MetricFunction, label: str) -> tuple[float, float]:
+        """The metric of the clean and of the corrupted run.
+
+        Raises:
+            InvalidInput: they are equal.
+        """
+        clean, corrupted = function(torch.stack([self.clean.reference, self.corrupted.reference])).double().tolist()
+        if clean == corrupted:
+            raise InvalidInput(
+                f"metric {label}",
+                why=f"it is {clean:.4g} in both runs",
+                instead="Give prompts between which it differs",
+            )
+        return clean, corrupted
+
+
+def patched_pair(
+    lm: Decoder,
+    clean: Tokens,
+    corrupted: Tokens | GaussianNoise,
+    points: Sequence[str],
+    alignment: Alignment | None,
+    direction: Direction,
+    positions: Sequence[int] | None,
+    edits: Sequence[Edit],
+) -> Pair:
+    """Both runs with the activations at some points, and the positions that are patched; arguments as in `patch`."""
+    if direction not in ("denoising", "noising"):
+        raise InvalidInput(f"direction {direction!r}", why='it is "denoising" or "noising"')
+    first = Rerun(lm, clean, points, edits)
+    second = _corrupted(lm, first, corrupted, points, edits)
+    pairs, how = align(lm, first.ids[0], second.ids[0], alignment)
+    pairs = pairs if direction == "denoising" else [(c, a) for a, c in pairs]
+    if positions is not None:
+        n_pos = (second if direction == "denoising" else first).n_pos
+        wanted = {int(p) if int(p) >= 0 else int(p) + n_pos for p in positions}
+        if unknown := wanted - {c for _, c in pairs}:
+            raise InvalidInput(
+                f"position {min(unknown)}",
+                why="it has no corresponding token",
+                instead=f"Use {sorted(c for _, c in pairs)}",
+            )
+        pairs = [(a, c) for a, c in pairs if c in wanted]
+    return Pair(first, second, direction, pairs, how)
+
+
+def taken_from(
+    run: Rerun, point: str, layer: int, pairs: Sequence[tuple[int, int]], index: int | None = None
+) -> Replacement:
+    """An activation of a run as the replacement of another's, at (position in the run, position in the other)."""
+    given = run.activation(point, layer)[torch.tensor([a for a, _ in pairs])]
+    chosen: int | Tensor | None = index
+    if index is not None and point == "z":
+        given = given[:, index]
+    elif index is not None:
+        given, chosen = given[:, [index]], torch.tensor([index])
+    return Replacement(point, layer, torch.tensor([c for _, c in pairs]), chosen, given)
+
+
 def _corrupted(
-    lm: Decoder, clean: Rerun, corrupted: Tokens | GaussianNoise, point: str, edits: Sequence[Edit]
+    lm: Decoder, clean: Rerun, corrupted: Tokens | GaussianNoise, points: Sequence[str], edits: Sequence[Edit]
 ) -> Rerun:
     if not isinstance(corrupted, GaussianNoise):
-        return Rerun(lm, corrupted, (point,), edits)
+        return Rerun(lm, corrupted, points, edits)
     entering = clean.activation("resid_pre", 0)
     chosen = [p if p >= 0 else p + clean.n_pos for p in corrupted.positions]
     if not chosen or not all(0 <= p < clean.n_pos for p in chosen):
@@ -240,7 +304,7 @@ def _corrupted(
     noise = torch.randn(len(chosen), entering.shape[-1], generator=generator).to(entering)
     noisy = entering.clone()
     noisy[chosen] += corrupted.scale * entering.float().std().to(entering) * noise
-    return Rerun(lm, clean.ids, (point,), edits, stream=noisy)
+    return Rerun(lm, clean.ids, points, edits, stream=noisy)
 
 
 def _rows(
@@ -248,14 +312,14 @@ def _rows(
 ) -> tuple[list[list[Replacement]], tuple[int, ...], Int[Tensor, "layer pos k"] | None]:
     """A row for each patched activation, the shape of the result, and the memories of `coefficients`."""
     rows: list[list[Replacement]] = []
-    layers, n = range(lm.n_layers), len(pairs)
+    layers, n = layers_with(lm, point), len(pairs)
     into = torch.tensor([c for _, c in pairs])
     from_ = torch.tensor([a for a, _ in pairs])
     if point in _BY_POSITION:
         for layer in layers:
             given = source.activation(point, layer)
             rows += [[Replacement(point, layer, into[[i]], None, given[from_[[i]]])] for i in range(n)]
-        return rows, (lm.n_layers, n), None
+        return rows, (len(layers), n), None
     if point == "coefficients":
         chosen = []
         for layer in layers:
@@ -268,17 +332,35 @@ def _rows(
                     [Replacement(point, layer, into[[i]], torch.tensor([m]), given[i, [m]][None])]
                     for m in ids[i].tolist()
                 ]
-        return rows, (lm.n_layers, n, chosen[0].shape[-1]), torch.stack(chosen)
+        return rows, (len(layers), n, chosen[0].shape[-1]), torch.stack(chosen)
+    n_heads = _heads_of(lm, layers)
     for layer in layers:
         given = source.activation(point, layer)
-        for head in range(lm.n_heads):
+        for head in range(n_heads):
             if point == "pattern":
                 parts = [_pattern(given[head], target.activation(point, layer)[head], from_, into, i) for i in range(n)]
                 stacked = [Replacement(point, layer, into[[i]], head, parts[i][None]) for i in range(n)]
             else:
                 stacked = [Replacement(point, layer, into[[i]], head, given[from_[[i]], head]) for i in range(n)]
             rows += [[one] for one in stacked] if each else [stacked]
-    return rows, (lm.n_layers, lm.n_heads, n) if each else (lm.n_layers, lm.n_heads), None
+    return rows, (len(layers), n_heads, n) if each else (len(layers), n_heads), None
+
+
+def _heads_of(lm: Decoder, layers: Sequence[int]) -> int:
+    """How many heads each of some layers has.
+
+    Raises:
+        Unsupported: they differ, so that heads do not form a grid.
+    """
+    mixers = [lm.structure.blocks[layer].mixer for layer in layers]
+    counts = {mixer.n_heads for mixer in mixers if mixer is not None}
+    if len(counts) > 1:
+        raise Unsupported(
+            f"a grid of {lm.name}'s heads",
+            why=f"its layers have {', '.join(map(str, sorted(counts)))} heads",
+            instead="Patch attn_out, or ablate pairs (layer, head)",
+        )
+    return counts.pop()
 
 
 def _pattern(

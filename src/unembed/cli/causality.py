@@ -1,4 +1,4 @@
-"""`unembed patch` and `unembed ablate`: what happens if activations are replaced or taken away."""
+"""`unembed patch`, `unembed paths` and `unembed ablate`: what happens if activations are replaced or taken away."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ Against = Annotated[
 ]
 
 
+Clean = Annotated[str, typer.Argument(help="The prompt with the behaviour.", show_default=False)]
+Corrupted = Annotated[str, typer.Argument(help="The prompt without it.", show_default=False)]
+Noising = Annotated[bool, typer.Option("--noising", help="Put corrupted activations into the clean run instead.")]
+Align = Annotated[bool, typer.Option("--align", help="Find corresponding tokens where the prompts differ in length.")]
+
+
 def patch(
-    clean: Annotated[str, typer.Argument(help="The prompt with the behaviour.", show_default=False)],
-    corrupted: Annotated[str, typer.Argument(help="The prompt without it.", show_default=False)],
+    clean: Clean,
+    corrupted: Corrupted,
     answer: Answer = None,
     against: Against = None,
     points: Annotated[Point, typer.Option(help="Which activations to patch, one at a time.")] = "resid_pre",
-    noising: Annotated[
-        bool, typer.Option("--noising", help="Put corrupted activations into the clean run instead.")
-    ] = False,
-    align: Annotated[
-        bool, typer.Option("--align", help="Find corresponding tokens where the prompts differ in length.")
-    ] = False,
+    noising: Noising = False,
+    align: Align = False,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Memories patched at each layer and position.")] = 10,
     set_: options.Sets = None,
     model: options.Model = "wren",
@@ -78,6 +80,73 @@ def patch(
         deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
     else:
         deliver_table(table.head(12), as_json=False, csv=False, plain=plain, html=None)
+
+
+def paths(
+    clean: Clean,
+    corrupted: Corrupted,
+    senders: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="SENDER",
+            help="What writes: a head (L0H3), a memory (L5M278), attn_out 2, mlp_out 2, layer 2; repeatable. Default: "
+            "all heads.",
+            show_default=False,
+        ),
+    ] = None,
+    receivers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to",
+            metavar="RECEIVER",
+            help="What reads: a head's queries, keys or values (L1H4.q, .k, .v, or L1H4 for the three), attn_out 2, "
+            "mlp_out 2, layer 2, logits; repeatable. Default: queries, keys and values of all heads.",
+            show_default=False,
+        ),
+    ] = None,
+    answer: Answer = None,
+    against: Against = None,
+    noising: Noising = False,
+    align: Align = False,
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Rows shown.")] = 12,
+    set_: options.Sets = None,
+    model: options.Model = "wren",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    csv: options.Csv = False,
+    plain: options.Plain = False,
+    html: options.Html = None,
+) -> None:
+    """Replace a writer for one reader alone and measure the prediction: path patching.
+
+    Everything else below the reader keeps its own activations, and everything above runs on. `recovered` is the
+    fraction of the difference between the two runs: 0 no effect, 1 all of it. Between two heads the composition score
+    of their weights stands beside it.
+    """
+    options.check_output(html, json=as_json, csv=csv, plain=plain)
+    edits = options.edits(set_)
+    from unembed.cli.model_loading import opened
+    from unembed.cli.output import deliver_table
+
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    found = lm.patch_paths(
+        clean,
+        corrupted,
+        senders or "heads",
+        receivers or "heads",
+        _metric(answer, against),
+        direction="noising" if noising else "denoising",
+        alignment="auto" if align else None,
+        edits=edits,
+    )
+    table = found.to_table()
+    full = as_json or csv or html is not None
+    deliver_table(table if full else table.head(top), as_json=as_json, csv=csv, plain=plain, html=html)
 
 
 def ablate(

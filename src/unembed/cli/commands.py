@@ -134,6 +134,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 app.command("trace")(trace)
 app.command("explain")(explain.explain)
 app.command("patch")(causality.patch)
+app.command("paths")(causality.paths)
 app.command("ablate")(causality.ablate)
 app.command("value")(value.value)
 app.command("memories")(memories.memories)

@@ -12,6 +12,7 @@ EXAMPLES = {
     "trace": 'unembed trace "The first month of the year is" --hide-unlearned',
     "explain": 'unembed explain "He was born in the United" --token " States" --against " Kingdom"',
     "patch": 'unembed patch "The king of France" "The king of England" --points heads',
+    "paths": 'unembed paths "The king of France" "The king of England" --to logits --to "layer 5"',
     "ablate": 'unembed ablate "Once upon a time there was a little" --answer " girl" --against " boy"',
     "value": "unembed value 4 571 --top 5",
     "memories": "unembed memories --top 20 --html gallery.html",

@@ -1,0 +1,266 @@
+"""One prompt run many times at once, each row with activations of its own put in place of the model's.
+
+A row starts at the first layer whose activation is replaced: the blocks below return the stream that the unchanged run
+had there. Whether that is exact is checked on the model itself before it is relied on (models whose layers share more
+than the stream are run in full).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.causality.replacement import (
+    PATCH_POINTS,
+    Replacement,
+    by_head,
+    change_input,
+    install,
+    passed_through,
+    without_tensors,
+)
+from unembed.errors import InvalidInput, NotFinite, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.names import SUM_TOLERANCE
+from unembed.stream.hooks import (
+    ForwardPass,
+    Stop,
+    accepts_argument,
+    attach_hooks,
+    has_point,
+    memory_guard,
+    require_point,
+)
+from unembed.stream.interventions import Edit
+from unembed.stream.run import Tokens, prepare
+from unembed.validation import positive_int
+
+TOKENS_AT_ONCE = 2048
+"""Tokens of a batch of rows: its activations are what is in memory at once, besides one row of logits each."""
+Row = Sequence[Replacement]
+Install = Callable[[ExitStack, ForwardPass], None]
+
+
+def layers_with(lm: Decoder, point: str) -> tuple[int, ...]:
+    """The layers that have a point.
+
+    Raises:
+        PointMissing: none has it.
+        Unsupported: no layer's FFN has memories.
+    """
+    found = tuple(layer for layer in range(lm.n_layers) if has_point(lm, point, layer))
+    if not found:
+        require_point(lm, point, 0)
+    return found
+
+
+class Rerun:
+    """An unchanged run of one prompt, and reruns of it with replaced activations."""
+
+    def __init__(
+        self,
+        lm: Decoder,
+        tokens: Tokens,
+        points: Sequence[str] = (),
+        edits: Sequence[Edit] = (),
+        stream: Float[Tensor, "pos d_model"] | None = None,
+    ) -> None:
+        """Run the prompt once and keep the stream entering every block, and `points` of the layers that have them.
+
+        Args:
+            lm: the model.
+            tokens: one prompt.
+            points: further activations to keep.
+            edits: changes that hold in every run.
+            stream: what enters the first block instead of the embedding (a corrupted embedding).
+
+        Raises:
+            InvalidInput: more than one prompt, or a point that cannot be replaced.
+            PointMissing: the model has no such point.
+        """
+        self.lm, self.edits, self.stream = lm, tuple(edits), stream
+        self.ids, mask = prepare(lm, tokens)
+        if self.ids.shape[0] != 1:
+            raise InvalidInput(f"{self.ids.shape[0]} prompts", why="one prompt is run at a time")
+        if not bool(mask.all()):
+            raise InvalidInput("a padded prompt", why="one prompt needs no padding", instead="Give its tokens alone")
+        for point in points:
+            if point not in PATCH_POINTS:
+                raise InvalidInput(f"point {point!r}", why=f"activations are replaced at {', '.join(PATCH_POINTS)}")
+        self._needed = {"resid_pre", *points, *(("values", "z") if "pattern" in points else ())}
+        self._outputs: list[Any] = []
+        self._kept: dict[tuple[str, int], Tensor] = {}
+        self.reference = self._first_run()
+        self._skips: bool | None = None
+
+    @property
+    def n_pos(self) -> int:
+        """Tokens of the prompt."""
+        return self.ids.shape[1]
+
+    def activation(self, point: str, layer: int) -> Float[Tensor, "pos ..."]:
+        """An activation of the unchanged run; a pattern is (head, dst, src)."""
+        return self._kept[point, layer]
+
+    @torch.no_grad()
+    def _first_run(self) -> Float[Tensor, " d_vocab"]:
+        """Logits after the last token of the unchanged run; keeps its activations and what its blocks return."""
+        lm = self.lm
+
+        def keeper(point: str, layer: int) -> Callable[[Tensor], None]:
+            return lambda t: self._kept.__setitem__((point, layer), t[0].clone())
+
+        captures = {(p, n): keeper(p, n) for p in sorted(self._needed) for n in layers_with(lm, p)}
+        with ExitStack() as stack:
+            stack.enter_context(memory_guard(f"a run of {self.n_pos} tokens"))
+            current = stack.enter_context(attach_hooks(lm, captures, self.edits))
+            for block in lm.structure.blocks:
+                stack.callback(block.module.register_forward_hook(lambda _m, _a, out: self._outputs.append(out)).remove)
+            if self.stream is not None:
+                change_input(stack, lm.structure.blocks[0].module, lambda t: self._entered(t, 0), first=True)
+            logits = self._logits(self.ids, current)[0]
+        self._outputs = [without_tensors(out) for out in self._outputs]
+        self._check_patterns()
+        return logits
+
+    def _entered(self, t: Tensor, layer: int) -> Tensor:
+        """The unchanged run's stream entering a block, for every row."""
+        known = self._kept.get(("resid_pre", layer)) if self.stream is None or layer else self.stream
+        assert known is not None
+        return known.to(t).expand_as(t).clone()
+
+    def _logits(self, ids: Tensor, current: ForwardPass) -> Float[Tensor, "row d_vocab"]:
+        few = {"logits_to_keep": 1} if accepts_argument(self.lm, "logits_to_keep") else {}
+        out = self.lm.hf(ids, use_cache=False, **few, **current.arguments).logits[:, -1]
+        if not bool(torch.isfinite(out).all()):
+            raise NotFinite(f"{self.lm.name}'s logits", why="they hold NaN or infinity with these replacements")
+        return out
+
+    def _check_patterns(self) -> None:
+        """A replaced pattern acts through z, which must be the pattern's mixture of the values in this model."""
+        for layer in layers_with(self.lm, "pattern") if "pattern" in self._needed else ():
+            z = self._kept["z", layer]
+            values = by_head(self._kept["values", layer][None], z.shape[1])[0]
+            mixed = torch.einsum("hds,hsv->dhv", self._kept["pattern", layer].to(z), values.to(z))
+            if float((mixed - z).abs().max()) > SUM_TOLERANCE[self.lm.dtype_name] * float(z.abs().max()):
+                raise Unsupported(
+                    f"patterns of {self.lm.name}",
+                    why=f"what the heads of layer {layer} mix is not the pattern times the values",
+                    instead="Replace z instead",
+                )
+
+    def logits(self, rows: Sequence[Row], batch: int | None = None) -> Float[Tensor, "row d_vocab"]:
+        """Logits after the last token, for every row of replacements; see `measured` for the arguments.
+
+        Memory: activations of one batch, and the result.
+        """
+        return self._each(rows, batch, lambda chosen: self._batch(chosen))
+
+    def measured(
+        self, rows: Sequence[Row], function: Callable[[Tensor], Tensor], batch: int | None = None
+    ) -> Float[Tensor, " row"]:
+        """A metric of the logits after the last token, for every row of replacements, in float64 on the CPU.
+
+        Args:
+            rows: what each row replaces; a batch starts at its lowest layer.
+            function: of logits (row, d_vocab), one number each.
+            batch: rows in memory at once; as many as hold `TOKENS_AT_ONCE` tokens if not given.
+
+        Memory: activations and logits of one batch.
+        """
+        return self._each(rows, batch, lambda chosen: function(self._batch(chosen)).double().cpu())
+
+    def activations(
+        self,
+        rows: Sequence[Row],
+        point: str,
+        layer: int,
+        batch: int | None = None,
+        also: Callable[[int], Install] | None = None,
+    ) -> Float[Tensor, "row pos ..."]:
+        """An activation of every row of replacements; the pass stops there.
+
+        Args:
+            rows: what each row replaces.
+            point: the activation.
+            layer: its layer.
+            batch: rows in memory at once.
+            also: for the number of rows of a batch, further hooks.
+        """
+
+        def one(chosen: Sequence[Row]) -> Tensor:
+            found: list[Tensor] = []
+
+            def keep(t: Tensor) -> None:
+                found.append(t.clone())
+                raise Stop
+
+            with self._replaced(chosen, {(point, layer): keep}, also and also(len(chosen))) as current, suppress(Stop):
+                self._logits(self.ids.expand(len(chosen), -1), current)
+            return found[0]
+
+        return self._each(rows, batch, one)
+
+    def _each(
+        self, rows: Sequence[Row], batch: int | None, work: Callable[[Sequence[Row]], Tensor]
+    ) -> Float[Tensor, "row ..."]:
+        """What `work` gives for each row, in the order of the rows; rows of one layer share a batch."""
+        size = max(1, TOKENS_AT_ONCE // self.n_pos) if batch is None else positive_int("batch", batch)
+        if self._skips is None:
+            self._skips = self._can_skip()
+        order = sorted(range(len(rows)), key=lambda i: min((r.layer for r in rows[i]), default=0))
+        out: list[Tensor | None] = [None] * len(rows)
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
+            for i, row in zip(chosen, work([rows[i] for i in chosen]), strict=True):
+                out[i] = row
+        return torch.stack([row for row in out if row is not None])
+
+    def _can_skip(self) -> bool:
+        """Whether starting at a later layer gives this model's own logits."""
+        layer = self.lm.n_layers - 1
+        if layer == 0:
+            return True
+        same = Replacement("resid_pre", layer, None, None, self._kept["resid_pre", layer])
+        self._skips = True
+        found = self._batch([[same]])[0].double()
+        expected = self.reference.double()
+        close = float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max().clamp_min(1.0))
+        return close or (self.lm.dtype_name != "float32" and float((found - expected).abs().max()) == 0.0)
+
+    def _batch(self, rows: Sequence[Row]) -> Float[Tensor, "row d_vocab"]:
+        with self._replaced(rows) as current:
+            return self._logits(self.ids.expand(len(rows), -1), current)
+
+    @contextmanager
+    def _replaced(
+        self,
+        rows: Sequence[Row],
+        captures: dict[tuple[str, int], Callable[[Tensor], None]] | None = None,
+        also: Install | None = None,
+    ) -> Iterator[ForwardPass]:
+        """While inside, a pass of as many rows has their replacements, and starts at the first layer replaced."""
+        lm, blocks = self.lm, self.lm.structure.blocks
+        start = min((r.layer for row in rows for r in row), default=0) if self._skips else 0
+        wanted: dict[tuple[str, int], list[tuple[int, Replacement]]] = {}
+        for i, row in enumerate(rows):
+            for replacement in row:
+                wanted.setdefault((replacement.point, replacement.layer), []).append((i, replacement))
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(memory_guard(f"{len(rows)} rows of {self.n_pos} tokens"))
+            current = stack.enter_context(attach_hooks(lm, captures or {}, self.edits))
+            for layer in range(start):
+                stack.enter_context(passed_through(blocks[layer].module, self._outputs[layer]))
+            if start or self.stream is not None:
+                change_input(stack, blocks[start].module, lambda t: self._entered(t, start), first=True)
+            for (point, layer), changes in wanted.items():
+                install(stack, lm, current, point, layer, changes, self.n_pos)
+            if also is not None:
+                also(stack, current)
+            yield current
