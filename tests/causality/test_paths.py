@@ -116,7 +116,7 @@ class ByHand:
         site = self.blocks[layer].attention
         module = getattr(site.layout, part)
         changed = self.outputs(module, CORRUPTED, *self.frozen(sender, layer))
-        columns = site.split_heads(torch.arange(changed.shape[-1]), part).flatten()
+        columns = site.split_heads(torch.arange(changed.shape[-1]).double(), part).flatten().long()
 
         def taken_over(t: torch.Tensor) -> torch.Tensor:
             t = t.clone()

@@ -27,6 +27,7 @@ from unembed.causality.replacement import Replacement, change_output
 from unembed.causality.rerun import TOKENS_AT_ONCE, Install, Rerun
 from unembed.errors import InvalidInput, UnembedError
 from unembed.models.decoder import Decoder
+from unembed.models.structure.structure import AttentionSite
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.hooks import ForwardPass, has_point, require_point
@@ -293,7 +294,7 @@ class _Paths:
 
         def also(n_rows: int) -> Install:
             def take_over(t: Tensor) -> Tensor:
-                columns = site.split_heads(torch.arange(t.shape[-1], device=t.device), part).flatten()
+                columns = _columns(site, t.shape[-1], part).to(t.device)
                 t = t.clone()
                 t[1::2, :, columns] = t[::2, :, columns]
                 return t
@@ -308,6 +309,11 @@ class _Paths:
         rows = [row for a in added for row in ([Replacement("resid_pre", layer, None, None, own + a)], same)]
         size = max(2, (self.batch or TOKENS_AT_ONCE // target.n_pos) // 2 * 2)
         return target.activations(rows, "z", layer, size, also)[1::2]
+
+
+def _columns(site: AttentionSite, width: int, part: str) -> Int[Tensor, " column"]:
+    """Which outputs of a projection are the queries, keys or values of the heads."""
+    return site.split_heads(torch.arange(width, dtype=torch.float64), part).flatten().long()
 
 
 def _compositions(
