@@ -37,6 +37,12 @@ HEADLINES: tuple[tuple[str, str, str], ...] = (
         "to one plain",
         "Attribution of one logit to 36,864 memories, to a plain forward pass",
     ),
+    (
+        "Patching resid_pre",
+        "time, to 24 plain",
+        "Patching the stream of 12 layers by 20 positions, to 240 plain forward passes",
+    ),
+    ("Patching resid_pre", "time, to TransformerLens", "The same patching, to TransformerLens"),
     ("Peak memory", "load + trace", "Peak memory of loading and tracing, to plain transformers"),
     ("Sweep, GPT-2 small's shape", "", "Top triggers of every key over a corpus, to the forward passes alone"),
     ("Sweep beside TransformerLens, GPT-2 small's shape", "sweep", "The same sweep, to TransformerLens"),

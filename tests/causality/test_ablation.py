@@ -137,3 +137,31 @@ def test_unknown_writers_are_refused() -> None:
         ablate(lm, TOKENS, heads=[])
     with pytest.raises(InvalidInput, match="not attn_out"):
         ablate(lm, TOKENS, components=[("resid_pre", 0)])
+
+
+@pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gemma2", "gptj"])
+def test_a_screen_of_two_prompts_is_the_slope_from_one_to_the_other(name: str) -> None:
+    lm = tiny(name)
+    other = torch.tensor([5, 60, 23, 42, 31, 8])
+    found = screen(lm, TOKENS, metric, corrupted=other, top=6)
+    from unembed.causality.replacement import Replacement
+    from unembed.causality.rerun import Rerun
+
+    clean, corrupted = Rerun(lm, TOKENS, ("z",)), Rerun(lm, other, ("z",))
+    for layer, head in ((0, 1), (1, 2)):
+        own, new = (run.activation("z", layer)[:, head] for run in (corrupted, clean))
+        step = 0.05
+        rows = [[Replacement("z", layer, None, head, own + sign * step * (new - own))] for sign in (1, -1)]
+        up, down = metric(corrupted.logits(rows)).tolist()
+        assert float(found.heads[layer, head]) == pytest.approx((up - down) / (2 * step), rel=0.05, abs=5e-3)
+    patched = lm.patch(TOKENS, other, "z", metric).values
+    for label, exact in zip(found.labels, found.exact, strict=True):
+        if "H" in label:
+            layer, head = map(int, label[1:].split("H"))
+            assert exact == pytest.approx(float(patched[layer, head]) - found.baseline, abs=1e-5)
+    assert found.to == "the clean run" and "approximation" in repr(found)
+
+
+def test_a_screen_can_leave_the_estimates_unchecked_and_skips_what_layers_lack() -> None:
+    found = screen(tiny("mixtral"), TOKENS, metric, top=0)
+    assert found.labels == () and found.memories is None and bool(found.heads.isfinite().all())

@@ -1,7 +1,8 @@
-"""Attribution patching: the effect of ablating every head and memory at once, estimated from one backward pass.
+"""Attribution patching: the effect of every head and memory at once, estimated from one backward pass.
 
-A first-order estimate, -a * dm/da for an activation a set to zero; it is a screen, never shown as exact. The strongest
-are ablated for real, and the rank agreement of the two is part of the result.
+A first-order estimate, (new - a) * dm/da for an activation a that becomes `new`: zero, or what it is in another run. It
+is a screen, never shown as exact. The strongest are replaced for real, and the rank agreement of the two is part of the
+result.
 
 Source: Nanda 2023, "Attribution patching"; Syed et al. 2023.
 """
@@ -18,33 +19,41 @@ from jaxtyping import Float
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from unembed.causality.ablation import ablate
 from unembed.causality.metrics import Metric, MetricFunction, bound
+from unembed.causality.patching import Alignment, patched_pair
+from unembed.causality.replacement import Replacement, change_input
+from unembed.causality.rerun import Rerun
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
-from unembed.stream.hooks import attach_hooks, memory_guard
+from unembed.stream.hooks import accepts_argument, attach_hooks, has_point, memory_guard
 from unembed.stream.interventions import Edit
-from unembed.stream.run import Tokens, prepare, run
+from unembed.stream.run import Tokens, prepare
 from unembed.validation import positive_int
+
+_POINTS = ("z", "coefficients")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Screening(Displayed):
-    """Estimated effects of ablating to zero, at all positions, and exact ones of the strongest.
+    """Estimated effects of replacing each head and memory at all positions, and exact ones of the strongest.
 
     Attributes:
-        heads: estimated effect of each head.
-        memories: estimated effect of each memory; None where the model has none.
+        baseline: the metric of the unchanged run (of the corrupted one where there are two).
+        heads: estimated effect of each head: by how much the metric falls when it is ablated to zero, or by how much it
+            rises from the corrupted run when the head is taken from the clean one. NaN where a layer has no heads.
+        memories: the same of each memory; NaN where a layer has none, None where the model has none.
         labels: the strongest writers by estimate.
         estimated: their estimated effects.
-        exact: their effects by ablation.
-        rank_agreement: Spearman's rank correlation of the two.
+        exact: their effects when they are replaced for real.
+        rank_agreement: Spearman's rank correlation of the two; NaN where it is not defined.
+        to: what takes the place of the activations, in words.
     """
 
     metric: str
     baseline: float
+    to: str
     heads: Float[Tensor, "layer head"]
     memories: Float[Tensor, "layer d_mlp"] | None
     labels: tuple[str, ...]
@@ -61,8 +70,8 @@ class Screening(Displayed):
             "exact_effect": list(self.exact),
         }
         title = (
-            f"Attribution patching (an approximation): {self.metric}, baseline {self.baseline:+.4g}; "
-            f"rank agreement with exact ablation {self.rank_agreement:.2f}"
+            f"Attribution patching to {self.to} (an approximation): {self.metric}, baseline {self.baseline:+.4g}"
+            + (f"; rank agreement with exact effects {self.rank_agreement:.2f}" if self.labels else "")
         )
         return Table(title, columns, self.provenance)
 
@@ -72,73 +81,149 @@ def screen(
     prompt: Tokens,
     metric: Metric | MetricFunction | None = None,
     *,
+    corrupted: Tokens | None = None,
+    alignment: Alignment | None = None,
     top: int = 20,
     edits: Sequence[Edit] = (),
 ) -> Screening:
-    """Estimate the effect of zeroing every head and memory, and ablate the `top` strongest for real.
+    """Estimate the effect of replacing every head and memory, and replace the `top` strongest for real.
 
     Args:
         lm: the model.
-        prompt: one prompt.
+        prompt: one prompt; the clean one where there are two.
         metric: of the logits after the last token; the two likeliest tokens' logit difference by default.
-        top: how many are ablated for real.
+        corrupted: a second prompt, whose activations become those of the first; ablation to zero when None.
+        alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
+        top: how many are replaced for real; 0 leaves the estimates unchecked.
         edits: changes that hold in all runs.
+
+    Raises:
+        InvalidInput: several prompts at once, prompts of unequal length, or a metric that does not differ.
 
     Memory: activations of one forward and backward pass.
     """
-    top = positive_int("top", top)
-    ids, mask = prepare(lm, prompt)
+    top = positive_int("top", top, least=0)
+    given: dict[tuple[str, int], Tensor] | None = None
+    if corrupted is None:
+        target, pairs, words = prompt, None, "zero"
+        function: MetricFunction | None = None
+        label = ""
+    else:
+        points = [p for p in _POINTS if any(has_point(lm, p, n) for n in range(lm.n_layers))]
+        pair = patched_pair(lm, prompt, corrupted, points, alignment, "denoising", None, edits)
+        function, label = bound(lm, metric, pair.clean.reference)
+        pair.ends(function, label)
+        target, pairs, words = pair.corrupted.ids, pair.pairs, "the clean run"
+        given = {(p, n): pair.clean.activation(p, n) for p in points for n in range(lm.n_layers) if has_point(lm, p, n)}
+    ids, mask = prepare(lm, target)
     if ids.shape[0] != 1 or not bool(mask.all()):
         raise InvalidInput(f"{ids.shape[0]} prompts", why="one prompt is screened at a time")
-    reference = run(lm, ids, edits=edits).logits[0, -1]
-    function, label = bound(lm, metric, reference)
-    activations, value = _with_graph(lm, ids, edits, function)
-    gradients = torch.autograd.grad(value, list(activations.values()), allow_unused=True)
-    effects: dict[tuple[str, int], Tensor] = {}
-    for (key, a), gradient in zip(activations.items(), gradients, strict=True):
-        product = torch.zeros_like(a) if gradient is None else a.detach() * gradient
-        product = product.double().view(ids.shape[1], -1)
-        if key[0] == "z":
-            product = product.view(ids.shape[1], lm.n_heads, lm.d_head).sum(dim=-1)
-        effects[key] = product.sum(dim=0).cpu()
-    heads = torch.stack([effects["z", n] for n in range(lm.n_layers)])
-    has = [("coefficients", n) in effects for n in range(lm.n_layers)]
-    memories = torch.stack([effects["coefficients", n] for n in range(lm.n_layers)]) if all(has) else None
-    ranked = [(float(e), "z", n, h) for n, row in enumerate(heads) for h, e in enumerate(row)]
-    if memories is not None:
-        best = memories.abs().flatten().topk(min(top, memories.numel())).indices.tolist()
-        ranked += [(float(memories.flatten()[i]), "coefficients", *divmod(i, memories.shape[1])) for i in best]
-    ranked = sorted(ranked, key=lambda row: -abs(row[0]))[:top]
-    chosen_heads = [(n, i) for _, point, n, i in ranked if point == "z"]
-    chosen_memories = [(n, i) for _, point, n, i in ranked if point == "coefficients"]
-    exact: dict[tuple[str, int, int], float] = {}
-    for point, pairs in (("z", chosen_heads), ("coefficients", chosen_memories)):
-        if pairs:
-            heads_only, memories_only = (pairs, None) if point == "z" else (None, pairs)
-            done = ablate(lm, ids, heads_only, memories_only, metric=function, edits=edits)
-            exact |= {(point, *pair): float(e) for pair, e in zip(pairs, done.effects, strict=True)}
-    estimated = [row[0] for row in ranked]
-    measured = [exact[point, n, i] for _, point, n, i in ranked]
-    correlation: Any = spearmanr(estimated, measured) if len(ranked) > 1 else None
-    agreement = float("nan") if correlation is None else float(correlation.statistic)
-    names = tuple(f"L{n}{'H' if point == 'z' else 'M'}{i}" for _, point, n, i in ranked)
+    found = _with_graph(lm, ids, edits)
+    if function is None:
+        function, label = bound(lm, metric, found.logits[0].detach())
+    effects, baseline = found.effects(lm, function, given, pairs)
+    ranked = _strongest(effects, top)
+    exact = _exact(lm, ids, edits, function, baseline, given, pairs, ranked)
+    estimated = [float(effects[point, layer][index]) for point, layer, index in ranked]
+    correlation: Any = spearmanr(estimated, exact) if len(set(estimated)) > 1 and len(set(exact)) > 1 else None
     return Screening(
         label,
-        float(value.detach()),
-        heads,
-        memories,
-        names,
+        baseline,
+        words,
+        _grid(lm, effects, "z"),
+        _grid(lm, effects, "coefficients") if any(p == "coefficients" for p, _ in effects) else None,
+        tuple(f"L{n}{'H' if point == 'z' else 'M'}{i}" for point, n, i in ranked),
         tuple(estimated),
-        tuple(measured),
-        agreement,
+        tuple(exact),
+        float("nan") if correlation is None else float(correlation.statistic),
         lm.provenance(notes={"method": "attribution patching (approximation), exact for the rows shown"}),
     )
 
 
-def _with_graph(
-    lm: Decoder, ids: Tensor, edits: Sequence[Edit], function: MetricFunction
-) -> tuple[dict[tuple[str, int], Tensor], Tensor]:
-    """What the out- and down-projections are given, with the graph behind the metric."""
+@dataclass(frozen=True, eq=False)
+class _Graph:
+    """A pass with its graph: what the out- and down-projections are given, and the logits after the last token."""
+
+    activations: dict[tuple[str, int], Tensor]
+    logits: Float[Tensor, "1 d_vocab"]
+
+    def effects(
+        self,
+        lm: Decoder,
+        function: MetricFunction,
+        given: dict[tuple[str, int], Tensor] | None,
+        pairs: Sequence[tuple[int, int]] | None,
+    ) -> tuple[dict[tuple[str, int], Float[Tensor, " writer"]], float]:
+        """For each layer, the estimated effect of each head or memory; and the metric."""
+        with torch.enable_grad():
+            value = function(self.logits)[0]
+        gradients = torch.autograd.grad(value, list(self.activations.values()), allow_unused=True)
+        found: dict[tuple[str, int], Tensor] = {}
+        for (key, a), gradient in zip(self.activations.items(), gradients, strict=True):
+            point, layer = key
+            a = a.detach().reshape(-1, a.shape[-1])
+            slope = torch.zeros_like(a) if gradient is None else gradient.view(a.shape)
+            if given is None or pairs is None:
+                product = a * slope
+            else:
+                from_, into = (torch.tensor(side) for side in zip(*pairs, strict=True))
+                product = (given[key].reshape(len(given[key]), -1)[from_] - a[into]) * slope[into]
+            total = product.double().sum(dim=0)
+            if point == "z":
+                mixer = lm.structure.blocks[layer].mixer
+                assert mixer is not None
+                total = total.view(mixer.n_heads, mixer.d_head).sum(dim=-1)
+            found[key] = total.cpu()
+        return found, float(value.detach())
+
+
+def _strongest(effects: dict[tuple[str, int], Tensor], top: int) -> list[tuple[str, int, int]]:
+    """Point, layer and index of the `top` largest estimates."""
+    best: list[tuple[float, str, int, int]] = []
+    for (point, layer), values in effects.items():
+        indices = values.abs().topk(min(top, len(values))).indices.tolist()
+        best += [(abs(float(values[i])), point, layer, i) for i in indices]
+    return [(point, layer, i) for _, point, layer, i in sorted(best, key=lambda row: -row[0])[:top]]
+
+
+def _exact(
+    lm: Decoder,
+    ids: Tensor,
+    edits: Sequence[Edit],
+    function: MetricFunction,
+    baseline: float,
+    given: dict[tuple[str, int], Tensor] | None,
+    pairs: Sequence[tuple[int, int]] | None,
+    ranked: Sequence[tuple[str, int, int]],
+) -> list[float]:
+    """The effects of some writers, each replaced by itself in the running model."""
+    if not ranked:
+        return []
+    rows = []
+    for point, layer, i in ranked:
+        index = i if point == "z" else torch.tensor([i])
+        if given is None or pairs is None:
+            rows.append([Replacement(point, layer, None, index, torch.tensor(0.0))])
+        else:
+            from_, into = (torch.tensor(side) for side in zip(*pairs, strict=True))
+            new = given[point, layer][from_][:, index]
+            rows.append([Replacement(point, layer, into, index, new)])
+    values = Rerun(lm, ids, (), edits).measured(rows, function)
+    return ((baseline - values) if given is None else (values - baseline)).tolist()
+
+
+def _grid(lm: Decoder, effects: dict[tuple[str, int], Tensor], point: str) -> Float[Tensor, "layer writer"]:
+    """One row a layer; NaN where a layer has none, or fewer."""
+    of = {layer: values for (p, layer), values in effects.items() if p == point}
+    width = max((len(values) for values in of.values()), default=0)
+    grid = torch.full((lm.n_layers, width), float("nan"), dtype=torch.float64)
+    for layer, values in of.items():
+        grid[layer, : len(values)] = values
+    return grid
+
+
+def _with_graph(lm: Decoder, ids: Tensor, edits: Sequence[Edit]) -> _Graph:
+    """One pass whose graph starts at what enters the first block."""
     found: dict[tuple[str, int], Tensor] = {}
 
     def keep(key: tuple[str, int]) -> Any:
@@ -147,20 +232,18 @@ def _with_graph(
 
         return hook
 
-    def begin(_m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if args and isinstance(args[0], Tensor):
-            return (args[0].detach().requires_grad_(), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": kwargs["hidden_states"].detach().requires_grad_()}
-
+    few = {"logits_to_keep": 1} if accepts_argument(lm, "logits_to_keep") else {}
     with torch.enable_grad(), ExitStack() as stack:
         stack.enter_context(memory_guard(f"a forward and backward pass of {ids.shape[1]} tokens"))
         current = stack.enter_context(attach_hooks(lm, {}, edits))
         first = lm.structure.blocks[0].module
-        stack.callback(first.register_forward_pre_hook(begin, with_kwargs=True, prepend=True).remove)
+        change_input(stack, first, lambda t: t.detach().requires_grad_(), first=True)
         for n, block in enumerate(lm.structure.blocks):
-            stack.callback(block.attention.out_proj.register_forward_pre_hook(keep(("z", n))).remove)
+            if has_point(lm, "z", n):
+                assert block.mixer is not None
+                stack.callback(block.mixer.out_proj.register_forward_pre_hook(keep(("z", n))).remove)
             if block.feed_forward is not None and block.feed_forward.down_proj is not None:
                 down = block.feed_forward.down_proj
                 stack.callback(down.register_forward_pre_hook(keep(("coefficients", n))).remove)
-        logits = lm.hf(ids, use_cache=False, **current.arguments).logits[:, -1]
-        return found, function(logits)[0]
+        logits = lm.hf(ids, use_cache=False, **few, **current.arguments).logits[:, -1]
+    return _Graph(found, logits)
