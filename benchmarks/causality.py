@@ -67,9 +67,10 @@ def by_hooks(lm: Any, layer: int, position: int, given: torch.Tensor, corrupted:
 def transformer_lens(lm: Any) -> Any:
     """`generic_activation_patch` on two positions of every layer."""
     import pandas as pd
-    import unembed
     from transformer_lens import patching  # pyright: ignore[reportMissingImports]
     from transformer_lens.model_bridge import TransformerBridge  # pyright: ignore[reportMissingImports]
+
+    import unembed
 
     clean, corrupted = prompts()
     hf = copy.deepcopy(lm.hf)
