@@ -66,6 +66,7 @@ PICTURES = {
     "memory": Picture(f"#/memory?memory=L5M132&{PROMPT}", 1240, act=_group),
     "intervene": Picture(f"#/intervene?{PROMPT}&edits=L5M132:set:0@all", 960, act=_run),
     "heads": Picture(f"#/heads?{PROMPT}", 1290),
+    "atlas": Picture("#/atlas?memory=L5M908", 1000),
     "search": Picture("#/search?query=month", 900),
     "label": Picture("#/label", 900, act=_begin),
     "labs": Picture(f"#/labs/early-exit?{PROMPT}", 760, act=_turn),

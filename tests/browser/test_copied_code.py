@@ -28,6 +28,8 @@ SCREENS = {
     "intervene": (f"#/intervene?{AT}&edits=L3M5:set:60@all&new_tokens=6", PROMPT),
     "heads": (f"#/heads?head=L2H3&{AT}", "tensor"),
     "search": ("#/search?query=year", "promotes"),
+    "atlas": ("#/atlas", "Map of the values"),
+    "atlas searched": ("#/atlas?query=year", "AtlasMatches"),
     "label": ("#/label", ""),
     "steer": ("#/labs/steer", ""),
     "toxicity": ("#/labs/toxicity?edits=L3M5:set:20@all", "["),

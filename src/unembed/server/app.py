@@ -15,7 +15,19 @@ from unembed import __version__
 from unembed.server import responses
 from unembed.server.assets import add_page
 from unembed.server.auth import LOOPBACK, Guard
-from unembed.server.routes import about, comparison, heads, labels, labs, memories, patching, presets, sessions, traces
+from unembed.server.routes import (
+    about,
+    atlas,
+    comparison,
+    heads,
+    labels,
+    labs,
+    memories,
+    patching,
+    presets,
+    sessions,
+    traces,
+)
 from unembed.server.state import ServerState
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -54,7 +66,7 @@ def create(state: ServerState, *, token: str, port: int, hosts: frozenset[str] =
     # Level 1: on one machine time matters more than bytes.
     app.add_middleware(GZipMiddleware, minimum_size=1400, compresslevel=1)
     api = APIRouter(prefix="/api/v1")
-    for room in (about, traces, memories, heads, comparison, patching, labels, labs, presets, sessions):
+    for room in (about, traces, memories, atlas, heads, comparison, patching, labels, labs, presets, sessions):
         api.include_router(room.routes)
     app.include_router(api)
     add_page(app)

@@ -20,6 +20,7 @@ const SCREENS = [
   ["intervene", "Intervene", () => import("./screens/intervene.js")],
   ["compare", "Compare", () => import("./screens/compare.js")],
   ["heads", "Heads", () => import("./screens/heads.js")],
+  ["atlas", "Atlas", () => import("./screens/atlas.js")],
   ["search", "Search", () => import("./screens/search.js")],
   ["label", "Label", () => import("./screens/label.js")],
   ["labs", "Labs", () => import("./screens/labs.js")],

@@ -44,6 +44,8 @@ const DEFAULTS = {
   point: "resid_pre",
   direction: "denoising",
   patched: "",
+  colour: "",
+  view: "",
   // The page itself.
   model: "",
   tour: "",

@@ -1,0 +1,256 @@
+"""The atlas of a model's memories: the map of their values, with what colours it, what names its islands, and the best.
+
+The map is computed once and stored with the index, in a file that names the weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int
+
+from unembed.concepts.token_cleaning import CleanToken, clean
+from unembed.concepts.word_lists import STOP_WORDS
+from unembed.errors import UnembedError
+from unembed.gallery.descriptions import FILE as GALLERY
+from unembed.gallery.ranking import Gallery
+from unembed.index.memory_search import search
+from unembed.memories.value_map import ValueMap, value_map
+from unembed.memories.values import Values
+from unembed.models.decoder import Decoder
+from unembed.models.shipped_models import SHIPPED, shipped_folder
+from unembed.results.files import write_whole
+
+if TYPE_CHECKING:
+    from unembed.index.index import Index
+
+SCHEMA = "unembed.atlas/1"
+FILE = "atlas.npz"
+"""In the folder of an index: the map, and the fingerprint of the weights."""
+KINDS = ("words", "names", "function words", "word pieces", "numbers", "punctuation", "mixed")
+"""What most of the tokens that a value promotes are: at least half of its ten top ones, or else mixed."""
+_COUNTED, _SHOWN, _NAMING, _BEST, _MATCHES = 10, 4, 3, 200, 20_000
+_ARRAYS = ("memory", "position", "cluster", "cosine", "centre", "radius")
+
+
+@dataclass(frozen=True)
+class Island:
+    """A cluster of values on the map."""
+
+    x: float
+    y: float
+    radius: float
+    size: int
+    """Values shown on it."""
+    tokens: list[str]
+    """Tokens that its values promote more often than other values do, the most telling first."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """A memory of the gallery."""
+
+    point: int
+    """Its place in the lists of the atlas."""
+    rank: int
+    score: float
+    description: str
+
+
+@dataclass(frozen=True)
+class AtlasView:
+    """Every value shown, one place of each list for each."""
+
+    schema: str
+    n_values: int
+    """Of the model; more than are shown where it has more than a map holds."""
+    layer: list[int]
+    index: list[int]
+    x: list[float]
+    y: list[float]
+    cluster: list[int]
+    """The island, counted from 0."""
+    density: list[float] | None
+    """Activation density over the index's corpus; None without an index."""
+    kind: list[int]
+    """The kind of its promoted tokens, as a place in `kinds`."""
+    kinds: list[str]
+    top: list[list[int]]
+    """Ids of the tokens that it promotes most."""
+    tokens: dict[int, str]
+    """The text of each id in `top`."""
+    islands: list[Island]
+    best: list[Best]
+    """Memories of the gallery that are shown, best first; empty where no gallery is saved."""
+    provenance: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class AtlasMatches:
+    """The memories that a query of the search finds, as layer and index."""
+
+    query: str
+    memories: list[tuple[int, int]]
+    total: int
+    notes: list[str]
+
+
+def atlas_view(
+    lm: Decoder, index: Index | None = None, progress: Callable[[int, int], None] | None = None
+) -> AtlasView:
+    """The atlas, its map read from the index's folder or computed, and then stored there.
+
+    Args:
+        lm: the model.
+        index: its index; without one there is no density, and nothing is stored.
+        progress: called with steps done and steps in all while the map is computed; what it raises ends the work.
+
+    Raises:
+        Unsupported: the model has no memories.
+    """
+    found = _stored(lm, index) or _made(lm, index, progress)
+    layers, numbers = found.memory.T
+    top = _top_tokens(lm, index, found.memory)
+    shown = top[:, :_SHOWN]
+    named = _naming(found, top)
+    ids = sorted({*shown.ravel().tolist(), *(token for one in named for token in one)})
+    texts = dict(zip(ids, lm.token_strings(ids), strict=True))
+    sizes = np.bincount(found.cluster, minlength=len(found.centre)).tolist()
+    circles = np.column_stack([found.centre, found.radius]).astype(float).round(5).tolist()
+    islands = [
+        Island(x, y, radius, size, [texts[token] for token in tokens])
+        for (x, y, radius), size, tokens in zip(circles, sizes, named, strict=True)
+    ]
+    density = None
+    if index is not None:
+        rows = index.bounds[layers] + numbers
+        density = [round(float(x), 5) for x in index.statistics["active_fraction"][rows]]
+    return AtlasView(
+        SCHEMA,
+        found.n_values,
+        layers.tolist(),
+        numbers.tolist(),
+        found.position[:, 0].round(5).astype(float).tolist(),
+        found.position[:, 1].round(5).astype(float).tolist(),
+        found.cluster.tolist(),
+        density,
+        _kinds(lm, top).tolist(),
+        list(KINDS),
+        shown.tolist(),
+        {i: texts[i] for i in np.unique(shown).tolist()},
+        islands,
+        _best(lm, index, found.memory),
+        found.provenance.to_dict(),
+    )
+
+
+def atlas_matches(lm: Decoder, index: Index | None, query: str) -> AtlasMatches:
+    """All memories that a query finds; `unembed.index.memory_search` documents the query language."""
+    found = search(lm, index, query, _MATCHES)
+    pairs = [(hit.layer, hit.index) for hit in found.hits if hit.of == "memory"]
+    return AtlasMatches(query, pairs, found.total, found.notes)
+
+
+def _stored(lm: Decoder, index: Index | None) -> ValueMap | None:
+    if index is None or not (path := Path(index.path) / FILE).is_file():
+        return None
+    with (
+        suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile),
+        path.open("rb") as file,  # numpy leaves a damaged file open
+        np.load(file) as stored,
+    ):
+        if str(stored["weights"]) == index.manifest.weights:
+            arrays, n_values = {name: stored[name] for name in _ARRAYS}, int(stored["n_values"])
+            notes = {"values": n_values, "shown": len(arrays["memory"]), "clusters": len(arrays["centre"])}
+            return ValueMap(**arrays, n_values=n_values, provenance=lm.provenance(seed=0, notes=notes))
+    return None
+
+
+def _made(lm: Decoder, index: Index | None, progress: Callable[[int, int], None] | None) -> ValueMap:
+    found = value_map(lm, progress=progress)
+    if index is not None:
+        packed = io.BytesIO()
+        arrays = {name: getattr(found, name) for name in _ARRAYS}
+        np.savez(packed, weights=np.array(index.manifest.weights), n_values=np.array(found.n_values), **arrays)
+        with suppress(OSError, UnembedError):  # in a read-only folder the map is returned and not stored
+            write_whole(Path(index.path) / FILE, packed.getvalue())
+    return found
+
+
+def _top_tokens(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) -> Int[np.ndarray, "point k"]:
+    if index is not None:
+        return np.asarray(index.readings[0][index.bounds[memory[:, 0]] + memory[:, 1], :_COUNTED])
+    found = np.empty((len(memory), min(_COUNTED, lm.d_vocab)), dtype=np.int64)
+    for layer in np.unique(memory[:, 0]).tolist():
+        rows = np.flatnonzero(memory[:, 0] == layer)
+        ids, _ = Values(lm).top(layer, memory[rows, 1].tolist(), found.shape[1])
+        found[rows] = ids.cpu().numpy()
+    return found
+
+
+def _naming(found: ValueMap, top: Int[np.ndarray, "point k"]) -> list[list[int]]:
+    """For each island the tokens that its values promote more often than others do: count times log of the ratio."""
+    everywhere = Counter(top.ravel().tolist())
+    named = []
+    for number in range(len(found.centre)):
+        rows = np.flatnonzero(found.cluster == number)
+        counted, share = Counter(top[rows].ravel().tolist()), len(rows) / len(top)
+
+        def telling(token: int, counted: Counter[int] = counted, share: float = share) -> float:
+            return counted[token] * float(np.log(counted[token] / everywhere[token] / share))
+
+        order = sorted(counted, key=lambda token: (-telling(token), token))
+        named.append(order[:_NAMING])
+    return named
+
+
+def _kind(token: CleanToken) -> int:
+    if token.kind == "number":
+        return KINDS.index("numbers")
+    if token.kind == "punctuation":
+        return KINDS.index("punctuation")
+    if token.word is None:
+        return KINDS.index("word pieces")
+    if token.word in STOP_WORDS:
+        return KINDS.index("function words")
+    return KINDS.index("names" if token.capitalised else "words")
+
+
+def _kinds(lm: Decoder, top: Int[np.ndarray, "point k"]) -> Int[np.ndarray, " point"]:
+    """What at least half of the top tokens of each value are."""
+    if lm.tokenizer is None:
+        return np.full(len(top), KINDS.index("mixed"))
+    of_token = np.array([_kind(token) for token in clean(lm.token_strings(list(range(lm.d_vocab))))])
+    counted = np.stack([(of_token[top] == kind).sum(axis=1) for kind in range(len(KINDS) - 1)], axis=1)
+    most = counted.argmax(axis=1)
+    return np.where(counted.max(axis=1) * 2 >= top.shape[1], most, KINDS.index("mixed"))
+
+
+def _best(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) -> list[Best]:
+    """The memories of the saved gallery: that of the index, or that of an embedded model."""
+    at = {(layer, number): i for i, (layer, number) in enumerate(memory.tolist())}
+    folders: Sequence[Path] = [Path(index.path)] if index is not None else []
+    if lm.name in SHIPPED:
+        folders = [*folders, shipped_folder(lm.name)]
+    for folder in folders:
+        with suppress(UnembedError, OSError):
+            rows = Gallery.load(folder / GALLERY).first(_BEST).rows
+            return [
+                Best(at[row.layer, row.index], rank, row.score, row.description)
+                for rank, row in enumerate(rows, start=1)
+                if (row.layer, row.index) in at
+            ]
+    return []

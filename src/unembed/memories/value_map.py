@@ -1,0 +1,249 @@
+"""A map of all values: clusters of alike directions as islands, islands with alike mean directions side by side.
+
+Values are grouped by spherical k-means. The mean directions get their places by t-SNE (van der Maaten & Hinton 2008,
+equations 2, 4, 11 and 12, on squared distances of directions, 2 - 2 cos), and islands that overlap are pushed apart. On
+an island the values most like its mean direction stand in the middle; around them each value stands on the side of the
+islands that it is like. Distances between islands are to be read as near and far only, as in every map by t-SNE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64, Int
+from torch import Tensor
+
+from unembed.errors import Unsupported
+from unembed.memories.clustering.unit_vectors import unit_rows
+from unembed.memories.values import values_of
+from unembed.models.decoder import Decoder, require_decoder
+from unembed.results import Provenance, Table
+from unembed.validation import as_int, positive_int
+
+MAX_POINTS = 50_000
+"""Values on a map; of more, evenly spaced ones are shown."""
+_SPACING = 1.0
+"""Between two values of an island; islands are measured in it until the map is scaled to 0 to 1."""
+_ROUNDS, _STEPS, _PUSHES = 15, 400, 300
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class ValueMap:
+    """The place of every value shown, and the island it is on."""
+
+    memory: Int[np.ndarray, "point 2"]
+    """Layer and index of each value shown."""
+    position: Float32[np.ndarray, "point 2"]
+    """x and y, 0 to 1."""
+    cluster: Int[np.ndarray, " point"]
+    cosine: Float32[np.ndarray, " point"]
+    """Of each value with the mean direction of its cluster."""
+    centre: Float32[np.ndarray, "cluster 2"]
+    radius: Float32[np.ndarray, " cluster"]
+    n_values: int
+    """Of the model: more than are shown where it has more than `max_points`."""
+    provenance: Provenance
+
+    def table(self) -> Table:
+        """One row for each value shown: layer, index, x, y, cluster, cosine with the cluster's mean direction."""
+        columns = {
+            "layer": self.memory[:, 0].tolist(),
+            "index": self.memory[:, 1].tolist(),
+            "x": self.position[:, 0].tolist(),
+            "y": self.position[:, 1].tolist(),
+            "cluster": self.cluster.tolist(),
+            "cosine": self.cosine.tolist(),
+        }
+        return Table("Map of the values", columns, self.provenance)
+
+
+@torch.no_grad()
+def value_map(
+    lm: Decoder, max_points: int = MAX_POINTS, *, seed: int = 0, progress: Callable[[int, int], None] | None = None
+) -> ValueMap:
+    """The map of a model's values. The same model and seed give the same map.
+
+    Args:
+        lm: the model.
+        max_points: values shown at most; of more, evenly spaced ones over all layers.
+        seed: of the first means of k-means.
+        progress: called with steps done and steps in all; what it raises ends the work.
+
+    Raises:
+        InvalidInput: a value holds NaN or infinity.
+        Unsupported: the model has no memories.
+
+    Memory: the values shown in float32, and 4,096 of them times the clusters.
+    """
+    lm = require_decoder(lm)
+    shown = positive_int("max_points", max_points)
+    sizes = [_n_memories(lm, layer) for layer in range(lm.n_layers)]
+    total = sum(sizes)
+    if not total:
+        raise Unsupported(f"{lm.name} has no values to map", why="none of its layers is one set of memories")
+    rows = np.unique(np.linspace(0, total - 1, min(total, shown)).round().astype(np.int64))
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    layer = np.searchsorted(bounds, rows, side="right") - 1
+    memory = np.column_stack([layer, rows - bounds[layer]])
+    units = unit_rows(values_of(lm, memory).float().cpu())
+    report = progress or (lambda _done, _of: None)
+    n_clusters = int(np.clip(round((len(rows) / 2) ** 0.5), 1, 160))
+    means, cluster = _grouped(units, n_clusters, as_int("seed", seed), lambda done: report(done, _ROUNDS + 2))
+    centre, radius = _islands(means.double().numpy(), np.bincount(cluster, minlength=len(means)))
+    report(_ROUNDS + 1, _ROUNDS + 2)
+    position, cosine = _members(units, means, cluster, centre)
+    low, high = (centre - radius[:, None]).min(axis=0), (centre + radius[:, None]).max(axis=0)
+    scale = float((high - low).max())
+    offset = (low + high) / 2 - scale / 2
+    report(_ROUNDS + 2, _ROUNDS + 2)
+    return ValueMap(
+        memory,
+        ((position - offset) / scale).astype(np.float32),
+        cluster,
+        cosine,
+        ((centre - offset) / scale).astype(np.float32),
+        (radius / scale).astype(np.float32),
+        total,
+        lm.provenance(seed=seed, notes={"values": total, "shown": len(rows), "clusters": len(means)}),
+    )
+
+
+def _n_memories(lm: Decoder, layer: int) -> int:
+    """Memories of a layer; 0 where it has no FFN, or one of experts."""
+    site = lm.structure.blocks[layer].feed_forward
+    return 0 if site is None or site.down_proj is None else lm.weights.n_memories[layer]
+
+
+def _nearest(units: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
+    """The cosine with the most similar mean direction, and which it is."""
+    found = [(block @ means.T).max(dim=1) for block in units.split(_CHUNK)]
+    return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
+
+
+def _grouped(
+    units: Tensor, n: int, seed: int, report: Callable[[int], None]
+) -> tuple[Tensor, Int[np.ndarray, " point"]]:
+    """Mean directions, and the nearest one of every value: spherical k-means.
+
+    It begins with k-means++ (Arthur & Vassilvitskii 2007).
+    """
+    generator = np.random.default_rng(seed)
+    means = units[[int(generator.integers(len(units)))]]
+    best = units @ means[0]
+    while len(means) < n:
+        weights = (1 - best.double()).clamp_min(0).numpy()
+        if weights.sum() <= 1e-9:
+            break  # no other direction is left
+        chosen = int(generator.choice(len(units), p=weights / weights.sum()))
+        means = torch.cat([means, units[[chosen]]])
+        best = torch.maximum(best, units @ units[chosen])
+    cluster = torch.full((len(units),), -1)
+    for step in range(_ROUNDS):
+        report(step)
+        cosine, nearest = _nearest(units, means)
+        if torch.equal(nearest, cluster):
+            break
+        cluster = nearest
+        sums = torch.zeros_like(means).index_add_(0, cluster, units)
+        empty = torch.bincount(cluster, minlength=len(means)) == 0
+        sums[empty] = units[cosine.argsort()[: int(empty.sum())]]  # an empty one takes what fits worst elsewhere
+        means = unit_rows(sums)
+    _, cluster = _nearest(units, means)
+    used, cluster = cluster.unique(return_inverse=True)
+    return means[used], cluster.numpy()
+
+
+def _islands(
+    means: Float64[np.ndarray, "cluster d"], sizes: Int[np.ndarray, " cluster"]
+) -> tuple[Float64[np.ndarray, "cluster 2"], Float64[np.ndarray, " cluster"]]:
+    """Places and radii of the islands: similar ones side by side, none over another."""
+    rings = np.ceil((np.sqrt(np.maximum(0, (sizes - 1) / 3 * 4 + 1)) - 1) / 2)  # 1 + 3 r (r + 1) places in r rings
+    radius = (rings + 0.9) * _SPACING
+    place = _tsne(2 - 2 * np.clip(means @ means.T, -1, 1))
+    spread = np.abs(place - place.mean(axis=0)).max() or 1.0
+    place = (place - place.mean(axis=0)) / spread * np.sqrt((radius**2).sum()) * 1.6
+    room = radius[:, None] + radius + 1.5 * _SPACING
+    for step in range(4 * _PUSHES):
+        away = place[:, None] - place
+        length = np.sqrt((away**2).sum(axis=-1)) + np.eye(len(place))
+        overlap = np.maximum(0, room - length) * (1 - np.eye(len(place)))
+        if step >= _PUSHES and not (overlap > 1e-3).any():
+            break
+        # Two means at one place part along the line between their numbers.
+        away += (length < 1e-9)[:, :, None] * np.sign(np.subtract.outer(np.arange(len(place)), np.arange(len(place))))[
+            :, :, None
+        ]
+        place = place + 0.5 * (away / np.maximum(length, 1e-9)[:, :, None] * overlap[:, :, None]).sum(axis=1)
+        if step < _PUSHES:
+            place = place * 0.997  # a little closer, as long as nothing is in the way
+    return place, radius
+
+
+def _tsne(squared: Float64[np.ndarray, "n n"]) -> Float64[np.ndarray, "n 2"]:
+    """Exact t-SNE from the two main directions of variation; deterministic."""
+    n = len(squared)
+    if n < 4:
+        return np.column_stack([np.arange(n, dtype=float), np.zeros(n)])
+    centred = np.eye(n) - 1 / n
+    values, vectors = np.linalg.eigh(-0.5 * centred @ squared @ centred)
+    start = vectors[:, [-1, -2]] * np.sqrt(np.maximum(values[[-1, -2]], 1e-12))
+    start *= np.where(start[np.abs(start).argmax(axis=0), [0, 1]] < 0, -1, 1)  # an eigenvector has no sign of its own
+    near = _joint(squared, perplexity=min(10.0, (n - 1) / 3))
+    place, speed = start / max(start[:, 0].std(), 1e-12) * 1e-2, np.zeros((n, 2))
+    for step in range(_STEPS):
+        away = place[:, None] - place
+        kernel = 1 / (1 + (away**2).sum(axis=-1))
+        np.fill_diagonal(kernel, 0)
+        early = step < _STEPS // 4
+        pull = ((12 if early else 1) * near - kernel / kernel.sum()) * kernel
+        gradient = 4 * (pull[:, :, None] * away).sum(axis=1)
+        speed = (0.5 if early else 0.8) * speed - max(n / 12, 5.0) * gradient
+        place = place + speed
+    return place
+
+
+def _joint(squared: Float64[np.ndarray, "n n"], perplexity: float) -> Float64[np.ndarray, "n n"]:
+    """Joint probabilities of neighbours, each row at the same perplexity before they are made symmetric."""
+    n = len(squared)
+    low, high = np.full(n, 1e-6), np.full(n, 1e9)
+    for _ in range(80):
+        precision = np.sqrt(low * high)
+        logits = -squared * precision[:, None]
+        np.fill_diagonal(logits, -np.inf)
+        found = np.exp(logits - logits.max(axis=1, keepdims=True))
+        found /= found.sum(axis=1, keepdims=True)
+        entropy = -(found * np.log(np.maximum(found, 1e-300))).sum(axis=1)
+        wide = entropy > np.log(perplexity)
+        low, high = np.where(wide, precision, low), np.where(wide, high, precision)
+    return (found + found.T) / (2 * n)
+
+
+def _members(
+    units: Tensor, means: Tensor, cluster: Int[np.ndarray, " point"], centre: Float64[np.ndarray, "cluster 2"]
+) -> tuple[Float64[np.ndarray, "point 2"], Float32[np.ndarray, " point"]]:
+    """The place of every value on its island, ring by ring, and its cosine with the mean direction."""
+    place, cosine = np.empty((len(units), 2)), np.empty(len(units), dtype=np.float32)
+    for number, middle in enumerate(centre):
+        rows = np.flatnonzero(cluster == number)
+        cosines = (units[rows] @ means.T).double().numpy()
+        cosine[rows] = cosines[:, number]
+        others = np.exp(12 * (cosines - cosines.max(axis=1, keepdims=True)))
+        others[:, number] = 0
+        toward = others @ (centre - middle) / np.maximum(others.sum(axis=1, keepdims=True), 1e-300)
+        wanted = np.arctan2(toward[:, 1], toward[:, 0])
+        order = np.argsort(-cosines[:, number], kind="stable")
+        done = ring = 0
+        while done < len(order):
+            count = min(6 * ring or 1, len(order) - done)
+            here = order[done : done + count]
+            here = here[np.argsort(wanted[here], kind="stable")]
+            angles = np.arange(count) * 2 * np.pi / count
+            turn = np.angle(np.exp(1j * (wanted[here] - angles)).mean())
+            around = np.column_stack([np.cos(angles + turn), np.sin(angles + turn)])
+            place[rows[here]] = middle + around * ring * _SPACING
+            done, ring = done + count, ring + 1
+    return place, cosine

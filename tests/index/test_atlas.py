@@ -1,0 +1,102 @@
+"""The atlas: what colours and names its points, what is stored, and what a query finds on it."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+import unembed
+from tests.index.conftest import token_text
+from unembed.index import atlas
+from unembed.index.atlas import FILE, KINDS, atlas_matches, atlas_view
+from unembed.index.memory_search import search
+
+
+@pytest.fixture
+def own(built, lm, tmp_path):
+    """An index whose folder may be written to."""
+    return unembed.Index.open(shutil.copytree(built.path, tmp_path / "own"), lm)
+
+
+def test_tokens_and_densities_are_those_of_the_index(lm, own):
+    view = atlas_view(lm, own)
+    fractions = own.statistics["active_fraction"]
+    for i in range(0, len(view.layer), 7):
+        row = own.row(view.layer[i], view.index[i])
+        assert view.density is not None
+        assert view.density[i] == pytest.approx(fractions[row], abs=1e-5)
+        assert [view.tokens[t] for t in view.top[i]] == own.top_tokens(np.array([row]))[0][: len(view.top[i])]
+    assert sum(island.size for island in view.islands) == len(view.layer) == view.n_values
+
+
+def test_without_an_index_the_tokens_are_the_same_and_there_is_no_density(lm, own):
+    alone, indexed = atlas_view(lm), atlas_view(lm, own)
+    assert alone.density is None
+    assert (alone.x, alone.cluster, alone.layer) == (indexed.x, indexed.cluster, indexed.layer)
+
+
+def test_the_map_is_stored_with_the_index_and_read_from_there(lm, own, monkeypatch):
+    first = atlas_view(lm, own)
+    assert (own.path / FILE).is_file()
+    monkeypatch.setattr(atlas, "value_map", lambda *_, **__: pytest.fail("computed again"))
+    assert atlas_view(lm, own).to_dict() == first.to_dict()
+
+
+@pytest.mark.parametrize("how", ["damaged", "other weights"])
+def test_a_map_that_cannot_be_trusted_is_computed_again(lm, own, how):
+    first = atlas_view(lm, own)
+    path = own.path / FILE
+    if how == "damaged":
+        path.write_bytes(path.read_bytes()[:200])
+    else:
+        with np.load(path) as stored:
+            kept = {name: stored[name] for name in stored.files}
+        np.savez(path, **{**kept, "weights": np.array("others"), "position": kept["position"] * 0})
+    assert atlas_view(lm, own).x == first.x
+
+
+def test_the_kind_is_that_of_half_the_tokens_at_least():
+    lm = unembed.load()
+    view = atlas_view(lm)
+    spelled = {i: KINDS[kind] for i, kind in enumerate(view.kind)}
+    assert set(spelled.values()) == set(KINDS)
+    digits = [i for i in spelled if spelled[i] == "numbers"]
+    for i in digits[:20]:
+        tokens = lm.token_strings(unembed.value_readings(lm, 10, layers=[view.layer[i]]).ids[0, view.index[i]].tolist())
+        assert sum(t.strip().strip(",.").isdigit() for t in tokens) >= 4, tokens
+
+
+def test_the_best_memories_are_those_of_the_gallery():
+    lm = unembed.load()
+    view = atlas_view(lm)
+    assert view.best[0].rank == 1
+    first = view.best[0]
+    assert (view.layer[first.point], view.index[first.point], first.description) == (
+        5,
+        908,
+        "after 'on' + gregorian calendar month: numbers (9, 13, 15)",
+    )
+    assert [one.rank for one in view.best] == sorted(one.rank for one in view.best)
+
+
+def test_a_query_finds_all_that_the_search_finds(lm, own):
+    word = next(text.strip() for text in token_text(lm) if text.strip().isalpha())
+    expected = search(lm, own, word, 10_000)
+    found = atlas_matches(lm, own, word)
+    assert found.total == expected.total == len(found.memories) > 0
+    assert found.memories == [(hit.layer, hit.index) for hit in expected.hits]
+
+
+def test_islands_are_named_by_what_their_values_promote_more_than_others():
+    lm = unembed.load()
+    view = atlas_view(lm)
+    top = unembed.value_readings(lm, 10).ids
+    texts = lm.token_strings(list(range(lm.d_vocab)))
+    promoted = [{texts[t] for t in top[view.layer[i], view.index[i]].tolist()} for i in range(len(view.layer))]
+    for number, island in enumerate(view.islands):
+        for token in island.tokens:
+            own = [token in promoted[i] for i in range(len(promoted)) if view.cluster[i] == number]
+            everywhere = [token in one for one in promoted]
+            assert sum(own) / len(own) > 1.5 * sum(everywhere) / len(everywhere)

@@ -1,0 +1,46 @@
+"""The atlas through the API."""
+
+from __future__ import annotations
+
+import json
+
+from unembed.index.atlas import atlas_matches, atlas_view
+
+
+def lines(answer) -> list[dict]:
+    """The JSON values of an answer."""
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def test_the_map_comes_after_its_progress(client, wren):
+    found = lines(client.post("/api/v1/atlas"))
+    assert [line["kind"] for line in found] == ["progress"] * (len(found) - 2) + ["atlas", "done"]
+    assert found[0]["of"] == 17
+    assert found[-2]["atlas"] == json.loads(json.dumps(atlas_view(wren).to_dict()))
+
+
+def test_with_an_index_the_map_is_computed_once_and_has_densities(indexed, wren, index):
+    first, again = lines(indexed.post("/api/v1/atlas")), lines(indexed.post("/api/v1/atlas"))
+    assert [line["kind"] for line in again] == ["atlas", "done"]
+    assert again[0] == first[-2]
+    assert again[0]["atlas"]["density"] == atlas_view(wren, index).density
+
+
+def test_matches_are_the_searchs(client, wren):
+    found = client.get("/api/v1/atlas/matches", params={"q": "year"}).json()
+    expected = atlas_matches(wren, None, "year")
+    assert [tuple(pair) for pair in found["memories"]] == expected.memories
+    assert found["total"] == len(found["memories"]) > 0
+
+
+def test_a_model_without_memories_is_refused_in_words():
+    from fastapi.testclient import TestClient
+
+    import unembed
+    from unembed.server.app import create
+    from unembed.server.state import ServerState
+
+    state = ServerState(unembed.load("attn-2l"))
+    with TestClient(create(state, token="t", port=80), base_url="http://127.0.0.1") as client:
+        found = lines(client.post("/api/v1/atlas", headers={"authorization": "Bearer t"}))
+    assert found[-1]["kind"] == "error" and "no values to map" in found[-1]["message"]
