@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import unembed
+from tests.cli.conftest import save_model
 from unembed.cli.commands import app
 
 SMALL = ["--sequences", "3", "--length", "8"]
@@ -17,6 +18,12 @@ COMMANDS = {
     "expand": ["expand", "The first month of the"],
     "induction": ["induction", *SMALL],
     "stream": ["stream", "-m", "attn-2l", "-k", "3"],
+    "look": ["look", "1", "5", "The first month of the first"],
+    "scores": ["scores", "0", "5", "The first month of the first"],
+    "virtual-head": ["virtual-head", "L0H5", "1.5", "--prompt", "The first month of the first", "-k", "3"],
+    "direct-path": ["direct-path", "-m", "attn-2l", "--tokens", "5", "--max-tokens", "3000"],
+    "term-importance": ["term-importance", "--max-tokens", "300"],
+    "in-context": ["in-context", "--without", "L1H5", "--windows", "2", "--window", "64"],
 }
 
 
@@ -33,7 +40,7 @@ def test_every_command_prints_tables_and_json(name: str, tmp_path) -> None:
     assert said["schema"] == "unembed.circuits/1" and said["provenance"]["model"] == "attn-2l" and said["tables"]
     assert all(table["rows"] for table in said["tables"].values())
     html = page.read_text()
-    assert "<html" in html and ("<svg" in html or name in ("skip-trigrams",))
+    assert "<html" in html and ("<svg" in html or name in ("skip-trigrams", "direct-path"))
     shown = asked(*COMMANDS[name], "--plain")
     assert shown.exit_code == 0 and "attn-2l · float32" in shown.stdout
     first = next(iter(said["tables"].values()))
@@ -65,6 +72,10 @@ def test_numbers_are_those_of_the_library() -> None:
         (["head", "5", "0"], "layer 5"),
         (["expand", "a b", "-p", "99"], "position 99"),
         (["heads", "--length", "400"], "at most"),
+        (["look", "0", "0", "a b", "-p", "9"], "position 9"),
+        (["look", "0", "9", "a b"], "head 9"),
+        (["scores", "0", "0", "a b", "-p", "-9"], "position -9"),
+        (["virtual-head", "1.0", "0.0"], "later layer"),
         (["skip-trigrams", "0", "0", "-m", "attn-2l", "--source", "two words"], "two words"),
     ],
 )
@@ -73,3 +84,35 @@ def test_bad_input_is_one_line(arguments: list[str], said: str) -> None:
     assert done.exit_code == 1
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and said in lines[0]
+
+
+@pytest.mark.parametrize("arguments", [["virtual-head", "1.0", "L1M3"], ["in-context", "--without", "17"]])
+def test_what_is_no_head_is_refused_before_the_model_is_opened(arguments: list[str]) -> None:
+    done = asked(*arguments, "-m", "no such model")
+    assert done.exit_code == 2 and "is not a head, such as L0H3" in done.stderr
+
+
+def test_heads_on_a_prompt_are_those_of_the_library() -> None:
+    circuits, prompt = unembed.circuits(unembed.load("attn-2l")), "The first month of the first"
+    rows = json.loads(asked(*COMMANDS["look"], "-t", " month", "--json").stdout)["tables"]["look"]["rows"]
+    effects = circuits.source_effects(prompt, 1, 5, -1, " month")
+    assert [row["attention"] for row in rows] == pytest.approx(effects.attention.tolist(), rel=1e-5)
+    assert [row["effect"] for row in rows] == pytest.approx(effects.effect.tolist(), rel=1e-4, abs=1e-6)
+    rows = json.loads(asked(*COMMANDS["scores"], "-p", "3", "--json").stdout)["tables"]["scores"]["rows"]
+    terms = circuits.score_terms(prompt, 0, 5)
+    assert len(rows) == 4
+    assert [row["position_x_position"] for row in rows] == pytest.approx(
+        terms.terms["position x position"][3, :4].tolist()
+    )
+    tables = json.loads(asked(*COMMANDS["virtual-head"], "--json").stdout)["tables"]
+    pair = circuits.virtual_head((0, 5), (1, 5))
+    moved = pair.pattern(prompt)[0, -1].tolist()
+    assert [row["attention"] for row in tables["virtual_pattern"]["rows"]] == pytest.approx(moved, rel=1e-5)
+    assert tables["virtual_head"]["rows"][0]["score"] == pytest.approx(float(pair.ov_full().top(1).values), rel=1e-5)
+
+
+def test_the_basis_is_that_of_the_report_where_none_is_named(tmp_path) -> None:
+    folder = save_model(tmp_path / "tiny", "gpt2")
+    both = [asked("composition", "-m", str(folder), "--json", *more).stdout for more in ([], ["--basis", "folded"])]
+    assert both[0] == both[1] and json.loads(both[0])["provenance"]["basis"] == "folded"
+    assert json.loads(asked(*COMMANDS["composition"], "--json").stdout)["provenance"]["basis"] == "raw"

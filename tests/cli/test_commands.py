@@ -173,7 +173,7 @@ def test_value_lists_both_ends(unembed: Run, gpt2_folder: Path) -> None:
 
 def test_models_lists_what_ships(unembed: Run) -> None:
     names = [model["name"] for model in as_json(unembed("models", "--json"))["models"]]
-    assert names == ["wren", "attn-1l", "attn-2l"]
+    assert names == ["wren", "attn-0l", "attn-1l", "attn-2l"]
     assert "attn-2l" in shown(unembed("models"))
 
 

@@ -29,9 +29,9 @@ def test_a_shipped_folder_has_weights_curve_counts_and_card_of_its_recipe(name):
         assert re.search(rf"^\| \d+ \| {phase.until} \| {phase.context} \|", card, flags=re.MULTILINE)
 
 
-def test_the_shipped_models_are_below_25_megabytes_together():
+def test_the_shipped_models_are_below_30_megabytes_together():
     files = [file for name in (*SHIPPED, "tokenizer") for file in shipped_folder(name).rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) < 25e6
+    assert sum(file.stat().st_size for file in files) < 30e6
 
 
 def test_an_induction_head_and_the_head_it_builds_on_have_formed_in_attn_2l():

@@ -16,7 +16,7 @@ from unembed.training.wikilm_mini import Mini
 
 
 def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="wren, attn-1l, attn-2l, wikilm-mini"):
+    with pytest.raises(InvalidInput, match="wren, attn-0l, attn-1l, attn-2l, wikilm-mini"):
         train("sparrow", corpus=None, out=tmp_path)
 
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.folded_weights import reading_weights, writing_weights
+from unembed.attention.folded_weights import reading_weights, require_heads, writing_weights
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.validation import valid_seed
@@ -121,6 +121,7 @@ def compositions(
     Raises:
         InvalidInput: no such mode.
     """
+    require_heads(lm, "composition")
     for mode in modes:
         if mode not in MODES:
             raise InvalidInput(f"composition {mode!r}", why=f"it is not one of {', '.join(MODES)}")

@@ -13,7 +13,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unembed.attention.folded_weights import at_least_float32, check_basis, reading_weights, writing_weights
+from unembed.attention.folded_weights import (
+    at_least_float32,
+    check_basis,
+    reading_weights,
+    require_heads,
+    writing_weights,
+)
 from unembed.attention.geometry import keys_of, values_of
 from unembed.attention.windows import windows_of
 from unembed.models.decoder import Decoder
@@ -117,6 +123,7 @@ def memory_management(
         max_tokens: of the text.
     """
     check_basis(basis)
+    require_heads(lm, "memory management")
     top, threshold = positive_int("top", top), -5.0 * lm.d_model**-0.5
     cosines: dict[int, Tensor] = {}
     for n, block in enumerate(lm.structure.blocks):

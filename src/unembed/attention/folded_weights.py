@@ -46,6 +46,16 @@ def check_basis(basis: str) -> None:
         raise InvalidInput(f"basis {basis!r:.60}", why=f"a circuit's basis is {' or '.join(HEAD_BASES)}")
 
 
+def require_heads(lm: Decoder, what: str) -> None:
+    """Refuse a question about heads to a model of no layers.
+
+    Raises:
+        Unsupported: the model has none.
+    """
+    if not lm.n_layers:
+        raise Unsupported(f"{what} of {lm.name}", why="it has no layers, so no heads", instead="Use direct_path()")
+
+
 def default_basis(lm: Decoder) -> str:
     """The basis of reports and commands: "folded" where the model has norms, "raw" where it has none."""
     return "raw" if lm.structure.final_norm is None else "folded"

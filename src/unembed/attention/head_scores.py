@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.attention.folded_weights import require_heads
 from unembed.errors import InvalidInput
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
@@ -131,8 +132,9 @@ def head_scores(
     Memory: the patterns of one layer over `_TOKENS` tokens.
 
     Raises:
-        Unsupported: the model's patterns cannot be had.
+        Unsupported: the model's patterns cannot be had, or it has no layers.
     """
+    require_heads(lm, "head scores")
     front = 0
     if tokens is None:
         tokens, front = repeated_tokens(lm, n_sequences, length, seed)

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.attention.folded_weights import require_heads
 from unembed.attention.windows import windows_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
@@ -166,6 +167,7 @@ def scores_on_text(lm: Decoder, corpus: Any = None, *, window: int | None = None
 
     Memory: the patterns of one window.
     """
+    require_heads(lm, "attention on text")
     window = window or min(lm.n_ctx or 256, 256)
     induction = torch.zeros(lm.n_layers, lm.n_heads, dtype=torch.float64)
     previous = torch.zeros_like(induction)

@@ -101,7 +101,9 @@ def induction_evidence(
     lm = circuits.lm
     if lm.n_layers < 2:
         raise InvalidInput(
-            f"induction in {lm.name}", why="it has one layer, and an induction head reads what an earlier head wrote"
+            f"induction in {lm.name}",
+            why=f"it has {'one layer' if lm.n_layers else 'no layers'}, and an induction head reads what an earlier "
+            "head wrote",
         )
     copying = circuits.copying_scores(basis)
     reads = circuits.composition("k", baseline=True, basis=basis, seed=seed)

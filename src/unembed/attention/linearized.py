@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.attention.folded_weights import require_heads
 from unembed.errors import SumNotProved, Unsupported
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
@@ -146,10 +147,11 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
 
     Raises:
         SumNotProved: heads and biases do not give what the model's attention added.
-        Unsupported: the model clips its values.
+        Unsupported: the model clips its values, or has no layers.
 
     Memory: patterns (layer, batch, head, pos, pos) and five stream tensors for each layer.
     """
+    require_heads(lm, "paths through heads")
     seen = run(lm, tokens, required_points(lm))
     layers, error = [], 0.0
     # Many families compute norms and softmax in float32, whatever the weights are.

@@ -16,7 +16,9 @@ from unembed.attention.folded_weights import (
     at_least_float32,
     check_basis,
     circuit_notes,
+    default_basis,
     reading_weights,
+    require_heads,
     through_embedding,
     through_unembedding,
     writing_weights,
@@ -169,9 +171,21 @@ class HeadMatrices:
         check_basis(basis)
         return self.lm.layer(layer), self.lm.head(head)
 
+    def known_basis(self, basis: str | None) -> str:
+        """The basis itself, or the one of reports and commands when None: "folded" where the model has norms.
+
+        Raises:
+            InvalidInput: there is no such basis.
+        """
+        if basis is None:
+            return default_basis(self.lm)
+        check_basis(basis)
+        return basis
+
     def product(self, circuit: str, basis: str, centre: bool = True) -> Float[Tensor, "d_model d_model"]:
         """W_U W_E ("ov") or W_E' W_E ("qk"), cached: make a new object when the weights change."""
         check_basis(basis)
+        require_heads(self.lm, "the circuits")
         key = circuit, basis, centre
         if key not in self._products:
             self._products[key] = _copying.product_with_embedding(self.lm, circuit, basis, centre=centre)

@@ -29,7 +29,7 @@ from unembed.cli import (
     train,
     value,
 )
-from unembed.cli.circuits.command import app as circuits_app
+from unembed.cli.circuits import app as circuits_app
 from unembed.cli.index.command import app as index_app
 from unembed.cli.trace.command import trace
 from unembed.errors import OutOfMemory, UnembedError

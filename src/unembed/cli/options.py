@@ -137,6 +137,18 @@ def memory(text: str, option: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def head(text: str, option: str) -> tuple[int, int]:
+    """Layer and head of a head written L0H3 or 0.3.
+
+    Raises:
+        typer.BadParameter: the text is not of that form.
+    """
+    match = re.fullmatch(r"L?(\d+)[.H](\d+)", text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a head, such as L0H3", param_hint=option)
+    return int(match[1]), int(match[2])
+
+
 def check_output(html: Path | None, **formats: bool) -> None:
     """One form on stdout at a time, and a folder for the page, before anything costs time.
 

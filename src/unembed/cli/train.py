@@ -11,7 +11,7 @@ import typer
 
 from unembed.cli import options
 
-Name = Annotated[str, typer.Argument(help="wren, attn-1l, attn-2l, or wikilm-mini.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="wren, attn-0l, attn-1l, attn-2l, or wikilm-mini.", show_default=False)]
 
 
 def train(

@@ -218,7 +218,7 @@ class Decoder:
         if not -n <= index < n:
             raise OutOfRange(
                 f"{what} {index}" if what in ("layer", "head") else f"{what}: {index}",
-                why=f"{self.name} has {n}, counted 0 to {n - 1}",
+                why=f"{self.name} has {f'{n}, counted 0 to {n - 1}' if n else 'none'}",
             )
         return index % n
 
@@ -226,8 +226,10 @@ class Decoder:
         """The FFN of a layer, with memories.
 
         Raises:
-            Unsupported: the model is attention-only or has experts.
+            Unsupported: the model is attention-only, has experts, or no layers.
         """
+        if not self.n_layers:
+            raise Unsupported(f"memories of {self.name}", why="it has no layers")
         site = self.structure.blocks[layer].feed_forward
         if site is None or not site.has_memories:
             self.weights.n_memories[layer]  # says why

@@ -8,6 +8,7 @@ DEFAULT_MODEL = "wren"
 
 SHIPPED: dict[str, str] = {
     "wren": "a GPT-2-shaped language model with ReLU memories",
+    "attn-0l": "no layers: token embedding times unembedding, a table of bigrams",
     "attn-1l": "attention only, one layer, no norms",
     "attn-2l": "attention only, two layers, no norms: has induction heads",
 }

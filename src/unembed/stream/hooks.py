@@ -308,7 +308,8 @@ def attach_hooks(
         current = ForwardPass(stack.enter_context(returning_patterns(lm, wanted)))
         decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
         # First of all hooks: those on the blocks need to know where the pass stands.
-        _before(stack, lm.structure.blocks[0].module, lambda t, _k: _note_shape(current, t))
+        if lm.structure.blocks:
+            _before(stack, lm.structure.blocks[0].module, lambda t, _k: _note_shape(current, t))
         stack.callback(
             decoder.register_forward_pre_hook(lambda _m, a, k: current.begin(_tokens(a, k), k), with_kwargs=True).remove
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unembed.attention.head_outputs import HeadUpdate, head_updates
 from unembed.causality.effects import total_effects
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, Unsupported
 from unembed.gallery import memory_descriptions
 from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.logit_attribution import Attribution, attribution, points_needed
@@ -102,7 +102,14 @@ class Trace(Displayed):
 
         Raises:
             InvalidInput: the prompt is empty, too long, or more than one.
+            Unsupported: the model has no layers.
         """
+        if not lm.n_layers:
+            raise Unsupported(
+                f"a trace of {lm.name}",
+                why="it has no layers: its logits are those of each token alone",
+                instead="Use unembed.circuits(lm).direct_path()",
+            )
         self.lm, self.edits, self.show_unlearned = lm, as_tuple("edits", edits), show_unlearned
         ids, mask = prepare(lm, tokens)
         if ids.shape[0] != 1:

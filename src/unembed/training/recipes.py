@@ -95,6 +95,13 @@ RECIPES: dict[str, Recipe] = {
     ),
     # The windows that repeat themselves are there so that induction heads form early; the last half of what either
     # model reads is natural text alone, so that what its heads do then is what text calls for.
+    # From bigram counts (`bigram_model`): `windows` are the tokens of a batch whose followers are predicted.
+    "attn-0l": Recipe(
+        Shape(n_layers=0, d_model=96, n_heads=8, d_head=12, d_mlp=0, d_vocab=16_384, context=512),
+        (Phase(500, context=1, windows=512, lr=(1.0, 0.0)),),
+        adam_lr=0.02,
+        warmup=20,
+    ),
     "attn-1l": Recipe(
         Shape(n_layers=1, d_model=144, n_heads=8, d_head=24, d_mlp=0, d_vocab=16_384, context=512),
         (Phase(1_600, context=512, windows=16), Phase(2_000, context=512, windows=16, lr=(1.0, 0.0))),

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from unembed.errors import CheckpointFault, InvalidInput
 from unembed.training import checkpoint, encoding, export, recipes
+from unembed.training.bigram_model import bigram_counts, fit_bigrams
 from unembed.training.documents import documents, split
 from unembed.training.encoding import encode
 from unembed.training.loop import Run
@@ -41,7 +42,7 @@ def train(
     """Train one of the shipped models, or go on where a killed run stopped, and return the folder with its files.
 
     Args:
-        name: wren, attn-1l or attn-2l.
+        name: wren, attn-0l, attn-1l or attn-2l.
         corpus: a folder of `*.jsonl.xz`, one JSON object with `text` (and, if known, `id` and `source`) a line.
         out: where everything goes: `tokenizer/`, `text/`, `<name>/checkpoint.pt`, `<name>/loss.jsonl`, and the model
             itself in `<name>/model/`.
@@ -57,7 +58,8 @@ def train(
         progress: called with a row of the loss curve every ten updates.
 
     Raises:
-        InvalidInput: there is no such model, or `begin_from` is of other sizes.
+        InvalidInput: there is no such model, `begin_from` is of other sizes, or `until` or `decay` is given for a model
+            without layers.
         CorpusUnreadable: the corpus folder holds no shards, or a damaged one.
         CheckpointFault: a checkpoint in `out` is damaged or of another recipe.
     """
@@ -71,6 +73,12 @@ def train(
         torch.set_num_threads(threads)
     out = Path(out)
     text, held_back = _encoded(Path(corpus), out, None if tokenizer is None else Path(tokenizer), recipe.shape.d_vocab)
+    if not recipe.shape.n_layers:
+        if until is not None or decay is not None:
+            raise InvalidInput(
+                f"stopping or branching {name}", why="it is made from bigram counts, in one go of a few minutes"
+            )
+        return _from_bigrams(name, recipe, text, out, progress)
     if decay is not None:
         recipe = _branch(recipe, out, name, decay)
         name = f"{name}-decay"
@@ -87,6 +95,17 @@ def train(
     shutil.copy(out / "token_counts.json", folder)
     shutil.copy(run.folder / "loss.jsonl", folder)
     recipes.save(recipe, run.folder / "recipe.json")
+    return folder
+
+
+def _from_bigrams(name: str, recipe: Recipe, text: EncodedCorpus, out: Path, progress: Progress | None) -> Path:
+    """A model without layers: it sees no more of a text than its pairs of adjacent tokens."""
+    folder = out / name / "model"
+    network, curve = fit_bigrams(*bigram_counts(text, recipe.shape.d_vocab), recipe, progress)
+    export.save(network, folder, n_positions=recipe.n_positions)
+    shutil.copy(out / "token_counts.json", folder)
+    (folder / "loss.jsonl").write_text("".join(json.dumps(row) + "\n" for row in curve))
+    recipes.save(recipe, out / name / "recipe.json")
     return folder
 
 

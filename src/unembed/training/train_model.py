@@ -37,7 +37,7 @@ def train(
     """Train a shipped model again, or a small WikiLM, and return the folder that `unembed.load` opens.
 
     Args:
-        name: wren, attn-1l, attn-2l, or wikilm-mini.
+        name: wren, attn-0l, attn-1l, attn-2l, or wikilm-mini.
         corpus: a folder of `*.jsonl.xz`; for wikilm-mini also a text file, or None for the shipped sample.
         out: where checkpoints, curve and model go.
         until: stop after this many updates; called again, it goes on from there.

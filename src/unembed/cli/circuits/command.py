@@ -16,7 +16,11 @@ app = typer.Typer(
 )
 
 Basis = Annotated[
-    Literal["raw", "folded"], typer.Option(help="raw: the weights alone, as in the paper; folded: norm gains taken in.")
+    Literal["raw", "folded"] | None,
+    typer.Option(
+        help="raw: the weights alone, as in the paper; folded: norm gains taken in, the default where there are norms.",
+        show_default=False,
+    ),
 ]
 LayerOfHead = Annotated[int, typer.Argument(help="Layer, from 0.", show_default=False)]
 HeadOfLayer = Annotated[int, typer.Argument(help="Head of the layer, from 0.", show_default=False)]
@@ -29,14 +33,18 @@ Corpus = Annotated[
 ]
 
 
-def _opened(model: str, revision: str | None, offline: bool, dtype: str | None, device: str | None, seed: int) -> Any:
+def opened_circuits(
+    model: str, revision: str | None, offline: bool, dtype: str | None, device: str | None, seed: int = 0
+) -> Any:
+    """The circuits of a model named on the command line."""
     import unembed
     from unembed.cli.model_loading import opened
 
     return unembed.circuits(opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed))
 
 
-def _deliver(circuits: Any, title: str, sections: list[Any], provenance: Any, **forms: Any) -> None:
+def deliver_sections(circuits: Any, title: str, sections: list[Any], provenance: Any, **forms: Any) -> None:
+    """Write sections in the forms asked for, as a report of their own."""
     from unembed.cli.circuits.output import deliver
     from unembed.reports.document.model import Report
 
@@ -48,7 +56,7 @@ def _deliver(circuits: Any, title: str, sections: list[Any], provenance: Any, **
 
 @app.command("heads")
 def heads(
-    basis: Basis = "raw",
+    basis: Basis = None,
     sequences: Sequences = 50,
     length: Length = 64,
     model: options.Model = "attn-2l",
@@ -64,13 +72,14 @@ def heads(
 ) -> None:
     """Score every head: previous token, earlier occurrence, induction, resting, copying, matching."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = _opened(model, revision, offline, dtype, device, seed)
+    circuits = opened_circuits(model, revision, offline, dtype, device, seed)
+    chosen: str = circuits.known_basis(basis)
     from unembed.reports.elhage2021.sections import heads as sections
 
-    provenance = circuits.lm.provenance(basis=basis, seed=seed)
+    provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     scores = circuits.head_scores(seed, n_sequences=sequences, length=length)
-    made = [sections.heads_section(circuits, scores, basis, provenance)]
-    _deliver(
+    made = [sections.heads_section(circuits, scores, chosen, provenance)]
+    deliver_sections(
         circuits, f"Heads of {circuits.lm.name}", made, provenance, as_json=as_json, csv=csv, plain=plain, html=html
     )
 
@@ -79,7 +88,7 @@ def heads(
 def head(
     layer: LayerOfHead,
     head: HeadOfLayer,
-    basis: Basis = "raw",
+    basis: Basis = None,
     top: Top = 15,
     model: options.Model = "attn-2l",
     revision: options.Revision = None,
@@ -94,13 +103,14 @@ def head(
 ) -> None:
     """Show one head: eigenvalues, own tokens, the largest entries of its full OV and QK circuits, its partners."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = _opened(model, revision, offline, dtype, device, seed)
+    circuits = opened_circuits(model, revision, offline, dtype, device, seed)
+    chosen: str = circuits.known_basis(basis)
     from unembed.reports.elhage2021.sections.head import head_sections
 
-    provenance = circuits.lm.provenance(basis=basis, seed=seed)
-    made = head_sections(circuits, layer, head, top, basis, seed, provenance)
+    provenance = circuits.lm.provenance(basis=chosen, seed=seed)
+    made = head_sections(circuits, layer, head, top, chosen, seed, provenance)
     title = f"Head {layer}.{head} of {circuits.lm.name}"
-    _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
 
 
 @app.command("composition")
@@ -108,7 +118,7 @@ def composition(
     kind: Annotated[
         Literal["q", "k", "v", "all"], typer.Option("--kind", help="What of the reader: queries, keys or values.")
     ] = "all",
-    basis: Basis = "raw",
+    basis: Basis = None,
     top: Top = 15,
     model: options.Model = "attn-2l",
     revision: options.Revision = None,
@@ -123,14 +133,15 @@ def composition(
 ) -> None:
     """List the pairs of heads of which the later reads most of what the earlier writes."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = _opened(model, revision, offline, dtype, device, seed)
+    circuits = opened_circuits(model, revision, offline, dtype, device, seed)
+    chosen: str = circuits.known_basis(basis)
     from unembed.reports.elhage2021.sections import heads as sections
 
-    provenance = circuits.lm.provenance(basis=basis, seed=seed)
+    provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     modes = "qkv" if kind == "all" else kind
-    made = [sections.composition_section(circuits, modes, top, basis, seed, provenance)]
+    made = [sections.composition_section(circuits, modes, top, chosen, seed, provenance)]
     title = f"Composition in {circuits.lm.name}"
-    _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
 
 
 @app.command("skip-trigrams")
@@ -143,7 +154,7 @@ def skip_trigrams(
         int, typer.Option("--min-count", min=0, help="Only tokens that occur so often in the corpus; 0: all.")
     ] = 0,
     corpus: Corpus = None,
-    basis: Basis = "raw",
+    basis: Basis = None,
     top: Top = 30,
     model: options.Model = "attn-1l",
     revision: options.Revision = None,
@@ -157,18 +168,19 @@ def skip_trigrams(
 ) -> None:
     """List the "source ... destination, then output" triples that a head raises most."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = _opened(model, revision, offline, dtype, device, 0)
+    circuits = opened_circuits(model, revision, offline, dtype, device)
+    chosen: str = circuits.known_basis(basis)
     from unembed.attention.skip_trigrams import count_in_corpus, frequent_tokens
     from unembed.reports.elhage2021.sections.skip_trigrams import skip_trigram_section
 
-    provenance = circuits.lm.provenance(basis=basis, corpus=(corpus or "wikitext sample") if check else None)
+    provenance = circuits.lm.provenance(basis=chosen, corpus=(corpus or "wikitext sample") if check else None)
     among = frequent_tokens(circuits.lm, corpus, min_count) if min_count > 0 else None
-    found = circuits.skip_trigrams(layer, head, top, basis=basis, source=source, among=among)
+    found = circuits.skip_trigrams(layer, head, top, basis=chosen, source=source, among=among)
     triples = [(t.source, t.destination, t.output) for t in found]
     seen = count_in_corpus(circuits.lm, triples, corpus) if check else None
     made = [skip_trigram_section(circuits, layer, head, found, provenance, seen)]
     title = f"Skip-trigrams of head {layer}.{head} of {circuits.lm.name}"
-    _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
 
 
 @app.command("expand")
@@ -192,7 +204,7 @@ def expand(
 ) -> None:
     """Write a token's logit as a sum over paths through heads, with the error of the sum."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = _opened(model, revision, offline, dtype, device, 0)
+    circuits = opened_circuits(model, revision, offline, dtype, device)
     from unembed.reports.elhage2021.sections.stream import expansion_section
 
     provenance = circuits.lm.provenance(basis="raw")
@@ -200,12 +212,12 @@ def expand(
     target = int(found.logits.argmax()) if token is None else circuits.lm.single_token(token)
     made = [expansion_section(circuits, found, target, top, provenance)]
     title = f"Path expansion in {circuits.lm.name}"
-    _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
 
 
 @app.command("induction")
 def induction(
-    basis: Basis = "raw",
+    basis: Basis = None,
     sequences: Sequences = 50,
     length: Length = 64,
     top: Top = 20,
@@ -222,19 +234,20 @@ def induction(
 ) -> None:
     """Find induction heads from the weights alone, and beside it by what they do."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = _opened(model, revision, offline, dtype, device, seed)
+    circuits = opened_circuits(model, revision, offline, dtype, device, seed)
+    chosen: str = circuits.known_basis(basis)
     from unembed.reports.elhage2021.sections import heads as sections
 
-    provenance = circuits.lm.provenance(basis=basis, seed=seed)
-    found = circuits.induction(basis, seed, n_sequences=sequences, length=length)
+    provenance = circuits.lm.provenance(basis=chosen, seed=seed)
+    found = circuits.induction(chosen, seed, n_sequences=sequences, length=length)
     made = [sections.induction_section(circuits, found, provenance, top)]
     title = f"Induction heads of {circuits.lm.name}"
-    _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
 
 
 @app.command("stream")
 def stream(
-    basis: Basis = "raw",
+    basis: Basis = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Measure on text whether the memories found do erase.")
     ] = False,
@@ -252,14 +265,15 @@ def stream(
 ) -> None:
     """Show who reads whom through the residual stream, how many directions each part uses, and what erases."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = _opened(model, revision, offline, dtype, device, 0)
+    circuits = opened_circuits(model, revision, offline, dtype, device)
+    chosen: str = circuits.known_basis(basis)
     from unembed.attention.erasure import memory_management
     from unembed.attention.geometry import subspaces, virtual_weights
     from unembed.reports.elhage2021.sections.stream import stream_section
 
     lm = circuits.lm
-    provenance = circuits.lm.provenance(basis=basis, corpus=(corpus or "wikitext sample") if verify else None)
-    memory = memory_management(lm, basis, top=top, corpus=corpus, verify=verify)
-    made = [stream_section(circuits, virtual_weights(lm, basis), subspaces(lm, basis), memory, provenance, top)]
+    provenance = circuits.lm.provenance(basis=chosen, corpus=(corpus or "wikitext sample") if verify else None)
+    memory = memory_management(lm, chosen, top=top, corpus=corpus, verify=verify)
+    made = [stream_section(circuits, virtual_weights(lm, chosen), subspaces(lm, chosen), memory, provenance, top)]
     title = f"The stream of {lm.name}"
-    _deliver(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)

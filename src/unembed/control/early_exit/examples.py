@@ -152,6 +152,7 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
 @torch.no_grad()
 def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
     """The last position of each prefix, observed after every layer in one pass."""
+    lm.feed_forward(0)  # refuses a model without layers
     lengths = torch.tensor([len(p) for p in prefixes])
     ids = torch.zeros(len(prefixes), int(lengths.max()), dtype=torch.long)
     mask = torch.zeros_like(ids)

@@ -82,7 +82,8 @@ def _resolve(hf: PreTrainedModel) -> Structure:
     dtype = recording.logits.dtype if recording.logits.dtype in _TOLERANCE else torch.float32
     dtype = next((p.dtype for p in hf.parameters() if p.dtype in _TOLERANCE), dtype)
     probe = Probe(hf, config, recording, d_model, _TOLERANCE[dtype], norms)
-    x = recording.given(f"{blocks_path}.0")
+    # Without layers the stream is what the embedding returns; the readout below checks that nothing is added to it.
+    x = recording.given(f"{blocks_path}.0") if len(blocks) else recording.returned(_path_of(hf, embedding))
     if x is None or x.dim() != 3:
         raise probe.fail("block 0", "it does not read one stream of shape (batch, pos, d_model)")
     position_embedding, embedding_scale = embedding_of(probe, embedding, blocks_path, x)
@@ -111,6 +112,10 @@ def _resolve(hf: PreTrainedModel) -> Structure:
         effective=projections.effective,
         not_linear=projections.not_linear,
     )
+
+
+def _path_of(hf: PreTrainedModel, module: nn.Module) -> str:
+    return next(path for path, other in hf.named_modules() if other is module)
 
 
 def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:

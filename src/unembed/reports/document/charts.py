@@ -8,8 +8,8 @@ from typing import Any
 
 from unembed.reports.document.model import Figure
 from unembed.reports.document.numbers import format_number
-from unembed.reports.document.svg import SERIES, WIDTH, Canvas, Scale, fitted, x_title, y_axis
-from unembed.results import Table
+from unembed.reports.document.svg import LETTER, SERIES, WIDTH, Canvas, Scale, fitted, x_title, y_axis
+from unembed.results import Table, visible
 
 Columns = Mapping[str, list[Any]]
 
@@ -32,6 +32,7 @@ def draw(figure: Figure, table: Table, *, standalone: bool = False) -> str:
         "box": _boxes,
         "heat": _heat,
         "scatter": _scatter,
+        "text": _text,
     }[figure.kind]
     painter(canvas, figure, columns)
     return canvas.drawn(standalone=standalone)
@@ -236,3 +237,24 @@ def _scatter(canvas: Canvas, figure: Figure, columns: Columns) -> None:
         for i, value in enumerate(columns[name]):
             if math.isfinite(x(xs[i])) and math.isfinite(y(value)):
                 canvas.dot(x(xs[i]), y(value), 3, f"f{s % SERIES}", _hover(figure, columns, name, i, label))
+
+
+def _text(canvas: Canvas, figure: Figure, columns: Columns) -> None:
+    """Tokens as running text, each on a ground of the colour and strength of its number."""
+    canvas.left, canvas.bottom, line = 10, 8, 24
+    values = columns[figure.y[0]]
+    largest = max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0) or 1.0
+    write, x, y = _writer(figure), canvas.left, canvas.top
+    for token, value in zip(columns[figure.x], values, strict=True):
+        word = visible(str(token))
+        width = LETTER * len(word) + 8
+        if x > canvas.left and x + width > WIDTH - canvas.right:
+            x, y = canvas.left, y + line
+        number = value if value is not None and math.isfinite(value) else 0.0
+        tone = "--cold" if number < 0 else "--heat"
+        colour = f"fill:rgba(var({tone}),{0.04 + 0.66 * abs(number) / largest:.3f})"
+        said = f"{word}: {write(value)}"
+        canvas.box(x, y, width - 2, line - 4, "cell", said, colour)
+        canvas.text(x + 3, y + 14, word, anchor="start", kind="name")
+        x += width
+    canvas.height = y + line + canvas.bottom

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from unembed.errors import InvalidInput
 from unembed.results import Provenance, Table
 
-KINDS = ("line", "bar", "stacked", "box", "heat", "scatter")
+KINDS = ("line", "bar", "stacked", "box", "heat", "scatter", "text")
 
 
 Verdict = Literal["agrees", "differs", "cannot be told"]
@@ -83,7 +83,7 @@ class Figure:
         kind: "line" (series over x, a band where `_low` and `_high` exist, dashes where `_published` does),
             "bar" (the same as bars side by side), "stacked" (series of each x on top of each other), "box" (y names
             the stem of columns `_q05 _q25 _q50 _q75 _q95`), "heat" (`x` and `rows` are the axes, y[0] the colour),
-            "scatter" (y[0] over x).
+            "scatter" (y[0] over x), "text" (the tokens of column `x` as running text, shaded by y[0]).
         table: name of the exhibit whose columns are drawn.
         x: column along the x axis.
         y: columns drawn, in the order of the legend.

@@ -14,7 +14,7 @@ from typing import Any
 Real = int | float
 
 WIDTH, HEIGHT = 460, 280
-_LETTER = 7
+LETTER = 7
 """About the width of a letter."""
 SERIES = 7
 """Colours there are; a drawing with more series begins again."""
@@ -65,7 +65,7 @@ class Canvas:
 
     def text(self, x: Real, y: Real, words: str, *, anchor: str = "middle", kind: str = "", turn: Real = 0) -> None:
         """Words at a point; those around it are moved inwards where the drawing would cut them off."""
-        half = _LETTER * len(words) / 2
+        half = LETTER * len(words) / 2
         if anchor == "middle" and not turn and 2 * half < WIDTH:
             x = min(max(x, half), WIDTH - half)
         turned = f' transform="rotate({turn:g} {x:.1f} {y:.1f})"' if turn else ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from unembed.corpus import open_corpus
 from unembed.models.decoder import Decoder
-from unembed.reports.claims import Judgement
+from unembed.reports.claims import Claim, Judgement
 from unembed.reports.document.model import Report, Section
 from unembed.reports.elhage2021.findings import CLAIMS
 from unembed.reports.elhage2021.measurements import Measurements
@@ -45,9 +45,19 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
         small = chosen.of_control()
         settings = {**vars(small), "corpus": text.fingerprint, "seed": work.seed}
         control = control_judgements(
-            "elhage2021", CLAIMS, lm, work, settings, lambda random, own: Measurements(random, text, own, small)
+            "elhage2021",
+            claims_about(lm),
+            lm,
+            work,
+            settings,
+            lambda random, own: Measurements(random, text, own, small),
         )
     return report_of(m, control)
+
+
+def claims_about(lm: Decoder) -> tuple[Claim[Measurements], ...]:
+    """The claims that a model of this depth is measured for: without layers, those of its direct path alone."""
+    return CLAIMS if lm.n_layers else tuple(claim for claim in CLAIMS if claim.section == "zero layers")
 
 
 def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
@@ -64,6 +74,7 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
         sections += cached_sections(m.work, name, lambda make=make: [_with_findings(s, m, control) for s in make(m)])
     m.work.progress("done", len(parts), len(parts))
     kind = "attention only" if all(b.feed_forward is None for b in m.lm.structure.blocks) else "with FFNs"
+    kind = kind if m.lm.n_layers else "no layers"
     return Report(
         "elhage2021",
         f"Transformer circuits of {m.lm.name}",
@@ -87,6 +98,8 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
 def _parts(m: Measurements) -> Iterator[tuple[str, Callable[[Measurements], list[Section]]]]:
     """What there is to do, in reading order."""
     yield "zero layers", stream.zero_layers
+    if not m.lm.n_layers:
+        return
     yield "heads", heads.all_heads
     yield "copying", heads.copying
     yield "skip-trigrams", skip_trigrams.sections

@@ -28,6 +28,8 @@ PARTIAL = 0.05
 """Partial rank correlation of the direct path with bigrams; random embeddings give 0."""
 MATTERS = 0.05
 """Nats that the heads must take off the loss before their orders are compared."""
+BIGRAM_GAIN = 0.5
+"""Share of what bigrams gain on token frequencies that a model of the bigram table must reach."""
 IN_CONTEXT = 0.1
 """Nats by which late tokens must be predicted better than early ones."""
 MUCH = 0.5
@@ -48,7 +50,28 @@ def _signed(measured: Measured, unit: str = "") -> str:
 # Zero layers.
 
 
-def _direct_path(m: Measurements) -> Numbers:
+def _bigram_table(m: Measurements) -> Numbers | None:
+    found = m.direct_path
+    if m.lm.n_layers:
+        return None
+    return {"losses": (found.cross_entropy, found.bigram_cross_entropy, found.unigram_cross_entropy)}
+
+
+def judge_bigram_table(losses: tuple[float, float, float]) -> Judgement:
+    """The cross-entropy of a model without layers beside that of bigrams and of token frequencies."""
+    own, bigrams, unigrams = losses
+    gain = (unigrams - own) / (unigrams - bigrams) if unigrams > bigrams else None
+    return Judgement(
+        f"It predicts text of its own kind at {own:.2f} nats a token; bigrams of the other half of the corpus at "
+        f"{bigrams:.2f}, token frequencies at {unigrams:.2f}"
+        + ("." if gain is None else f": {gain:.0%} of what bigrams gain on frequencies."),
+        verdict_of(None if gain is None else gain > BIGRAM_GAIN),
+    )
+
+
+def _direct_path(m: Measurements) -> Numbers | None:
+    if not m.lm.n_layers:
+        return None
     found = m.direct_path
     return {
         "partial": mean_of(found.partial.numpy(), seed=m.seed),
@@ -400,6 +423,17 @@ _BIGRAMS = "Zero-layer transformers"
 _TERMS = "Two-layer models: term importance analysis"
 _COMPOSITION = "Two-layer models: three kinds of composition"
 CLAIMS: tuple[Claim[Measurements], ...] = (
+    Claim(
+        "bigram table", "zero layers",
+        "Token embedding times unembedding approximates the bigram log-likelihood: the best that a model without "
+        "layers can do.",
+        _BIGRAMS,
+        "Share of the nats that bigrams gain on token frequencies, of a model without layers.",
+        "in words",
+        f"The share is above {BIGRAM_GAIN:g}. A model that knows token frequencies alone has 0; the bigrams compared "
+        "with are those of half the corpus, smoothed, so that more than 1 is possible.",
+        _bigram_table, judge_bigram_table,
+    ),
     Claim(
         "direct path", "zero layers",
         "The direct path of a model with layers represents bigram statistics that its more general rules do not: a "

@@ -13,7 +13,7 @@ from torch import Tensor
 from unembed.corpus import Corpus, open_corpus
 from unembed.corpus.batches import bucketed
 from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, Unsupported
 from unembed.index import Index
 from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder
@@ -85,6 +85,8 @@ def check(lm: Decoder) -> None:
         Unsupported: a layer has no FFN, or a mixture of experts.
         InvalidInput: the model has no tokenizer.
     """
+    if not lm.n_layers:
+        raise Unsupported(f"geva2021 on {lm.name}", why="it has no feed-forward memories")
     for layer in range(lm.n_layers):
         lm.feed_forward(layer)
     _ = lm.vocabulary

@@ -13,6 +13,8 @@ from unembed.attention.expansion import Expansion
 from unembed.attention.geometry import Subspaces, VirtualWeights, subspaces, virtual_weights
 from unembed.attention.in_context import InContext
 from unembed.attention.term_importance import TermImportance
+from unembed.reports.document.intervals import columns as interval_columns
+from unembed.reports.document.intervals import mean_of
 from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.results import Provenance, Table, visible
@@ -203,12 +205,22 @@ def in_context_section(
         if found is not None:
             columns[f"loss_{name}"] = smoothed(found)
             labels.append(f"without {', '.join(f'{a}.{h}' for a, h in found.ablated)}")
+    runs = [whole, *(found for found in (without, control) if found is not None)]
+    scores = Table(
+        "Loss late less loss early, nats a token",
+        {
+            "heads": labels,
+            **interval_columns("score", [mean_of(found.differences.numpy()) for found in runs]),
+        },
+        provenance,
+    )
     table = Table("Loss by position", columns, provenance)
     y = tuple(name for name in columns if name != "position")
     figure = Figure(
         "in_context", "Loss by position", "line", "in_context", "position", y, tuple(labels), "position", "nats a token"
     )
-    return Section("In-context learning", (text,), (Exhibit("in_context", table, folded=True),), (figure,))
+    exhibits = (Exhibit("in_context_scores", scores), Exhibit("in_context", table, folded=True))
+    return Section("In-context learning", (text,), exhibits, (figure,))
 
 
 def stream_section(
