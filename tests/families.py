@@ -128,6 +128,16 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4": ("glm4", _LLAMA),
     "nemotron": ("nemotron", _LLAMA),
     "mixtral": ("mixtral", {**_LLAMA, "num_local_experts": 2, "num_experts_per_tok": 1}),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {
+            **_LLAMA,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 32,
+        },
+    ),
     "attention-only": (
         "unembed_attention_only",
         dict(
@@ -144,7 +154,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """By name: the config's model_type and its arguments. glm4 and nemotron are named in no table of the package."""
 
-EXPERTS = ("mixtral",)
+EXPERTS = ("mixtral", "qwen2_moe")
 ATTENTION_ONLY = ("attention-only",)
 PARALLEL = (
     "gptj",
@@ -159,6 +169,7 @@ PARALLEL = (
     "cohere2",
 )
 DENSE = tuple(name for name in FAMILIES if name not in (*EXPERTS, *ATTENTION_ONLY))
+WITH_MEMORIES = (*DENSE, *EXPERTS)
 
 
 def build(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:

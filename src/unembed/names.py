@@ -24,6 +24,7 @@ Point = Literal[
     "gate",
     "up",
     "coefficients",
+    "gate_weights",
 ]
 """What a run can capture. `attn_out` and `mlp_out` are what is ADDED to the stream: after norm and multiplier."""
 
@@ -63,6 +64,7 @@ POINT_INFO: dict[str, PointInfo] = {
     "gate": PointInfo(("layer", "batch", "pos", "d_mlp"), "the gate of a gated FFN, before its activation"),
     "up": PointInfo(("layer", "batch", "pos", "d_mlp"), "x times each key, before any activation or gate"),
     "coefficients": PointInfo(("layer", "batch", "pos", "d_mlp"), "what multiplies each value"),
+    "gate_weights": PointInfo(("layer", "batch", "pos", "expert"), "the router's weights, 0 where not chosen"),
 }
 
 SUM_TOLERANCE: dict[str, float] = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}

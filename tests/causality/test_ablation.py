@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.conftest import tiny
-from tests.families import DENSE
+from tests.families import WITH_MEMORIES
 
 import unembed
 from unembed.causality.ablation import ablate
@@ -19,7 +19,7 @@ def metric(logits: torch.Tensor) -> torch.Tensor:
     return logits[:, 7].double() - logits[:, 9].double()
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_ablating_to_zero_equals_an_edit(name: str) -> None:
     lm = tiny(name)
     heads = ablate(lm, TOKENS, metric=metric)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import tiny
-from tests.families import DENSE
+from tests.families import WITH_MEMORIES
 
 import unembed
 from unembed.causality.patching import GaussianNoise, align, patch
@@ -31,7 +31,7 @@ def points_of(lm: LanguageModel) -> list[str]:
     return [p for p in PATCH_POINTS if not (parallel and p == "resid_mid")]
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_patching_a_run_into_itself_changes_nothing(name: str) -> None:
     lm = tiny(name)
     for point in points_of(lm):
@@ -48,7 +48,7 @@ def test_patching_a_run_into_itself_changes_nothing(name: str) -> None:
             torch.testing.assert_close(found, rerun.reference, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_patching_every_position_of_a_layer_gives_the_other_run(name: str) -> None:
     lm = tiny(name)
     clean, corrupted = Rerun(lm, CLEAN, ("resid_post",)), Rerun(lm, CORRUPTED)

@@ -7,6 +7,7 @@ import torch
 
 import unembed
 from tests.conftest import tiny
+from tests.models.decoder_classes import tiny_model
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.memories.effects import sub_update_effects
 
@@ -109,4 +110,4 @@ def test_dominant_ones_come_first_and_bad_input_is_one_clear_line():
     with pytest.raises(OutOfRange, match="memory"):
         sub_update_effects(lm, PROMPT, 0, TOKEN, indices=[99_999])
     with pytest.raises(Unsupported):
-        sub_update_effects(tiny("mixtral"), PROMPT, 0, TOKEN)
+        sub_update_effects(unembed.load(tiny_model("jetmoe")), PROMPT, 0, TOKEN)

@@ -10,6 +10,7 @@ import unembed
 from tests.cli.conftest import save_model
 from tests.conftest import tiny
 from tests.models.architectures.test_wikilm import wikilm
+from tests.models.decoder_classes import tiny_model
 from unembed.corpus import Segment
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.event_sample import EventRecorder, EventSample, event_sample, record_events
@@ -156,7 +157,7 @@ def test_a_corpus_sample_and_bad_input(lm):
     with pytest.raises(InvalidInput, match="at least 1"):
         event_sample(lm, TEXTS, 0)
     with pytest.raises(Unsupported, match="memories"):
-        event_sample(tiny("mixtral"), TEXTS, 4)
+        event_sample(unembed.load(tiny_model("jetmoe")), TEXTS, 4)
 
 
 @torch.no_grad()

@@ -8,13 +8,13 @@ import torch
 
 import unembed
 from tests.conftest import tiny
-from tests.families import DENSE, build
+from tests.families import WITH_MEMORIES, build
 from unembed.errors import InvalidInput, OutOfRange
 from unembed.language_model import load
 from unembed.memories.values import Values, first_tokens, value_readings, values_of, written_values
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 @pytest.mark.parametrize("basis", ["raw", "final"])
 def test_all_values_readings_equal_a_full_sort(name: str, basis: str) -> None:
     lm = tiny(name)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import tiny
-from tests.families import DENSE
+from tests.families import WITH_MEMORIES
 from unembed.language_model import LanguageModel
 from unembed.stream.interventions import Edit, add_to_coefficient, scale_head, set_coefficient
 from unembed.stream.run import run
@@ -25,7 +25,7 @@ def _step_by_step(lm: LanguageModel, ids: torch.Tensor, edits: list[Edit], new: 
 
 
 @pytest.mark.parametrize("where", ["all", "chosen"])
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_generation_with_the_cache_equals_full_passes(name: str, where: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     with lm.edited(EDITS[where]), torch.no_grad():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import tiny
-from tests.families import DENSE, FAMILIES, PARALLEL
+from tests.families import FAMILIES, PARALLEL, WITH_MEMORIES
 from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
 from unembed.language_model import LanguageModel
 from unembed.stream.hooks import attach_hooks
@@ -111,7 +111,7 @@ def test_no_hook_stays_after_a_callback_fails(any_lm: LanguageModel, tokens: tor
     assert torch.equal(run(any_lm, tokens).logits, logits)
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_setting_a_coefficient_moves_the_stream_by_its_value(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     edit = set_coefficient(0, 7, to=3.0, positions=[2])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import tiny
-from tests.families import DENSE
+from tests.families import WITH_MEMORIES
 from tests.sweeps.recorder import Everything, lettered, texts
 from tests.sweeps.test_checkpoint import same
 from unembed.corpus import open_corpus
@@ -26,7 +26,7 @@ def coefficients(family: str, mode: Any) -> torch.Tensor:
     return torch.stack(values)
 
 
-@pytest.mark.parametrize("family", DENSE)
+@pytest.mark.parametrize("family", WITH_MEMORIES)
 def test_other_kernels_change_rounding_only(family: str, tokens: torch.Tensor) -> None:
     lm = tiny(family)
     exact = lm.run(tokens, "coefficients")

@@ -7,7 +7,7 @@ import torch
 
 import unembed as package
 from tests.conftest import tiny
-from tests.families import DENSE
+from tests.families import WITH_MEMORIES
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.lens import read
 from unembed.memories.sub_updates import token_scores
@@ -18,7 +18,7 @@ from unembed.trace.question import Question
 from unembed.trace.usual_coefficients import UsualCoefficients, usual_coefficients
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_readings_are_those_of_the_captured_streams(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     trace = lm.trace(tokens[0])
@@ -31,7 +31,7 @@ def test_readings_are_those_of_the_captured_streams(name: str, tokens: torch.Ten
     torch.testing.assert_close(trace.logits(), logits[-1], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_what_enters_a_layer_is_read_like_any_other_stream(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     trace = lm.trace(tokens[0], show_unlearned=True)
@@ -46,7 +46,7 @@ def test_what_enters_a_layer_is_read_like_any_other_stream(name: str, tokens: to
         assert torch.equal(trace.ranks_of(answer, point, position=4), trace.ranks_of(answer, point)[:, 4:5])
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_sub_updates_of_all_layers_are_those_of_each(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     trace, layers = lm.trace(tokens[0], show_unlearned=True), range(lm.n_layers)
@@ -57,7 +57,7 @@ def test_sub_updates_of_all_layers_are_those_of_each(name: str, tokens: torch.Te
             assert row.bottom_tokens == lm.values.top_tokens(n, row.index, 10, bottom=True, show_unlearned=True)
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_scores_of_all_sub_updates_add_up_to_the_updates_score(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     seen = run(lm, tokens[:1], ["coefficients", "mlp_out", "resid_post"])
@@ -195,7 +195,7 @@ def test_bad_questions_are_refused(tokens: torch.Tensor) -> None:
         tiny("attention-only").trace(tokens[0]).events()
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_reading_by_layers_gives_what_reading_at_once_gives(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     at_once, by_layers = lm.trace(tokens[0]), lm.trace(tokens[0])
@@ -212,7 +212,7 @@ def test_reading_by_layers_gives_what_reading_at_once_gives(name: str, tokens: t
     assert not list(by_layers.by_layers()), "what has been read is read once more"
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_the_spread_is_that_of_the_whole_distributions(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     trace = lm.trace(tokens[0], show_unlearned=True)
@@ -225,7 +225,7 @@ def test_the_spread_is_that_of_the_whole_distributions(name: str, tokens: torch.
     assert float(divergence[-1].max()) < 1e-5 < float(divergence[0].max())
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_standings_are_places_and_shares_among_all_tokens(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     trace = lm.trace(tokens[0])
@@ -263,7 +263,7 @@ def test_moves_are_all_the_updates_that_halve_or_double_a_place(name: str, token
     assert trace.rank_changes(position=4) == trace.rank_changes(int(trace.prediction[4]), 4)
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", WITH_MEMORIES)
 def test_what_heads_add_is_what_the_attribution_says_and_adds_up_to_the_attention(
     name: str, tokens: torch.Tensor
 ) -> None:

@@ -15,6 +15,7 @@ from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.dry_run import first_tensor, given_tensor
 from unembed.models.structure.structure import Block
+from unembed.stream.experts import install_experts
 from unembed.stream.hooks import ForwardPass, forward_replaced, require_point
 
 PATCH_POINTS = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients")
@@ -76,8 +77,12 @@ def install(
         assert ffn is not None
         change_output(stack, ffn.output, _writing(_unscaled(changes, ffn.multiplier)), current)
     elif point == "coefficients":
-        assert ffn is not None and ffn.down_proj is not None
-        change_input(stack, ffn.down_proj, _writing(changes), current)
+        assert ffn is not None
+        if ffn.experts is not None:
+            install_experts(stack, lm, layer, current, changes=[_writing(changes)])
+        else:
+            assert ffn.down_proj is not None
+            change_input(stack, ffn.down_proj, _writing(changes), current)
     else:
         assert mixer is not None
         if point == "attn_out":

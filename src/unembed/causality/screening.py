@@ -27,6 +27,7 @@ from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
+from unembed.stream.experts import keep_with_graph
 from unembed.stream.hooks import accepts_argument, attach_hooks, has_point, memory_guard
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Tokens, prepare
@@ -245,5 +246,7 @@ def _with_graph(lm: Decoder, ids: Tensor, edits: Sequence[Edit]) -> _Graph:
             if block.feed_forward is not None and block.feed_forward.down_proj is not None:
                 down = block.feed_forward.down_proj
                 stack.callback(down.register_forward_pre_hook(keep(("coefficients", n))).remove)
+            elif block.feed_forward is not None and block.feed_forward.experts is not None:
+                keep_with_graph(stack, lm, n, current, lambda m, n=n: found.__setitem__(("coefficients", n), m))
         logits = lm.hf(ids, use_cache=False, **few, **current.arguments).logits[:, -1]
     return _Graph(found, logits)

@@ -27,7 +27,7 @@ _AT_ONCE = 8 * ROWS
 def written_values(lm: Decoder, layer: int, rows: slice | Tensor = slice(None)) -> Float[Tensor, "value d_model"]:
     """Value vectors as they reach the stream: behind the gain and multiplier of their branch, with its scale at 1."""
     site = lm.feed_forward(layer)
-    values = lm.weights.W_out[layer][rows]
+    values = lm.weights.values(layer, rows)
     if site.branch_norm is not None:
         values = site.branch_norm.frozen(values, torch.ones(1, dtype=values.dtype, device=values.device))
     return values if site.multiplier == 1.0 else values * site.multiplier
@@ -86,7 +86,7 @@ def value_readings(
         )
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))
     hidden = None if show_unlearned else lm.unlisted
-    sizes = [lm.feed_forward(n).down_proj is not None and lm.weights.n_memories[n] for n in chosen]
+    sizes = [lm.weights.n_memories[n] for n in chosen]
     k = min(positive_int("k", k), lm.d_vocab)
     ids = torch.empty(len(chosen), sizes[0], k, dtype=torch.int32)
     scores = torch.empty(len(chosen), sizes[0], k, dtype=torch.float32)
@@ -227,4 +227,4 @@ class Values:
     def norm(self, layer: int, index: int) -> float:
         """The length of a value, in stream units, before a norm that follows the FFN."""
         layer, index = self._lm.memory(layer, index)
-        return float(self._lm.weights.W_out[layer][index].norm())
+        return float(self._lm.weights.values(layer, torch.tensor([index])).norm())

@@ -82,11 +82,11 @@ class Weights:
         ffn = self._feed_forward
         self.W_in = PerLayer(n, lambda i: self._reading(ffn(i), "up"))
         self.W_gate = PerLayer(n, lambda i: self._reading(ffn(i), "gate") if ffn(i).is_gated else None)
-        self.W_out = PerLayer(n, lambda i: self._matrix(_required(ffn(i).down_proj)))
+        self.W_out = PerLayer(n, lambda i: self.values(i))
         self.b_in = PerLayer(n, lambda i: self._reading_bias(ffn(i), "up"))
         self.b_gate = PerLayer(n, lambda i: self._reading_bias(ffn(i), "gate") if ffn(i).is_gated else None)
         self.b_out = PerLayer(n, lambda i: self._bias(ffn(i).down_proj))
-        self.n_memories = PerLayer(n, lambda i: self._n_rows(_required(ffn(i).down_proj)))
+        self.n_memories = PerLayer(n, lambda i: self._n_memories(ffn(i)))
         """How many rows W_out has, without fetching it."""
 
     def _attention(self, layer: int) -> AttentionSite:
@@ -121,6 +121,17 @@ class Weights:
             return self._structure.effective[module].bias(module)
         return own_bias(module)
 
+    def values(self, layer: int, rows: slice | Tensor = slice(None)) -> Float[Tensor, "memory d_model"]:
+        """Rows of W_out: the values of some memories of a layer. Of experts only these are fetched."""
+        site = self._feed_forward(layer)
+        if site.experts is not None:
+            return site.experts.values(rows)
+        matrix = self._matrix(_required(site.down_proj))
+        return matrix if isinstance(rows, slice) and rows == slice(None) else matrix[rows]
+
+    def _n_memories(self, site: FeedForwardSite) -> int:
+        return self._n_rows(_required(site.down_proj)) if site.experts is None else site.experts.n_memories
+
     def _n_rows(self, module: nn.Module) -> int:
         self._checked(module)
         if module in self._structure.effective:
@@ -140,10 +151,14 @@ class Weights:
         return self._matrix(site.out_proj).view(site.n_heads, site.d_head, -1)
 
     def _reading(self, site: FeedForwardSite, which: str) -> Float[Tensor, "d_model d_mlp"]:
+        if site.experts is not None:
+            return site.experts.keys(which)
         matrix = self._matrix(_key_module(site, which))
         return site.half(matrix, which)
 
     def _reading_bias(self, site: FeedForwardSite, which: str) -> Float[Tensor, " d_mlp"] | None:
+        if site.experts is not None:
+            return site.experts.key_biases(which)
         bias = self._bias(_key_module(site, which))
         return None if bias is None else site.half(bias, which)
 
@@ -158,7 +173,7 @@ class Weights:
         if not site.has_memories:
             raise Unsupported(
                 f"memories of layer {layer}",
-                why="its FFN is a mixture of experts, and memories belong to experts",
+                why=f"its FFN is a mixture of experts, and {site.experts_missing}",
                 instead="Streams, heads and attributions by component work for this model",
             )
         return site

@@ -22,6 +22,7 @@ from unembed.models.structure.dry_run import first_tensor, given_tensor
 from unembed.models.structure.structure import Block, Writer
 from unembed.names import POINTS
 from unembed.stream.attention_weights import returning_patterns
+from unembed.stream.experts import install_experts
 from unembed.stream.interventions import (
     Edit,
     Rows,
@@ -47,9 +48,12 @@ class ForwardPass:
         self.arguments = arguments
         self.rows = Rows()
         self.shape = (1, 1)
+        self.edited: dict[int, tuple[list[int], Tensor]] = {}
+        """In layers of experts whose coefficients were edited: which ones, and what they are now."""
 
     def begin(self, given: Tensor | None, kwargs: dict[str, Any]) -> None:
         """Note the batch, the padding and how many positions a cache already holds."""
+        self.edited.clear()
         if given is not None:
             self.shape = (given.shape[0], given.shape[1])
         cache, mask = kwargs.get("past_key_values"), kwargs.get("attention_mask")
@@ -145,7 +149,7 @@ def _no_ffn(block: Block) -> tuple[str, str]:
 def _no_gate(block: Block) -> tuple[str, str]:
     return (
         _no_up(block)
-        if block.feed_forward is None or not block.feed_forward.has_memories
+        if block.feed_forward is None or block.feed_forward.down_proj is None
         else ("its FFN has no gate", "Use up")
     )
 
@@ -153,8 +157,8 @@ def _no_gate(block: Block) -> tuple[str, str]:
 def _no_up(block: Block) -> tuple[str, str]:
     if block.feed_forward is None:
         return _no_ffn(block)
-    if not block.feed_forward.has_memories:
-        return "its memories belong to experts", "Use mlp_in or mlp_out"
+    if not block.feed_forward.has_memories or block.feed_forward.experts is not None:
+        return "its memories belong to experts", "Use mlp_in or coefficients"
     return "what its down-projection receives has no known formula", "Use mlp_in or coefficients"
 
 
@@ -194,7 +198,17 @@ _ROWS: dict[str, _Capture] = {
         lambda _lm, b: None if b.feed_forward is None else b.feed_forward.output, False, _added_by_ffn, _no_ffn
     ),
     "coefficients": _Capture(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.down_proj, before=True, missing=_no_ffn
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.memory_module, before=True, missing=_no_ffn
+    ),
+    "routed": _Capture(
+        lambda _lm, b: b.feed_forward.module if b.feed_forward is not None and b.feed_forward.experts else None,
+        before=False,
+        missing=lambda _block: ("its FFN has no experts", "Use coefficients"),
+    ),
+    "gate_weights": _Capture(
+        lambda _lm, b: b.feed_forward.module if b.feed_forward is not None and b.feed_forward.experts else None,
+        before=False,
+        missing=lambda _block: ("its FFN has no experts", "Use gate or coefficients"),
     ),
     "mlp_in": _Capture(
         lambda _lm, b: None if b.feed_forward is None else b.feed_forward.reader, before=True, missing=_no_ffn
@@ -316,12 +330,41 @@ def attach_hooks(
         for (point, layer), callback in captures.items():
             if point == "unedited_post":
                 _install_capture(stack, lm, point, layer, callback, current)
+        _install_experts(stack, lm, captures, todo, current)  # before others change or capture what the FFN writes
         for layer in sorted({e.layer for e in todo}):
             _install_edits(stack, lm, layer, [e for e in todo if e.layer == layer], current)
         for (point, layer), callback in captures.items():
-            if point != "unedited_post":
+            if point != "unedited_post" and not (point in _OF_EXPERTS and has_experts(lm, layer)):
                 _install_capture(stack, lm, point, layer, callback, current)
         yield current
+
+
+_OF_EXPERTS = ("coefficients", "gate_weights", "routed")
+
+
+def has_experts(lm: Decoder, layer: int) -> bool:
+    """Whether the memories of a layer belong to experts."""
+    site = lm.structure.blocks[layer].feed_forward
+    return site is not None and site.experts is not None
+
+
+def _install_experts(
+    stack: ExitStack,
+    lm: Decoder,
+    captures: Mapping[tuple[str, int], Callback],
+    edits: Sequence[Edit],
+    current: ForwardPass,
+) -> None:
+    """One observer for each layer of experts whose coefficients are captured or edited."""
+    for layer in range(lm.n_layers):
+        if not has_experts(lm, layer):
+            continue
+        own = [e for e in edits if e.layer == layer and e.target == "coefficient"]
+        found = [(p, callback) for (p, n), callback in captures.items() if n == layer and p in _OF_EXPERTS]
+        routed: list[Any] = [callback for p, callback in found if p == "routed"]
+        dense = [(p, callback) for p, callback in found if p != "routed"]
+        if own or found:
+            install_experts(stack, lm, layer, current, edits=own, captures=dense, routed=routed)
 
 
 def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -351,7 +394,8 @@ def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit],
     block = lm.structure.blocks[layer]
     of: dict[str, list[Edit]] = {}
     for edit in edits:
-        of.setdefault(edit.target, []).append(edit)
+        if not (edit.target == "coefficient" and has_experts(lm, layer)):
+            of.setdefault(edit.target, []).append(edit)
 
     def coefficients(m: Tensor) -> Tensor:
         return edit_coefficients(m, of["coefficient"], current.rows)

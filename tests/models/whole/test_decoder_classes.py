@@ -6,11 +6,9 @@ import pytest
 
 from tests.models.decoder_classes import ENCODERS, PAGE, decoder_classes, examine_all
 
-_FULL = "Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama"
+_FULL = "DeepseekV3 NemotronH GptOss Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama"
 FULL = tuple(f"{name}ForCausalLM" for name in _FULL.split())
 OPEN = {
-    "DeepseekV3ForCausalLM": {"memory"},
-    "NemotronHForCausalLM": {"memory"},
     "JetMoeForCausalLM": {"head", "source", "memory", "head off"},
 }
 LACKS = {

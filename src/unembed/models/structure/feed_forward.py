@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from unembed.models.structure.attention_layout import relative
+from unembed.models.structure.experts import find_experts
 from unembed.models.structure.probe import Probe, flat, holds_weights, is_linear, same
 from unembed.models.structure.structure import FeedForwardSite
 
@@ -88,9 +89,10 @@ def feed_forward_site(
         multiplier=multiplier,
     )
     if down_path is None:
-        return FeedForwardSite(
-            down_proj=None, up_proj=None, gate_proj=None, gate_first=False, activation="experts", **site
-        ), parallel
+        found = find_experts(probe, ffn_path, raw, read, _coefficient_formula)
+        experts, missing = (None, found) if isinstance(found, str) else (found, "")
+        none: dict[str, Any] = dict(down_proj=None, up_proj=None, gate_proj=None, gate_first=False)
+        return FeedForwardSite(activation="experts", experts=experts, experts_missing=missing, **none, **site), parallel
     m = flat(probe.recording.given(down_path))
     assert m is not None
     readers = {

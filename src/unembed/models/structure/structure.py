@@ -18,6 +18,7 @@ from unembed.models.norms import Norm
 from unembed.models.structure.rotary import Rotary
 
 if TYPE_CHECKING:
+    from unembed.models.structure.experts import Experts
     from unembed.models.structure.projections import EffectiveMatrix
 
 
@@ -189,7 +190,7 @@ class AttentionSite:
 
 @dataclass(frozen=True, eq=False)
 class FeedForwardSite:
-    """The FFN of one block. With experts there is no single down-projection, and `down_proj` is None."""
+    """The FFN of one block. With experts there is no single down-projection: `down_proj` is None."""
 
     module: nn.Module
     entry: nn.Module
@@ -205,6 +206,10 @@ class FeedForwardSite:
     branch_norm: Norm | None
     multiplier: float
     activation: str
+    experts: Experts | None = None
+    """The experts to which the memories belong, in a mixture of experts."""
+    experts_missing: str = ""
+    """Why a mixture of experts has no memories here; empty where it has."""
 
     @property
     def reader(self) -> nn.Module:
@@ -212,9 +217,14 @@ class FeedForwardSite:
         return next((m for m in (self.gate_proj, self.up_proj) if m is not None), self.module)
 
     @property
+    def memory_module(self) -> nn.Module | None:
+        """The module in which coefficients are: the down-projection, or the whole FFN with experts."""
+        return self.down_proj if self.experts is None else self.module
+
+    @property
     def is_gated(self) -> bool:
-        """True where the coefficient is activation(gate) * up."""
-        return self.gate_proj is not None
+        """True where the coefficient is activation(gate) * up; in experts also a product with the gate weight."""
+        return self.gate_proj is not None or (self.experts is not None and self.experts.is_gated)
 
     @property
     def is_fused(self) -> bool:
@@ -230,8 +240,8 @@ class FeedForwardSite:
 
     @property
     def has_memories(self) -> bool:
-        """False for a mixture of experts, whose memories belong to experts."""
-        return self.down_proj is not None
+        """False for a mixture of experts whose coefficients cannot be read."""
+        return self.down_proj is not None or self.experts is not None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,119 @@
+"""Coefficients of memories that belong to experts: captured after a layer's FFN has run, and changed there.
+
+A change of coefficients is added to what the FFN wrote, as difference times values. The sum is linear in its
+coefficients, so this is the same as running the down-projections on the changed ones; a coefficient may also be set
+where the router did not choose the expert, which adds the value all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.models.decoder import Decoder
+from unembed.models.structure.experts import RoutedCoefficients, observed
+from unembed.stream.interventions import Edit, edit_coefficients
+
+if TYPE_CHECKING:
+    from unembed.stream.hooks import ForwardPass
+
+Change = Callable[[Float[Tensor, "batch pos memory"]], Float[Tensor, "batch pos memory"]]
+
+
+def install_experts(
+    stack: ExitStack,
+    lm: Decoder,
+    layer: int,
+    current: ForwardPass,
+    *,
+    edits: Sequence[Edit] = (),
+    changes: Sequence[Change] = (),
+    captures: Sequence[tuple[str, Callable[[Tensor], None]]] = (),
+    routed: Sequence[Callable[[RoutedCoefficients], None]] = (),
+) -> None:
+    """Read, and change, the coefficients of a layer of experts in every pass until the stack closes.
+
+    Args:
+        stack: on which the hooks are removed.
+        lm: the model.
+        layer: with experts.
+        current: the pass, which knows the positions.
+        edits: of coefficients, made first.
+        changes: functions of all coefficients of the layer, made next.
+        captures: what to call with "coefficients" or "gate_weights" after the changes, by name.
+        routed: what to call with the model's own coefficients without zeros; only without edits and changes.
+    """
+    site = lm.feed_forward(layer)
+    experts = site.experts
+    assert experts is not None
+    columns = sorted({edit.index for edit in edits})
+    local = [replace(edit, index=columns.index(edit.index)) for edit in edits]
+
+    def see(found: RoutedCoefficients, output: Tensor) -> Tensor | None:
+        for callback in routed:
+            callback(found)
+        if not (edits or changes or captures):
+            return None
+        shape = current.shape
+        written = output
+        if edits:
+            own = found.columns(columns).view(*shape, -1)
+            changed = edit_coefficients(own, local, current.rows)
+            written = written + _added(lm, layer, torch.tensor(columns), changed - own, output)
+            current.edited[layer] = columns, changed
+        needs_all = bool(changes) or any(point == "coefficients" for point, _ in captures)
+        dense = dense_coefficients(found, layer, current) if needs_all else None
+        for change in changes:
+            assert dense is not None
+            before, dense = dense, change(dense)
+            difference = (dense - before).flatten(0, 1)
+            rows = difference.any(dim=0).nonzero()[:, 0]
+            if len(rows):
+                written = written + _added(lm, layer, rows, difference[:, rows], output)
+        for point, callback in captures:
+            if point == "gate_weights":
+                callback(found.gate_weights().view(*shape, -1))
+            elif dense is not None:
+                callback(dense)
+        return None if written is output else written
+
+    stack.enter_context(observed(experts, site.module, see))
+
+
+def dense_coefficients(
+    found: RoutedCoefficients, layer: int, current: ForwardPass
+) -> Float[Tensor, "batch pos memory"]:
+    """All coefficients of a layer of experts, after the edits of this pass."""
+    dense = found.dense().view(*current.shape, -1)
+    if layer in current.edited:
+        columns, changed = current.edited[layer]
+        dense[..., columns] = changed
+    return dense
+
+
+def keep_with_graph(
+    stack: ExitStack, lm: Decoder, layer: int, current: ForwardPass, keep: Callable[[Tensor], None]
+) -> None:
+    """Hand out a layer's coefficients as leaves of the graph, so that gradients reach them, until the stack closes."""
+    site = lm.feed_forward(layer)
+    assert site.experts is not None
+
+    def see(found: RoutedCoefficients, output: Tensor) -> Tensor:
+        dense = dense_coefficients(found, layer, current).detach().requires_grad_()
+        keep(dense)
+        nothing = (dense - dense.detach()).flatten(0, 1)
+        return output + (nothing.to(output) @ lm.weights.values(layer).to(output)).view(output.shape)
+
+    stack.enter_context(observed(site.experts, site.module, see))
+
+
+def _added(lm: Decoder, layer: int, rows: Tensor, difference: Tensor, like: Tensor) -> Tensor:
+    """What a difference of coefficients adds to the FFN's output."""
+    values = lm.weights.values(layer, rows)
+    return (difference.flatten(0, -2).to(values) @ values).view(like.shape).to(like)
