@@ -56,7 +56,7 @@ _WORK = {
 
 
 def examine() -> list[Finding]:
-    """Look at everything once; nothing is imported but torch, and that only for its devices."""
+    """Look at everything once; torch alone is imported, where its build can use a GPU."""
     return [*_python(), *_packages(), *_extras_for_work(), *_devices(), *_shipped()]
 
 
@@ -124,6 +124,11 @@ def _devices() -> Iterator[Finding]:
     if (memory := _memory()) is not None:
         yield Finding("memory", f"{memory / 2**30:.1f} GiB", "ok", "4 bytes a parameter in float32")
     try:
+        if sys.platform != "darwin" and metadata.version("torch").endswith("+cpu"):
+            yield Finding(
+                "GPU", "", "absent", "large models"
+            )  # this build of torch uses none; importing it takes seconds
+            return
         import torch
     except ImportError:
         return

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from unembed.causality.metrics import Metric, MetricFunction, bound
@@ -119,6 +118,8 @@ def screen(
     ids, mask = prepare(lm, target)
     if ids.shape[0] != 1 or not bool(mask.all()):
         raise InvalidInput(f"{ids.shape[0]} prompts", why="one prompt is screened at a time")
+    from scipy.stats import spearmanr  # 0.4 seconds: only where it is needed
+
     found = _with_graph(lm, ids, edits)
     if function is None:
         function, label = bound(lm, metric, found.logits[0].detach())

@@ -64,13 +64,14 @@ def fit(
     options.check_output(None, json=as_json, plain=plain)
     level = _number_or_word(threshold, "--threshold", "precision", "f1")
     cost = _number_or_word(decision, "--decision", "measured")
-    from unembed import early_exit
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
     from unembed.results import check_writable
 
     check_writable(out)
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    from unembed import early_exit
+
     own = {"clusters": clusters, "similarity": similarity} if method == "sub_updates" else {}
     found = early_exit.examples(lm, corpus, examples, seed=38 if seed is None else seed, progress=_progress)
     rule = early_exit.fit(
@@ -124,11 +125,12 @@ def evaluate(
 ) -> None:
     """Evaluate a rule's accuracy and saved layers on other examples."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
-    from unembed import early_exit
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    from unembed import early_exit
+
     found = early_exit.examples(lm, corpus, examples, seed=1 if seed is None else seed, progress=_progress)
     fitted = early_exit.load(rule, lm)
     table = fitted.tradeoff(found) if tradeoff else fitted.evaluate(found)
@@ -153,12 +155,13 @@ def generate(
     options.check_output(None, json=as_json, plain=plain)
     from rich.text import Text
 
-    from unembed import early_exit
     from unembed.cli.model_loading import opened
     from unembed.cli.output import show
     from unembed.results import visible_rich
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    from unembed import early_exit
+
     found = early_exit.load(rule, lm).generate(prompt, max_new_tokens=new_tokens, seed=seed)
     if as_json:
         data = {

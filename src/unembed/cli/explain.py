@@ -54,11 +54,12 @@ def explain(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     edits = options.edits(set_)
     from unembed.cli.model_loading import index_of, opened
+
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_explanation
     from unembed.schemas.trace_builder import TraceSettings, explain_view
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     other, alone = options.compared_with(against)
     if effects:
         from unembed.cli.output import deliver_table

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +19,56 @@ def opened(
     device: str | None = None,
     seed: int | None = None,
 ) -> Any:
-    """The opened model; a line on stderr says so where it may take a while and a person watches."""
+    """The opened model. On a terminal, a line on stderr stands while it opens.
+
+    Raises:
+        ModelUnavailable: no such model, folder or network.
+    """
+    with _line(f"Opening {model} ..."):
+        return _opened(model, revision, offline, dtype, device, seed)
+
+
+@contextmanager
+def _line(text: str) -> Iterator[None]:
+    """A line on stderr inside, wiped out afterwards; nothing where stderr is no terminal."""
+    from unembed.results import visible
+
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    print(visible(text, prose=True), end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+def _opened(
+    model: str, revision: str | None, offline: bool, dtype: str | None, device: str | None, seed: int | None
+) -> Any:
+    from unembed.models.hub import is_local_only
+    from unembed.models.shipped_models import SHIPPED
+
+    if not offline and model not in SHIPPED and not _is_path(model):
+        offline = is_local_only(model, revision)  # before the seconds that torch takes
     import torch
 
     import unembed
-    from unembed.results import visible
 
     if seed is not None:
         torch.manual_seed(seed)
-    if "/" in model and sys.stderr.isatty():
-        print(f"Opening {visible(model, prose=True)} ...", file=sys.stderr)
     placed = "auto" if device == "auto" else None
     return unembed.load(
         model, revision=revision, offline=offline, dtype=dtype, device=None if placed else device, device_map=placed
     )
+
+
+def _is_path(model: str) -> bool:
+    """Whether it names something on this disk, or what only a path can look like."""
+    try:
+        return model.startswith((".", "/", "~")) or model.count("/") > 1 or Path(model).exists()
+    except (OSError, ValueError):
+        return True
 
 
 def index_of(lm: Any, folder: Path | None) -> Any:

@@ -30,9 +30,10 @@ def serve(
 ) -> None:
     """Open the explorer: take a prediction apart, edit it and label it, in a browser on this machine."""
     from unembed.cli.model_loading import index_of, opened
-    from unembed.server.serve import serve as serving
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
+    from unembed.server.serve import serve as serving
+
     held = index_of(lm, index)
     name = None if held is None else held.path.name if index else held.provenance.notes.get("corpus_name")
     source = str(Path(model).resolve()) if Path(model).is_dir() else model

@@ -69,13 +69,14 @@ def steer(
     edits = options.edits(set_)
     if not edits and not promote and not suppress and edits_file is None:
         raise typer.BadParameter("nothing to steer with; give --set, --promote, --suppress or --edits")
-    from unembed import steering
     from unembed.cli.model_loading import opened
     from unembed.results import check_writable
 
     if save is not None:
         check_writable(save)
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    from unembed import steering
+
     if edits_file is not None:
         edits = steering.load_edits(edits_file, model=lm.name) + edits
     text = steering.default_text() if cost_tokens or triggers else None

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.stats import binom
 
 from unembed.concepts.detection import Concept, find_concepts
 from unembed.concepts.token_classes import Classes
@@ -314,6 +313,8 @@ def _add_triggers(
     strings: list[str],
     report: Progress,
 ) -> list[TriggerPattern | None]:
+    from scipy.stats import binom  # 0.4 seconds: only where it is needed
+
     assert rows.positions is not None
     finder = PatternFinder(classes, np.asarray(known.text))
     base = finder.frequency[rows.ids].sum(axis=1)  # (row,)
@@ -347,6 +348,8 @@ def _add_effects(
     report: Progress,
 ) -> None:
     """The mean fall of the promoted tokens' probability, with the sign test's p-value over the triggers."""
+    from scipy.stats import binom  # 0.4 seconds: only where it is needed
+
     assert rows.positions is not None
     done = 0
     for layer in np.unique(rows.layer[best]).tolist():

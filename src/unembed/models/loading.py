@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, OutOfMemory
 from unembed.models.architectures import attention_only  # noqa: F401  (registers the architecture with AutoModel)
 from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq
+from unembed.models.hub import is_local_only
 from unembed.models.shipped_models import DEFAULT_MODEL, SHIPPED, shipped_folder, tokenizer_folder
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -214,7 +215,7 @@ def _pretrained(
     where = str(path) if path.is_dir() else name
     common = {
         "revision": revision,
-        "local_files_only": offline or path.is_dir(),
+        "local_files_only": offline or path.is_dir() or is_local_only(name, revision),
         "trust_remote_code": trust_remote_code,
     }
     try:

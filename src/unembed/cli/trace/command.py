@@ -63,11 +63,12 @@ def trace(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     edits = options.edits(set_)
     from unembed.cli.model_loading import index_of, opened
+
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_trace
     from unembed.schemas.trace_builder import TraceSettings, trace_view
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     other, alone = options.compared_with(against)
     asked = TraceSettings(prompt, position, top or 5, basis, show_unlearned, edits, seed, other, alone)
     held = index_of(lm, index)

@@ -1,0 +1,63 @@
+"""Whether the Hugging Face hub can be reached, found out in one request and without torch.
+
+`transformers` repeats each request five times, for half a minute in all, before it reports that there is no network.
+"""
+
+from __future__ import annotations
+
+import time
+
+from unembed.errors import ModelUnavailable
+from unembed.models.shipped_models import SHIPPED
+
+TIMEOUT = 2.0
+"""Seconds until a hub that does not answer counts as out of reach."""
+_VALID = 60.0
+"""Seconds for which one answer of the hub is enough."""
+_answered_at = float("-inf")
+
+
+def is_local_only(name: str, revision: str | None = None) -> bool:
+    """Whether a model of the hub has to be read from the local cache because the hub cannot be reached.
+
+    Args:
+        name: the model's id.
+        revision: its commit, tag or branch.
+
+    Raises:
+        ModelUnavailable: the hub cannot be reached and the cache does not hold the model.
+    """
+    if (why := _unreachable()) is None:
+        return False
+    if not _is_cached(name, revision):
+        raise ModelUnavailable(
+            f"model {name}",
+            why=f"it is not in the local cache, and the hub cannot be reached ({why})",
+            instead=f"Check the network, give a folder, or use one that is always here: {', '.join(SHIPPED)}",
+        )
+    return True
+
+
+def _unreachable() -> str | None:
+    """Why the hub cannot be reached; None where it answers, whatever it says."""
+    global _answered_at
+    if time.monotonic() - _answered_at < _VALID:
+        return None
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=TIMEOUT)
+    except Exception as error:  # of the HTTP library, which differs between versions of huggingface_hub
+        return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
+    _answered_at = time.monotonic()
+    return None
+
+
+def _is_cached(name: str, revision: str | None) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
+    except ValueError:  # no id that the hub could have; the loader says so
+        return True
