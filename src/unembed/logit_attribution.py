@@ -21,6 +21,7 @@ from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.decomposition import (
     Branch,
+    Directions,
     attention_branch,
     directions,
     memory_branch,
@@ -278,23 +279,25 @@ def attribution(
     scale = final_scale(lm, last)
     u = logit_direction(lm, target, other) / scale
     columns = _Columns()
-    pulled = directions(lm, u)
-    entered = seen.at("resid_pre", 0)[0, column]
+    pulled = directions(lm, u, seen, column)
+    entered = seen.at("resid_pre" if lm.structure.streams is None else "streams", 0)[0, column]
     if lm.structure.position_embedding is not None:
         positions = seen["position_embedding"][0][0, column]
-        columns.add("embedding", (entered - positions).to(u.dtype) @ pulled.start)
-        columns.add("positions", positions.to(u.dtype) @ pulled.start)
+        columns.add("embedding", _along(entered - positions, pulled.start))
+        columns.add("positions", _along(positions, pulled.start))
     else:
-        columns.add("embedding", entered.to(u.dtype) @ pulled.start)
+        columns.add("embedding", _along(entered, pulled.start))
+    for layer, contribution in pulled.constants:
+        columns.add("norm bias", contribution, layer)
     for layer, block in enumerate(lm.structure.blocks):
         for step in steps_of(block):
-            direction = (pulled.late if step.late else pulled.early)[layer]
+            direction = pulled.steps[layer][step.point]
             if step.point == "attn_out" and by in ("head", "source") and seen.has("z", layer):
                 _heads(lm, seen, layer, column, direction, by, columns)
             elif step.point == "mlp_out" and by == "memory":
                 _memories(lm, seen, layer, column, direction, columns)
             else:
-                columns.add(step.label, seen.at(step.point, layer)[0, column].to(u.dtype) @ direction, layer)
+                columns.add(step.label, _along(seen.at(step.point, layer)[0, column], direction), layer)
         if seen.has("unedited_post", layer):
             change = seen.at("resid_post", layer)[0, column] - seen.at("unedited_post", layer)[0, column]
             if bool(change.any()):
@@ -308,6 +311,11 @@ def attribution(
         # An adaptive softmax gives log-probabilities: the token's score in its band less what normalises the bands.
         columns.add("band normalisers", logit - _uncapped(lm, last, target, other, u, linear))
     return _closed(lm, columns, target, other, position, by, float(logit), () if isinstance(tokens, Run) else edits)
+
+
+def _along(vector: Tensor, direction: Tensor) -> Float[Tensor, ""]:
+    """What a vector contributes along a direction, both over all streams where the writer has one for each."""
+    return (vector.to(direction.dtype) * direction).sum()
 
 
 def _heads(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
@@ -458,7 +466,7 @@ def memory_contributions_at(
     """What each memory of some layers adds at one position to a logit, or to a difference of two: m_i (v_i . u).
 
     The same numbers as the memories' rows of `attribution(..., by="memory")`, for models of which only some layers have
-    memories too. The run must have captured the coefficients and the last resid_post.
+    memories too. The run must have captured the coefficients, the last resid_post and `mixing_points(lm)`.
 
     Raises:
         Unsupported: a layer has no memories.
@@ -481,7 +489,7 @@ def memory_contributions_per_unit(
     target, other = pair(lm, token, against)
     column = position_of(seen, position)
     pulled = _pulled(lm, seen, column, logit_direction(lm, target, other))
-    return [_per_unit(lm, seen, n, column, pulled[n])[0] for n in layers]
+    return [_per_unit(lm, seen, n, column, pulled.ffn(n))[0] for n in layers]
 
 
 @torch.no_grad()
@@ -504,14 +512,12 @@ def _contributions_along(
 ) -> list[Float[Tensor, " d_mlp"]]:
     column = position_of(seen, position)
     pulled = _pulled(lm, seen, column, direction)
-    return [_of_memories(lm, seen, n, column, pulled[n])[0] for n in layers]
+    return [_of_memories(lm, seen, n, column, pulled.ffn(n))[0] for n in layers]
 
 
-def _pulled(
-    lm: Decoder, seen: Run, column: int, direction: Float[Tensor, " d_model"]
-) -> tuple[Float[Tensor, " d_model"], ...]:
+def _pulled(lm: Decoder, seen: Run, column: int, direction: Float[Tensor, " d_model"]) -> Directions:
     scale = final_scale(lm, seen.at("resid_post", lm.n_layers - 1)[0, column])
-    return directions(lm, direction / scale).late
+    return directions(lm, direction / scale, seen, column)
 
 
 @torch.no_grad()
@@ -520,6 +526,8 @@ def memory_contributions(
 ) -> Float[Tensor, "layer pos d_mlp"]:
     """Every memory's contribution to a token's logit at every position of the first row: m_i (v_i . u).
 
+    The run must have captured the coefficients, the last resid_post and `mixing_points(lm)`.
+
     Raises:
         Unsupported: the model has no memories.
 
@@ -527,14 +535,14 @@ def memory_contributions(
     """
     target = lm.single_token(token)
     other = None if against is None else lm.single_token(against)
-    pulled = directions(lm, logit_direction(lm, target, other)).late
+    pulled = directions(lm, logit_direction(lm, target, other), seen)
     last = seen.at("resid_post", lm.n_layers - 1)[0]
     scale = final_scale(lm, last)
     m = seen["coefficients"][:, 0]
     out = torch.empty_like(m)
     for layer in range(lm.n_layers):
         branch = memory_branch(lm, layer, m[layer])
-        read = lm.weights.W_out[layer] @ branch.direction(pulled[layer]).to(m.dtype)
+        read = branch.direction(pulled.ffn(layer)).to(m.dtype) @ lm.weights.W_out[layer].T
         torch.mul(m[layer], read, out=out[layer])
         out[layer].mul_((branch.factor / scale).to(m.dtype))
     return out

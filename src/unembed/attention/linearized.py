@@ -19,7 +19,7 @@ from unembed.errors import SumNotProved, Unsupported
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.names import SUM_TOLERANCE
-from unembed.stream.decomposition import Branch, attention_branch, prove, tolerance
+from unembed.stream.decomposition import Branch, attention_branch, prove, require_plain_stream, tolerance
 from unembed.stream.run import Run, Tokens, run
 
 
@@ -147,10 +147,11 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
 
     Raises:
         SumNotProved: heads and biases do not give what the model's attention added.
-        Unsupported: the model clips its values, or has no layers.
+        Unsupported: the model clips its values, has no layers, or a stream that is not only added to.
 
     Memory: patterns (layer, batch, head, pos, pos) and five stream tensors for each layer.
     """
+    require_plain_stream(lm, "path expansion")
     require_heads(lm, "paths through heads")
     seen = run(lm, tokens, required_points(lm))
     layers, error = [], 0.0

@@ -20,6 +20,9 @@ from unembed.models.decoder import Decoder
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, position_of
 
+_POINTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixer": "attn_out", "ffn": "mlp_out"}
+"""What is set to zero to ablate a writer of each kind."""
+
 
 @torch.no_grad()
 def total_effects(
@@ -45,9 +48,9 @@ def total_effects(
     replacements: list[list[Replacement]] = []
     for i, row in enumerate(rows):
         kind = row.label.split()[0]
-        if " bias" in row.label or kind not in ("head", "memory", "attention", "ffn"):
+        if " bias" in row.label or kind not in _POINTS:
             continue
-        point = {"head": "z", "memory": "coefficients", "attention": "attn_out", "ffn": "mlp_out"}[kind]
+        point = _POINTS[kind]
         index = {"head": row.index, "memory": torch.tensor([row.index])}.get(kind)
         chosen.append(i)
         replacements.append([Replacement(point, row.layer, where, index, zero)])

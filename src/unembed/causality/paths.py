@@ -30,6 +30,7 @@ from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import AttentionSite
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
+from unembed.stream.decomposition import require_unnormalised_stream
 from unembed.stream.hooks import ForwardPass, has_point, require_point
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Tokens
@@ -121,7 +122,8 @@ def patch_paths(
     Raises:
         InvalidInput: no receiver comes after a sender, prompts without an alignment, or a metric that does not differ.
         OutOfRange: no such layer, head or memory.
-        Unsupported: the receiver's queries, keys and values could not be found in this model.
+        Unsupported: the receiver's queries, keys and values could not be found in this model, or its stream is not
+            only added to and rescaled.
 
     Cost: for each layer with receivers, one pass of that layer for each sender, then one pass of the layers above for
     each path: all pairs of heads of a model with L layers of H heads take 3 L (L - 1) H^2 / 2 rows.
@@ -130,6 +132,7 @@ def patch_paths(
 
     Source: Wang et al. 2022, section 3.1.
     """
+    require_unnormalised_stream(lm, "path patching")
     from_, to = senders_of(lm, senders), receivers_of(lm, receivers)
     if not any(reaches(lm, s, r) for s in from_ for r in to):
         raise InvalidInput("these paths", why="no receiver reads the stream after a sender has written to it")

@@ -15,7 +15,12 @@ from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.dry_run import first_tensor, given_tensor
 from unembed.models.structure.structure import Block
+<<<<<<< HEAD
 from unembed.stream.experts import install_experts
+=======
+from unembed.names import STREAM_POINTS
+from unembed.stream.decomposition import require_one_stream
+>>>>>>> b0c9ee9 (Models with several streams or a normalised stream open: Gemma 3n, DeepSeek-V4, HY-V4, Qwen 4, MiniMax, RWKV)
 from unembed.stream.hooks import ForwardPass, forward_replaced, require_point
 
 PATCH_POINTS = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients")
@@ -67,11 +72,15 @@ def install(
         Unsupported: it cannot be replaced in this model.
     """
     require_point(lm, point, layer)
+    if point in STREAM_POINTS:
+        require_one_stream(lm, f"replacing {point}")
     block = lm.structure.blocks[layer]
     mixer, ffn = block.mixer, block.feed_forward
     if point == "resid_pre":
         change_input(stack, block.module, _writing(changes), current)
     elif point == "resid_post":
+        if block.handover != 1.0:
+            raise Unsupported(f"replacing resid_post of {block.path}", why="the model rescales it behind the block")
         change_output(stack, block.module, _writing(changes), current)
     elif point == "mlp_out":
         assert ffn is not None
@@ -127,6 +136,8 @@ def _install_middle(stack: ExitStack, block: Block, current: ForwardPass, change
     """The stream between mixer and FFN is replaced by what the mixer must return for it."""
     mixer = block.mixer
     assert mixer is not None
+    if block.entry_norm is not None:
+        raise Unsupported(f"replacing resid_mid of {block.path}", why="the block normalises the stream itself")
     if block.early_writers:
         raise Unsupported(f"replacing resid_mid of {block.path}", why="more than its mixer writes before it")
     seen: dict[str, Tensor] = {}

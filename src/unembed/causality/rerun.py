@@ -27,6 +27,7 @@ from unembed.causality.replacement import (
 from unembed.errors import InvalidInput, NotFinite, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import SUM_TOLERANCE
+from unembed.stream.decomposition import require_one_stream
 from unembed.stream.hooks import (
     ForwardPass,
     Stop,
@@ -82,6 +83,7 @@ class Rerun:
         Raises:
             InvalidInput: more than one prompt, or a point that cannot be replaced.
             PointMissing: the model has no such point.
+            Unsupported: the embedding of a model with several streams.
         """
         self.lm, self.edits, self.stream = lm, tuple(edits), stream
         self.ids, mask = prepare(lm, tokens)
@@ -92,11 +94,14 @@ class Rerun:
         for point in points:
             if point not in PATCH_POINTS:
                 raise InvalidInput(f"point {point!r}", why=f"activations are replaced at {', '.join(PATCH_POINTS)}")
+        if stream is not None:
+            require_one_stream(lm, "a replaced embedding")
         self._needed = {"resid_pre", *points, *(("values", "z") if "pattern" in points else ())}
         self._outputs: list[Any] = []
         self._kept: dict[tuple[str, int], Tensor] = {}
         self.reference = self._first_run()
-        self._skips: bool | None = None
+        # Several streams cannot be written back from the one vector that they are put together as.
+        self._skips: bool | None = None if lm.structure.streams is None else False
 
     @property
     def n_pos(self) -> int:

@@ -7,6 +7,7 @@ numbers that do not add up.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from unembed.errors import InvalidInput, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
+from unembed.models.structure.several_streams import Streams
 from unembed.models.structure.structure import Block
 from unembed.names import STREAM_POINTS, SUM_TOLERANCE
 from unembed.stream.run import Run
@@ -134,13 +136,16 @@ class Writers:
 
 
 def writer_points(lm: Decoder) -> tuple[str, ...]:
-    """The points that hold what every component adds to the stream, beside resid_pre and resid_post."""
+    """The points for an exact account of the stream, beside resid_pre and resid_post.
+
+    What every component adds, and what fixes how later blocks change it.
+    """
     blocks = lm.structure.blocks
     points = ["attn_out"] if any(b.mixer is not None for b in blocks) else []
     points += ["mlp_out"] if any(b.feed_forward is not None for b in blocks) else []
     points += ["position_embedding"] if lm.structure.position_embedding is not None else []
     most = max(len(b.early_writers) + len(b.late_writers) for b in blocks)
-    return (*points, *(f"writer {i}" for i in range(most)))
+    return (*points, *(f"writer {i}" for i in range(most)), *(p for p in mixing_points(lm) if p != "resid_pre"))
 
 
 @dataclass(frozen=True)
@@ -178,11 +183,13 @@ def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
 
     Raises:
         SumNotProved: the writers do not add up to the stream.
+        Unsupported: the model has several streams.
 
     Memory: one stream tensor for each writer.
     """
     if point not in STREAM_POINTS:
         raise InvalidInput(f"point {point!r}", why=f"it is not one of {', '.join(STREAM_POINTS)}")
+    require_one_stream(lm, "the stream as a sum of vectors")
     layer = lm.layer(layer)
     labels, vectors = ["embedding"], [run.at("resid_pre", 0)]
     if lm.structure.position_embedding is not None:
@@ -192,21 +199,86 @@ def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
         if n == layer and point == "resid_pre":
             break
         steps = steps_of(block)
+        vectors = _normed(vectors, labels, block.entry_norm, run, "resid_pre", n)
         vectors = _rescaled(vectors, block.entry_gain)
         labels += [f"{s.label} {n}" for s in steps if not s.late]
         vectors += [run.at(s.point, n) for s in steps if not s.late]
         if n == layer and point == "resid_mid":
             break
+        vectors = _normed(vectors, labels, block.middle_norm, run, "resid_mid", n)
         vectors = _rescaled(vectors, block.middle_gain)
         labels += [f"{s.label} {n}" for s in steps if s.late]
         vectors += [run.at(s.point, n) for s in steps if s.late]
-        vectors = _rescaled(vectors, block.exit_gain)
+        vectors = _rescaled(_rescaled(vectors, block.exit_gain), block.handover)
         if run.has("unedited_post", n):
             labels, vectors = [*labels, f"edit {n}"], [*vectors, run.at("resid_post", n) - run.at("unedited_post", n)]
     stacked = torch.stack(vectors)
     whole = run.at(point, layer)
     error = prove(f"the stream of {lm.name} at {point} {layer}", stacked.sum(dim=0), whole, tolerance(lm))
     return Writers(tuple(labels), stacked, error)
+
+
+def _normed(
+    vectors: list[Tensor], labels: list[str], norm: Norm | None, run: Run, point: str, layer: int
+) -> list[Tensor]:
+    """The vectors behind a norm on the stream itself, its scale frozen, and its bias as a writer."""
+    if norm is None:
+        return vectors
+    scale = norm.scale(run.at(point, layer))
+    vectors = [norm.frozen(v, scale).to(v.dtype) for v in vectors]
+    if norm.bias is not None:
+        labels.append(f"norm bias {layer}")
+        vectors.append(norm.bias.to(vectors[0]).expand_as(vectors[0]))
+    return vectors
+
+
+def require_one_stream(lm: Decoder, what: str) -> None:
+    """Refuse what is not defined for a model with several streams.
+
+    Raises:
+        Unsupported: the model has several streams.
+    """
+    if lm.structure.streams is not None:
+        raise Unsupported(
+            f"{what} of {lm.name}",
+            why=f"the model has {lm.structure.streams.count} streams, mixed anew at every position",
+            instead="Attributions, readings and memories take the mixing into account",
+        )
+
+
+def require_unnormalised_stream(lm: Decoder, what: str) -> None:
+    """Refuse what takes every block for gain * stream + writers.
+
+    Raises:
+        Unsupported: the model has several streams, or normalises its stream, or rescales it between blocks.
+    """
+    require_one_stream(lm, what)
+    if lm.structure.has_stream_norms or any(b.handover != 1.0 for b in lm.structure.blocks):
+        raise Unsupported(
+            f"{what} of {lm.name}",
+            why="the stream itself is normalised or rescaled on its way",
+            instead="Attributions take it into account",
+        )
+
+
+def require_plain_stream(lm: Decoder, what: str) -> None:
+    """Refuse what takes every block for stream + attention + FFN and nothing else.
+
+    Raises:
+        Unsupported: the model has several streams, or a block rescales or normalises its stream or has other writers.
+    """
+    require_unnormalised_stream(lm, what)
+    structure = lm.structure
+    others = [w.label for b in structure.blocks for w in (*b.early_writers, *b.late_writers)]
+    why = (
+        "its blocks rescale the stream itself"
+        if structure.has_gains
+        else f"other parts write to the stream beside attention and FFN ({others[0]})"
+        if others
+        else ""
+    )
+    if why:
+        raise Unsupported(f"{what} of {lm.name}", why=why, instead="Attributions take it into account")
 
 
 def _rescaled(vectors: list[Tensor], gain: float | Tensor) -> list[Tensor]:
@@ -218,31 +290,82 @@ class Directions:
     """For one direction at the end of the stream, the direction that stands for it where each component writes.
 
     A block that rescales the stream multiplies what all earlier writers contribute: the direction is pulled back
-    through the gains of the later blocks, from the last to the first.
+    through the gains, norms and mixtures of the later blocks, from the last to the first, each as it was in the run.
     """
 
-    start: Float[Tensor, " d_model"]
-    """For the embedding."""
-    early: tuple[Float[Tensor, " d_model"], ...]
-    """By layer, for components added before the FFN's input."""
-    late: tuple[Float[Tensor, " d_model"], ...]
-    """By layer, for components added after it."""
-    end: tuple[Float[Tensor, " d_model"], ...]
-    """By layer, for what is added to the stream behind the block: an edit."""
+    start: Float[Tensor, "*pos d_model"] | Float[Tensor, "*pos stream d_model"]
+    """For the embedding: one for each stream where there are several."""
+    steps: tuple[Mapping[str, Tensor], ...]
+    """By layer, for what each point of a component holds ("attn_out", "mlp_out", "writer 0", ...)."""
+    end: tuple[Float[Tensor, "*pos d_model"], ...]
+    """By layer, for what is added to the stream behind the block: an edit. Empty with several streams."""
+    constants: tuple[tuple[int, Float[Tensor, "*pos"]], ...]
+    """By layer, what the biases of norms on the stream itself contribute."""
+
+    def ffn(self, layer: int) -> Float[Tensor, "*pos d_model"]:
+        """The direction for what the FFN of a layer writes."""
+        return self.steps[layer]["mlp_out"]
 
 
-def directions(lm: Decoder, u: Float[Tensor, " d_model"]) -> Directions:
-    """The direction `u` at the end of the stream, pulled back to every place where something is added."""
-    early, late, end = [], [], []
-    for block in reversed(lm.structure.blocks):
+def mixing_points(lm: Decoder) -> tuple[str, ...]:
+    """What a run must hold for `directions`: nothing in most models, whose stream is only added to."""
+    structure = lm.structure
+    points = ["streams", "streams_middle", "streams_end"] if structure.streams is not None else []
+    points += ["resid_pre"] if structure.has_stream_norms else []
+    middle = any(b.middle_norm is not None and b.is_sequential for b in structure.blocks)
+    return (*points, *(["resid_mid"] if middle else []))
+
+
+def directions(
+    lm: Decoder, u: Float[Tensor, "*pos d_model"], run: Run, column: int | slice = slice(None)
+) -> Directions:
+    """The direction `u` at the end of the stream, pulled back to every place where something is added.
+
+    Args:
+        lm: the model.
+        u: the direction, behind the last block and before the final norm.
+        run: a run that captured `mixing_points(lm)`; its first row is taken.
+        column: the position, or all of them: then directions have positions in front where they differ.
+    """
+    if lm.structure.streams is not None:
+        return _through_streams(lm, lm.structure.streams, u, run, column)
+    steps: list[dict[str, Tensor]] = []
+    constants: list[tuple[int, Tensor]] = []
+    end: list[Tensor] = []
+    for layer in reversed(range(lm.n_layers)):
+        block = lm.structure.blocks[layer]
         end.append(u)
-        u = _pulled(u, block.exit_gain)
-        late.append(u)
+        u = late = _pulled(_pulled(u, block.handover), block.exit_gain)
         u = _pulled(u, block.middle_gain)
-        early.append(u)
+        if block.middle_norm is not None:
+            before = run.at("resid_mid", layer)[0, column]
+            u = _through_norm(block.middle_norm, u, before, layer, constants)
+        early = u
         u = _pulled(u, block.entry_gain)
-    return Directions(u, tuple(reversed(early)), tuple(reversed(late)), tuple(reversed(end)))
+        if block.entry_norm is not None:
+            before = run.at("resid_pre", layer)[0, column]
+            u = _through_norm(block.entry_norm, u, before, layer, constants)
+        steps.append({s.point: late if s.late else early for s in steps_of(block)})
+    return Directions(u, tuple(reversed(steps)), tuple(reversed(end)), tuple(constants))
 
 
 def _pulled(u: Tensor, gain: float | Tensor) -> Tensor:
     return u * gain.to(u) if isinstance(gain, Tensor) else u if gain == 1.0 else u * gain
+
+
+def _through_norm(norm: Norm, u: Tensor, x: Tensor, layer: int, constants: list[tuple[int, Tensor]]) -> Tensor:
+    if norm.bias is not None:
+        constants.append((layer, u @ norm.bias.to(u)))
+    return norm.pulled_back(u, norm.scale(x).to(u))
+
+
+def _through_streams(lm: Decoder, streams: Streams, u: Tensor, run: Run, column: int | slice) -> Directions:
+    leaving = streams.pulled_through_end(u, run.at("streams_end", lm.n_layers - 1)[0, column])
+    steps: list[dict[str, Tensor]] = []
+    for layer in reversed(range(lm.n_layers)):
+        entering, middle = (run.at(point, layer)[0, column] for point in ("streams", "streams_middle"))
+        pulled = streams.pulled_through_block(layer, leaving, entering, middle)
+        others = {f"writer {i}": direction for i, direction in enumerate(pulled.others)}
+        steps.append({"attn_out": pulled.attention, "mlp_out": pulled.ffn, **others})
+        leaving = pulled.entering
+    return Directions(leaving, tuple(reversed(steps)), (), ())

@@ -163,6 +163,8 @@ def _no_up(block: Block) -> tuple[str, str]:
 
 
 def _no_middle(block: Block) -> tuple[str, str]:
+    if block.streams is not None:
+        return "the model has several streams, and its FFN reads a mixture of them", "Use resid_pre or resid_post"
     if block.parallel:
         return "attention and FFN both read resid_pre and are added together", "Use resid_pre or resid_post"
     if block.feed_forward is None:
@@ -184,15 +186,40 @@ def _no_values(block: Block) -> tuple[str, str]:
     return ("" if block.mixer is None else block.mixer.values_missing) or "the layer has no attention", "Use attn_out"
 
 
+def _one_stream(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    """The stream between blocks: where there are several, put together as at the model's end."""
+    return t if block.streams is None else block.streams.collapsed(block.streams.split(t))
+
+
+def _left(t: Tensor, block: Block, current: ForwardPass) -> Tensor:
+    t = _one_stream(t, block, current)
+    return t if block.handover == 1.0 else t * block.handover
+
+
+def _each_stream(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    assert block.streams is not None
+    return block.streams.split(t)
+
+
+def _middle(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    assert block.streams is not None
+    return block.streams.middle_of(t)
+
+
 _ROWS: dict[str, _Capture] = {
-    "resid_pre": _Capture(lambda _lm, b: b.module, before=True),
+    "resid_pre": _Capture(lambda _lm, b: b.module, True, _one_stream),
     "resid_mid": _Capture(
         lambda _lm, b: b.feed_forward.entry if b.feed_forward is not None and b.is_sequential else None,
         before=True,
         missing=_no_middle,
     ),
-    "resid_post": _Capture(lambda _lm, b: b.module, before=False),
-    "unedited_post": _Capture(lambda _lm, b: b.module, before=False),
+    "resid_post": _Capture(lambda _lm, b: b.module, False, _left),
+    "unedited_post": _Capture(lambda _lm, b: b.module, False, _left),
+    "streams": _Capture(lambda _lm, b: None if b.streams is None else b.module, True, _each_stream),
+    "streams_middle": _Capture(lambda _lm, b: b.middle_module, True, _middle),
+    "streams_end": _Capture(
+        lambda lm, b: b.module if b.streams is not None and b is lm.structure.blocks[-1] else None, False, _each_stream
+    ),
     "attn_out": _Capture(lambda _lm, b: _mixer_output(b), False, _added_by_mixer, _no_mixer),
     "mlp_out": _Capture(
         lambda _lm, b: None if b.feed_forward is None else b.feed_forward.output, False, _added_by_ffn, _no_ffn
@@ -255,15 +282,22 @@ def _row(point: str) -> _Capture:
     name, _, number = point.partition(" ")
     if name == "writer" and number.isdigit():
         return _Capture(
-            lambda _lm, b: _other(b, int(number)).module,
+            lambda _lm, b: None if (other := _other(b, int(number))) is None else other.module,
             False,
-            lambda t, b, _pass: t * _other(b, int(number)).multiplier,
+            lambda t, b, current: _added_by(_other(b, int(number)), t, b, current),
         )
     raise InvalidInput(f"capture point {point!r}", why=f"it is not one of {', '.join(POINTS)}")
 
 
-def _other(block: Block, number: int) -> Writer:
-    return (*block.early_writers, *block.late_writers)[number]
+def _other(block: Block, number: int) -> Writer | None:
+    others = (*block.early_writers, *block.late_writers)
+    return others[number] if number < len(others) else None
+
+
+def _added_by(writer: Writer | None, t: Tensor, block: Block, current: ForwardPass) -> Tensor:
+    assert writer is not None
+    t = _each_stream(t, block, current) if writer.each_stream else t
+    return t if writer.multiplier == 1.0 else t * writer.multiplier
 
 
 def has_point(lm: Decoder, point: str, layer: int) -> bool:

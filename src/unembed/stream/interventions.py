@@ -169,6 +169,10 @@ def _check_vector(lm: Decoder, edit: Edit) -> None:
     assert edit.vector is not None
     if len(edit.vector) != lm.d_model:
         raise InvalidInput(f"a vector of {len(edit.vector)} numbers", why=f"the stream of {lm.name} has {lm.d_model}")
+    block = lm.structure.blocks[edit.layer]
+    if block.streams is not None or block.handover != 1.0:
+        what = f"it has {block.streams.count} streams" if block.streams else "the stream is rescaled behind this layer"
+        raise Unsupported(f"an edit of the stream of {lm.name}", why=what, instead="Edit heads, memories or layers")
     if edit.action == "scale":
         raise Unsupported("scale on the stream", why="a vector is added or put in its place", instead="Use add or set")
 

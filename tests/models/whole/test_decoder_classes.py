@@ -6,9 +6,10 @@ import pytest
 
 from tests.models.decoder_classes import ENCODERS, PAGE, decoder_classes, examine_all
 
-_FULL = "DeepseekV3 NemotronH GptOss Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama"
+_FULL = "DeepseekV3 NemotronH GptOss MiniMax Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama"
 FULL = tuple(f"{name}ForCausalLM" for name in _FULL.split())
 OPEN = {
+    "DeepseekV4ForCausalLM": {"source"},
     "JetMoeForCausalLM": {"head", "source", "memory", "head off"},
 }
 LACKS = {
@@ -21,8 +22,7 @@ REFUSED = {
     "CpmAntForCausalLM": "a learned prompt before the tokens",
     "ModernBertDecoderForCausalLM": "a prediction head with an activation",
     "HrmTextForCausalLM": "recurrent in depth",
-    "DeepseekV4ForCausalLM": "one stream",
-    "MiniMaxForCausalLM": "the stream itself is normalised",
+    "LongcatFlashForCausalLM": "module lists of",
     "OpenAIGPTLMHeadModel": "post-norm",
 }
 

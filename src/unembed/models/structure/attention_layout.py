@@ -106,7 +106,8 @@ def find_values(
     n_heads, pos = pattern.shape[0], pattern.shape[1]
     d_head = z.shape[-1] // n_heads
     goals = [(z, False)]
-    goals += [(given.reshape(pos, -1), True) for given, out in norms if relative(out.reshape(pos, -1), z) < 1e-6]
+    alike = [(g, out) for g, out in norms if g.numel() == out.numel() == z.numel()]
+    goals += [(g.reshape(pos, -1), True) for g, out in alike if relative(out.reshape(pos, -1), z) < 1e-6]
     mixed: list[tuple[ValueSource, Tensor]] = []
     for module, out in outputs.values():
         for form in _FORMS:

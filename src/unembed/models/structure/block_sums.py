@@ -23,13 +23,15 @@ _ENOUGH = 3.0
 
 @dataclass(frozen=True, eq=False)
 class BlockSum:
-    """target = gain * base + sum of multiplier * output + constant, and the relative error of that."""
+    """target = gain * norm(base) + sum of multiplier * output + constant, and the relative error of that."""
 
     paths: tuple[str, ...]
     multipliers: tuple[float, ...]
     gain: float | Tensor
     constant: Tensor | None
     error: float
+    norm: str | None = None
+    """The path of the norm that the base goes through, if any."""
 
 
 def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -> BlockSum | None:

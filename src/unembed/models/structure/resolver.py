@@ -25,6 +25,8 @@ from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
 from unembed.models.structure.probe import Probe, not_understood, same
 from unembed.models.structure.projections import check_projections
 from unembed.models.structure.rotary import common_style
+from unembed.models.structure.several_streams import streams_of
+from unembed.models.structure.stream_blocks import check_end, stream_block
 from unembed.models.structure.structure import Block, Structure, Writer
 
 _TOLERANCE = {torch.float64: 2e-5, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -84,17 +86,30 @@ def _resolve(hf: PreTrainedModel) -> Structure:
     probe = Probe(hf, config, recording, d_model, _TOLERANCE[dtype], norms)
     # Without layers the stream is what the embedding returns; the readout below checks that nothing is added to it.
     x = recording.given(f"{blocks_path}.0") if len(blocks) else recording.returned(_path_of(hf, embedding))
-    if x is None or x.dim() != 3:
+    decoder = hf.get_submodule(blocks_path.rpartition(".")[0])
+    streams = streams_of(decoder, list(blocks), config)
+    if streams is not None and x is not None:
+        x = streams.split(x)[..., 0, :]
+    if x is None or x.shape != (1, recording.tokens.shape[1], d_model):
         raise probe.fail("block 0", "it does not read one stream of shape (batch, pos, d_model)")
     position_embedding, embedding_scale = embedding_of(probe, embedding, blocks_path, x)
     positions_added = position_embedding is None and relative(x[:, -1], x[:, 0]) > 10 * probe.tolerance
     found: list[Block] = []
     for number, module in enumerate(blocks):
         path = f"{blocks_path}.{number}"
-        if path in recording.calls:  # Mllama leaves its cross-attention out of a pass without an image
-            block, x = _block(probe, path, module, x)
+        if streams is not None:
+            found.append(stream_block(probe, path, number, module, streams))
+        elif path in recording.calls:  # Mllama leaves its cross-attention out of a pass without an image
+            entering = recording.given(path)
+            block, x = _block(probe, path, module, x if entering is None else entering)
             found.append(block)
     found = _with_common_rotation(found)
+    if streams is not None:
+        leaving, x = recording.returned(f"{blocks_path}.{len(blocks) - 1}"), _read_at_the_end(probe, head)
+        assert leaving is not None
+        check_end(probe, streams, leaving, x)
+    else:
+        found, x = _with_handovers(probe, found, x, _read_at_the_end(probe, head))
     final_norm, logit_scale, softcap = readout_of(probe, head, x)
     projections = check_projections(probe, found, head)
     return Structure(
@@ -134,6 +149,49 @@ def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:
     if len(outer) != 1:
         raise not_understood(hf, "its blocks", f"there are {len(outer)} module lists of {n_layers} layers, not one")
     return outer[0]
+
+
+def _read_at_the_end(probe: Probe, head: nn.Module) -> Tensor:
+    """What the final norm reads, or the head where there is none."""
+    entered = probe.recording.given(next(p for p, m in probe.hf.named_modules() if m is head))
+    norm = probe.norm_returning(entered, "")
+    last = probe.recording.given(norm) if norm else entered
+    assert last is not None
+    return last
+
+
+def _with_handovers(
+    probe: Probe, blocks: list[Block], last: Tensor, read: Tensor
+) -> tuple[list[Block], Tensor]:
+    """Blocks whose output the model multiplies by a number before what reads it (RWKV halves it now and then).
+
+    Args:
+        probe: the model and its dry run.
+        blocks: the blocks.
+        last: what the last one returned.
+        read: what the final norm was given.
+
+    Returns:
+        The blocks, and the last stream.
+
+    Raises:
+        ModelNotUnderstood: the next block reads something else.
+    """
+    mended = []
+    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+        y = probe.recording.returned(block.path)
+        x = read if after is None else probe.recording.given(after.path)
+        if x is None or y is None or same(x, y) or x.shape != y.shape:
+            mended.append(block)
+            continue
+        factor = float((x.double() * y.double()).sum() / y.double().square().sum().clamp_min(1e-30))
+        fits = relative(factor * y, x) <= probe.tolerance
+        if not fits and after is not None:
+            raise probe.fail(f"block {block.path}", "the next block does not read what it returns")
+        near = round(factor * 2**10) / 2**10
+        factor = near if abs(near - factor) <= 1e-3 * abs(factor) else factor
+        mended.append(replace(block, handover=factor) if fits else block)
+    return mended, read if mended and mended[-1].handover != 1.0 else last
 
 
 def _with_common_rotation(blocks: list[Block]) -> list[Block]:
@@ -200,6 +258,7 @@ def _block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block
         late_scale, exit_scale, middle_gain = 1.0, 1.0, exit_gain
     else:
         late_scale, exit_scale, middle_gain = float(exit_gain), exit_gain, 1.0
+    late_norm = probe.norm(late.norm) if late.norm else None
     early_parts = [] if early is None else _parts(probe, early, 1.0)
     late_parts = _parts(probe, late, late_scale)
     ffn = next((p for p in late_parts if ffn_path is not None and _is_within(p.source, ffn_path)), None)
@@ -234,6 +293,8 @@ def _block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block
             entry_gain=1.0 if early is None else early.gain,
             middle_gain=middle_gain,
             exit_gain=exit_scale,
+            entry_norm=late_norm if early is None else probe.norm(early.norm) if early.norm else None,
+            middle_norm=late_norm if early is not None else None,
         ),
         y,
     )
@@ -253,11 +314,18 @@ def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str
     """The writers between two states of the stream: direct children of the block if they suffice, else any module."""
     children = [p for p in called if p.count(".") == path.count(".") + 1]
     best = None
+    norms = [p for p in probe.norms if p.startswith(path + ".") and same(probe.recording.given(p), base)]
     for paths in (children, called):
         found = find_sum(probe, base, target, paths)
-        if found is not None and found.error <= probe.tolerance:
+        if found is not None and found.error <= probe.tolerance and not set(norms) & set(found.paths):
             return found
         best = found if best is None or (found is not None and found.error < best.error) else best
+    # The stream itself may go through a norm first (MiniMax, the first block of RWKV).
+    for norm in norms:
+        normed = probe.recording.returned(norm)
+        found = None if normed is None else find_sum(probe, normed, target, [p for p in children if p != norm])
+        if found is not None and found.error <= probe.tolerance and found.gain != 0:
+            return replace(found, norm=norm)
     error = float("inf") if best is None else best.error
     gain = 1.0 if best is None or isinstance(best.gain, Tensor) else best.gain
     raise probe.fail(

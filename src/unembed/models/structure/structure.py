@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from unembed.errors import Unsupported
 from unembed.models.norms import Norm
 from unembed.models.structure.rotary import Rotary
+from unembed.models.structure.several_streams import Streams
 
 if TYPE_CHECKING:
     from unembed.models.structure.experts import Experts
@@ -89,6 +90,8 @@ class Writer:
     module: nn.Module
     """What this module returns, times `multiplier`, is added."""
     multiplier: float
+    each_stream: bool = False
+    """True where it writes a vector of its own to each of several streams."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,8 +251,8 @@ class FeedForwardSite:
 class Block:
     """One layer, as steps on the stream.
 
-    resid_mid  = entry_gain * resid_pre + attn_out + what the early writers add
-    resid_post = exit_gain * (middle_gain * resid_mid + mlp_out + what the late writers add)
+    resid_mid  = entry_gain * entry_norm(resid_pre) + attn_out + what the early writers add
+    resid_post = exit_gain * (middle_gain * middle_norm(resid_mid) + mlp_out + what the late writers add)
 
     Where attention and FFN are parallel, or there is only one of them, resid_mid is resid_pre and the mixer writes in
     the second step. Gains are 1 in most families.
@@ -271,6 +274,18 @@ class Block:
     """What the block multiplies resid_mid by before the FFN's output is added."""
     exit_gain: float | Float[Tensor, " d_model"] = 1.0
     """What the block multiplies its whole output by (Gemma 4's layer scalar)."""
+
+    entry_norm: Norm | None = None
+    """The norm that the stream itself goes through before the mixer's output is added (MiniMax)."""
+    middle_norm: Norm | None = None
+    """The norm that the stream itself goes through before the FFN's output is added."""
+    handover: float = 1.0
+    """What the model multiplies the block's output by before the next block (RWKV); resid_post is behind it."""
+    streams: Streams | None = None
+    """How several streams are mixed, for a model that has more than one: then no resid_mid, and resid_pre and
+    resid_post are the streams put together as at the model's end."""
+    middle_module: nn.Module | None = None
+    """With several streams, the module whose input is the block's state before or behind its FFN."""
 
     @property
     def is_sequential(self) -> bool:
@@ -320,10 +335,20 @@ class Structure:
     """Projections that are not x W + b at all, with the reason."""
 
     @property
+    def streams(self) -> Streams | None:
+        """How several streams are mixed, for a model that has more than one."""
+        return self.blocks[0].streams if self.blocks else None
+
+    @property
+    def has_stream_norms(self) -> bool:
+        """True where some block normalises the stream itself."""
+        return any(b.entry_norm is not None or b.middle_norm is not None for b in self.blocks)
+
+    @property
     def has_gains(self) -> bool:
         """True where some block rescales the stream itself."""
         return any(
-            isinstance(g, Tensor) or g != 1.0 for b in self.blocks for g in (b.entry_gain, b.middle_gain, b.exit_gain)
+            isinstance(g, Tensor) or g != 1.0 for b in self.blocks for g in (b.entry_gain, b.middle_gain, b.exit_gain, b.handover)
         )
 
     def capped(self, logits: Float[Tensor, "*pos d_vocab"]) -> Float[Tensor, "*pos d_vocab"]:

@@ -1,0 +1,240 @@
+"""Models with several residual streams, and how they are mixed: hyper-connections and AltUp.
+
+Every position holds n vectors instead of one. A branch reads a mixture of them, what it computes is written to all of
+them, and the weights of both depend on the position. With the weights that a run had ("frozen") the whole is linear, so
+a direction at the end of the model has one direction for each stream that stands for it in front of a block.
+
+A stream is read as the model reads it at its end: the streams of any layer are put together with the model's own
+collapse, which is what an early exit there would hand to the final norm.
+
+Source: Zhu et al. 2024, "Hyper-Connections"; Baykal et al. 2023, "Alternating Updates for Efficient Transformers".
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+EachStream = Float[Tensor, "*pos stream d_model"]
+
+
+@dataclass(frozen=True, eq=False)
+class Pulled:
+    """One block's directions: for what its branches write, and for each stream that enters it."""
+
+    attention: Float[Tensor, "*pos d_model"]
+    ffn: Float[Tensor, "*pos d_model"]
+    others: tuple[Float[Tensor, "*pos d_model"] | EachStream, ...]
+    """For the block's other writers in order; one for each stream where they write a vector of its own to each."""
+    entering: EachStream
+
+
+class Streams(ABC):
+    """How the streams of one model are laid out, mixed and put together."""
+
+    count: int
+
+    @abstractmethod
+    def split(self, t: Tensor) -> Float[Tensor, "batch pos stream d_model"]:
+        """The streams in the tensor that goes from block to block."""
+
+    @abstractmethod
+    def collapsed(self, streams: EachStream) -> Float[Tensor, "*pos d_model"]:
+        """What the model's end makes of the streams: the vector that the final norm reads."""
+
+    @abstractmethod
+    def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
+        """For a direction at the end, the one that stands for it in each stream that leaves the last block."""
+
+    @abstractmethod
+    def pulled_through_block(self, layer: int, leaving: EachStream, entering: EachStream, middle: Tensor) -> Pulled:
+        """For directions behind a block, those of its writers and of the streams that enter it.
+
+        Args:
+            layer: the block.
+            leaving: the directions of the streams that leave it.
+            entering: the streams that entered it in the run.
+            middle: what `middle_of` captured: the streams before the FFN, or the vector behind it.
+        """
+
+    @abstractmethod
+    def middle_module(self, layer: int) -> nn.Module:
+        """The module whose input is the block's state before its FFN."""
+
+    @abstractmethod
+    def middle_of(self, t: Tensor) -> Tensor:
+        """What that module is given, with positions in front."""
+
+
+def _flattened(t: EachStream) -> tuple[Float[Tensor, "1 pos stream d_model"], torch.Size]:
+    return t.reshape(1, -1, *t.shape[-2:]).contiguous(), t.shape[:-2]
+
+
+def _called(module: nn.Module, *args: Tensor) -> Any:
+    """The module's own computation without the hooks of a capture; those that move weights belong to `forward`."""
+    return module.forward(*args)
+
+
+class HyperConnections(Streams):
+    """Streams that one module for each branch mixes (DeepSeek-V4, HY-V4, Qwen 4): post_k out + sum_j comb_jk x_j."""
+
+    def __init__(self, count: int, mixers: list[tuple[nn.Module, nn.Module]], head: Any, flat: bool) -> None:
+        """Keep the modules.
+
+        Args:
+            count: how many streams there are.
+            mixers: for each block the module before attention and the one before the FFN.
+            head: the module that puts the streams together at the end.
+            flat: True where the streams lie side by side in one axis.
+        """
+        self.count, self._mixers, self._head, self._flat = count, mixers, head, flat
+
+    def split(self, t: Tensor) -> Float[Tensor, "batch pos stream d_model"]:
+        """The streams in the tensor that goes from block to block."""
+        return t.unflatten(-1, (self.count, -1)) if self._flat else t
+
+    def _as_given(self, t: EachStream) -> tuple[Tensor, torch.Size]:
+        t, shape = _flattened(t)
+        return (t.flatten(-2) if self._flat else t), shape
+
+    def collapsed(self, streams: EachStream) -> Float[Tensor, "*pos d_model"]:
+        """What the model's end makes of the streams."""
+        given, shape = self._as_given(streams)
+        return _called(self._head, given).reshape(*shape, streams.shape[-1])
+
+    def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
+        """u times the weight of each stream (a number, or one per channel)."""
+        return u[..., None, :] * self._end_weights(streams).to(u.dtype)
+
+    def _end_weights(self, streams: EachStream) -> Float[Tensor, "*pos stream width"]:
+        head, (given, shape) = self._head, self._as_given(streams)
+        if hasattr(head, "hc_norm"):  # Qwen 4: the mean of gate times norm, per channel
+            normed = _called(head.hc_norm, given)
+            gate = torch.nn.functional.silu(_called(head.input_mix_weight_down, normed) / self.count)
+            gate = torch.sigmoid(_called(head.input_mix_weight_up, gate))
+            ratio = torch.where(given == 0, 0.0, normed / given)  # gain over root mean square, frozen
+            return (gate * ratio / self.count).unflatten(-1, (self.count, -1)).reshape(*shape, self.count, -1)
+        flat = given.flatten(2).float()
+        weight = head.hc_fn.float()
+        # DeepSeek-V4 normalises before the projection; HY-V4's norm returns the factor and is applied behind it.
+        normed = _called(head.input_norm, flat)
+        mixed = normed @ weight.T if normed.shape == flat.shape else (flat @ weight.T) * normed
+        pre = torch.sigmoid(mixed * head.hc_scale.float() + head.hc_base.float()) + head.eps
+        return pre.reshape(*shape, self.count, 1)
+
+    def middle_module(self, layer: int) -> nn.Module:
+        """The module that mixes the streams for the FFN."""
+        return self._mixers[layer][1]
+
+    def middle_of(self, t: Tensor) -> Tensor:
+        """The streams before the FFN."""
+        return self.split(t)
+
+    def _pulled(self, module: nn.Module, leaving: EachStream, streams: EachStream) -> tuple[Tensor, EachStream]:
+        """For directions behind one branch, the branch's own and those in front of it."""
+        given, shape = self._as_given(streams)
+        n, returned = self.count, _called(module, given)
+        post = next(t for t in reversed(returned) if t.shape == (*given.shape[:2], n))
+        comb = next((t for t in returned if t.shape == (*given.shape[:2], n, n) and n != streams.shape[-1]), None)
+        weights = post.to(streams.dtype).reshape(*shape, n).to(leaving.dtype)
+        written = (weights[..., None] * leaving).sum(dim=-2)
+        if comb is None:
+            return written, leaving
+        mixing = comb.to(streams.dtype).reshape(*shape, n, n).to(leaving.dtype)
+        return written, mixing @ leaving
+
+    def pulled_through_block(self, layer: int, leaving: EachStream, entering: EachStream, middle: Tensor) -> Pulled:
+        """Back through the FFN's mixing, then through attention's."""
+        attention_mixer, ffn_mixer = self._mixers[layer]
+        ffn, between = self._pulled(ffn_mixer, leaving, middle)
+        attention, before = self._pulled(attention_mixer, between, entering)
+        return Pulled(attention, ffn, (before,), before)
+
+
+class AltUp(Streams):
+    """Streams of which one is computed on, and all are predicted before a block and corrected after it (Gemma 3n)."""
+
+    def __init__(self, decoder: Any, blocks: list[Any], config: Any) -> None:
+        """Keep the modules."""
+        self.count, self._active = config.altup_num_inputs, config.altup_active_idx
+        self._decoder, self._blocks = decoder, blocks
+
+    def split(self, t: Tensor) -> Float[Tensor, "batch pos stream d_model"]:
+        """The streams in the tensor that goes from block to block, whose first axis they are."""
+        return t.movedim(0, -2)
+
+    def _projected(self, streams: EachStream) -> list[Tensor]:
+        """The streams as the end reads them: all but the first through a projection, and as long as the first."""
+        first = streams[..., 0, :]
+        length = first.square().mean(dim=-1, keepdim=True) ** 0.5
+        out = [first]
+        for k, projection in enumerate(self._decoder.altup_unembed_projections, start=1):
+            y = _called(projection, streams[..., k, :])
+            out.append(y * length / y.square().mean(dim=-1, keepdim=True).clamp(min=1e-5).sqrt())
+        return out
+
+    def collapsed(self, streams: EachStream) -> Float[Tensor, "*pos d_model"]:
+        """The mean of the streams, each through its own projection and as long as the first."""
+        return torch.stack(self._projected(streams)).mean(dim=0)
+
+    def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
+        """u through each stream's projection, with the factors that make them as long as the first one frozen."""
+        length = streams[..., 0, :].square().mean(dim=-1, keepdim=True) ** 0.5
+        out = [(u / self.count).expand(streams.shape[:-2] + u.shape[-1:])]
+        for k, projection in enumerate(self._decoder.altup_unembed_projections, start=1):
+            y = _called(projection, streams[..., k, :])
+            factor = length / y.square().mean(dim=-1, keepdim=True).clamp(min=1e-5).sqrt()
+            out.append((u * factor.to(u.dtype) / self.count) @ projection.weight.to(u.dtype))
+        return torch.stack(out, dim=-2)
+
+    def middle_module(self, layer: int) -> nn.Module:
+        """The norm before the router, whose last call in a block reads what the block made of its active stream."""
+        return self._blocks[layer].altup.router_norm
+
+    def middle_of(self, t: Tensor) -> Tensor:
+        """The active stream behind the FFN, from which the correction's weights are computed."""
+        return t
+
+    def pulled_through_block(self, layer: int, leaving: EachStream, entering: EachStream, middle: Tensor) -> Pulled:
+        """Back through the correction, the block, and the prediction.
+
+        With P the predictions, a the active stream, r = sqrt(1/2) and c the correction's weights, a block computes
+        mid = r (P_a + attention + laurel), out = mid + ffn, x_k' = P_k + c_k (out - P_a), and adds the per-layer input
+        to all streams but the first.
+        """
+        altup, a, n = self._blocks[layer].altup, self._active, self.count
+        dtype, half = leaving.dtype, 0.5**0.5
+        correct = (_called(altup.correction_coefs, altup.compute_router_modalities(middle)) + 1.0).to(dtype)
+        ffn = (correct[..., None] * leaving).sum(dim=-2)
+        predicted = leaving.clone()
+        predicted[..., a, :] += (half - 1) * ffn
+        active = altup.compute_router_modalities(entering[..., a, :])
+        mixing = _called(altup.prediction_coefs, active).reshape(*active.shape[:-1], n, n).transpose(-1, -2).to(dtype)
+        # Attention and laurel are captured with the factor r, so their direction is that of the FFN.
+        return Pulled(ffn, ffn, (ffn, leaving[..., 1:, :].sum(dim=-2)), predicted + mixing @ predicted)
+
+
+def streams_of(decoder: nn.Module, blocks: list[nn.Module], config: Any) -> Streams | None:
+    """How a model mixes its streams; None for a model that has one, or an unknown kind."""
+    first = next(iter(blocks), None)
+    if hasattr(first, "altup"):
+        return AltUp(decoder, blocks, config)
+    for before_attention, before_ffn, end in _HYPER_CONNECTIONS:
+        if hasattr(first, before_attention) and hasattr(decoder, end):
+            mixers = [(getattr(b, before_attention), getattr(b, before_ffn)) for b in blocks]
+            flat = end == "hyper_connection_mixer"
+            count = config.hc_count if flat else config.hc_mult
+            return HyperConnections(count, mixers, getattr(decoder, end), flat)
+    return None
+
+
+_HYPER_CONNECTIONS = (
+    ("attn_hc", "ffn_hc", "hc_head"),
+    ("attn_hyper_connection", "mlp_hyper_connection", "hyper_connection_mixer"),
+)
+"""The names of a block's mixers, before attention and before the FFN, and of the model's end."""

@@ -1,0 +1,122 @@
+"""The blocks of a model with several streams, found on a dry run's tensors.
+
+The sum of a block cannot be solved for from one stream, so each branch is taken from the module that the family's
+mixing takes it from (`several_streams`), and the whole is checked by the sum of an attribution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from unembed.models.norms import Norm, OpaqueNorm
+from unembed.models.structure.attention import mixer_site
+from unembed.models.structure.attention_layout import relative
+from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
+from unembed.models.structure.probe import Probe
+from unembed.models.structure.several_streams import AltUp, Streams
+from unembed.models.structure.structure import AttentionSite, Block, FeedForwardSite, Writer
+
+_MIXERS = ("self_attn", "linear_attn", "attention", "attn")
+_REASON = "it reads a mixture of several streams, with weights that depend on the position"
+
+Site = TypeVar("Site", AttentionSite, FeedForwardSite)
+
+
+def stream_block(probe: Probe, path: str, number: int, module: nn.Module, streams: Streams) -> Block:
+    """One block of a model with several streams.
+
+    Raises:
+        ModelNotUnderstood: its mixer or FFN was not found.
+    """
+    name = next((n for n in _MIXERS if f"{path}.{n}" in probe.recording.calls), None)
+    ffn_path = ffn_path_of(probe, path, module)
+    if name is None or ffn_path is None:
+        raise probe.fail(f"block {path}", "its mixer or FFN was not found among several streams")
+    alternating = isinstance(streams, AltUp)
+    half = 0.5**0.5 if alternating else 1.0
+    attention = _branch(probe, path, f"{path}.{name}", "post_attention_layernorm" if alternating else None)
+    ffn = _branch(probe, path, ffn_path, "post_feedforward_layernorm" if alternating else None)
+    mixer = mixer_site(
+        probe, path, f"{path}.{name}", attention.raw, attention.output, attention.norm, half, constant=None
+    )
+    read = _read(probe, path, ffn_path)
+    site, _ = feed_forward_site(probe, path, ffn_path, ffn.raw, read, read, ffn.path, 1.0, ffn.output)
+    early, late = _others(probe, path, module, alternating, half)
+    return Block(
+        path=path,
+        module=module,
+        mixer=_opaque(mixer),
+        feed_forward=_opaque(site),
+        parallel=True,
+        early_writers=early,
+        late_writers=late,
+        streams=streams,
+        middle_module=streams.middle_module(number),
+    )
+
+
+class _Branch:
+    """What one branch returned, and the module and norm behind which it is written."""
+
+    def __init__(self, raw: Tensor, output: nn.Module, norm: Norm | None, path: str | None) -> None:
+        self.raw, self.output, self.norm, self.path = raw, output, norm, path
+
+
+def _branch(probe: Probe, path: str, source: str, norm: str | None) -> _Branch:
+    raw = probe.recording.returned(source)
+    if raw is None:
+        raise probe.fail(f"block {path}", f"{source} returned no tensor")
+    raw = raw.reshape(1, -1, raw.shape[-1])
+    if norm is None:
+        return _Branch(raw, probe.hf.get_submodule(source), None, None)
+    behind = f"{path}.{norm}"
+    return _Branch(raw, probe.norms[behind], probe.norm(behind), behind)
+
+
+def _read(probe: Probe, path: str, ffn_path: str) -> Tensor:
+    """What the FFN reads, before its norm where it has one."""
+    read = probe.recording.given(ffn_path)
+    assert read is not None
+    read = read.view(1, -1, read.shape[-1])
+    norm = probe.norm_returning(read, path + ".")
+    given = probe.recording.given(norm) if norm else read
+    assert given is not None
+    return given
+
+
+def _others(
+    probe: Probe, path: str, module: nn.Module, alternating: bool, half: float
+) -> tuple[tuple[Writer, ...], tuple[Writer, ...]]:
+    if alternating:
+        laurel = Writer("laurel", module.get_submodule("laurel"), half)
+        return (laurel,), (Writer("per_layer_input", module.get_submodule("post_per_layer_input_norm"), 1.0),)
+    if f"{path}.ple" in probe.recording.calls:  # Qwen 4's hashed n-grams, written to every stream before attention
+        return (Writer("ngram_embedding", module.get_submodule("ple"), 1.0, each_stream=True),), ()
+    return (), ()
+
+
+def _opaque(site: Site) -> Site:
+    """The site with a norm that refuses to be folded: what it reads is no norm of one stream."""
+    norm = site.pre_norm
+    module, path, width = (site.module, site.module.__class__.__name__, 0) if norm is None else (
+        norm.module, norm.path, norm.width
+    )
+    return replace(site, pre_norm=OpaqueNorm(module, path, width, _REASON))
+
+
+def check_end(probe: Probe, streams: Streams, leaving: Tensor, last: Tensor) -> None:
+    """Refuse a model whose end does not put the streams together as described.
+
+    Raises:
+        ModelNotUnderstood: the collapsed streams, or their weights, miss what the final norm reads.
+    """
+    each = streams.split(leaving)
+    collapsed = streams.collapsed(each)
+    u = last.double().flatten(0, -2)[-1].to(last.dtype)
+    whole = (streams.pulled_through_end(u, each) * each).sum(dim=(-1, -2))
+    for found, what in ((collapsed, last), (whole, last @ u)):
+        if relative(found, what) > 10 * probe.tolerance:
+            raise probe.fail("its readout", "the several streams are put together in an unknown way")
