@@ -87,7 +87,9 @@ def test_a_writers_share_is_what_reaches_the_end_through_the_hyper_connections(
     # What the end makes of the streams is linear at frozen weights: solved for from the model's own numbers per channel.
     if flat:
         gate = end.hc_norm(given)
-        weight = torch.sigmoid(end.input_mix_weight_up(torch.nn.functional.silu(end.input_mix_weight_down(gate) / count)))
+        weight = torch.sigmoid(
+            end.input_mix_weight_up(torch.nn.functional.silu(end.input_mix_weight_down(gate) / count))
+        )
         frozen = (weight * gate / given)[0, -1].double().view(count, -1).detach() / count
     else:
         frozen = torch.linalg.lstsq(whole.T, collapsed[0, -1].double()[:, None]).solution
@@ -142,9 +144,7 @@ def test_the_last_reading_is_the_models_own_and_sums_close_everywhere(
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_what_needs_one_stream_is_refused_by_name(
-    name: str, models: dict[str, LanguageModel], tokens: Tensor
-) -> None:
+def test_what_needs_one_stream_is_refused_by_name(name: str, models: dict[str, LanguageModel], tokens: Tensor) -> None:
     lm = models[name]
     seen = run(lm, tokens[:1], ["resid_pre", "resid_post", *writer_points(lm)])
     with pytest.raises(Unsupported, match="4 streams, mixed anew"):

@@ -89,7 +89,11 @@ def test_a_model_that_mixes_dense_and_expert_layers_can_be_traced(model_type: st
 
 @pytest.mark.parametrize(
     ("model_type", "why"),
-    [("cpmant", "prompt before the tokens"), ("hrm_text", "recurrent in depth"), ("modernbert-decoder", "an activation")],
+    [
+        ("cpmant", "prompt before the tokens"),
+        ("hrm_text", "recurrent in depth"),
+        ("modernbert-decoder", "an activation"),
+    ],
 )
 def test_models_of_other_shapes_are_refused_and_not_crashed(model_type: str, why: str) -> None:
     with pytest.raises(ModelNotUnderstood, match=why):

@@ -160,9 +160,7 @@ def _read_at_the_end(probe: Probe, head: nn.Module) -> Tensor:
     return last
 
 
-def _with_handovers(
-    probe: Probe, blocks: list[Block], last: Tensor, read: Tensor
-) -> tuple[list[Block], Tensor]:
+def _with_handovers(probe: Probe, blocks: list[Block], last: Tensor, read: Tensor) -> tuple[list[Block], Tensor]:
     """Blocks whose output the model multiplies by a number before what reads it (RWKV halves it now and then).
 
     Args:

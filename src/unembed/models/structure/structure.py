@@ -348,7 +348,9 @@ class Structure:
     def has_gains(self) -> bool:
         """True where some block rescales the stream itself."""
         return any(
-            isinstance(g, Tensor) or g != 1.0 for b in self.blocks for g in (b.entry_gain, b.middle_gain, b.exit_gain, b.handover)
+            isinstance(g, Tensor) or g != 1.0
+            for b in self.blocks
+            for g in (b.entry_gain, b.middle_gain, b.exit_gain, b.handover)
         )
 
     def capped(self, logits: Float[Tensor, "*pos d_vocab"]) -> Float[Tensor, "*pos d_vocab"]:
