@@ -108,7 +108,7 @@ class HyperConnections(Streams):
         return _called(self._head, given).reshape(*shape, streams.shape[-1])
 
     def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
-        """u times the weight of each stream (a number, or one per channel)."""
+        """U times the weight of each stream (a number, or one per channel)."""
         return u[..., None, :] * self._end_weights(streams).to(u.dtype)
 
     def _end_weights(self, streams: EachStream) -> Float[Tensor, "*pos stream width"]:
@@ -183,7 +183,7 @@ class AltUp(Streams):
         return torch.stack(self._projected(streams)).mean(dim=0)
 
     def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
-        """u through each stream's projection, with the factors that make them as long as the first one frozen."""
+        """U through each stream's projection, with the factors that make them as long as the first one frozen."""
         length = streams[..., 0, :].square().mean(dim=-1, keepdim=True) ** 0.5
         out = [(u / self.count).expand(streams.shape[:-2] + u.shape[-1:])]
         for k, projection in enumerate(self._decoder.altup_unembed_projections, start=1):

@@ -84,7 +84,7 @@ def test_a_writers_share_is_what_reaches_the_end_through_the_hyper_connections(
     end = decoder.hyper_connection_mixer if flat else decoder.hc_head
     ((given, collapsed),) = _noted([end], lm, prompt)
     whole = given[0, -1].double().view(count, -1)
-    # What the end makes of the streams is linear at frozen weights: solved for from the model's own numbers per channel.
+    # What the end makes of the streams is linear at frozen weights, which follow from its own numbers.
     if flat:
         gate = end.hc_norm(given)
         weight = torch.sigmoid(
