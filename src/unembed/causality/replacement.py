@@ -15,12 +15,9 @@ from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.dry_run import first_tensor, given_tensor
 from unembed.models.structure.structure import Block
-<<<<<<< HEAD
-from unembed.stream.experts import install_experts
-=======
 from unembed.names import STREAM_POINTS
 from unembed.stream.decomposition import require_one_stream
->>>>>>> b0c9ee9 (Models with several streams or a normalised stream open: Gemma 3n, DeepSeek-V4, HY-V4, Qwen 4, MiniMax, RWKV)
+from unembed.stream.experts import install_experts
 from unembed.stream.hooks import ForwardPass, forward_replaced, require_point
 
 PATCH_POINTS = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients")

@@ -9,6 +9,7 @@ from torch import nn
 from tests.conftest import tiny
 from tests.families import DENSE, FAMILIES, PARALLEL, build
 from tests.models.decoder_classes import tiny_model
+from unembed.attention.folded_weights import reading_weights
 from unembed.errors import ModelNotUnderstood, NotFinite, PointMissing, Unsupported
 from unembed.language_model import LanguageModel, load
 from unembed.logit_attribution import attribution
@@ -196,12 +197,24 @@ def test_a_block_with_a_third_writer_is_refused() -> None:
         load(model)
 
 
-def test_a_norm_that_is_neither_kind_is_refused() -> None:
-    model = build("llama")
-    norm = model.model.layers[0].input_layernorm
+def _squashed(norm: nn.Module) -> None:
     norm.forward = lambda x: type(norm).forward(norm, x).tanh()
+
+
+def test_a_final_norm_that_is_neither_kind_is_refused() -> None:
+    model = build("llama")
+    _squashed(model.model.norm)
     with pytest.raises(ModelNotUnderstood, match="neither LayerNorm nor RMSNorm"):
         load(model)
+
+
+def test_a_norm_before_attention_that_is_neither_kind_refuses_what_goes_through_it(tokens: torch.Tensor) -> None:
+    model = build("llama")
+    _squashed(model.model.layers[0].input_layernorm)
+    lm = load(model)
+    assert attribution(lm, tokens[:1], 3, by="source").error < 1e-4
+    with pytest.raises(Unsupported, match="neither LayerNorm nor RMSNorm"):
+        reading_weights(lm, 0, "k", "folded")
 
 
 def test_attention_without_weights_opens_with_heads_and_says_how_to_get_sources(
