@@ -9,7 +9,7 @@ from tests.models.decoder_classes import ENCODERS, PAGE, decoder_classes, examin
 _FULL = "DeepseekV3 NemotronH GptOss MiniMax Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama"
 FULL = tuple(f"{name}ForCausalLM" for name in _FULL.split())
 OPEN = {
-    "DeepseekV4ForCausalLM": {"source"},
+    "DeepseekV4ForCausalLM": {"source", "memory"},
     "JetMoeForCausalLM": {"head", "source", "memory", "head off"},
 }
 LACKS = {
