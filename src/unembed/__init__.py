@@ -12,12 +12,15 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from unembed.lazy import import_on_first_use
 from unembed.version import __version__
 
 _HOMES: dict[str, str] = {
     "load": "unembed.language_model",
     "LanguageModel": "unembed.language_model",
     "Edit": "unembed.stream.interventions",
+    "Trace": "unembed.trace.trace",
+    "Attribution": "unembed.logit_attribution",
     "set_coefficient": "unembed.stream.interventions",
     "scale_coefficient": "unembed.stream.interventions",
     "add_to_coefficient": "unembed.stream.interventions",
@@ -55,7 +58,7 @@ _HOMES: dict[str, str] = {
 }
 """Every public name and the module it comes from."""
 
-__all__ = ["__version__", *sorted(_HOMES)]
+__all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
     from unembed.attention.circuits import circuits as circuits
@@ -78,6 +81,7 @@ if TYPE_CHECKING:
     from unembed.index.index import Index as Index
     from unembed.language_model import LanguageModel as LanguageModel
     from unembed.language_model import load as load
+    from unembed.logit_attribution import Attribution as Attribution
     from unembed.memories.clustering.value_clusters import cluster as cluster
     from unembed.memories.clustering.value_clusters import cluster_values as cluster_values
     from unembed.memories.effects import sub_update_effects as sub_update_effects
@@ -94,17 +98,16 @@ if TYPE_CHECKING:
     from unembed.stream.interventions import scale_head as scale_head
     from unembed.stream.interventions import set_coefficient as set_coefficient
     from unembed.sweeps.sweep import sweep as sweep
+    from unembed.trace.trace import Trace as Trace
     from unembed.training.train_model import train as train
 else:
+    _find = import_on_first_use(__name__, _HOMES)
 
     def __getattr__(name: str) -> Any:
-        """Import a public name when it is first asked for."""
-        if name not in _HOMES:
-            raise AttributeError(f"module 'unembed' has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        """Import a public name on first use; in a notebook, register the drawings of results."""
+        value = _find(name)
         if "IPython" in sys.modules:
-            importlib.import_module("unembed.notebook")  # registers the drawings of results
-        globals()[name] = value
+            importlib.import_module("unembed.notebook")
         return value
 
 

@@ -5,3 +5,35 @@ heads, skip-trigrams, path expansion, head scores on text, induction and the geo
 
 Public names: `circuits` (as `unembed.circuits`), `Circuits`, `LowRank`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unembed.lazy import import_on_first_use
+
+if TYPE_CHECKING:
+    from unembed.attention.circuits import Circuits as Circuits
+    from unembed.attention.geometry import subspaces as subspaces
+    from unembed.attention.geometry import virtual_weights as virtual_weights
+    from unembed.attention.head_examples import HeadExamples as HeadExamples
+    from unembed.attention.head_examples import Progress as Progress
+    from unembed.attention.head_examples import examples_of_heads as examples_of_heads
+    from unembed.attention.low_rank import LowRank as LowRank
+    from unembed.attention.skip_trigrams import count_in_corpus as count_in_corpus
+    from unembed.attention.skip_trigrams import frequent_tokens as frequent_tokens
+else:
+    __getattr__ = import_on_first_use(
+        __name__,
+        {
+            "Circuits": "unembed.attention.circuits",
+            "subspaces": "unembed.attention.geometry",
+            "virtual_weights": "unembed.attention.geometry",
+            "HeadExamples": "unembed.attention.head_examples",
+            "Progress": "unembed.attention.head_examples",
+            "examples_of_heads": "unembed.attention.head_examples",
+            "LowRank": "unembed.attention.low_rank",
+            "count_in_corpus": "unembed.attention.skip_trigrams",
+            "frequent_tokens": "unembed.attention.skip_trigrams",
+        },
+    )

@@ -81,7 +81,7 @@ class HeadExamples:
 
 
 @torch.no_grad()
-def head_examples(
+def examples_of_heads(
     lm: Any, held: Any, layer: int, windows: int = 32, length: int = 128
 ) -> Iterator[Progress | HeadExamples]:
     """The examples of every head of a layer: progress after each window, then one view for each head.

@@ -12,8 +12,10 @@ from unembed.causality.metrics import kl as kl
 from unembed.causality.metrics import log_probability as log_probability
 from unembed.causality.metrics import logit_difference as logit_difference
 from unembed.causality.metrics import probability as probability
+from unembed.causality.patched_continuation import continue_patched as continue_patched
 from unembed.causality.patching import GaussianNoise as GaussianNoise
 from unembed.causality.patching import Patching as Patching
+from unembed.causality.patching import align as align
 from unembed.causality.patching import patch as patch
 from unembed.causality.paths import Paths as Paths
 from unembed.causality.paths import patch_paths as patch_paths

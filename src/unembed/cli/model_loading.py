@@ -77,6 +77,6 @@ def index_of(lm: Any, folder: Path | None) -> Any:
         import unembed
 
         return unembed.Index.open(folder, lm)
-    from unembed.index.default_index import cached_index
+    from unembed.index import cached_index
 
     return cached_index(lm)

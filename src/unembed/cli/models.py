@@ -12,7 +12,7 @@ from unembed.cli import options
 def models(as_json: options.Json = False) -> None:
     """List the embedded models, their sizes, and where their model cards lie."""
     # Plain files are read, so that the answer comes without torch.
-    from unembed.models.shipped_models import SHIPPED, shipped_folder
+    from unembed.models import SHIPPED, shipped_folder
 
     found = [_described(name, about, shipped_folder(name)) for name, about in SHIPPED.items()]
     if as_json:

@@ -56,8 +56,7 @@ def report(
     import json as json_text
 
     from unembed.cli.output import show
-    from unembed.reports.document.files import PAGE, reopen, write
-    from unembed.reports.document.terminal import summary
+    from unembed.reports import PAGE, reopen, summary, write
     from unembed.results import visible
 
     if render:
@@ -75,7 +74,7 @@ def report(
 def _made(name: str, corpus: str | None, index: Path | None, out: Path, chosen: dict[str, Any], asked: Any) -> Any:
     import unembed
     from unembed.cli.model_loading import opened
-    from unembed.reports.report import find
+    from unembed.reports import find
 
     find(name)
     model, revision, offline, dtype, device, seed = asked

@@ -7,6 +7,49 @@ SQLite for text search and labels, and a manifest with provenance and checksums.
 Public names: `Index`, `IndexSettings`, `Label`.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from unembed.index.index import Index as Index
 from unembed.index.labels import Label as Label
 from unembed.index.settings import IndexSettings as IndexSettings
+from unembed.lazy import import_on_first_use
+
+if TYPE_CHECKING:
+    from unembed.index.clusters import ClusterView as ClusterView
+    from unembed.index.clusters import cluster_view as cluster_view
+    from unembed.index.clusters import made_clusters as made_clusters
+    from unembed.index.clusters import stored_clusters as stored_clusters
+    from unembed.index.coefficients import CoefficientsView as CoefficientsView
+    from unembed.index.coefficients import coefficients_view as coefficients_view
+    from unembed.index.contexts import ContextsView as ContextsView
+    from unembed.index.contexts import contexts_view as contexts_view
+    from unembed.index.default_index import cache_folder as cache_folder
+    from unembed.index.default_index import cached_index as cached_index
+    from unembed.index.default_index import cached_path as cached_path
+    from unembed.index.memory_search import Filters as Filters
+    from unembed.index.memory_search import Search as Search
+    from unembed.index.memory_search import search as search
+    from unembed.index.plan import check_folder as check_folder
+else:
+    __getattr__ = import_on_first_use(
+        __name__,
+        {
+            "ClusterView": "unembed.index.clusters",
+            "cluster_view": "unembed.index.clusters",
+            "made_clusters": "unembed.index.clusters",
+            "stored_clusters": "unembed.index.clusters",
+            "CoefficientsView": "unembed.index.coefficients",
+            "coefficients_view": "unembed.index.coefficients",
+            "ContextsView": "unembed.index.contexts",
+            "contexts_view": "unembed.index.contexts",
+            "cache_folder": "unembed.index.default_index",
+            "cached_index": "unembed.index.default_index",
+            "cached_path": "unembed.index.default_index",
+            "Filters": "unembed.index.memory_search",
+            "Search": "unembed.index.memory_search",
+            "search": "unembed.index.memory_search",
+            "check_folder": "unembed.index.plan",
+        },
+    )

@@ -3,3 +3,21 @@
 The room answers "what is this model made of?" on the live modules. It leaves running and watching the model to
 `unembed.stream`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unembed.lazy import import_on_first_use
+
+if TYPE_CHECKING:
+    from unembed.models.shipped_models import SHIPPED as SHIPPED
+    from unembed.models.shipped_models import shipped_folder as shipped_folder
+else:
+    __getattr__ = import_on_first_use(
+        __name__,
+        {
+            "SHIPPED": "unembed.models.shipped_models",
+            "shipped_folder": "unembed.models.shipped_models",
+        },
+    )

@@ -13,8 +13,7 @@ from unembed.results import visible_html
 from unembed.schemas.layer_grid import emergence
 
 if TYPE_CHECKING:
-    from unembed.logit_attribution import Attribution
-    from unembed.trace.trace import Trace
+    from unembed import Attribution, Trace
 
 MAX_DATA = 1_000_000
 """Characters of data in one output; a larger result is a table without a drawing."""
@@ -50,9 +49,8 @@ def data_of(result: object) -> dict[str, Any]:
 
 def _drawn(result: object) -> tuple[dict[str, Any], str]:
     """The data of a result's drawing, and the table."""
-    from unembed.logit_attribution import Attribution
+    from unembed import Attribution, Trace
     from unembed.notebook.cards import Card
-    from unembed.trace.trace import Trace
 
     if isinstance(result, Trace):
         return _trace(result)

@@ -1,26 +1,54 @@
 """The published experiments, run again on any model: each number beside the one in the paper.
 
 Owns one module for each paper, what a report consists of, and how it is written (one page, tables, figures). Computes
-nothing that another room computes: it asks sweeps, memories, circuits and the lens, and says what came out.
+nothing that another room computes.
 
-Public names: `report` (which is `unembed.report`), `reopen`, `write`, and what a report consists of: `Report`,
-`Section`, `Exhibit`, `Figure`, `Finding`, `Measured`.
+Public names: `report` (which is `unembed.report`), `reopen`, `write`; what a report consists of: `Report`, `Section`,
+`Exhibit`, `Figure`, `Finding`, `Measured`; and single sections of the study of circuits, for `unembed circuits`.
 """
 
-from unembed.reports.document.files import reopen, write
-from unembed.reports.document.intervals import Measured
-from unembed.reports.document.model import Exhibit, Figure, Finding, Report, Section
-from unembed.reports.report import STUDIES, report
+from __future__ import annotations
 
-__all__ = [
-    "STUDIES",
-    "Exhibit",
-    "Figure",
-    "Finding",
-    "Measured",
-    "Report",
-    "Section",
-    "reopen",
-    "report",
-    "write",
-]
+from typing import TYPE_CHECKING
+
+from unembed.lazy import import_on_first_use
+from unembed.reports.document.files import reopen as reopen
+from unembed.reports.document.files import write as write
+from unembed.reports.document.intervals import Measured as Measured
+from unembed.reports.document.model import Exhibit as Exhibit
+from unembed.reports.document.model import Figure as Figure
+from unembed.reports.document.model import Finding as Finding
+from unembed.reports.document.model import Report as Report
+from unembed.reports.document.model import Section as Section
+from unembed.reports.report import STUDIES as STUDIES
+from unembed.reports.report import report as report
+
+if TYPE_CHECKING:
+    from unembed.reports.document.files import PAGE as PAGE
+    from unembed.reports.document.html import page as page
+    from unembed.reports.document.terminal import summary as summary
+    from unembed.reports.elhage2021.sections.head import head_sections as head_sections
+    from unembed.reports.elhage2021.sections.heads import composition_section as composition_section
+    from unembed.reports.elhage2021.sections.heads import heads_section as heads_section
+    from unembed.reports.elhage2021.sections.heads import induction_section as induction_section
+    from unembed.reports.elhage2021.sections.skip_trigrams import skip_trigram_section as skip_trigram_section
+    from unembed.reports.elhage2021.sections.stream import expansion_section as expansion_section
+    from unembed.reports.elhage2021.sections.stream import stream_section as stream_section
+    from unembed.reports.report import find as find
+else:
+    __getattr__ = import_on_first_use(
+        __name__,
+        {
+            "PAGE": "unembed.reports.document.files",
+            "page": "unembed.reports.document.html",
+            "summary": "unembed.reports.document.terminal",
+            "head_sections": "unembed.reports.elhage2021.sections.head",
+            "composition_section": "unembed.reports.elhage2021.sections.heads",
+            "heads_section": "unembed.reports.elhage2021.sections.heads",
+            "induction_section": "unembed.reports.elhage2021.sections.heads",
+            "skip_trigram_section": "unembed.reports.elhage2021.sections.skip_trigrams",
+            "expansion_section": "unembed.reports.elhage2021.sections.stream",
+            "stream_section": "unembed.reports.elhage2021.sections.stream",
+            "find": "unembed.reports.report",
+        },
+    )

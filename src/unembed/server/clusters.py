@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from unembed.index.clusters import made_clusters, stored_clusters
+from unembed.index import made_clusters, stored_clusters
 
 if TYPE_CHECKING:
     from unembed.index.index import Index

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from unembed import Edit
 from unembed.server.state import MAX_EDITS, MAX_PROMPT, ServerState
-from unembed.trace.memory_effects import MemoryOrder
+from unembed.trace import MemoryOrder
 
 LARGEST = 1_000_000
 """The largest layer, index or position: SQLite, Arrow and torch all accept it."""

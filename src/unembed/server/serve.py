@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from unembed.errors import InvalidInput
-from unembed.index.default_index import cache_folder
+from unembed.index import cache_folder
 from unembed.server.app import create
 from unembed.server.auth import LOOPBACK, new_token
 from unembed.server.memory import imports_frozen

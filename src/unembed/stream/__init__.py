@@ -3,3 +3,21 @@
 The room answers "what were the tensors, and what if one had been different?" with hooks on the live modules. What the
 tensors mean is left to the rooms above.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unembed.lazy import import_on_first_use
+
+if TYPE_CHECKING:
+    from unembed.stream.generation import generate_steps as generate_steps
+    from unembed.stream.interventions import Edit as Edit
+else:
+    __getattr__ = import_on_first_use(
+        __name__,
+        {
+            "generate_steps": "unembed.stream.generation",
+            "Edit": "unembed.stream.interventions",
+        },
+    )

@@ -1,1 +1,19 @@
 """One prompt seen whole: readings, sub-updates, events, logit attribution, and the findings worth a sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unembed.lazy import import_on_first_use
+
+if TYPE_CHECKING:
+    from unembed.trace.memory_effects import MemoryOrder as MemoryOrder
+    from unembed.trace.trace import Trace as Trace
+else:
+    __getattr__ = import_on_first_use(
+        __name__,
+        {
+            "MemoryOrder": "unembed.trace.memory_effects",
+            "Trace": "unembed.trace.trace",
+        },
+    )

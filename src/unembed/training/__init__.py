@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unembed.lazy import import_on_first_use
+
 if TYPE_CHECKING:
     from unembed.training.shipped_models import train as train
 else:
-
-    def __getattr__(name: str) -> object:
-        if name != "train":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from unembed.training.shipped_models import train
-
-        return train
-
-
-__all__ = ["train"]
+    __getattr__ = import_on_first_use(
+        __name__,
+        {
+            "train": "unembed.training.shipped_models",
+        },
+    )

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import unembed
-from unembed.attention.head_examples import HeadExamples, Progress, head_examples
+from unembed.attention.head_examples import HeadExamples, Progress, examples_of_heads
 from unembed.attention.value_weighted_attention import POINTS, contribution_norms
 
 PROMPT = "The first month of the year is"
@@ -144,7 +144,7 @@ def test_a_newer_search_for_examples_ends_the_one_under_way(indexed, monkeypatch
 
     def endless(lm, index, layer, windows, length):
         if layer != 1:
-            yield from head_examples(lm, index, layer, windows, length)
+            yield from examples_of_heads(lm, index, layer, windows, length)
             return
         try:
             for done in itertools.count(1):
@@ -185,7 +185,7 @@ def test_special_tokens_in_front_are_read_but_neither_shown_nor_sources(wren, in
     plain = type(wren).encode
     monkeypatch.setattr(type(wren), "encode", lambda self, text: torch.cat([torch.tensor([[0]]), plain(self, text)], 1))
     monkeypatch.setattr("unembed.attention.head_examples.leading", lambda _: [0])
-    found = [one for one in head_examples(wren, index, 2) if isinstance(one, HeadExamples)][5]
+    found = [one for one in examples_of_heads(wren, index, 2) if isinstance(one, HeadExamples)][5]
     assert found.tokens == 2 * sum(len(plain(wren, line)[0]) for line in LINES)
     for example in found.examples:
         line = (LINES * 2)[example.document]

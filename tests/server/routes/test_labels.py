@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from unembed.concepts.annotation.queue import NONE, queue
+from unembed.concepts.annotation.queue import NONE, annotation_queue
 
 
 def test_a_label_is_kept_and_withdrawn(indexed, index):
@@ -30,8 +30,8 @@ def test_labels_of_two_pages_are_both_kept(indexed):
 def test_the_queue_is_blind_and_the_same_for_a_seed(indexed, wren):
     found = indexed.get("/api/v1/annotations/queue?what=value&per_layer=2&random_per_layer=1").json()
     assert found["items"] == 18 and found["rules"]["at_least"] == 4
-    items = queue(wren, "value", per_layer=2, random_per_layer=1)
-    assert items == queue(wren, "value", per_layer=2, random_per_layer=1)
+    items = annotation_queue(wren, "value", per_layer=2, random_per_layer=1)
+    assert items == annotation_queue(wren, "value", per_layer=2, random_per_layer=1)
     assert sum(item.what == "random value" for item in items) == 6
     for item in items[:6]:
         shown = indexed.get(f"/api/v1/annotations/queue/{item.number}?per_layer=2&random_per_layer=1").json()
@@ -51,7 +51,7 @@ def test_annotations_are_stored_and_agreement_is_measured(indexed, index, wren):
         indexed.post("/api/v1/annotations", json={**settings, "number": 1, "author": author})
     done = indexed.get("/api/v1/annotations/queue", params={**settings, "author": "ann"}).json()["done"]
     assert done == [0, 1]
-    item = queue(wren, "value", per_layer=2, random_per_layer=1)[1]
+    item = annotation_queue(wren, "value", per_layer=2, random_per_layer=1)[1]
     assert index.labels(item.layer, item.index).to_dict()["rows"][-1]["label"] == NONE
     questions = {q["question"]: q for q in indexed.get("/api/v1/annotations/agreement").json()["questions"]}
     assert questions["is there a pattern"]["pairs"] == {"ann and bob": 1.0}

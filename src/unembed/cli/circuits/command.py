@@ -46,7 +46,7 @@ def opened_circuits(
 def deliver_sections(circuits: Any, title: str, sections: list[Any], provenance: Any, **forms: Any) -> None:
     """Write sections in the forms asked for, as a report of their own."""
     from unembed.cli.circuits.output import deliver
-    from unembed.reports.document.model import Report
+    from unembed.reports import Report
 
     lm = circuits.lm
     source = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
@@ -74,11 +74,11 @@ def heads(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = opened_circuits(model, revision, offline, dtype, device, seed)
     chosen: str = circuits.known_basis(basis)
-    from unembed.reports.elhage2021.sections import heads as sections
+    from unembed.reports import heads_section
 
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     scores = circuits.head_scores(seed, n_sequences=sequences, length=length)
-    made = [sections.heads_section(circuits, scores, chosen, provenance)]
+    made = [heads_section(circuits, scores, chosen, provenance)]
     deliver_sections(
         circuits, f"Heads of {circuits.lm.name}", made, provenance, as_json=as_json, csv=csv, plain=plain, html=html
     )
@@ -105,7 +105,7 @@ def head(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = opened_circuits(model, revision, offline, dtype, device, seed)
     chosen: str = circuits.known_basis(basis)
-    from unembed.reports.elhage2021.sections.head import head_sections
+    from unembed.reports import head_sections
 
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     made = head_sections(circuits, layer, head, top, chosen, seed, provenance)
@@ -135,11 +135,11 @@ def composition(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = opened_circuits(model, revision, offline, dtype, device, seed)
     chosen: str = circuits.known_basis(basis)
-    from unembed.reports.elhage2021.sections import heads as sections
+    from unembed.reports import composition_section
 
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     modes = "qkv" if kind == "all" else kind
-    made = [sections.composition_section(circuits, modes, top, chosen, seed, provenance)]
+    made = [composition_section(circuits, modes, top, chosen, seed, provenance)]
     title = f"Composition in {circuits.lm.name}"
     deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
 
@@ -170,8 +170,8 @@ def skip_trigrams(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = opened_circuits(model, revision, offline, dtype, device)
     chosen: str = circuits.known_basis(basis)
-    from unembed.attention.skip_trigrams import count_in_corpus, frequent_tokens
-    from unembed.reports.elhage2021.sections.skip_trigrams import skip_trigram_section
+    from unembed.attention import count_in_corpus, frequent_tokens
+    from unembed.reports import skip_trigram_section
 
     provenance = circuits.lm.provenance(basis=chosen, corpus=(corpus or "wikitext sample") if check else None)
     among = frequent_tokens(circuits.lm, corpus, min_count) if min_count > 0 else None
@@ -205,7 +205,7 @@ def expand(
     """Write a token's logit as a sum over paths through heads, with the error of the sum."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = opened_circuits(model, revision, offline, dtype, device)
-    from unembed.reports.elhage2021.sections.stream import expansion_section
+    from unembed.reports import expansion_section
 
     provenance = circuits.lm.provenance(basis="raw")
     found = circuits.expand(prompt, order, position)
@@ -236,11 +236,11 @@ def induction(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = opened_circuits(model, revision, offline, dtype, device, seed)
     chosen: str = circuits.known_basis(basis)
-    from unembed.reports.elhage2021.sections import heads as sections
+    from unembed.reports import induction_section
 
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     found = circuits.induction(chosen, seed, n_sequences=sequences, length=length)
-    made = [sections.induction_section(circuits, found, provenance, top)]
+    made = [induction_section(circuits, found, provenance, top)]
     title = f"Induction heads of {circuits.lm.name}"
     deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
 
@@ -267,13 +267,12 @@ def stream(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = opened_circuits(model, revision, offline, dtype, device)
     chosen: str = circuits.known_basis(basis)
-    from unembed.attention.erasure import memory_management
-    from unembed.attention.geometry import subspaces, virtual_weights
-    from unembed.reports.elhage2021.sections.stream import stream_section
+    from unembed.attention import subspaces, virtual_weights
+    from unembed.reports import stream_section
 
     lm = circuits.lm
     provenance = circuits.lm.provenance(basis=chosen, corpus=(corpus or "wikitext sample") if verify else None)
-    memory = memory_management(lm, chosen, top=top, corpus=corpus, verify=verify)
+    memory = circuits.memory_management(chosen, top=top, corpus=corpus, verify=verify)
     made = [stream_section(circuits, virtual_weights(lm, chosen), subspaces(lm, chosen), memory, provenance, top)]
     title = f"The stream of {lm.name}"
     deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)

@@ -34,7 +34,7 @@ def deliver(report: Any, *, as_json: bool, csv: bool, plain: bool, html: Path | 
     from unembed.cli.output import show, write_page
 
     if html is not None:
-        from unembed.reports.document.html import page
+        from unembed.reports import page
 
         write_page(html, page(report))
     if as_json:

@@ -96,8 +96,7 @@ def build(
     import unembed
     from unembed.cli.index.view import Report, deliver, deliver_status, in_words, is_complete
     from unembed.cli.model_loading import opened
-    from unembed.index import IndexSettings
-    from unembed.index.plan import check_folder
+    from unembed.index import IndexSettings, check_folder
 
     read = unembed.open_corpus(
         corpus, segmentation=segmentation, window=window, column=column, errors=errors, detokenize=detokenize,
@@ -111,7 +110,7 @@ def build(
         check_folder(out, read, settings)
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
     if out is None:
-        from unembed.index.default_index import cached_path
+        from unembed.index import cached_path
 
         out = cached_path(lm, read)
     if dry_run or not is_complete(out):

@@ -5,22 +5,9 @@ Names are imported on first use, so that labels can be read without torch.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-_HOMES = {
-    "label_agreement": "unembed.concepts.annotation.agreement",
-    "token_agreement": "unembed.concepts.annotation.agreement",
-    "KINDS": "unembed.concepts.annotation.files",
-    "Annotation": "unembed.concepts.annotation.files",
-    "Pattern": "unembed.concepts.annotation.files",
-    "add_to_index": "unembed.concepts.annotation.files",
-    "automatic": "unembed.concepts.annotation.files",
-    "export": "unembed.concepts.annotation.files",
-    "load": "unembed.concepts.annotation.files",
-    "patterns_table": "unembed.concepts.annotation.files",
-    "summary": "unembed.concepts.annotation.files",
-}
+from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
     from unembed.concepts.annotation.agreement import label_agreement as label_agreement
@@ -34,10 +21,34 @@ if TYPE_CHECKING:
     from unembed.concepts.annotation.files import load as load
     from unembed.concepts.annotation.files import patterns_table as patterns_table
     from unembed.concepts.annotation.files import summary as summary
+    from unembed.concepts.annotation.queue import NONE as NONE
+    from unembed.concepts.annotation.queue import RULES as RULES
+    from unembed.concepts.annotation.queue import Item as Item
+    from unembed.concepts.annotation.queue import annotation_queue as annotation_queue
+    from unembed.concepts.annotation.queue import definitions as definitions
+    from unembed.concepts.annotation.queue import item_tokens as item_tokens
+    from unembed.concepts.annotation.queue import pattern_notes as pattern_notes
 else:
-
-    def __getattr__(name: str) -> object:
-        """Import a public name on first use."""
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    __getattr__ = import_on_first_use(
+        __name__,
+        {
+            "label_agreement": "unembed.concepts.annotation.agreement",
+            "token_agreement": "unembed.concepts.annotation.agreement",
+            "Annotation": "unembed.concepts.annotation.files",
+            "KINDS": "unembed.concepts.annotation.files",
+            "Pattern": "unembed.concepts.annotation.files",
+            "add_to_index": "unembed.concepts.annotation.files",
+            "automatic": "unembed.concepts.annotation.files",
+            "export": "unembed.concepts.annotation.files",
+            "load": "unembed.concepts.annotation.files",
+            "patterns_table": "unembed.concepts.annotation.files",
+            "summary": "unembed.concepts.annotation.files",
+            "Item": "unembed.concepts.annotation.queue",
+            "NONE": "unembed.concepts.annotation.queue",
+            "RULES": "unembed.concepts.annotation.queue",
+            "annotation_queue": "unembed.concepts.annotation.queue",
+            "definitions": "unembed.concepts.annotation.queue",
+            "item_tokens": "unembed.concepts.annotation.queue",
+            "pattern_notes": "unembed.concepts.annotation.queue",
+        },
+    )

@@ -73,7 +73,7 @@ class Item:
     index: int
 
 
-def queue(
+def annotation_queue(
     lm: Decoder, what: Literal["key", "value"], *, per_layer: int = 10, random_per_layer: int = 5, seed: int = 0
 ) -> list[Item]:
     """What to annotate, in a random order that depends on the seed alone.

@@ -63,7 +63,7 @@ async def delete_run(state: r.State, number: r.Index) -> dict[str, Any]:
 
 def _continuations(state: ServerState, query: r.CompareRequest, edits: Sequence[Edit]) -> Iterator[dict[str, Any]]:
     """The new tokens of both sides in turns, then the summary, which is stored as a run."""
-    from unembed.stream.generation import generate_steps
+    from unembed.stream import generate_steps
 
     options: dict[str, Any] = query.model_dump(include={"max_new_tokens", "seed", "temperature", "top_k", "top_p"})
     sides = {"base": generate_steps(state.lm, query.prompt, (), **options)}

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from unembed.attention.head_examples import Progress, head_examples
+from unembed.attention import Progress, examples_of_heads
 from unembed.schemas.heads import HeadsView, HeadView, InductionView, head_view, heads_view, induction_view
 from unembed.schemas.prompt_head_scores import PatternView, PromptHeadsView, pattern_view, prompt_heads_view, score_view
 from unembed.server import requests as r
@@ -128,7 +128,7 @@ async def post_examples(
         return f"examples {layer} {n} {query.windows} {query.length}"
 
     def steps() -> Iterator[dict[str, Any]]:
-        for found in head_examples(state.lm, state.index, layer, query.windows, query.length):
+        for found in examples_of_heads(state.lm, state.index, layer, query.windows, query.length):
             kind = "progress" if isinstance(found, Progress) else "examples"
             yield {"kind": kind, **dataclasses.asdict(found)}
 

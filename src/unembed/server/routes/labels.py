@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
 
-from unembed.concepts.label_concepts import Concept, concept, concepts, memories_named
+from unembed import annotation
+from unembed.concepts import Concept, concept, concepts, memories_named
 from unembed.errors import InvalidInput
-from unembed.index.labels import Label
+from unembed.index import Label
 from unembed.server import requests as r
 from unembed.server.state import ServerState
 
@@ -117,14 +118,17 @@ async def get_queue(
     corpus = state.require_index()
 
     def work() -> dict[str, Any]:
-        from unembed.concepts.annotation.queue import RULES
-
         found = _items(state, what, seed, per_layer, random_per_layer)
         labelled = {
             (row["kind"], row["layer"], row["index"]) for row in corpus.labels().rows() if row["author"] == author
         }
         done = [item.number for item in found if (item.what, item.layer, item.index) in labelled]
-        return {"what": what, "items": len(found), "done": done, "rules": dataclasses.asdict(RULES[what])}
+        return {
+            "what": what,
+            "items": len(found),
+            "done": done,
+            "rules": dataclasses.asdict(annotation.RULES[what]),
+        }
 
     return await state.run_in_pool(work, "files")
 
@@ -142,18 +146,16 @@ async def get_item(
     corpus = state.require_index()
 
     def work() -> dict[str, Any]:
-        from unembed.concepts.annotation import queue
-
         item = _item(_items(state, what, seed, per_layer, random_per_layer), number)
         if what == "key":
-            table = corpus.triggers(item.layer, item.index, queue.RULES["key"].shown, context=40)
+            table = corpus.triggers(item.layer, item.index, annotation.RULES["key"].shown, context=40)
             columns = ("prefix", "token", "next_token")
             return {"number": number, "prefixes": [{name: row[name] for name in columns} for row in table.rows()]}
-        texts = state.lm.token_strings(queue.item_tokens(state.lm, item, seed))
+        texts = state.lm.token_strings(annotation.item_tokens(state.lm, item, seed))
         # The dictionary knows words, not their pieces: "age" within "language" is not a number of years.
         tokens = [
             {"token": text, "description": definition if text[:1].isspace() else None}
-            for text, definition in zip(texts, queue.definitions(texts), strict=True)
+            for text, definition in zip(texts, annotation.definitions(texts), strict=True)
         ]
         return {"number": number, "tokens": tokens}
 
@@ -166,11 +168,9 @@ async def post_annotation(state: r.State, query: r.AnnotationRequest) -> dict[st
     corpus = state.require_index()
 
     def work() -> dict[str, Any]:
-        from unembed.concepts.annotation.queue import NONE, pattern_notes
-
         item = _item(_items(state, query.what, query.seed, query.per_layer, query.random_per_layer), query.number)
-        patterns = query.patterns or [r.PatternRequest(label=NONE, kind="")]
-        notes = [pattern_notes(query.what, one.label, one.kind, one.members) for one in patterns]
+        patterns = query.patterns or [r.PatternRequest(label=annotation.NONE, kind="")]
+        notes = [annotation.pattern_notes(query.what, one.label, one.kind, one.members) for one in patterns]
         common = {"seed": query.seed, "item": query.number}
         ids = corpus.add_labels(
             Label(
@@ -190,9 +190,7 @@ async def get_agreement(state: r.State) -> dict[str, Any]:
     corpus = state.require_index()
 
     def work() -> dict[str, Any]:
-        from unembed.concepts.annotation.agreement import label_agreement
-
-        return {"questions": [dataclasses.asdict(one) for one in label_agreement(corpus.labels().rows())]}
+        return {"questions": [dataclasses.asdict(one) for one in annotation.label_agreement(corpus.labels().rows())]}
 
     return await state.run_in_pool(work, "files")
 
@@ -230,9 +228,9 @@ def _import(state: ServerState, jsonl: str) -> dict[str, Any]:
 def _items(
     state: ServerState, what: Literal["key", "value"], seed: int, per_layer: int, random_per_layer: int
 ) -> list[Item]:
-    from unembed.concepts.annotation.queue import queue
-
-    return queue(state.lm, what, per_layer=per_layer, random_per_layer=random_per_layer, seed=seed)
+    return annotation.annotation_queue(
+        state.lm, what, per_layer=per_layer, random_per_layer=random_per_layer, seed=seed
+    )
 
 
 def _item(items: Sequence[Item], number: int) -> Item:

@@ -9,10 +9,17 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from unembed.gallery import memory_descriptions
-from unembed.index.clusters import ClusterView, cluster_view
-from unembed.index.coefficients import CoefficientsView, coefficients_view
-from unembed.index.contexts import ContextsView, contexts_view
-from unembed.index.memory_search import Filters, Search, search
+from unembed.index import (
+    ClusterView,
+    CoefficientsView,
+    ContextsView,
+    Filters,
+    Search,
+    cluster_view,
+    coefficients_view,
+    contexts_view,
+    search,
+)
 from unembed.schemas.memory import MemoryView, memory_view
 from unembed.schemas.numbers import numbers
 from unembed.server import requests as r

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 import unembed
-from unembed.causality.patched_continuation import continue_patched
-from unembed.causality.patching import align
+from unembed.causality import align, continue_patched
 from unembed.schemas.numbers import numbers
 from unembed.schemas.patching import (
     ComparisonView,
@@ -61,7 +60,7 @@ async def post_continuation(
     """What both prompts and the patched one go on to say: lines with `side` clean, corrupted or patched."""
 
     def steps() -> Iterator[dict[str, Any]]:
-        from unembed.stream.generation import generate_steps
+        from unembed.stream import generate_steps
 
         lm, n = state.lm, query.max_new_tokens
         clean, corrupted = (state.trace(text, ()) for text in (query.clean, query.corrupted))
