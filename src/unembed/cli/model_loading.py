@@ -46,8 +46,7 @@ def _line(text: str) -> Iterator[None]:
 def _opened(
     model: str, revision: str | None, offline: bool, dtype: str | None, device: str | None, seed: int | None
 ) -> Any:
-    from unembed.models.hub import is_local_only
-    from unembed.models.shipped_models import SHIPPED
+    from unembed.models import SHIPPED, is_local_only
 
     if not offline and model not in SHIPPED and not _is_path(model):
         offline = is_local_only(model, revision)  # before the seconds that torch takes

@@ -17,6 +17,9 @@ from unembed.index.settings import IndexSettings as IndexSettings
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
+    from unembed.index.atlas import AtlasMatches as AtlasMatches
+    from unembed.index.atlas import atlas_matches as atlas_matches
+    from unembed.index.atlas import atlas_view as atlas_view
     from unembed.index.clusters import ClusterView as ClusterView
     from unembed.index.clusters import cluster_view as cluster_view
     from unembed.index.clusters import made_clusters as made_clusters
@@ -36,6 +39,9 @@ else:
     __getattr__ = import_on_first_use(
         __name__,
         {
+            "atlas_view": "unembed.index.atlas",
+            "atlas_matches": "unembed.index.atlas",
+            "AtlasMatches": "unembed.index.atlas",
             "ClusterView": "unembed.index.clusters",
             "cluster_view": "unembed.index.clusters",
             "made_clusters": "unembed.index.clusters",

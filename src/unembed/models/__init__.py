@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
+    from unembed.models.hub import is_local_only as is_local_only
     from unembed.models.shipped_models import SHIPPED as SHIPPED
     from unembed.models.shipped_models import shipped_folder as shipped_folder
 else:
     __getattr__ = import_on_first_use(
         __name__,
         {
+            "is_local_only": "unembed.models.hub",
             "SHIPPED": "unembed.models.shipped_models",
             "shipped_folder": "unembed.models.shipped_models",
         },

@@ -31,14 +31,28 @@ if TYPE_CHECKING:
     from unembed.reports.elhage2021.sections.heads import composition_section as composition_section
     from unembed.reports.elhage2021.sections.heads import heads_section as heads_section
     from unembed.reports.elhage2021.sections.heads import induction_section as induction_section
+    from unembed.reports.elhage2021.sections.prompt import look_section as look_section
+    from unembed.reports.elhage2021.sections.prompt import moved_section as moved_section
+    from unembed.reports.elhage2021.sections.prompt import score_terms_section as score_terms_section
+    from unembed.reports.elhage2021.sections.prompt import virtual_head_section as virtual_head_section
     from unembed.reports.elhage2021.sections.skip_trigrams import skip_trigram_section as skip_trigram_section
+    from unembed.reports.elhage2021.sections.stream import direct_path_section as direct_path_section
     from unembed.reports.elhage2021.sections.stream import expansion_section as expansion_section
+    from unembed.reports.elhage2021.sections.stream import importance_section as importance_section
+    from unembed.reports.elhage2021.sections.stream import in_context_section as in_context_section
     from unembed.reports.elhage2021.sections.stream import stream_section as stream_section
     from unembed.reports.report import find as find
 else:
     __getattr__ = import_on_first_use(
         __name__,
         {
+            "in_context_section": "unembed.reports.elhage2021.sections.stream",
+            "importance_section": "unembed.reports.elhage2021.sections.stream",
+            "direct_path_section": "unembed.reports.elhage2021.sections.stream",
+            "virtual_head_section": "unembed.reports.elhage2021.sections.prompt",
+            "moved_section": "unembed.reports.elhage2021.sections.prompt",
+            "score_terms_section": "unembed.reports.elhage2021.sections.prompt",
+            "look_section": "unembed.reports.elhage2021.sections.prompt",
             "PAGE": "unembed.reports.document.files",
             "page": "unembed.reports.document.html",
             "summary": "unembed.reports.document.terminal",

@@ -34,7 +34,7 @@ def look(
     """Show where a head attends from one position, and what each source adds to a token's logit."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = opened_circuits(model, revision, offline, dtype, device)
-    from unembed.reports.elhage2021.sections.prompt import look_section
+    from unembed.reports import look_section
 
     provenance = circuits.lm.provenance()
     made = [look_section(circuits, prompt, layer, head, position, token, provenance)]
@@ -61,7 +61,7 @@ def scores(
     """Take a head's attention scores at one position apart: content, positions, biases, ALiBi."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = opened_circuits(model, revision, offline, dtype, device)
-    from unembed.reports.elhage2021.sections.prompt import score_terms_section
+    from unembed.reports import score_terms_section
 
     provenance = circuits.lm.provenance()
     made = [score_terms_section(circuits, prompt, layer, head, position, provenance)]
@@ -94,7 +94,7 @@ def virtual_head(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     heads = options.head(first, "FIRST"), options.head(second, "SECOND")
     circuits = opened_circuits(model, revision, offline, dtype, device)
-    from unembed.reports.elhage2021.sections.prompt import moved_section, virtual_head_section
+    from unembed.reports import moved_section, virtual_head_section
 
     lm = circuits.lm
     chosen: str = circuits.known_basis(basis)

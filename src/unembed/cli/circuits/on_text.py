@@ -30,7 +30,7 @@ def direct_path(
     """Compare token embedding times unembedding with the bigrams of a corpus."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = opened_circuits(model, revision, offline, dtype, device)
-    from unembed.reports.elhage2021.sections.stream import direct_path_section
+    from unembed.reports import direct_path_section
 
     provenance = circuits.lm.provenance(corpus=corpus or "wikitext sample")
     found = circuits.direct_path(corpus, n_tokens=tokens, max_tokens=max_tokens)
@@ -59,7 +59,7 @@ def term_importance(
     """Measure how much each order of path through heads takes off the loss on text."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = opened_circuits(model, revision, offline, dtype, device)
-    from unembed.reports.elhage2021.sections.stream import importance_section
+    from unembed.reports import importance_section
 
     provenance = circuits.lm.provenance(corpus=corpus or "wikitext sample")
     found = circuits.term_importance(corpus, order, max_tokens=max_tokens)
@@ -96,7 +96,7 @@ def in_context(
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     heads = [options.head(name, "--without") for name in without.split(",") if name.strip()]
     circuits = opened_circuits(model, revision, offline, dtype, device)
-    from unembed.reports.elhage2021.sections.stream import in_context_section
+    from unembed.reports import in_context_section
 
     provenance = circuits.lm.provenance(corpus=corpus or "wikitext sample")
     settings = {"early": early, "late": late, "window": window, "max_windows": windows}

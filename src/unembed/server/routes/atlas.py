@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from unembed.index.atlas import AtlasMatches, atlas_matches, atlas_view
+from unembed.index import AtlasMatches, atlas_matches, atlas_view
 from unembed.server import requests as r
 from unembed.server.responses import json_response, ndjson_response
 
