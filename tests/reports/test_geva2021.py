@@ -173,7 +173,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path: Path) -> None:
     cases: list[tuple[Any, Any, dict[str, Any], type[UnembedError], str]] = [
         (lm, None, {}, InvalidInput, r"neither a corpus nor an index: .* --corpus shipped"),
         (lm, texts(2), {"examples": 10**6}, InvalidInput, r"it has \d+ prefixes of text"),
-        (lm, texts(2), {"exampels": 3}, InvalidInput, "option 'exampels': geva2021 has index, examples"),
+        (lm, texts(2), {"exampels": 3}, InvalidInput, "'exampels': geva2021 has index, trigger_corpus, examples"),
         (lm, texts(2), {"examples": "many"}, InvalidInput, "must be of type int"),
         (lm, texts(2), {"examples": 0}, InvalidInput, "at least 1"),
         (lm, texts(2), {"draw": "dice"}, InvalidInput, "one of 'prefixes', 'sentences'"),
@@ -280,3 +280,46 @@ def test_a_judge_that_breaks_the_rules_is_one_clear_line(tmp_path: Path, kind: s
         study(tmp_path / "r", judge=FirstThree(kind, tokens))
     with pytest.raises(InvalidInput, match="a judge of type str"):
         study(tmp_path / "r", judge="gpt")
+
+
+def test_the_settings_are_the_index_s_own_and_too_few_triggers_are_said_or_refused(tmp_path: Path) -> None:
+    lm, corpus = lettered("opt"), open_corpus(texts(12))
+    settings = IndexSettings(min_prefix=2, skip_first=True, per_document=1)
+    Index.build(lm, corpus, tmp_path / "index", top=6, settings=settings, tokens_per_batch=300)
+    given = {**SMALL, "top": 50, "index": str(tmp_path / "index")}
+    report = unembed.report("geva2021", lm, None, tmp_path / "r", **given)
+    held = {row["setting"]: row["value"] for row in report["index_settings"].rows()}
+    assert (held["top"], held["min_prefix"], held["skip_first"], held["per_document"]) == ("6", "2", "True", "1")
+    here = {row["option"]: row["here"] for row in report["settings"].rows()}
+    assert here["top"] == "6, as the index holds 6" and here["triggers"] == "as the index (see below)"
+    assert any("the index holds 6" in text for section in report.sections for text in section.text)
+    with pytest.raises(InvalidInput, match="it holds 6"):
+        unembed.report("geva2021", lm, None, tmp_path / "x", **{**given, "shown": 7})
+
+
+def test_triggers_come_from_a_corpus_of_their_own(tmp_path: Path) -> None:
+    lm, examples = lettered("opt"), open_corpus(texts(12))
+    other = tmp_path / "triggers.txt"
+    other.write_text("\n\n".join(texts(9)[3:]), encoding="utf-8")
+    made = unembed.report("geva2021", lm, examples, tmp_path / "a", **SMALL, trigger_corpus=str(other))
+    of_examples = unembed.report("geva2021", lm, examples, tmp_path / "b", **SMALL)
+    of_triggers = unembed.report("geva2021", lm, open_corpus(other), tmp_path / "c", **{**SMALL, "examples": 20})
+    both = (
+        (of_examples, ("active", "residual", "breakdown", "zero_agreement")),
+        (of_triggers, ("agreement", "patterns", "perturbation")),
+    )
+    for expected, names in both:
+        for name in names:
+            for ours, theirs in zip(made[name].rows(), expected[name].rows(), strict=True):
+                assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6, nan_ok=True), name  # batches round differently
+    assert made["agreement"].to_dict()["rows"] != of_examples["agreement"].to_dict()["rows"]
+    with pytest.raises(InvalidInput, match="one of the two"):
+        unembed.report("geva2021", lm, examples, tmp_path / "x", index="i", trigger_corpus=str(other))
+
+
+def test_negative_coefficients_are_shortened_too(tmp_path: Path) -> None:
+    report = study(tmp_path / "r", "llama")
+    rows = list(report["perturbation_negative"].rows())
+    assert [row["layer"] for row in rows] == [0, 1] and all(np.isfinite(row["last"]) for row in rows)
+    assert rows != list(report["perturbation"].rows())
+    assert "perturbation_negative" not in study(tmp_path / "s").exhibits

@@ -12,10 +12,12 @@ import torch
 import unembed
 from tests.cli.conftest import save_model
 from tests.models.architectures.test_wikilm import wikilm
+from tests.sweeps.recorder import lettered
 from unembed.concepts.annotation.files import KINDS, Pattern, automatic
 from unembed.concepts.annotation.judge import judge_annotation
 from unembed.concepts.detection import coverage, find_concepts
 from unembed.concepts.value_concepts import model_classes, sample_memories, value_concepts
+from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
 from unembed.lens import read
 from unembed.memories.event_sample import event_sample
@@ -23,8 +25,9 @@ from unembed.memories.event_scores import candidate_scores, event_scores
 from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
 from unembed.reports.document.files import reopen
 from unembed.reports.geva2022 import published
-from unembed.reports.geva2022.measurements import NEGATED, judged_values
-from unembed.reports.geva2022.sections.layers import is_rare
+from unembed.reports.geva2022.measurements import NEGATED, judged_values, measure
+from unembed.reports.geva2022.options import Options
+from unembed.reports.geva2022.sections.layers import frequently_active, is_rare
 from unembed.reports.stages import Work
 
 TEXTS = [f"The first month of the year is {w} a b c. {w} is the first month of the year" for w in "abcdefghijkl"]
@@ -168,3 +171,50 @@ def test_an_adaptive_softmax_is_read_by_its_log_probabilities(tmp_path: Path):
     with pytest.raises(InvalidInput, match="no adaptive softmax"):
         gpt2 = unembed.load(save_model(tmp_path / "gpt2", "gpt2"))
         unembed.report("geva2022", gpt2, TEXTS, tmp_path / "x", basis="adaptive")
+
+
+def test_frequently_active_are_the_fewest_clusters_that_hold_nine_tenths() -> None:
+    rows = np.array([5] * 60 + [2] * 30 + [7] * 6 + [1] * 4)
+    assert sorted(set(rows[frequently_active(rows)])) == [2, 5]
+    assert sorted(set(rows[frequently_active(np.append(rows, [8, 9]))[:100]])) == [2, 5, 7]
+    assert len(frequently_active(np.zeros(0, np.int64))) == 0
+
+
+def test_a_prefix_is_as_short_with_a_special_token_in_front_as_without(tmp_path: Path) -> None:
+    for bos in (False, True):
+        lm = lettered("opt", bos=bos)
+        (tmp_path / str(bos)).mkdir()
+        m = measure(lm, open_corpus(TEXTS), Work(tmp_path / str(bos), {}, 3), Options(**OPTIONS))
+        assert (m.sample.length - m.text_lengths == int(bos)).all()
+        texts = {segment.number: lm.decode(segment.tokens[int(bos) :]) for segment in m.examples}
+        # One letter is one token here.
+        assert [len(texts[int(n)]) for n in m.sample.segment] == m.text_lengths.tolist()
+
+
+def test_updates_of_fewer_than_ten_active_memories_are_counted(tmp_path: Path) -> None:
+    lm = lettered("gpt2-relu")
+    with torch.no_grad():
+        for layer in range(lm.n_layers):
+            lm.hf.transformer.h[layer].mlp.c_fc.bias[5:] = -100.0  # five memories can be active, no more
+    report = unembed.report("geva2022", lm, TEXTS, tmp_path / "r", **OPTIONS)
+    said = [text for section in report.sections for text in section.text if "fewer than 10 active" in text]
+    assert said and said[0].startswith("40 of the 40 updates, in 20 of the 20 examples")
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, True), (False, False), (True, True)])
+def test_the_shipped_text_is_read_in_ordinary_writing_by_models_of_it(
+    given: bool | None, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def run(lm: Any, corpus: Any, work: Any, **options: Any) -> None:
+        seen.append(corpus.detokenize)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unembed.reports.geva2022.run", run)
+    models = [lettered("opt"), unembed.load(wikilm())]
+    for lm, corpus in ((models[0], None), (models[0], "shipped"), (models[0], TEXTS), (models[1], "shipped")):
+        with pytest.raises(KeyboardInterrupt):
+            unembed.report("geva2022", lm, corpus, tmp_path / "r", detokenize=given)
+    # Text of one's own, and WikiText read by a WikiLM, stay as they are unless it is asked for.
+    assert seen == [expected, expected, bool(given), bool(given)]

@@ -30,6 +30,18 @@ def report(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the page, tables and figures.")
     ] = Path("report"),
+    trigger_corpus: Annotated[
+        str | None,
+        typer.Option(help="Take triggers from this text, examples from --corpus (geva2021).", show_default=False),
+    ] = None,
+    detokenize: Annotated[
+        bool | None,
+        typer.Option(
+            "--detokenize/--as-written",
+            help="Undo WikiText's spacing; default: in the shipped text, for models of ordinary text.",
+            show_default=False,
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", metavar="NAME=VALUE", help="An option of the study; repeatable.", show_default=False),
@@ -63,7 +75,9 @@ def report(
         made = reopen(out)
         write(made, out)
     else:
-        made = _made(name, corpus, index, out, chosen, (model, revision, offline, dtype, device, seed))
+        if trigger_corpus is not None:
+            chosen = {"trigger_corpus": trigger_corpus, **chosen}
+        made = _made(name, corpus, detokenize, index, out, chosen, (model, revision, offline, dtype, device, seed))
     if as_json:
         sys.stdout.write(json_text.dumps(made.to_dict(), ensure_ascii=False) + "\n")
     else:
@@ -71,7 +85,15 @@ def report(
     print(f"wrote {visible(str(out / PAGE), prose=True)}", file=sys.stderr)
 
 
-def _made(name: str, corpus: str | None, index: Path | None, out: Path, chosen: dict[str, Any], asked: Any) -> Any:
+def _made(
+    name: str,
+    corpus: str | None,
+    detokenize: bool | None,
+    index: Path | None,
+    out: Path,
+    chosen: dict[str, Any],
+    asked: Any,
+) -> Any:
     import unembed
     from unembed.cli.model_loading import opened
     from unembed.reports import find
@@ -81,7 +103,7 @@ def _made(name: str, corpus: str | None, index: Path | None, out: Path, chosen: 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     if index is not None:
         chosen = {"index": str(index), **chosen}
-    return unembed.report(name, lm, corpus, out, seed=seed or 0, progress=_progress(), **chosen)
+    return unembed.report(name, lm, corpus, out, detokenize=detokenize, seed=seed or 0, progress=_progress(), **chosen)
 
 
 def _chosen(given: list[str] | None) -> dict[str, Any]:

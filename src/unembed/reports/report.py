@@ -6,11 +6,12 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
+from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import weights_fingerprint
 from unembed.reports.document.files import prepared, write
@@ -30,11 +31,13 @@ class Study:
         paper: citation.
         module: where `run(lm, corpus, work, **options) -> Report` stands.
         asks: what it needs from a model, in words.
+        shipped: whether it reads the text that comes with the package where none is given.
     """
 
     paper: str
     module: str
     asks: str
+    shipped: bool = True
 
 
 STUDIES: Mapping[str, Study] = {
@@ -42,6 +45,7 @@ STUDIES: Mapping[str, Study] = {
         "Geva, Schuster, Berant, Levy: Transformer Feed-Forward Layers Are Key-Value Memories. EMNLP 2021.",
         "unembed.reports.geva2021",
         "feed-forward layers with memories, and a corpus",
+        shipped=False,
     ),
     "geva2022": Study(
         "Geva, Caciularu, Wang, Goldberg: Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in "
@@ -64,6 +68,7 @@ def report(
     corpus: Any = None,
     out: str | os.PathLike[str] = "report/",
     *,
+    detokenize: bool | None = None,
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
     **options: Any,
@@ -77,6 +82,8 @@ def report(
         lm: the model.
         corpus: the text to measure on: a path, a corpus, "shipped" for the WikiText sample, or what the study says.
         out: folder for `report.html`, `report.json`, `tables/` and `figures/`.
+        detokenize: undo the spacing of WikiText (` , `, ` @-@ `) in the corpus. When None, only in the text that comes
+            with the package, and only for models that were not trained on text spaced so (WikiLM).
         seed: of every random choice.
         progress: called with what is being done, how much is done, and how much there is.
         options: of the study; see its module.
@@ -89,9 +96,12 @@ def report(
         Unsupported: the model lacks what the study asks for.
     """
     study, seed, lm = find(name), valid_seed(seed), require_decoder(lm)
-    if corpus is not None:
+    shipped = corpus is None or (isinstance(corpus, str) and corpus == SHIPPED)
+    if corpus is not None or (shipped and study.shipped):
         # Opened here, so that what a stopped run left is known by the text's own fingerprint, not by its path.
-        corpus = open_corpus(None if isinstance(corpus, str) and corpus == SHIPPED else corpus)
+        corpus = open_corpus(None if shipped else corpus)
+        plain = shipped and comparable_basis(lm) == "raw" if detokenize is None else detokenize
+        corpus = replace(corpus, detokenize=corpus.detokenize or plain)
     folder = prepared(out)
     key = {
         "study": name,

@@ -80,6 +80,7 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
         "corpus": m.corpus_name,
         "tokens": int(m.text.lengths.sum()),
         "sentences": m.text.n_segments,
+        **({"tokens of the examples' text": int(m.example_text.lengths.sum())} if m.example_text is not m.text else {}),
         "examples": len(m.positions),
         "tokens left out": 0 if m.hidden is None else int(m.hidden.sum()),
         "seed": m.seed,

@@ -294,7 +294,7 @@ def _agreeing(m: Measurements) -> Numbers | None:
         return None
     stop = stop_words(m.lm)
     n_layers, n = e["update"].shape
-    short = m.text.prefix_lengths(m.positions) < SHORT
+    short = m.example_text.prefix_lengths(m.positions) < SHORT
     everyone = np.tile(np.arange(n), n_layers)
     return {
         "stops": mean_of(stop[e["update"][layers, which]], units=which, seed=m.seed, share=True),

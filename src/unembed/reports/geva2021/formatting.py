@@ -96,9 +96,9 @@ def snippet(text: str, most: int = 160) -> str:
     return text if len(text) <= most else "… " + text[-most:]
 
 
-def prefix_text(m: Measurements, position: int) -> str:
-    """The text of a prefix, its end where it is long."""
-    body = m.text.prefix(position, special=False)
+def prefix_text(m: Measurements, position: int, *, example: bool = False) -> str:
+    """The text of a trigger (of an `example`), its end where it is long."""
+    body = (m.example_text if example else m.text).prefix(position, special=False)
     return snippet(m.lm.decode(body.tolist()))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
@@ -37,7 +38,8 @@ class Measurements:
         options: of the study.
         corpus_name: of the text.
         corpus_fingerprint: of the text and its cut.
-        text: the corpus in tokens.
+        text: the corpus of the triggers in tokens.
+        example_text: the corpus of the examples; the same one unless the options name another for triggers.
         triggers: of all keys.
         negative: triggers of the negative pole, where coefficients are signed; else None.
         positions: places of the examples.
@@ -46,11 +48,13 @@ class Measurements:
         agreement_negative: negated values against the triggers of the negative pole; None where there are none.
         changes: (key, trigger, kind) relative changes of the perturbed keys.
         perturbed: these keys, (key, 2): layer and index.
+        changes_negative: the same for keys and triggers of the negative pole; None where there are none.
         patterns: shares and numbers for the keys looked at, and for sets of random prefixes.
         patterns_negative: the same for triggers of the negative pole; empty where there are none.
         judged: what a judge finds in the prefixes of the keys looked at; empty without one.
         people: how far the rules agree with the labels of the index; empty without an index.
         seed: of all draws.
+        index_settings: of the index that gave the triggers; None without one.
     """
 
     lm: Decoder
@@ -58,6 +62,7 @@ class Measurements:
     corpus_name: str
     corpus_fingerprint: str
     text: TokenStream
+    example_text: TokenStream
     triggers: KeyTriggers
     negative: KeyTriggers | None
     positions: np.ndarray
@@ -66,11 +71,13 @@ class Measurements:
     agreement_negative: values.Agreement | None
     changes: np.ndarray
     perturbed: np.ndarray
+    changes_negative: np.ndarray | None
     patterns: Arrays
     patterns_negative: Arrays
     judged: Arrays
     people: Arrays
     seed: int
+    index_settings: Mapping[str, Any] | None = None
 
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
@@ -104,11 +111,11 @@ CONTROL_SENTENCES = 2000
 def control_corpus(m: Measurements) -> Corpus:
     """Random segments of the study's text, each a text of its own."""
     random = np.random.default_rng([m.seed, 13])
-    n = min(CONTROL_SENTENCES, m.text.n_segments)
-    chosen = set(random.choice(m.text.n_segments, n, replace=False).tolist())
+    n = min(CONTROL_SENTENCES, m.example_text.n_segments)
+    chosen = set(random.choice(m.example_text.n_segments, n, replace=False).tolist())
     texts = [
         m.lm.decode(segment.tokens[max(segment.lead, segment.skip) :])
-        for number, segment in enumerate(m.text.segments())
+        for number, segment in enumerate(m.example_text.segments())
         if number in chosen
     ]
     return open_corpus([text for text in texts if text.strip()], markup="plain")
@@ -144,27 +151,38 @@ def measure(
         )
     if index is not None:
         name, fingerprint = f"index {index.path}", str(index.provenance.corpus)
-        text = index.passages
+        text = example_text = index.passages
+        options = with_index_settings(options, index)
     else:
         opened = open_corpus(corpus)
         name, fingerprint = opened.name, opened.fingerprint
         work.progress("reading the corpus", 0, 1)
-        text = TokenStream.of(opened.segments(lm))
-    positions = draw_positions(text, options.examples, options.draw, work.seed, name)
+        text = example_text = TokenStream.of(opened.segments(lm))
+        if options.trigger_corpus is not None:
+            of_triggers = open_corpus(options.trigger_corpus)
+            work = replace(work, key={**work.key, "trigger corpus": of_triggers.fingerprint})
+            name, fingerprint = f"{name}, triggers from {of_triggers.name}", f"{fingerprint}+{of_triggers.fingerprint}"
+            text = TokenStream.of(of_triggers.segments(lm))
+    positions = draw_positions(example_text, options.examples, options.draw, work.seed, name)
     if index is not None:
         triggers, negative, found = _from_index(lm, index, text, positions, work, options)
-    else:
+    elif text is example_text:
         tokenized = TokenizedCorpus(name, fingerprint, text)
         triggers, negative, found = _from_corpus(lm, tokenized, positions, work, options)
+    else:
+        triggers, negative = _triggers_of(lm, TokenizedCorpus(name, fingerprint, text), work, options)
+        found = _examples_of(lm, example_text, positions, work, options)
     agreed = _agreement(lm, text, triggers, work, options)
     other_end = None if negative is None else _agreement(lm, text, negative, work, options, negated=True)
     keys, changed = _perturbed(lm, text, triggers, work, options)
+    changed_negative = None if negative is None else _perturbed(lm, text, negative, work, options, "negative pole")[1]
     return Measurements(
         lm,
         options,
         name,
         fingerprint,
         text,
+        example_text,
         triggers,
         negative,
         positions,
@@ -173,12 +191,69 @@ def measure(
         other_end,
         changed,
         keys,
+        changed_negative,
         pattern_search.by_rule(lm, text, triggers, work, options),
         {} if negative is None else pattern_search.by_rule(lm, text, negative, work, options, "negative pole"),
         {} if options.judge is None else pattern_search.by_judge(lm, text, triggers, work, options),
         {} if index is None else _people(index, lm, text, triggers, work, options),
         work.seed,
+        None if index is None else index.manifest.settings,
     )
+
+
+def with_index_settings(options: Options, index: Index) -> Options:
+    """The options with what an index decides: how triggers were chosen, and how many there are.
+
+    Raises:
+        InvalidInput: it holds fewer triggers for each key than are to be looked at for patterns.
+    """
+    held = int(index.manifest.settings["top"])
+    if held < options.shown:
+        raise InvalidInput(
+            f"{options.shown} triggers of each key from {index.path}",
+            why=f"it holds {held}",
+            instead=f"Build one with --top {options.shown}, or give --option shown={held}",
+        )
+    return replace(options, top=min(options.top, held), triggers="prefixes")
+
+
+def _triggers_of(
+    lm: Decoder, corpus: TokenizedCorpus, work: Work, options: Options
+) -> tuple[KeyTriggers, KeyTriggers | None]:
+    """Triggers from a corpus of their own, by one sweep."""
+
+    def compute() -> Arrays:
+        def note(progress: Progress) -> None:
+            work.progress("one sweep for triggers (% of their corpus)", round(100 * progress.share), 100)
+
+        (work.out / STAGES).mkdir(exist_ok=True)
+        (lists,) = sweep(
+            lm,
+            corpus,
+            [reducer(options.triggers, options.top)],
+            checkpoint=work.path("triggers", "checkpoint"),
+            tokens_per_batch=options.tokens_per_batch,
+            progress=note,
+        )
+        return _arrays_of(*KeyTriggers.of_sweep(lists))
+
+    return _triggers_from(work.stage("triggers", compute))
+
+
+def _arrays_of(found: KeyTriggers, other: KeyTriggers | None) -> Arrays:
+    arrays = {"coefficients": found.coefficients, "places": found.positions, "bounds": found.bounds}
+    if other is not None:
+        arrays |= {"negative_coefficients": other.coefficients, "negative_places": other.positions}
+    return arrays
+
+
+def _triggers_from(stored: Arrays) -> tuple[KeyTriggers, KeyTriggers | None]:
+    """The triggers of both poles, taken out of stored arrays."""
+    triggers = KeyTriggers(stored.pop("coefficients"), stored.pop("places"), stored.pop("bounds"))
+    if "negative_places" not in stored:
+        return triggers, None
+    poles = stored.pop("negative_coefficients"), stored.pop("negative_places")
+    return triggers, KeyTriggers(*poles, triggers.bounds)
 
 
 def _from_corpus(
@@ -201,25 +276,22 @@ def _from_corpus(
             tokens_per_batch=options.tokens_per_batch,
             progress=note,
         )
-        found, other = KeyTriggers.of_sweep(lists)
-        kept = {"coefficients": found.coefficients, "places": found.positions, "bounds": found.bounds, **examples}
-        if other is not None:
-            kept |= {"negative_coefficients": other.coefficients, "negative_places": other.positions}
-        return kept
+        return _arrays_of(*KeyTriggers.of_sweep(lists)) | examples
 
     stored = work.stage("sweep", compute)
-    triggers = KeyTriggers(stored.pop("coefficients"), stored.pop("places"), stored.pop("bounds"))
-    negative = None
-    if "negative_places" in stored:
-        poles = stored.pop("negative_coefficients"), stored.pop("negative_places")
-        negative = KeyTriggers(*poles, triggers.bounds)
-    return triggers, negative, stored
+    return *_triggers_from(stored), stored
 
 
 def _from_index(
     lm: Decoder, index: Index, text: TokenStream, positions: np.ndarray, work: Work, options: Options
 ) -> tuple[KeyTriggers, KeyTriggers | None, Arrays]:
     """Triggers as the index holds them; one pass over the sentences that hold examples."""
+    both = [KeyTriggers.of_index(index, options.top, pole) for pole in index.poles]
+    return both[0], both[1] if len(both) > 1 else None, _examples_of(lm, text, positions, work, options)
+
+
+def _examples_of(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work, options: Options) -> Arrays:
+    """What every layer does to the examples: one pass over the sentences that hold them."""
 
     def compute() -> Arrays:
         seen = Examples(positions.tolist(), options.basis, options.fraction, hidden_tokens(lm, options))
@@ -232,8 +304,7 @@ def _from_index(
                 work.progress("one pass for the examples", done, len(positions))
         return seen.result()
 
-    both = [KeyTriggers.of_index(index, options.top, pole) for pole in index.poles]
-    return both[0], both[1] if len(both) > 1 else None, work.stage("examples", compute)
+    return work.stage("examples", compute)
 
 
 def _agreement(
@@ -259,7 +330,7 @@ def _agreement(
 
 
 def _perturbed(
-    lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options
+    lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options, pole: str = ""
 ) -> tuple[np.ndarray, np.ndarray]:
     keys = triggers.sampled(options.perturbed_keys, 1, work.seed, "perturbation")
 
@@ -275,7 +346,7 @@ def _perturbed(
         )
         return {"changes": found}
 
-    return np.array(keys, dtype=np.int64).reshape(-1, 2), work.stage("perturbation", compute)["changes"]
+    return np.array(keys, dtype=np.int64).reshape(-1, 2), work.stage(f"perturbation {pole}".strip(), compute)["changes"]
 
 
 def _people(

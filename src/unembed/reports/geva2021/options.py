@@ -22,7 +22,10 @@ class Options:
     """Settings of the study; the defaults are the paper's text unless said otherwise.
 
     Attributes:
-        index: folder of an index of this model, from which triggers are taken instead of a sweep.
+        index: folder of an index of this model, from which triggers are taken instead of a sweep. How they were chosen
+            and how many there are is then the index's own setting, and `triggers` and `top` are not used.
+        trigger_corpus: text whose prefixes are the triggers, where it is not the examples' (the paper: triggers from
+            the training set, examples from the validation set); what `open_corpus` takes, as a path.
         examples: random prefixes for Figs. 7 to 11 (paper: 4,000).
         draw: "prefixes", any prefix of the corpus with equal chance (the paper's text), or "sentences", one random
             prefix of each of as many random sentences (the released code).
@@ -49,6 +52,7 @@ class Options:
     """
 
     index: str | None = None
+    trigger_corpus: str | None = None
     examples: int = 4000
     draw: str = "prefixes"
     triggers: str = "prefixes"
@@ -77,6 +81,8 @@ class Options:
         for name in ("examples", "top", "shown", "pattern_keys", "perturbed_keys", "predictive", "tokens_per_batch"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"option {name}={getattr(self, name)}", why="it must be at least 1")
+        if self.index is not None and self.trigger_corpus is not None:
+            raise InvalidInput("an index and a trigger corpus", why="triggers come from one of the two")
         if self.compositions < 0 or not 0 < self.fraction < 1:
             name = "compositions" if self.compositions < 0 else "fraction"
             raise InvalidInput(f"option {name}={getattr(self, name)}", why="it is out of range")
@@ -86,6 +92,7 @@ class Options:
         return replace(
             self,
             index=None,
+            trigger_corpus=None,
             examples=min(self.examples, 1000),
             perturbed_keys=min(self.perturbed_keys, 5),
             judge=None,

@@ -14,6 +14,7 @@ from unembed.concepts.annotation.files import Annotation, Pattern, automatic
 from unembed.concepts.annotation.judge import judge_annotation, require_judge
 from unembed.concepts.value_concepts import VectorConcepts, sample_memories, vector_concepts
 from unembed.corpus import Corpus, Segment
+from unembed.corpus.segmentation import leading
 from unembed.errors import InvalidInput, Unsupported
 from unembed.lens import comparable_basis
 from unembed.memories.clustering.dendrogram import Dendrogram
@@ -77,6 +78,11 @@ class Measurements:
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
         """Tokens left out of every reading."""
         return hidden_tokens(self.lm, self.options)
+
+    @property
+    def text_lengths(self) -> Int[np.ndarray, " example"]:
+        """Tokens of each example's prefix, those that the tokenizer puts in front of every text left out."""
+        return self.sample.length - len(leading(self.lm))
 
     @property
     def provenance(self) -> Provenance:

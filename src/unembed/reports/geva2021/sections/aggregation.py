@@ -107,8 +107,8 @@ def composition_section(m: Measurements, findings: tuple[Finding, ...]) -> Secti
         return [share_of(int((~row).sum()), n) for row in claims]
 
     differs, active, output = zero(e["any_value"]), zero(e["any_active"]), zero(e["any_output"])
-    stop, lengths = stop_words(m.lm), m.text.prefix_lengths(m.positions)
-    gold = m.text.next_tokens(m.positions)
+    stop, lengths = stop_words(m.lm), m.example_text.prefix_lengths(m.positions)
+    gold = m.example_text.next_tokens(m.positions)
     agreeing = e["any_active"]
     layers, which = np.nonzero(agreeing)
     predicted = e["update"][layers, which]

@@ -150,17 +150,27 @@ def _kappas(m: Measurements) -> list[Exhibit]:
     return [Exhibit("people", Table("Agreement of rules, people and judge", columns_, provenance_of(m)), note)]
 
 
+def changes_by_key(changes: np.ndarray) -> np.ndarray:
+    """The mean change of each key over its triggers: (key, kind)."""
+    return np.array([[_mean(row) for row in key.T] for key in changes]).reshape(-1, len(KINDS))
+
+
+def perturbation_columns(m: Measurements, changes: np.ndarray) -> dict[str, list]:
+    """Mean and median change of each layer, by kind; `changes` are (key, trigger, kind) of the perturbed keys."""
+    per_key = changes_by_key(changes)
+    rows = [m.perturbed[:, 0] == n for n in range(m.triggers.n_layers)]
+    table: dict[str, list] = {"layer": list(range(m.triggers.n_layers))}
+    for i, kind in enumerate(KINDS):
+        table |= columns(kind, means([per_key[at, i] for at in rows], m.seed))
+        table[f"median_{kind}"] = [_median(changes[at][..., i]) for at in rows]
+    return table
+
+
 def perturbation_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     """What shortening a trigger does to the coefficient."""
     n_layers, provenance = m.triggers.n_layers, provenance_of(m)
-    layer = m.perturbed[:, 0]
-    with np.errstate(invalid="ignore"):
-        per_key = np.array([[_mean(row) for row in key.T] for key in m.changes]).reshape(-1, len(KINDS))
-    rows = [layer == n for n in range(n_layers)]
-    table: dict[str, list] = {"layer": list(range(n_layers))}
-    for i, kind in enumerate(KINDS):
-        table |= columns(kind, means([per_key[at, i] for at in rows], m.seed))
-        table[f"median_{kind}"] = [_median(m.changes[at][..., i]) for at in rows]
+    layer, per_key = m.perturbed[:, 0], changes_by_key(m.changes)
+    table = perturbation_columns(m, m.changes)
     first, random = (mean_of(per_key[:, i], seed=m.seed) for i in (0, 2))
     comparison = ComparisonTable("perturbation_published", "Shortened triggers: here and published")
     comparison.add("first token removed", first, None, "about −10 to −15 %, read off Fig. 3")

@@ -8,6 +8,8 @@ from unembed.reports.document.intervals import Measured, columns, share_of
 from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.geva2021.formatting import boxes, means, provenance_of
 from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.perturbation import KINDS
+from unembed.reports.geva2021.sections.keys import perturbation_columns
 from unembed.reports.geva2021.sections.values import predictive_columns
 from unembed.reports.geva2021.values import Agreement
 from unembed.results import Table
@@ -56,6 +58,7 @@ def poles_sections(m: Measurements) -> tuple[Section, ...]:
                     Table("Prefixes in a pattern, by rule, in triggers of the negative pole", covered, provenance),
                     percent=("covered", "shallow", "semantic"),
                 ),
+                _perturbation(m),
                 _predictive(m, b),
             ),
             (
@@ -79,6 +82,18 @@ def poles_sections(m: Measurements) -> tuple[Section, ...]:
 def _rate(a: Agreement, layer: int, seed: int) -> Measured:
     rows = a.layer(layer)
     return share_of(int(a.agrees[rows].sum()), int((a.target[rows] >= 0).sum()))
+
+
+def _perturbation(m: Measurements) -> Exhibit:
+    """What shortening does to the most negative coefficients of the same keys."""
+    assert m.changes_negative is not None
+    table = Table(
+        "Relative change of negative coefficients by layer, triggers of the negative pole shortened",
+        perturbation_columns(m, m.changes_negative),
+        provenance_of(m),
+    )
+    note = "−100 %: the coefficient is 0; below that it has turned positive."
+    return Exhibit("perturbation_negative", table, note, (*KINDS, *(f"median_{kind}" for kind in KINDS)))
 
 
 def _predictive(m: Measurements, a: Agreement) -> Exhibit:

@@ -193,7 +193,7 @@ def judge_compositions(m: Measurements) -> Compositions:
     before, after = before_all[chosen], output[chosen]
     lin = by_wordnet(m.lm, before.tolist(), after.tolist())
     cosine = cosines(m.lm, before, after) if len(chosen) else np.zeros(0)
-    counts = np.bincount(m.text.token, minlength=m.lm.d_vocab)
+    counts = np.bincount(m.example_text.token, minlength=m.lm.d_vocab)
     rank = share_of_closer(m.lm, before, after, cosine, counts, m.seed)
     related = (np.nan_to_num(lin, nan=0.0) >= RELATED) | (rank >= 0.99)
     known = related | ~np.isnan(lin) | (rank < 0.9)
@@ -211,7 +211,7 @@ def last_layer_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
     both_known, n_known = int((~np.isnan(lin)).sum()), int(known.sum())
     close = share_of(int(related.sum()), n_known)
     table = {
-        "prefix_text": [prefix_text(m, p) for p in m.positions[chosen].tolist()],
+        "prefix_text": [prefix_text(m, p, example=True) for p in m.positions[chosen].tolist()],
         "residual_token": m.lm.token_strings(before.tolist()) if len(chosen) else [],
         "update_token": m.lm.token_strings(update[chosen].tolist()) if len(chosen) else [],
         "output_token": m.lm.token_strings(after.tolist()) if len(chosen) else [],

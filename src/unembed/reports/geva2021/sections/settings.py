@@ -21,6 +21,7 @@ _DIFFERENCES = {
     "values_basis": ("softmax(v E)", "the adaptive softmax of v"),
     "top": ("50 (25 for patterns, 1 for agreement)", "50"),
     "examples": ("4,000", "1,000 or all sentences"),
+    "trigger_corpus": ("the training set; examples of the validation set", "the training set"),
     "perturbed_keys": ("100 of each layer", "not released"),
     "pattern_keys": ("10 of each layer", "not released"),
     "judge": ("people", "not released"),
@@ -31,9 +32,23 @@ _DIFFERENCES = {
 def settings_section(m: Measurements) -> Section:
     """The options of the run as a table."""
     names = [f.name for f in fields(Options) if f.name not in ("index", "tokens_per_batch")]
+    here = {name: str(getattr(value := getattr(m.options, name), "annotator", value)) for name in names}
+    exhibits, text = [], ()
+    if m.index_settings is not None:
+        held = m.index_settings
+        here |= {"top": f"{m.triggers.top}, as the index holds {held['top']}", "triggers": "as the index (see below)"}
+        own = {"setting": list(held), "value": [str(value) for value in held.values()]}
+        table = Table("How the index chose its triggers", own, provenance_of(m))
+        exhibits.append(Exhibit("index_settings", table))
+        asked = Options().top
+        if m.triggers.top < asked:
+            text = (
+                f"The study takes {asked} triggers for each key; the index holds {held['top']}, so that shares of a "
+                "key's triggers are of these.",
+            )
     table = {
         "option": names,
-        "here": [str(getattr(value := getattr(m.options, name), "annotator", value)) for name in names],
+        "here": list(here.values()),
         "paper_text": [_DIFFERENCES.get(name, ("", ""))[0] for name in names],
         "released_code_text": [_DIFFERENCES.get(name, ("", ""))[1] for name in names],
     }
@@ -47,6 +62,7 @@ def settings_section(m: Measurements) -> Section:
             "whose layers are resampled together, or keys.",
             f"The upper layers are those as deep as the paper's 11 to 16. Seed {m.seed}; triggers for each key: "
             f"{m.triggers.top}.",
+            *text,
         ),
-        (Exhibit("settings", Table("Settings of this run", table, provenance_of(m))),),
+        (Exhibit("settings", Table("Settings of this run", table, provenance_of(m))), *exhibits),
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from unembed.lens import comparable_basis, read
-from unembed.memories.event_scores import candidate_scores
+from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores
 from unembed.memories.values import values_of
 from unembed.reports.document.intervals import columns, mean_of
 from unembed.reports.document.model import Exhibit, Figure, Finding, Section
@@ -15,12 +15,40 @@ from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.results import Table
 
+FREQUENT = 0.9
+"""Share of the appearances that the frequently active clusters hold together; the paper gives no number."""
 SHORT = 3
 """Tokens of a short prefix (the paper: extreme sub-updates are mostly active on inputs of three or fewer)."""
 EASY = 0.5
 """Final probability from which on a target is called easy here; the paper says "obvious"."""
 _TOP = 10
 _CLUSTERS_SHOWN = 25
+
+
+def frequently_active(clusters_of_rows: np.ndarray) -> np.ndarray:
+    """Which rows lie in a frequently active cluster: the fewest clusters that hold `FREQUENT` of all rows.
+
+    Args:
+        clusters_of_rows: the cluster of each appearance of an extreme sub-update.
+    """
+    numbers, counts = np.unique(clusters_of_rows, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    # Up to the first cluster with which the sum reaches the share.
+    n = int(np.searchsorted(np.cumsum(counts[order]), FREQUENT * len(clusters_of_rows) - 1e-9)) + 1
+    return np.isin(clusters_of_rows, numbers[order[:n]])
+
+
+def clusters_of(m: Measurements) -> np.ndarray:
+    """The cluster of each appearance of an extreme sub-update."""
+    rows = zip(m.extreme.layer, m.extreme.index, strict=True)
+    return np.array([m.clusters.of(int(n), int(i)) for n, i in rows], dtype=np.int64)
+
+
+def frequent(m: Measurements) -> ExtremeSubUpdates:
+    """The extreme sub-updates whose clusters are frequently active (Sec. 5.2)."""
+    extreme, kept = m.extreme, frequently_active(clusters_of(m))
+    rows = (a[kept] for a in (extreme.layer, extreme.index, extreme.example, extreme.score))
+    return ExtremeSubUpdates(extreme.threshold, extreme.basis, *rows)
 
 
 def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
@@ -34,9 +62,10 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         "least of the ten, averaged over examples.",
         f"Extreme are dominant sub-updates that move that score by more than {extreme.threshold:.3g} (the paper's "
         "thresholds, 10 and 5, are in the units of its models). Each lies in one of "
-        f"{clusters.n_clusters:,} clusters of all values (average linkage, cosine; the paper: 10,000). A group is told "
-        "by how often the 10 top tokens of a value occur in the corpus: rare if at least half of them are in the rarer "
-        "half of the vocabulary, common otherwise.",
+        f"{clusters.n_clusters:,} clusters of all values (average linkage, cosine; the paper: 10,000). Groups are of "
+        f"sub-updates in frequently active clusters: the fewest that hold {FREQUENT:.0%} of all appearances (the paper "
+        "gives no number). A group is told by how often the 10 top tokens of a value occur in the corpus: rare if at "
+        "least half of them are in the rarer half of the vocabulary, common otherwise.",
     )
     figures = (
         Figure(
@@ -89,7 +118,7 @@ def top_ids(m: Measurements, memories: np.ndarray) -> np.ndarray:
 
 
 def _group_table(m: Measurements) -> Table:
-    sample, extreme, clusters = m.sample, m.extreme, m.clusters
+    sample, extreme, clusters = m.sample, frequent(m), m.clusters
     memories = extreme.memories
     rare = is_rare(m.token_counts, top_ids(m, memories)) if len(memories) else np.zeros(0, dtype=bool)
     of_memory = {(int(n), int(i)): bool(r) for (n, i), r in zip(memories, rare, strict=True)}
@@ -112,10 +141,10 @@ def _group_table(m: Measurements) -> Table:
         cells["mean_depth"].append(_mean(depth))
         cells["upper_third"].append(_mean(depth >= 2 / 3))
         cells["appearances"].append(len(examples))
-        short, easy = sample.length[examples] <= SHORT, sample.final_probability[examples] >= EASY
+        short, easy = m.text_lengths[examples] <= SHORT, sample.final_probability[examples] >= EASY
         for column, held in (("short_prefix", short), ("easy_target", easy), ("either", short | easy)):
             cells[column].append(_mean(held))
-        cells["mean_prefix"].append(_mean(sample.length[examples]))
+        cells["mean_prefix"].append(_mean(m.text_lengths[examples]))
     return Table("Two groups of extreme sub-updates", cells, m.provenance)
 
 
@@ -125,9 +154,7 @@ def _mean(values: np.ndarray) -> float:
 
 def _cluster_table(m: Measurements) -> Table:
     lm, extreme, clusters, token_counts = m.lm, m.extreme, m.clusters, m.token_counts
-    of_row = np.array(
-        [clusters.of(int(n), int(i)) for n, i in zip(extreme.layer, extreme.index, strict=True)], dtype=np.int64
-    )
+    of_row = clusters_of(m)
     numbers, counts = np.unique(of_row, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:_CLUSTERS_SHOWN]
     shown = numbers[order].tolist()
