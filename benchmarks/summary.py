@@ -39,7 +39,7 @@ HEADLINES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "Patching resid_pre",
-        "time, to 24 plain",
+        "time, to 240 plain",
         "Patching the stream of 12 layers by 20 positions, to 240 plain forward passes",
     ),
     ("Patching resid_pre", "time, to TransformerLens", "The same patching, to TransformerLens"),

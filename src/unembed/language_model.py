@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from unembed.causality.ablation import Ablation, ablate
+from unembed.causality.corpus_ablation import CorpusAblation, ablate_over_corpus
 from unembed.causality.metrics import Metric, MetricFunction
 from unembed.causality.patching import GaussianNoise, Patching, patch
 from unembed.causality.paths import Paths, patch_paths
@@ -90,8 +91,12 @@ class LanguageModel(Decoder):
         metric: Metric | MetricFunction | None = None,
         **options: Any,
     ) -> Ablation:
-        """Heads, memories or components taken away one at a time; see `unembed.causality.ablation.ablate`."""
+        """Heads, memories, components or layers taken away one at a time; see `unembed.causality.ablation.ablate`."""
         return ablate(self, prompt, heads, memories, components, to, metric, **options)
+
+    def ablate_over_corpus(self, corpus: Any = None, **options: Any) -> CorpusAblation:
+        """By how much the loss rises over a corpus; see `unembed.causality.corpus_ablation.ablate_over_corpus`."""
+        return ablate_over_corpus(self, corpus, **options)
 
     @property
     def values(self) -> Values:

@@ -50,6 +50,26 @@ def test_ablating_every_component_leaves_the_embedding() -> None:
     torch.testing.assert_close(rerun.logits([row])[0], expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_whole_layer_is_what_attention_and_ffn_add() -> None:
+    lm = tiny("llama")
+    found = ablate(lm, TOKENS, layers="all", metric=metric)
+    assert found.labels == ("layer 0", "layer 1")
+    for layer in range(2):
+        edits = [unembed.scale_attention(layer, 0.0), unembed.scale_ffn(layer, 0.0)]
+        edited = lm.run(TOKENS, edits=edits).logits[:, -1]
+        assert float(found.values[layer]) == pytest.approx(float(metric(edited)), rel=1e-4, abs=1e-5)
+
+
+def test_several_other_prompts_give_a_spread() -> None:
+    lm = unembed.load()
+    prompts = ["The first month of the year is the coldest", "She looked at the garden and saw a small bird"]
+    both = ablate(lm, "Once upon a time", heads=[(0, 1)], to=prompts)
+    each = torch.stack([ablate(lm, "Once upon a time", heads=[(0, 1)], to=[p]).values for p in prompts])
+    torch.testing.assert_close(both.values, each.mean(0))
+    assert both.spread is not None and "spread" in both.to_table().columns
+    torch.testing.assert_close(both.spread, each.std(0))
+
+
 def test_activations_of_other_prompts_take_the_place() -> None:
     lm = unembed.load()
     prompt = "Once upon a time there was a little"
@@ -130,9 +150,14 @@ def test_a_screen_is_exact_where_the_model_is_linear() -> None:
 
 def test_unknown_writers_are_refused() -> None:
     lm = tiny("gpt2-relu")
-    for wrong in ({"heads": [(0, 9)]}, {"memories": [(0, 999)]}, {"heads": [(7, 0)]}):
-        with pytest.raises(OutOfRange):
-            ablate(lm, TOKENS, **wrong)
+    with pytest.raises(OutOfRange):
+        ablate(lm, TOKENS, heads=[(0, 9)])
+    with pytest.raises(OutOfRange):
+        ablate(lm, TOKENS, heads=[(7, 0)])
+    with pytest.raises(OutOfRange):
+        ablate(lm, TOKENS, memories=[(0, 999)])
+    with pytest.raises(OutOfRange):
+        ablate(lm, TOKENS, layers=[2])
     with pytest.raises(InvalidInput, match="nothing"):
         ablate(lm, TOKENS, heads=[])
     with pytest.raises(InvalidInput, match="not attn_out"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -50,6 +51,59 @@ def test_ablate_lists_heads_memories_and_the_screen() -> None:
     same = json.loads(run("ablate", PROMPT, "--memory", "5.955", "--json"))["rows"]
     assert one == same and one[0]["ablated"] == "L5M955"
     assert "an approximation" in run("ablate", PROMPT, "--what", "screen", "-k", "4")
+
+
+def test_ablate_takes_layers_clusters_and_labelled_memories(tmp_path: Path) -> None:
+    rows = json.loads(run("ablate", PROMPT, "--what", "layers", "--json"))["rows"]
+    assert sorted(row["ablated"] for row in rows) == [f"layer {n}" for n in range(6)]
+    lm = unembed.load()
+    clusters = unembed.cluster_values(lm, lm.n_layers * lm.d_mlp // 10)
+    members = clusters.members(clusters.of(5, 955))
+    one = json.loads(run("ablate", PROMPT, "--cluster", "5.955", "--json"))["rows"][0]
+    same = lm.ablate(PROMPT, memories=[members])
+    assert str(len(members)) in one["ablated"] and one["metric"] == pytest.approx(float(same.values[0]))
+
+    folder = tmp_path / "small.index"
+    index = unembed.Index.build(lm, ["The king of France was old."], folder)
+    from unembed.index.labels import Label
+
+    index.add_labels([Label(5, 955, "Girls", "ann"), Label(4, 3, "girls", "ben")])
+    labelled = json.loads(run("ablate", PROMPT, "--concept", "girls", "--index", str(folder), "--json"))["rows"]
+    assert labelled[0]["ablated"] == "girls (2 memories)"
+    expected = lm.ablate(PROMPT, memories=[[(5, 955), (4, 3)]])
+    assert labelled[0]["metric"] == pytest.approx(float(expected.values[0]))
+    wrong = CliRunner().invoke(app, ["ablate", PROMPT, "--concept", "cats", "--index", str(folder)])
+    assert wrong.exit_code == 1
+
+
+def test_ablate_over_a_corpus_lists_the_loss_and_its_tokens(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The cat sat on the mat.\nIt rained all day, and the cat sat in the house.\n" * 3)
+    options = ("--corpus", str(text), "--what", "layers", "--tokens", "60", "--json")
+    rows = json.loads(run("ablate", *options))["rows"]
+    assert len(rows) == 6 and all(row["low"] <= row["loss_change"] <= row["high"] for row in rows)
+    assert {row["ablated"] for row in json.loads(run("ablate", *options, "--to", "resample"))["rows"]} == {
+        f"layer {n}" for n in range(6)
+    }
+    tokens = json.loads(
+        run("ablate", "--corpus", str(text), "--memory", "5.955", "--by-token", "--to", "position-mean", "--json")
+    )["rows"]
+    assert tokens and {"token", "times", "loss_change", "low", "high"} == set(tokens[0])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        (PROMPT, "--corpus", "shipped"),
+        (PROMPT, "--by-token"),
+        (PROMPT, "--to", "resample"),
+        ("--corpus", "shipped", "--what", "screen"),
+        ("--corpus", "shipped", "--answer", " girl"),
+    ],
+)
+def test_options_of_ablate_that_do_not_go_together_are_wrong_usage(arguments: tuple[str, ...]) -> None:
+    assert CliRunner().invoke(app, ["ablate", *arguments]).exit_code == 2
 
 
 def test_explain_shows_direct_beside_total_effects() -> None:

@@ -74,6 +74,44 @@ def test_composition_scores_are_the_same() -> None:
         torch.testing.assert_close(mine[later], theirs[later], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen2"])
+@pytest.mark.parametrize("point", ["resid_pre", "resid_mid", "attn_out", "mlp_out"])
+def test_patched_activations_give_the_same_metric(name: str, point: str) -> None:
+    from transformer_lens import patching
+
+    lm, bridge = pair(name)
+    clean, corrupted, metric = two_prompts()
+    ours = lm.patch(clean, corrupted, point, metric).values
+    with torch.no_grad():
+        _, cache = bridge.run_with_cache(clean[None])
+        patched = getattr(patching, f"get_act_patch_{point}")
+        theirs = patched(bridge, corrupted[None], cache, lambda logits: metric(logits[:, -1])[0])
+    torch.testing.assert_close(ours, theirs.double(), **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen2", "gemma2"])
+def test_patched_heads_give_the_same_metric(name: str) -> None:
+    from transformer_lens import patching
+
+    lm, bridge = pair(name)
+    clean, corrupted, metric = two_prompts()
+    ours = lm.patch(clean, corrupted, "z", metric).values
+    by_position = lm.patch(clean, corrupted, "z", metric, positions=range(len(clean))).values
+    with torch.no_grad():
+        _, cache = bridge.run_with_cache(clean[None])
+        arguments = (bridge, corrupted[None], cache, lambda logits: metric(logits[:, -1])[0])
+        theirs = patching.get_act_patch_attn_head_out_all_pos(*arguments).double()
+        each = patching.get_act_patch_attn_head_out_by_pos(*arguments).double()
+    torch.testing.assert_close(ours, theirs, **TOLERANCE)
+    torch.testing.assert_close(by_position, each.movedim(1, 2), **TOLERANCE)
+
+
+def two_prompts() -> tuple[torch.Tensor, torch.Tensor, Any]:
+    clean = torch.tensor([5, 17, 23, 42, 11, 8])
+    corrupted = torch.tensor([5, 60, 23, 42, 31, 8])
+    return clean, corrupted, lambda logits: logits[:, 7].double() - logits[:, 9].double()
+
+
 def test_neuron_results_of_sandwich_norms_miss_the_norm_and_ours_do_not(tokens: torch.Tensor) -> None:
     """Gemma 2 norms what the FFN writes before adding it; the peer's per-neuron results do not sum to what is added.
 

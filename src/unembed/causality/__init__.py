@@ -7,6 +7,8 @@ or edited belongs to `stream`.
 
 from unembed.causality.ablation import Ablation as Ablation
 from unembed.causality.ablation import ablate as ablate
+from unembed.causality.corpus_ablation import CorpusAblation as CorpusAblation
+from unembed.causality.corpus_ablation import ablate_over_corpus as ablate_over_corpus
 from unembed.causality.metrics import Metric as Metric
 from unembed.causality.metrics import kl as kl
 from unembed.causality.metrics import log_probability as log_probability

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -149,19 +150,53 @@ def paths(
     deliver_table(table if full else table.head(top), as_json=as_json, csv=csv, plain=plain, html=html)
 
 
+What = Literal["heads", "components", "layers", "screen"]
+To = Literal["zero", "mean", "position-mean", "resample"]
+
+
 def ablate(
-    prompt: options.Prompt,
+    prompt: Annotated[
+        str | None, typer.Argument(help="The text to run the model on; none with --corpus.", show_default=False)
+    ] = None,
     answer: Answer = None,
     against: Against = None,
     what: Annotated[
-        Literal["heads", "components", "screen"],
-        typer.Option(help="heads or components one at a time; screen: heads and memories, estimated then checked."),
-    ] = "heads",
+        What | None,
+        typer.Option(
+            help="heads, components (attention and FFN) or layers, one at a time; screen: heads and memories, "
+            "estimated then checked. Default: heads.",
+            show_default=False,
+        ),
+    ] = None,
     memory: Annotated[
         list[str] | None,
         typer.Option(metavar="L.I", help="Ablate this memory (FFN neuron); repeatable.", show_default=False),
     ] = None,
-    to: Annotated[Literal["zero", "mean"], typer.Option(help="zero, or the mean over the shipped text.")] = "zero",
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(metavar="L.I", help="Ablate all memories of this one's cluster; repeatable.", show_default=False),
+    ] = None,
+    concept: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Ablate all memories with this label in the index; repeatable."),
+    ] = None,
+    to: Annotated[
+        To,
+        typer.Option(help="zero, the corpus's mean (of all positions, or of each), or other segments' activations."),
+    ] = "zero",
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Measure the loss over a corpus: a file, folder, pattern, or shipped. With a prompt: of the means.",
+            show_default=False,
+        ),
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of the corpus that are run.")] = 4000,
+    by_token: Annotated[
+        bool, typer.Option("--by-token", help="With --corpus: the tokens whose loss one ablation changes most.")
+    ] = False,
+    index: options.IndexFolder = None,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Rows shown.")] = 12,
     set_: options.Sets = None,
     model: options.Model = "wren",
@@ -175,30 +210,95 @@ def ablate(
     plain: options.Plain = False,
     html: options.Html = None,
 ) -> None:
-    """Take heads, components or memories away one at a time and measure the prediction.
+    """Take heads, components, layers or memories away one at a time and measure the prediction.
 
-    The effect is by how much the metric falls: the total effect of what was taken away, later layers included.
+    After a prompt, the effect is by how much the metric falls: the total effect of what was taken away, later layers
+    included. Over a corpus it is by how much the loss rises, in nats a token, with a 95 % interval.
     """
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     edits = options.edits(set_)
     pairs = [options.memory(text, "--memory") for text in memory or []]
+    nearby = [options.memory(text, "--cluster") for text in cluster or []]
+    _check_ablation(prompt, corpus, what, to, by_token, answer)
+    metric = _metric(answer, against)
     import unembed
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
-    metric = _metric(answer, against)
-    if what == "screen":
-        found = unembed.screen(lm, prompt, metric, top=top, edits=edits)
-    elif pairs:
-        found = lm.ablate(prompt, memories=pairs, to=to, metric=metric, edits=edits)
-    elif what == "components":
-        found = lm.ablate(prompt, components="all", to=to, metric=metric, edits=edits)
+    groups: dict[str, list[tuple[int, int]]] = {f"L{n}M{i}": [lm.memory(n, i)] for n, i in pairs}
+    groups |= _clusters(lm, nearby) | _concepts(lm, concept or [], index)
+    chosen: dict[str, Any] = {"memories": groups} if groups else {what or "heads": "all"}
+    if groups and what is not None:
+        chosen[what] = "all"
+    source = None if corpus in (None, "shipped") else corpus
+    by_position, into = to == "position-mean", "mean" if to == "position-mean" else to
+    if prompt is None:
+        over = lm.ablate_over_corpus(
+            source, **chosen, to=into, by_position=by_position, n_tokens=tokens, seed=seed or 0, edits=edits
+        )
+        table = over.by_token() if by_token else over.to_table()
+    elif what == "screen":
+        table = unembed.screen(lm, prompt, metric, top=top, edits=edits).to_table()
     else:
-        found = lm.ablate(prompt, heads="all", to=to, metric=metric, edits=edits)
-    table = found.to_table()
+        table = lm.ablate(
+            prompt, **chosen, to=into, by_position=by_position, metric=metric, corpus=source, edits=edits
+        ).to_table()
     full = as_json or csv or html is not None
     deliver_table(table if full else table.head(top), as_json=as_json, csv=csv, plain=plain, html=html)
+
+
+def _check_ablation(
+    prompt: str | None, corpus: str | None, what: str | None, to: str, by_token: bool, answer: str | None
+) -> None:
+    """Refuse options that do not go together, before a model is opened."""
+    if prompt is None and corpus is None:
+        raise typer.BadParameter("give a prompt, or --corpus", param_hint="PROMPT")
+    if prompt is None and (what == "screen" or answer is not None):
+        raise typer.BadParameter("needs a prompt", param_hint="--answer" if answer is not None else "--what screen")
+    if prompt is not None and by_token:
+        raise typer.BadParameter(
+            "the loss by token is measured over a corpus: leave the prompt out", param_hint="--by-token"
+        )
+    if prompt is not None and to == "resample":
+        raise typer.BadParameter("other segments come from a corpus: leave the prompt out", param_hint="--to resample")
+    if prompt is not None and corpus is not None and to == "zero":
+        raise typer.BadParameter("give a prompt or a corpus; both only with --to mean", param_hint="--corpus")
+
+
+def _clusters(lm: Any, memories: list[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
+    """The clusters that some memories' values are in, cut as `unembed clusters` does."""
+    if not memories:
+        return {}
+    import unembed
+
+    for pair in memories:
+        lm.memory(*pair)
+    found = unembed.cluster_values(lm, max(1, lm.n_layers * lm.d_mlp // 10))
+    return {f"cluster of L{n}M{i}": found.members(found.of(n, i)) for n, i in memories}
+
+
+def _concepts(lm: Any, names: list[str], folder: Path | None) -> dict[str, list[tuple[int, int]]]:
+    """The memories that have a label in an index."""
+    if not names:
+        return {}
+    from unembed.cli.model_loading import index_of
+    from unembed.errors import InvalidInput
+
+    index = index_of(lm, folder)
+    if index is None:
+        raise InvalidInput(
+            f"concept {names[0]!r}", why=f"there is no index of {lm.name} with labels", instead="Name one with --index"
+        )
+    found: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
+    for row in index.labels():
+        for name, members in found.items():
+            if row["label"].casefold() == name.casefold() and row["kind"] != "random value":
+                members.append((row["layer"], row["index"]))
+    for name, members in found.items():
+        if not members:
+            raise InvalidInput(f"concept {name!r}", why="no memory has this label in the index")
+    return {name: sorted(set(members)) for name, members in found.items()}
 
 
 def _metric(answer: str | None, against: str | None) -> Metric | None:

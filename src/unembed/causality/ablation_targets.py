@@ -1,0 +1,166 @@
+"""What is ablated together: a head, a memory, a group of memories, a component or a whole layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unembed.causality.path_ends import all_heads
+from unembed.causality.rerun import layers_with
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.stream.hooks import has_point, require_point
+from unembed.validation import as_pair, as_tuple
+
+Pair = tuple[int, int]
+Heads = str | Sequence[Pair]
+"""Pairs (layer, head), or "all"."""
+Memories = str | Sequence[Pair] | Sequence[Sequence[Pair]] | Mapping[str, Sequence[Pair]]
+"""Pairs (layer, index), groups of pairs, groups by name, or "all"."""
+Components = str | Sequence[tuple[str, int]]
+"""("attn_out" or "mlp_out", layer), or "all"."""
+Layers = str | Sequence[int]
+"""Layers, or "all"."""
+Target = tuple[str, int, int | None]
+"""Point, layer, and the head or memory; None for a whole component."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """What one ablation takes away."""
+
+    label: str
+    targets: tuple[Target, ...]
+
+    @property
+    def start(self) -> int:
+        """The lowest layer."""
+        return min(layer for _, layer, _ in self.targets)
+
+
+def groups_of(
+    lm: Decoder,
+    heads: Heads | None = None,
+    memories: Memories | None = None,
+    components: Components | None = None,
+    layers: Layers | None = None,
+) -> list[Group]:
+    """One group for each ablation; all heads if nothing is chosen.
+
+    Args:
+        lm: the model.
+        heads: pairs (layer, head), or "all".
+        memories: pairs (layer, index), groups of such pairs, groups by name (a cluster, a concept), or "all".
+        components: ("attn_out" or "mlp_out", layer), or "all".
+        layers: whole layers, what attention and FFN add together; or "all".
+
+    Raises:
+        InvalidInput: nothing to ablate, or a component of another name.
+        OutOfRange: no such layer, head or memory.
+        PointMissing: the model has no such component.
+        Unsupported: the model has no such heads or memories.
+    """
+    if heads is None and memories is None and components is None and layers is None:
+        heads = "all"
+    found = _heads(lm, heads) + _memories(lm, memories) + _components(lm, components) + _layers(lm, layers)
+    if not found:
+        raise InvalidInput("an ablation of nothing", why="no head, memory, component or layer is chosen")
+    return found
+
+
+def grid_of(
+    lm: Decoder, heads: object, memories: object, components: object, layers: object, n: int
+) -> tuple[int, ...]:
+    """The shape of the values: (layer, head) or (layer, memory) where all of one kind are chosen and form a grid."""
+    chosen = [kind for kind in (heads, memories, components, layers) if kind is not None]
+    if not chosen or (len(chosen) == 1 and isinstance(heads, str)):
+        point = "z"
+    elif len(chosen) == 1 and isinstance(memories, str):
+        point = "coefficients"
+    else:
+        return (n,)
+    rows = len(layers_with(lm, point))
+    widths = {
+        lm.weights.n_memories[layer] if point == "coefficients" else _n_heads(lm, layer)
+        for layer in layers_with(lm, point)
+    }
+    return (rows, n // rows) if len(widths) == 1 else (n,)
+
+
+def _n_heads(lm: Decoder, layer: int) -> int:
+    mixer = lm.structure.blocks[layer].mixer
+    assert mixer is not None
+    return mixer.n_heads
+
+
+def _heads(lm: Decoder, heads: Any) -> list[Group]:
+    pairs = all_heads(lm) if _is_all("heads", heads) else as_tuple("heads", heads) if heads is not None else ()
+    found = []
+    for pair in pairs:
+        layer, head = as_pair("head", pair)
+        layer = lm.layer(layer)
+        require_point(lm, "z", layer)
+        found.append(_group([("z", layer, lm.head(head, layer))]))
+    return found
+
+
+def _memories(lm: Decoder, memories: Any) -> list[Group]:
+    if memories is None:
+        return []
+    if _is_all("memories", memories):
+        memories = [(n, i) for n in layers_with(lm, "coefficients") for i in range(lm.weights.n_memories[n])]
+    if isinstance(memories, Mapping):
+        named = {name: _pairs(lm, pairs) for name, pairs in memories.items()}
+        return [_group(t, name if len(t) == 1 else f"{name} ({len(t)} memories)") for name, t in named.items()]
+    found = []
+    for group in as_tuple("memories", memories):
+        first = next(iter(as_tuple("memory", group)), None)
+        found.append(_group(_pairs(lm, group if isinstance(first, (tuple, list)) else [group])))
+    return found
+
+
+def _pairs(lm: Decoder, pairs: Any) -> list[Target]:
+    found: list[Target] = [("coefficients", *lm.memory(*as_pair("memory", pair))) for pair in pairs]
+    if not found:
+        raise InvalidInput("a group of no memories", why="nothing would be ablated")
+    return list(dict.fromkeys(found))
+
+
+def _components(lm: Decoder, components: Any) -> list[Group]:
+    if components is None:
+        return []
+    if _is_all("components", components):
+        points = ("attn_out", "mlp_out")
+        components = [(p, n) for p in points for n in range(lm.n_layers) if has_point(lm, p, n)]
+    found = []
+    for point, layer in components:
+        if point not in ("attn_out", "mlp_out"):
+            raise InvalidInput(f"component {point!r}", why="it is not attn_out or mlp_out")
+        require_point(lm, point, lm.layer(layer))
+        found.append(_group([(point, lm.layer(layer), None)]))
+    return found
+
+
+def _layers(lm: Decoder, layers: Any) -> list[Group]:
+    if layers is None:
+        return []
+    numbers = range(lm.n_layers) if _is_all("layers", layers) else [lm.layer(n) for n in as_tuple("layers", layers)]
+    return [
+        _group([(p, n, None) for p in ("attn_out", "mlp_out") if has_point(lm, p, n)], f"layer {n}") for n in numbers
+    ]
+
+
+def _is_all(what: str, chosen: object) -> bool:
+    if isinstance(chosen, str) and chosen != "all":
+        raise InvalidInput(f"{what} {chosen!r:.60}", why='it is neither "all" nor a list')
+    return isinstance(chosen, str)
+
+
+def _group(targets: Sequence[Target], label: str | None = None) -> Group:
+    def one(target: Target) -> str:
+        point, layer, index = target
+        return f"L{layer}{'H' if point == 'z' else 'M'}{index}" if index is not None else f"{point} {layer}"
+
+    joined = " + ".join(map(one, targets[:4])) + (f" + {len(targets) - 4} more" if len(targets) > 4 else "")
+    return Group(label or joined, tuple(targets))

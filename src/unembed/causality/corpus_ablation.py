@@ -1,0 +1,343 @@
+"""Ablation over a corpus: by how much the loss rises, in all and token by token, each with an interval.
+
+Every ablation is made on the same tokens as the unchanged model, so each prediction is compared with itself. Intervals
+are percentile bootstraps over segments (sentences or windows), which are what was drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from unembed.causality.ablation import Source, up_to
+from unembed.causality.ablation_targets import Components, Group, Heads, Layers, Memories, groups_of
+from unembed.causality.corpus_means import corpus_means, first_batches
+from unembed.causality.replacement import Replacement, change_input, install, passed_through, without_tensors
+from unembed.corpus import open_corpus
+from unembed.corpus.segments import Batch
+from unembed.errors import InvalidInput, NotFinite, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.results import Provenance, Table
+from unembed.results.display import Displayed
+from unembed.stream.hooks import Callback, ForwardPass, attach_hooks, memory_guard
+from unembed.stream.interventions import Edit
+from unembed.stream.run import forward_arguments
+from unembed.sweeps.reducers.reducer import Need
+from unembed.validation import positive_int, valid_seed
+
+RESAMPLES = 1000
+"""Bootstrap draws of an interval."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CorpusAblation(Displayed):
+    """The change of the loss by each ablation, for every predicted token.
+
+    Attributes:
+        labels: what was ablated, such as "L5H3".
+        loss: of the unchanged model, in nats a token.
+        changes: by how much each prediction's loss rises, in nats.
+        tokens: the token that is predicted.
+        segments: the segment of each prediction, counted from 0.
+        to: what took the place of the activations, in words.
+        corpus: its name.
+        seed: of the bootstrap and of resampling.
+    """
+
+    lm: Decoder
+    labels: tuple[str, ...]
+    loss: float
+    changes: Float[Tensor, "ablation prediction"]
+    tokens: Int[Tensor, " prediction"]
+    segments: Int[Tensor, " prediction"]
+    to: str
+    corpus: str
+    seed: int
+
+    @property
+    def effects(self) -> Float[Tensor, " ablation"]:
+        """By how much the mean loss rises, in nats a token."""
+        return self.changes.double().mean(dim=1)
+
+    @property
+    def intervals(self) -> Float[Tensor, "ablation 2"]:
+        """The 95 % interval of each effect; NaN with fewer than two segments."""
+        return _intervals(self.changes, self.segments, self.seed)
+
+    @property
+    def provenance(self) -> Provenance:
+        """Model, what was put in, corpus, how many predictions, seed."""
+        n = len(set(self.segments.tolist()))
+        notes = {"ablated_to": self.to, "predictions": len(self.tokens), "segments": n}
+        return self.lm.provenance(corpus=self.corpus, seed=self.seed, notes=notes)
+
+    def to_table(self) -> Table:
+        """One row for each ablation, the largest change first."""
+        effects, intervals = self.effects, self.intervals
+        order = effects.abs().argsort(descending=True).tolist()
+        columns = {
+            "ablated": [self.labels[i] for i in order],
+            "loss_change": [float(effects[i]) for i in order],
+            "low": [_or_none(intervals[i, 0]) for i in order],
+            "high": [_or_none(intervals[i, 1]) for i in order],
+        }
+        title = (
+            f"Ablation to {self.to}: change of the loss ({self.loss:.4g} nats a token), 95 % intervals over segments"
+        )
+        return Table(title, columns, self.provenance)
+
+    def by_token(self, ablated: str | int = 0, least: int = 5) -> Table:
+        """How an ablation changes the loss of each predicted token, the largest change first.
+
+        Args:
+            ablated: a label, or its number.
+            least: leave out tokens that are predicted less often.
+
+        Raises:
+            InvalidInput: nothing of this label was ablated.
+        """
+        i = self.labels.index(ablated) if isinstance(ablated, str) and ablated in self.labels else ablated
+        if not isinstance(i, int) or not 0 <= i < len(self.labels):
+            raise InvalidInput(f"ablation {ablated!r}", why="it was not made", instead=f"Use {self.labels[0]!r}, ...")
+        ids, counts = self.tokens.unique(return_counts=True)
+        rows = []
+        for token, count in zip(ids.tolist(), counts.tolist(), strict=True):
+            if count < positive_int("least", least):
+                continue
+            at = self.tokens == token
+            change = self.changes[i : i + 1, at]
+            low, high = _intervals(change, self.segments[at], self.seed)[0]
+            rows.append((token, count, float(change.double().mean()), _or_none(low), _or_none(high)))
+        rows.sort(key=lambda row: -abs(row[2]))
+        names = self.lm.token_strings([row[0] for row in rows]) if rows else []
+        columns: dict[str, list[Any]] = {"token": list(names)}
+        for n, name in enumerate(("times", "loss_change", "low", "high"), start=1):
+            columns[name] = [row[n] for row in rows]
+        title = f"Ablating {self.labels[i]} to {self.to}: change of the loss by predicted token, nats"
+        return Table(title, columns, self.provenance)
+
+
+def _or_none(value: Tensor) -> float | None:
+    return float(value) if bool(value.isfinite()) else None
+
+
+def _intervals(
+    changes: Float[Tensor, "ablation prediction"], segments: Int[Tensor, " prediction"], seed: int
+) -> Float[Tensor, "ablation 2"]:
+    """95 % percentile bootstrap of the mean over predictions, segments drawn again with replacement."""
+    ids, of = segments.unique(return_inverse=True)
+    n = len(ids)
+    if n < 2:
+        return torch.full((len(changes), 2), float("nan"), dtype=torch.float64)
+    sums = torch.zeros(len(changes), n, dtype=torch.float64).index_add_(1, of, changes.double())
+    counts = torch.bincount(of, minlength=n).double()
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(n, (RESAMPLES, n), generator=generator)
+    weights = torch.zeros(RESAMPLES, n, dtype=torch.float64)
+    weights.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.float64))
+    means = (sums @ weights.T) / (weights @ counts)
+    return means.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), dim=1).T
+
+
+@torch.no_grad()
+def ablate_over_corpus(
+    lm: Decoder,
+    corpus: Any = None,
+    heads: Heads | None = None,
+    memories: Memories | None = None,
+    components: Components | None = None,
+    layers: Layers | None = None,
+    to: str = "zero",
+    *,
+    n_tokens: int = 4_000,
+    mean_tokens: int = 20_000,
+    by_position: bool = False,
+    seed: int = 0,
+    edits: Sequence[Edit] = (),
+    tokens_per_batch: int = 1024,
+) -> CorpusAblation:
+    """Take activations away one at a time over a corpus and compare the loss of every predicted token.
+
+    Args:
+        lm: the model.
+        corpus: what `unembed.open_corpus` takes; the shipped text by default.
+        heads: pairs (layer, head), or "all"; "all" too where nothing else is chosen.
+        memories: pairs (layer, index), groups of such pairs (each ablated together), groups by name, or "all".
+        components: ("attn_out" or "mlp_out", layer), or "all".
+        layers: whole layers (what attention and FFN add), or "all".
+        to: "zero"; "mean", over the same corpus; or "resample", the activations of other segments at the same position.
+        n_tokens: tokens of the corpus that are run.
+        mean_tokens: tokens that the mean is taken over.
+        by_position: for "mean", the mean of each position by itself.
+        seed: of resampling and of the bootstrap.
+        edits: changes that hold in all runs.
+        tokens_per_batch: columns times rows of a batch, padding included.
+
+    Raises:
+        OutOfRange: no such layer, head or memory.
+        InvalidInput: nothing to ablate, or nothing that is predicted.
+        Unsupported: resampling a corpus of one segment.
+        PointMissing: the model has no such activation.
+
+    Memory: the stream of one batch at every layer, its logits, and one number for each ablation and prediction.
+    """
+    if to not in ("zero", "mean", "resample"):
+        raise InvalidInput(f"ablation to {to!r:.60}", why='over a corpus it is "zero", "mean" or "resample"')
+    groups = groups_of(lm, heads, memories, components, layers)
+    text, seed = open_corpus(corpus), valid_seed(seed)
+    needs = sorted({(point, layer) for group in groups for point, layer, _ in group.targets})
+    words, means = "zero", Source()
+    if to == "mean":
+        numbers = corpus_means(lm, text, needs, max(positive_int("mean_tokens", mean_tokens), n_tokens), by_position)
+        means, words = Source(numbers, by_position), "the mean" + (" by position" if by_position else "")
+    elif to == "resample":
+        words = "activations of other segments"
+    generator = torch.Generator().manual_seed(seed)
+    pool: list[dict[Need, Tensor]] = []
+    losses: list[Tensor] = []
+    changes: list[Tensor] = []
+    tokens: list[Tensor] = []
+    segments: list[Tensor] = []
+    for batch in first_batches(lm, text, positive_int("n_tokens", n_tokens), positive_int("tokens", tokens_per_batch)):
+        rerun = _BatchRerun(lm, batch, edits, needs if to == "resample" else ())
+        if not rerun.n_predicted:
+            continue
+        sources: list[Source] | None = None
+        if to == "resample":
+            pool = [*rerun.rows(), *(pool if len(batch.lengths) == 1 else [])]
+            if len(pool) == 1:
+                continue  # a first batch of one segment, which the next one can draw from
+            sources = _resampled(pool, len(batch.lengths), batch.shape[1], generator)
+        elif by_position:
+            sources = [_cut(means, batch.shape[1], text.name)] * len(batch.lengths)
+        losses.append(rerun.loss)
+        changes.append(torch.stack([rerun.ablated(g, sources or [means] * len(batch.lengths)) for g in groups]))
+        changes[-1] -= rerun.loss
+        tokens.append(rerun.predicted)
+        segments.append(rerun.segments)
+    if not losses:
+        if pool:
+            raise Unsupported("resampling over this corpus", why="it has one segment", instead="Ablate to the mean")
+        raise InvalidInput("the loss over this corpus", why="no segment has a token after another")
+    return CorpusAblation(
+        lm,
+        tuple(group.label for group in groups),
+        float(torch.cat(losses).double().mean()),
+        torch.cat(changes, dim=1),
+        torch.cat(tokens),
+        torch.cat(segments).unique(return_inverse=True)[1],
+        words,
+        text.name,
+        seed,
+    )
+
+
+class _BatchRerun:
+    """An unchanged run of a padded batch, and reruns of it under ablations that start at the first layer changed."""
+
+    def __init__(self, lm: Decoder, batch: Batch, edits: Sequence[Edit], needs: Sequence[Need]) -> None:
+        """Run the batch once; keep the stream entering every block, and the activations of `needs`."""
+        self.lm, self.batch, self.edits = lm, batch, tuple(edits)
+        self.tokens = batch.tokens.to(lm.device)
+        wanted = batch.counted & (batch.next_tokens >= 0)
+        self._wanted = wanted.to(lm.device)
+        self.predicted = batch.next_tokens[wanted]
+        self.segments = batch.segments[:, None].expand(batch.shape)[wanted]
+        self.n_predicted = int(wanted.sum())
+        self.kept: dict[Need, Tensor] = {}
+        self._outputs: list[Any] = []
+        self._skips = True
+
+        def keeper(need: Need) -> Callback:
+            return lambda t: self.kept.__setitem__(need, t.clone())
+
+        entering = [("resid_pre", n) for n in range(lm.n_layers)]
+        captures = {need: keeper(need) for need in dict.fromkeys([*entering, *needs])}
+        self._needs = tuple(needs)
+        with ExitStack() as stack:
+            current = stack.enter_context(attach_hooks(lm, captures, self.edits))
+            for block in lm.structure.blocks:
+                stack.callback(block.module.register_forward_hook(lambda _m, _a, out: self._outputs.append(out)).remove)
+            self.loss = self._loss(current)
+        self._outputs = [without_tensors(out) for out in self._outputs]
+        self._skips = self._can_skip()
+
+    def _can_skip(self) -> bool:
+        """Whether starting at the last layer gives the same losses."""
+        if self.lm.n_layers == 1 or not self.n_predicted:
+            return True
+        with self._from(self.lm.n_layers - 1) as current:
+            found = self._loss(current)
+        return float((found - self.loss).abs().max()) <= 1e-5 * max(1.0, float(self.loss.abs().max()))
+
+    @contextmanager
+    def _from(self, start: int) -> Iterator[ForwardPass]:
+        blocks = self.lm.structure.blocks
+        start = start if self._skips else 0
+        with ExitStack() as stack:
+            current = stack.enter_context(attach_hooks(self.lm, {}, self.edits))
+            for layer in range(start):
+                stack.enter_context(passed_through(blocks[layer].module, self._outputs[layer]))
+            if start:
+                entering = self.kept["resid_pre", start]
+                change_input(stack, blocks[start].module, lambda t: entering.clone(), first=True)
+            yield current
+
+    def _loss(self, current: ForwardPass) -> Float[Tensor, " prediction"]:
+        """The loss of every prediction, in float64 on the CPU."""
+        mask = self.batch.mask.to(self.tokens)
+        with memory_guard(f"a batch of {self.tokens.numel()} tokens"):
+            logits = self.lm.hf(self.tokens, **forward_arguments(self.lm, mask), **current.arguments).logits
+        targets = self.batch.next_tokens.to(logits.device)
+        rows = [
+            cross_entropy(one[chosen].double(), target[chosen], reduction="none")
+            for one, target, chosen in zip(logits, targets, self._wanted, strict=True)
+            if bool(chosen.any())
+        ]
+        loss = torch.cat(rows).cpu() if rows else torch.zeros(0, dtype=torch.float64)
+        if not bool(loss.isfinite().all()):
+            raise NotFinite(f"the loss of {self.lm.name}", why="its logits hold NaN or infinity under an ablation")
+        return loss
+
+    def ablated(self, group: Group, sources: Sequence[Source]) -> Float[Tensor, " prediction"]:
+        """The losses without a group, each row with a source of its own."""
+        changes: dict[Need, list[tuple[int, Replacement]]] = {}
+        for target in group.targets:
+            rows = [(i, source.replacement(target)) for i, source in enumerate(sources)]
+            changes.setdefault(target[:2], []).extend(rows)
+        with self._from(group.start) as current, ExitStack() as stack:
+            for (point, layer), rows in changes.items():
+                install(stack, self.lm, current, point, layer, rows, self.batch.shape[1])
+            return self._loss(current)
+
+    def rows(self) -> list[dict[Need, Tensor]]:
+        """The kept activations of each segment, without padding."""
+        return [
+            {need: self.kept[need][i, :length] for need in self._needs}
+            for i, length in enumerate(self.batch.lengths.tolist())
+        ]
+
+
+def _resampled(pool: Sequence[dict[Need, Tensor]], n_rows: int, n_pos: int, generator: torch.Generator) -> list[Source]:
+    """For each row of a batch, the activations of another segment; positions past its end are drawn from it."""
+    sources = []
+    for row in range(n_rows):
+        other = int(torch.randint(len(pool) - 1, (), generator=generator))
+        given = pool[other + (other >= row)]
+        length = len(next(iter(given.values())))
+        drawn = torch.randint(length, (n_pos,), generator=generator)
+        columns = torch.arange(n_pos).where(torch.arange(n_pos) < length, drawn)
+        sources.append(Source({need: t[columns.to(t.device)] for need, t in given.items()}, True))
+    return sources
+
+
+def _cut(means: Source, n_pos: int, corpus: str) -> Source:
+    assert means.numbers is not None
+    return Source({need: up_to(mean, n_pos, corpus) for need, mean in means.numbers.items()}, True)

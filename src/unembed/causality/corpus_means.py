@@ -1,0 +1,121 @@
+"""The mean of an activation over a corpus, of all positions together or of each position by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.corpus import Corpus
+from unembed.corpus.segments import Batch
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
+from unembed.sweeps.forward import feed_reducers
+from unembed.sweeps.reducers.reducer import Need, Reducer
+
+
+class MeanActivation(Reducer):
+    """The mean of some points of some layers over the counted tokens, in float64.
+
+    Args:
+        needs: points and layers.
+        by_position: a mean for each position of a segment instead of one for all.
+    """
+
+    def __init__(self, needs: Sequence[Need], by_position: bool = False) -> None:
+        """Settings only."""
+        self.points, self.by_position = tuple(needs), by_position
+
+    def start(self, lm: Decoder) -> None:
+        """Start with no token."""
+        self._sums: dict[Need, Tensor] = {}
+        self._counts = torch.zeros(0, dtype=torch.long)
+
+    @property
+    def needs(self) -> Collection[Need]:
+        """The points, as given."""
+        return self.points
+
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
+        """Add the counted columns."""
+        counted = batch.counted.to(tensor.device)
+        weighted = tensor.double() * counted.view(*counted.shape, *[1] * (tensor.dim() - 2))
+        total = weighted.sum(dim=0)
+        total = total if self.by_position else total.sum(dim=0, keepdim=True)
+        self._sums[point, layer] = _added(self._sums.get((point, layer)), total)
+
+    def update(self, batch: Batch) -> None:
+        """Count the tokens of the batch."""
+        counts = batch.counted.sum(dim=0)
+        self._counts = _added(self._counts, counts if self.by_position else counts.sum()[None])
+
+    def merge(self, other: MeanActivation) -> None:
+        """Add what another one saw."""
+        for need, total in other._sums.items():
+            self._sums[need] = _added(self._sums.get(need), total)
+        self._counts = _added(self._counts, other._counts)
+
+    def result(self) -> dict[Need, Float[Tensor, "..."]]:
+        """The means: (width...) of all positions, or (pos, width...) as far as every position was seen."""
+        seen = int((self._counts > 0).cumprod(0).sum())
+        found = {}
+        for need, total in self._sums.items():
+            counts = self._counts[:seen].to(total.device).view(-1, *[1] * (total.dim() - 1))
+            mean = total[:seen] / counts
+            found[need] = mean if self.by_position else mean.squeeze(0)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Sums and counts."""
+        return {"sums": dict(self._sums), "counts": self._counts}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore sums and counts."""
+        self._sums, self._counts = dict(state["sums"]), state["counts"]
+
+
+def _added(known: Tensor | None, new: Tensor) -> Tensor:
+    """The sum of two tensors, the shorter one filled up with zeros at its first axis."""
+    if known is None:
+        return new
+    longer, shorter = (known, new) if len(known) >= len(new) else (new, known)
+    total = longer.clone()
+    total[: len(shorter)] += shorter
+    return total
+
+
+def first_batches(lm: Decoder, corpus: Corpus, n_tokens: int, tokens_per_batch: int = 2048) -> Iterator[Batch]:
+    """Batches of the first tokens of a corpus, until `n_tokens` are counted.
+
+    Raises:
+        Unsupported: the corpus has no text.
+    """
+    counted = 0
+    for batch in corpus.batches(lm, tokens_per_batch, ahead=math.ceil(n_tokens / tokens_per_batch)):
+        yield batch
+        counted += batch.n_counted
+        if counted >= n_tokens:
+            return
+    if not counted:
+        raise Unsupported("a measurement over this corpus", why="it has no text")
+
+
+@torch.no_grad()
+def corpus_means(
+    lm: Decoder, corpus: Corpus, needs: Sequence[Need], n_tokens: int, by_position: bool = False
+) -> dict[Need, Float[Tensor, "..."]]:
+    """The mean of each point and layer over the first tokens of a corpus, in the model's dtype.
+
+    Raises:
+        Unsupported: the corpus has no text.
+    """
+    reducer = MeanActivation(needs, by_position)
+    reducer.start(lm)
+    with feed_reducers(lm, [reducer]) as feed:
+        for batch in first_batches(lm, corpus, n_tokens):
+            feed(batch)
+    return {need: mean.to(lm.dtype) for need, mean in reducer.result().items()}

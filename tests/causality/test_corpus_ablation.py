@@ -1,0 +1,151 @@
+"""Ablations over a corpus equal edits of each segment by itself; means are those of the tokens; intervals cover."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.conftest import tiny
+from torch.nn.functional import cross_entropy
+
+import unembed
+from unembed.causality.corpus_ablation import _intervals, ablate_over_corpus
+from unembed.causality.corpus_means import MeanActivation, corpus_means
+from unembed.corpus import open_corpus
+from unembed.corpus.segments import Batch, Segment
+from unembed.errors import InvalidInput, Unsupported
+
+TEXTS = ["The cat sat on the mat.", "It rained all day, and nobody came to the house.", "She sang."]
+
+
+def segments_of(lm, corpus):
+    return {s.number: s.tokens for s in corpus.segments(lm)}
+
+
+@pytest.mark.parametrize("shipped", ["wren", "attn-2l"])
+def test_padded_batches_give_each_segment_the_losses_that_it_has_alone(shipped: str) -> None:
+    lm = unembed.load(shipped)
+    corpus = open_corpus(TEXTS)
+    heads = [(0, 1), (1, 2)]
+    memories = {"two memories": [(1, 5), (2, 9)]} if shipped == "wren" else None
+    found = ablate_over_corpus(lm, corpus, heads=heads, memories=memories, layers=[1], n_tokens=100)
+    edits = [[unembed.scale_head(n, h, 0.0)] for n, h in heads]
+    if memories:
+        edits.append([unembed.set_coefficient(n, i, 0.0) for n, i in memories["two memories"]])
+    edits.append([unembed.scale_attention(1, 0.0), *([unembed.scale_ffn(1, 0.0)] if memories else [])])
+    assert len(found.labels) == len(edits) and found.labels[-1] == "layer 1"
+    for number, ids in segments_of(lm, corpus).items():
+        at = found.segments == number
+        assert found.tokens[at].tolist() == ids[1:].tolist()
+
+        def loss(edit: list, ids: torch.Tensor = ids) -> torch.Tensor:
+            logits = lm.run(ids[None], edits=edit).logits[0, :-1].double()
+            return cross_entropy(logits, ids[1:], reduction="none").cpu()
+
+        plain = loss([])
+        for i, edit in enumerate(edits):
+            torch.testing.assert_close(found.changes[i, at], loss(edit) - plain, rtol=1e-3, atol=1e-4)
+
+
+def test_memories_by_name_are_one_group_with_its_size() -> None:
+    lm = unembed.load()
+    found = ablate_over_corpus(lm, TEXTS, memories={"months": [(4, 1), (4, 2)]}, n_tokens=20)
+    assert found.labels == ("months (2 memories)",)
+    on_prompt = lm.ablate("The first month of the year is", memories={"months": [(4, 1), (4, 2)]})
+    same = lm.ablate("The first month of the year is", memories=[[(4, 1), (4, 2)]])
+    assert on_prompt.labels == ("months (2 memories)",) and torch.equal(on_prompt.values, same.values)
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+def test_means_are_those_of_the_tokens(by_position: bool) -> None:
+    lm = unembed.load()
+    corpus = open_corpus(TEXTS)
+    needs = [("z", 1), ("coefficients", 3), ("mlp_out", 2)]
+    means = corpus_means(lm, corpus, needs, 1000, by_position)
+    for point, layer in needs:
+        rows = [lm.run(ids[None], point, logits=False).at(point, layer)[0] for ids in segments_of(lm, corpus).values()]
+        if by_position:
+            longest = max(map(len, rows))
+            expected = torch.stack([torch.stack([r[p] for r in rows if len(r) > p]).mean(0) for p in range(longest)])
+        else:
+            expected = torch.cat(rows).mean(0)
+        torch.testing.assert_close(means[point, layer], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_reducer_of_means_merges_and_resumes() -> None:
+    def batch(number: int, length: int) -> Batch:
+        return Batch.of(number, [Segment(number, 0, 0, 0, 0, 0, torch.arange(length))])
+
+    def fed(*seen: tuple[int, torch.Tensor]) -> MeanActivation:
+        reducer = MeanActivation([("z", 0)], by_position=True)
+        reducer.start(tiny("gpt2-relu"))
+        for number, t in seen:
+            reducer.see("z", 0, t, batch(number, t.shape[1]))
+            reducer.update(batch(number, t.shape[1]))
+        return reducer
+
+    a, b = torch.randn(1, 3, 2, 4), torch.randn(1, 5, 2, 4)
+    whole, first, second = fed((0, a), (1, b)), fed((0, a)), fed((1, b))
+    resumed = fed()
+    resumed.load_state(first.state())
+    resumed.merge(second)
+    first.merge(second)
+    for other in (first, resumed):
+        torch.testing.assert_close(other.result()["z", 0], whole.result()["z", 0])
+    assert len(whole.result()["z", 0]) == 5
+    torch.testing.assert_close(whole.result()["z", 0][1], ((a + b[:, :3]) / 2)[0, 1].double())
+
+
+def test_a_mean_by_position_ablates_each_position_to_its_own() -> None:
+    lm = unembed.load()
+    prompt = "The cat sat"
+    found = lm.ablate(prompt, memories=[(5, 3)], to="mean", corpus=TEXTS, by_position=True, metric=unembed.kl())
+    means = corpus_means(lm, open_corpus(TEXTS), [("coefficients", 5)], 1000, True)["coefficients", 5][:, 3]
+    n = lm.encode(prompt).shape[1]
+    edits = [unembed.set_coefficient(5, 3, float(means[p]), positions=[p]) for p in range(n)]
+    before, after = (lm.run(prompt, edits=e).logits[0, -1].double().log_softmax(-1) for e in ((), edits))
+    assert float(found.values[0]) == pytest.approx(float((before.exp() * (before - after)).sum()), abs=1e-6)
+    with pytest.raises(InvalidInput, match="positions, the prompt has"):
+        lm.ablate("word " * 30, memories=[(5, 3)], to="mean", corpus=TEXTS, by_position=True)
+
+
+def test_resampling_takes_another_segment() -> None:
+    lm = unembed.load()
+    twins = ablate_over_corpus(lm, [TEXTS[0], TEXTS[0]], layers="all", to="resample", n_tokens=100)
+    assert float(twins.changes.abs().max()) < 1e-4  # the other segment is the same text
+    others = ablate_over_corpus(lm, TEXTS, layers=[5], to="resample", n_tokens=100)
+    again = ablate_over_corpus(lm, TEXTS, layers=[5], to="resample", n_tokens=100)
+    assert float(others.effects[0]) > 0.05 and torch.equal(others.changes, again.changes)
+    with pytest.raises(Unsupported, match="one segment"):
+        ablate_over_corpus(lm, TEXTS[:1], to="resample", n_tokens=100)
+
+
+def test_intervals_are_of_segments_and_hold_the_mean() -> None:
+    generator = torch.Generator().manual_seed(0)
+    segments = torch.arange(200).repeat_interleave(10)
+    shared = torch.randn(200, generator=generator).repeat_interleave(10)
+    low, high = _intervals(shared[None] + 1.0, segments, 0)[0].tolist()
+    # The standard error of a mean of 200 segments, not that of 2,000 predictions.
+    assert low < 1.0 + float(shared.mean()) < high and high - low == pytest.approx(2 * 1.96 / 200**0.5, rel=0.2)
+    assert bool(_intervals(shared[None, :10], segments[:10], 0).isnan().all())
+
+
+def test_the_change_is_listed_by_predicted_token() -> None:
+    lm = unembed.load()
+    found = ablate_over_corpus(lm, TEXTS * 4, heads=[(0, 1)], n_tokens=200)
+    table = found.by_token("L0H1", least=4)
+    token = table["token"][0]
+    at = torch.tensor([name == token for name in lm.token_strings(found.tokens)])
+    assert table["times"][0] == int(at.sum()) >= 4
+    assert table["loss_change"][0] == pytest.approx(float(found.changes[0, at].mean()))
+    with pytest.raises(InvalidInput, match="was not made"):
+        found.by_token("L9H9")
+
+
+def test_bad_input_is_refused_in_one_line() -> None:
+    lm = unembed.load()
+    with pytest.raises(InvalidInput, match="over a corpus it is"):
+        ablate_over_corpus(lm, TEXTS, to="nothing")
+    with pytest.raises(InvalidInput, match="group of no memories"):
+        ablate_over_corpus(lm, TEXTS, memories={"none": []})
+    with pytest.raises(InvalidInput, match='neither "all" nor a list'):
+        ablate_over_corpus(lm, TEXTS, heads="some")
