@@ -162,7 +162,7 @@ def test_what_the_atlas_saves_is_what_it_shows(opened, atlas, tmp_path):
         page.get_by_role("menuitem", name="Save data as JSON").click()
     saved = json.loads(download.value.path().read_text())
     assert saved["x"] == atlas.x and saved["saved_from"]["model"] == "wren"
-    page.get_by_role("button", name="Save this figure").first.click()
+    page.get_by_role("button", name="Download this figure").first.click()
     with page.expect_download() as download:
         page.get_by_role("menuitem", name="Save figure as SVG").click()
     assert "data:image/png;base64," in download.value.path().read_text(), "the canvas is in the drawing"

@@ -269,6 +269,49 @@ def test_a_token_pointed_at_shows_what_it_reads_and_what_reads_it(opened, lm):
     expect(chips.nth(6)).to_have_class(re.compile(r"\bw\d"))
 
 
+def test_every_head_has_a_picture_and_a_name_and_a_press_opens_it(opened, lm):
+    page = opened(f"#/heads?head=L2H3&{HERE}")
+    region = page.get_by_role("region", name="Patterns on the prompt")
+    pictures = region.get_by_role("button", name=re.compile("^Pattern of "))
+    expect(pictures).to_have_count(48)
+    expect(region.get_by_role("button", name="Pattern of L3H0, induction")).to_be_visible()
+    weights = lm.run(PROMPT, ("pattern",)).at("pattern", 3)[0, 0]
+    alpha = (
+        region.get_by_role("button", name="Pattern of L3H0, induction")
+        .locator("canvas")
+        .evaluate(
+            "(c) => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].filter((_, i) => i % 4 === 3)"
+        )
+    )
+    expected = 255 * weights.clamp(0, 1).sqrt().flatten()
+    assert alpha == pytest.approx(expected.tolist(), abs=2.5)
+    region.get_by_role("button", name="Pattern of L3H0, induction").click()
+    expect(page.get_by_role("heading", name="L3H0 · induction head")).to_be_visible()
+    expect(region.get_by_role("button", name="Pattern of L3H0, induction")).to_have_attribute("aria-pressed", "true")
+
+
+def test_arcs_are_what_comes_from_each_source_token(opened, lm):
+    page = opened(f"#/heads?head=L2H3&{HERE}")
+    trace = lm.trace(PROMPT)
+    found = trace.attribution(int(trace.prediction[-1]), by="source")
+    by_source = {r.source: r.contribution for r in found.rows if (r.layer, r.index) == (2, 3)}
+    arcs = page.locator(".arcs path")
+    expect(arcs.first).to_be_visible()
+    most = max(abs(x) for x in by_source.values())
+    drawn = {}
+    for arc in arcs.all():
+        said = arc.locator("title").text_content() or ""
+        source = int(re.search(r"\((\d+)\): ", said).group(1))
+        drawn[source] = number(said.split("): ")[1].split()[0])
+        sign = "plus" if by_source[source] > 0 else "minus"
+        assert sign in (arc.get_attribute("class") or "")
+        width = float(arc.get_attribute("stroke-width") or 0)
+        assert width == pytest.approx(0.8 + 7 * abs(by_source[source]) / most, abs=0.01)
+    assert drawn == pytest.approx({i: x for i, x in by_source.items() if abs(x) >= 0.02 * most}, rel=0.02, abs=1e-4)
+    shown = page.get_by_text(re.compile("^Adds .* to the logit of ")).inner_text()
+    assert number(shown.split()[1]) == pytest.approx(sum(by_source.values()), rel=0.01)
+
+
 def test_a_heads_examples_are_marked_and_lead_to_a_trace(opened, lm, index):
     page = opened("#/heads?head=L3H2")
     region = page.get_by_role("region", name="Top contexts in the corpus")

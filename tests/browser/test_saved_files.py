@@ -140,7 +140,7 @@ def test_a_card_is_saved_as_it_is_seen(opened, browser, tmp_path):
     card = page.locator(".card", has=page.get_by_role("heading", name="Logit attribution"))
     expect(card.get_by_text(re.compile("off by"))).to_be_visible()
     page.wait_for_load_state("networkidle")
-    card.get_by_role("button", name="Save this figure").click()
+    card.get_by_role("button", name="Download this figure").click()
     with page.expect_download() as download:
         page.get_by_role("menuitem", name="Save figure as PNG").click()
     assert download.value.suggested_filename == "logit-attribution.png"

@@ -6,10 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.circuits import Circuits
+from unembed.attention.head_scores import HeadScores
 from unembed.attention.low_rank_topk import Entries
 from unembed.attention.repeated_pattern import repeated_pattern
 from unembed.errors import Unsupported
@@ -29,6 +31,10 @@ DEFINITIONS = {
     "resting": "mean attention to the first position",
 }
 
+ROLES = ("previous_token", "duplicate_token", "induction", "resting")
+"""Scores that are mean attention weights, and name a head."""
+ROLE_THRESHOLD = 0.2
+
 
 @dataclass(frozen=True)
 class HeadsView:
@@ -46,6 +52,10 @@ class HeadsView:
     """Half the width of the 95 % confidence interval."""
     eigenvalues: list[list[float]] | None
     """sum(lambda).real / sum(|lambda|) of the full OV circuit, by layer and head; +1 copies."""
+    roles: list[list[str | None]]
+    """The score that names a head, by layer and head; None where no score is large enough."""
+    role_threshold: float
+    """What the lower end of the score's 95 % confidence interval must reach."""
 
     def to_dict(self) -> dict[str, Any]:
         """The view as JSON can hold it."""
@@ -107,7 +117,19 @@ def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed
         {kind: numbers(found[kind]) for kind in DEFINITIONS},
         {kind: numbers(found.interval(kind)) for kind in DEFINITIONS},
         eigenvalues,
+        _roles(found),
+        ROLE_THRESHOLD,
     )
+
+
+def _roles(found: HeadScores) -> list[list[str | None]]:
+    """The largest of the attention scores names a head, where it is surely large."""
+    least = torch.stack([found[kind] - found.interval(kind) for kind in ROLES])
+    value, kind = least.max(dim=0)
+    return [
+        [ROLES[k] if v >= ROLE_THRESHOLD else None for k, v in zip(kinds, values, strict=True)]
+        for kinds, values in zip(kind.tolist(), value.tolist(), strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from unembed.attention.circuits import Circuits
 from unembed.attention.prompt_head_scores import prompt_head_scores, required_points
@@ -12,10 +15,14 @@ from unembed.attention.value_weighted_attention import POINTS, contribution_norm
 from unembed.models.decoder import Decoder
 from unembed.schemas.memory import Scored
 from unembed.schemas.numbers import numbers
+from unembed.stream.run import position_of
 from unembed.trace.trace import Trace
 
 SCHEMA_PATTERN = "unembed.pattern/1"
+SCHEMA_PATTERNS = "unembed.patterns/1"
+SCHEMA_SOURCES = "unembed.head_sources/1"
 SCHEMA_PROMPT_HEADS = "unembed.prompt_heads/1"
+_SIDE = 24
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,91 @@ def pattern_view(lm: Decoder, trace: Trace, layer: int, head: int) -> PatternVie
     both = run.at("pattern", layer)[0, head], contribution_norms(lm, run, layer)[head]
     weights, norms = ([numbers(row[: i + 1]) for i, row in enumerate(rows)] for rows in both)
     return PatternView(SCHEMA_PATTERN, layer, head, trace.token_strings, numbers(trace.tokens), weights, norms)
+
+
+@dataclass(frozen=True)
+class PatternsView:
+    """The patterns of all heads on a prompt, small."""
+
+    schema: str
+    n_tokens: int
+    side: int
+    """Rows and columns of each picture: one for each token, or the largest weight of a block of tokens."""
+    patterns: list[list[str]]
+    """By layer and head: the weights in 256ths, row by row, one byte each, as base64."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+def patterns_view(lm: Decoder, trace: Trace) -> PatternsView:
+    """The patterns of all heads on a trace's prompt, in at most 24 rows and columns.
+
+    Raises:
+        Unsupported: a layer of the family has no attention weights.
+    """
+    n = len(trace.token_strings)
+    side = min(n, _SIDE)
+    run = trace.run_with(("pattern",))
+    found: list[list[str]] = []
+    for layer in range(lm.n_layers):
+        small = torch.nn.functional.adaptive_max_pool2d(run.at("pattern", layer)[0].float().cpu(), side)
+        levels = (small * 255).round().clamp(0, 255).to(torch.uint8)
+        found.append([base64.b64encode(bytes(head.flatten().tolist())).decode() for head in levels])
+    return PatternsView(SCHEMA_PATTERNS, n, side, found)
+
+
+@dataclass(frozen=True)
+class HeadSourcesView:
+    """What one head adds to a token's logit, by the token that it attends to."""
+
+    schema: str
+    layer: int
+    head: int
+    position: int
+    token: Scored
+    """The target token; its score is its logit."""
+    contributions: list[float]
+    """By source position, up to `position`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+def head_sources_view(
+    lm: Decoder, trace: Trace, layer: int, head: int, position: int = -1, token: str | int | None = None
+) -> HeadSourcesView:
+    """What a head adds to a token's logit at a position, split by source token.
+
+    Args:
+        lm: the model.
+        trace: of the prompt.
+        layer: of the head.
+        head: the head.
+        position: whose logit.
+        token: the prediction there when None.
+
+    Raises:
+        NotOneToken: the text is not a single token.
+        OutOfRange: the head or the position does not exist.
+        SumNotProved: the contributions of all writers do not add up to the logit.
+        Unsupported: the family's heads cannot be split by source.
+    """
+    layer, head = lm.layer(layer), lm.head(head)
+    position = position_of(trace.run, position)
+    target = int(trace.prediction[position]) if token is None else lm.single_token(token)
+    found = trace.attribution(target, position, by="source")
+    contributions = [0.0] * (position + 1)
+    for row in found.rows:
+        # Sources after the position have rows too, of nothing.
+        if 0 <= row.source <= position and (row.layer, row.index) == (layer, head):
+            contributions[row.source] += row.contribution
+    text = lm.token_strings([target])[0]
+    return HeadSourcesView(
+        SCHEMA_SOURCES, layer, head, position, Scored(target, text, found.logit), numbers(torch.tensor(contributions))
+    )
 
 
 DEFINITIONS = {

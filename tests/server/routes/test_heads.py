@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import math
@@ -15,6 +16,7 @@ import torch
 import unembed
 from unembed.attention.head_examples import HeadExamples, Progress, examples_of_heads
 from unembed.attention.value_weighted_attention import POINTS, contribution_norms
+from unembed.schemas.heads import heads_view
 
 PROMPT = "The first month of the year is"
 LINES = [
@@ -211,3 +213,59 @@ def test_the_best_induction_head_looks_where_the_stripe_is(client, wren):
     text = client.get(f"/api/v1/heads/{layer}/{head}/induction", params={"text": "She put the book"}).json()
     assert text["tokens"][-4:] == wren.token_strings(wren.encode("She put the book")[0])
     assert client.get(f"/api/v1/heads/{layer}/{head}/induction", params={"text": "a"}).status_code == 422
+
+
+@pytest.mark.parametrize("text", [PROMPT, " ".join(["one two three"] * 20)])
+def test_small_pictures_are_the_largest_weights_of_blocks(client, wren, text):
+    found = client.post("/api/v1/heads/patterns", json={"prompt": text}).json()
+    weights = wren.run(text, ("pattern",))
+    n = found["n_tokens"]
+    assert n == len(wren.encode(text)[0])
+    assert found["side"] == min(n, 24)
+    assert [len(row) for row in found["patterns"]] == [wren.n_heads] * wren.n_layers
+    side = found["side"]
+    for layer, head in ((0, 0), (3, 5), (5, 7)):
+        levels = base64.b64decode(found["patterns"][layer][head])
+        whole = weights.at("pattern", layer)[0, head]
+        for row in range(side):
+            for column in range(side):
+                # A block begins at floor(i n / side) and ends at ceil((i + 1) n / side).
+                rows = slice(row * n // side, -(-(row + 1) * n // side))
+                columns = slice(column * n // side, -(-(column + 1) * n // side))
+                assert levels[row * side + column] == pytest.approx(255 * float(whole[rows, columns].max()), abs=0.51)
+
+
+def test_a_heads_sources_add_up_to_its_effect_on_the_target(client, wren):
+    body = {"prompt": PROMPT, "position": 3, "token": " the"}
+    effects = client.post("/api/v1/heads/prompt", json=body).json()["scores"]["effect"]
+    whole = wren.trace(PROMPT).attribution(" the", 3, by="source")
+    for layer, head in ((0, 1), (2, 3), (5, 7)):
+        found = client.post(f"/api/v1/heads/{layer}/{head}/sources", json=body).json()
+        assert len(found["contributions"]) == 4
+        assert sum(found["contributions"]) == pytest.approx(effects[layer][head], abs=2e-5)
+        of_source = {r.source: r.contribution for r in whole.rows if (r.layer, r.index) == (layer, head)}
+        assert found["contributions"] == pytest.approx([of_source[i] for i in range(4)], abs=1e-6)
+        assert found["token"]["token"] == " the"
+        logit = float(wren.run(PROMPT, ()).logits[0, 3, found["token"]["id"]])
+        assert found["token"]["score"] == pytest.approx(logit, abs=1e-4)
+
+
+def test_a_head_is_named_by_a_score_that_is_surely_large(client):
+    found = client.get("/api/v1/heads").json()
+    named = {}
+    for layer, row in enumerate(found["roles"]):
+        for head, role in enumerate(row):
+            kinds = ("previous_token", "duplicate_token", "induction", "resting")
+            least = {k: found["scores"][k][layer][head] - found["intervals"][k][layer][head] for k in kinds}
+            best = max(least, key=least.__getitem__)
+            assert role == (best if least[best] >= found["role_threshold"] else None)
+            if role:
+                named.setdefault(role, []).append((layer, head))
+    assert named["induction"] == [(3, 0)]
+
+
+def test_heads_of_random_weights_have_no_names(wren):
+    torch.manual_seed(0)
+    random = unembed.load(type(wren.hf)(wren.hf.config).eval(), tokenizer=wren.tokenizer)
+    roles = heads_view(unembed.circuits(random), 8, 24, 0).roles
+    assert {role for row in roles for role in row} == {None}

@@ -11,7 +11,17 @@ from fastapi.responses import StreamingResponse
 
 from unembed.attention import Progress, examples_of_heads
 from unembed.schemas.heads import HeadsView, HeadView, InductionView, head_view, heads_view, induction_view
-from unembed.schemas.prompt_head_scores import PatternView, PromptHeadsView, pattern_view, prompt_heads_view, score_view
+from unembed.schemas.prompt_head_scores import (
+    HeadSourcesView,
+    PatternsView,
+    PatternView,
+    PromptHeadsView,
+    head_sources_view,
+    pattern_view,
+    patterns_view,
+    prompt_heads_view,
+    score_view,
+)
 from unembed.server import requests as r
 from unembed.server.responses import json_response, ndjson_response, to_json
 
@@ -111,6 +121,40 @@ async def post_pattern(
     """The same on any text, which need not be traced first."""
     key = state.register_prompt(query.prompt, query.library_edits())
     return await get_pattern(request, state, key, layer, head, client)
+
+
+@routes.post("/heads/patterns", responses={200: {"model": PatternsView}})
+async def post_patterns(request: Request, state: r.State, query: r.PromptRequest, client: r.Client = "") -> Response:
+    """The patterns of all heads on a prompt, small: what their pictures are drawn from."""
+    edits = query.library_edits()
+
+    def work() -> PatternsView:
+        return patterns_view(state.lm, state.trace(query.prompt, edits))
+
+    key = f"patterns {state.register_prompt(query.prompt, edits)}"
+    body = await state.body(key, work, what="reading attention", client=client, channel="patterns")
+    return json_response(request, body)
+
+
+@routes.post("/heads/{layer}/{head}/sources", responses={200: {"model": HeadSourcesView}})
+async def post_sources(
+    request: Request,
+    state: r.State,
+    layer: r.LayerNumber,
+    head: r.Index,
+    query: r.PromptHeadsRequest,
+    client: r.Client = "",
+) -> Response:
+    """What a head adds to a token's logit at a position, by the token that it attends to."""
+    edits, token = query.library_edits(), r.parse_optional_token(query.token)
+
+    def work() -> HeadSourcesView:
+        return head_sources_view(state.lm, state.trace(query.prompt, edits), layer, head, query.position, token)
+
+    at = f"{layer} {head} {query.position} {query.token}"
+    key = f"sources {state.register_prompt(query.prompt, edits)} {at}"
+    body = await state.body(key, work, what="reading a head", client=client, channel="sources")
+    return json_response(request, body)
 
 
 @routes.post("/heads/{layer}/{head}/examples")

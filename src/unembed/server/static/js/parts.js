@@ -130,8 +130,8 @@ let cards = 0;
 const saver = () =>
   button(icon("save"), (e) => e.currentTarget.dispatchEvent(new CustomEvent("figure", { bubbles: true })), {
     class: "icon-btn save",
-    "aria-label": "Save this figure",
-    title: "Save this figure",
+    "aria-label": "Download this figure",
+    title: "Download this figure",
     "aria-haspopup": "menu",
   });
 

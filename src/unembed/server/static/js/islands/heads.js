@@ -60,6 +60,55 @@ export function matrix(el, data, options = {}) {
   };
 }
 
+/**
+ * The patterns of all heads as small pictures, a row for each layer.
+ *
+ * thumbnails(el, {patterns: [[base64]], side, chosen: [layer, head], name(layer, head)}, {onpick(layer, head)})
+ */
+export function thumbnails(el, data, options = {}) {
+  const { patterns, side, chosen } = data;
+  el.className = patterns[0]?.length > 12 ? "thumbs small" : "thumbs";
+  const probe = h("span", { class: "map-0", hidden: true });
+  fill(el, probe);
+  const [r, g, b] = getComputedStyle(probe).backgroundColor.match(/\d+/g).map(Number);
+  fill(
+    el,
+    patterns
+      .map((heads, layer) =>
+        h(
+          "div",
+          { class: "line" },
+          h("span", {}, `L${layer}`),
+          heads.map((packed, head) => {
+            const canvas = h("canvas", { width: side, height: side, "aria-hidden": "true" });
+            const pen = canvas.getContext("2d");
+            const image = pen.createImageData(side, side);
+            const bytes = atob(packed);
+            for (let i = 0; i < bytes.length; i++)
+              image.data.set([r, g, b, Math.round(255 * Math.sqrt(bytes.charCodeAt(i) / 255))], 4 * i);
+            pen.putImageData(image, 0, 0);
+            const name = data.name(layer, head);
+            const here = chosen[0] === layer && chosen[1] === head;
+            return h(
+              "button",
+              {
+                type: "button",
+                class: here ? "on" : "",
+                "aria-pressed": String(here),
+                "aria-label": `Pattern of L${layer}H${head}${name ? `, ${name}` : ""}`,
+                title: `L${layer}H${head}${name ? `, ${name}` : ""}`,
+                onclick: () => options.onpick?.(layer, head),
+              },
+              canvas,
+              h("small", {}, name || `H${head}`),
+            );
+          }),
+        ),
+      )
+      .reverse(),
+  );
+}
+
 export function pattern(el, data) {
   const n = data.tokens.length;
   const from = data.hideFirst && n > 1 ? 1 : 0;

@@ -2,7 +2,8 @@
 
 import { contexts, lengths } from "../contexts.js";
 import { button, fill, h, num, numberBox, percent, segmented, signed } from "../dom.js";
-import { matrix, pattern } from "../islands/heads.js";
+import * as arcs from "../islands/arcs.js";
+import { matrix, pattern, thumbnails } from "../islands/heads.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
 import { labels } from "../labels.js";
 import { nameOf } from "../names.js";
@@ -22,6 +23,14 @@ const KINDS = [
   ["entropy", "Entropy, prompt"],
 ];
 
+/** The words for what names a head. */
+const ROLES = {
+  previous_token: "previous token",
+  duplicate_token: "duplicate token",
+  induction: "induction",
+  resting: "first token",
+};
+
 export function render(root, page) {
   const { api, model } = page;
   let scores = null;
@@ -32,6 +41,8 @@ export function render(root, page) {
   let dst = null;
   let measure = "weights";
   const grid = h("div");
+  const small = h("div");
+  const roles = h("p", { class: "faint" });
   const said = h("p", { class: "faint" });
   const table = h("div");
   const title = h("span", {}, "Choose a head");
@@ -49,7 +60,7 @@ export function render(root, page) {
     type: "text",
     "aria-label": "Text for the pattern",
     value: prompt(),
-    onchange: () => ((dst = null), open()),
+    onchange: () => ((dst = null), open(), drawSmall()),
   });
   const [twice, texts] = [0, 1].map(() => h("div", { class: "stack" }));
   const read = new Set();
@@ -71,24 +82,30 @@ export function render(root, page) {
       h(
         "div",
         { class: "two" },
+        card(
+          "All heads",
+          segmented("Score", KINDS, kind, (v) => ((kind = v), drawMatrix())),
+          grid,
+          h("label", { class: "row faint" }, "show top", h("span", { style: { flex: "1" } }, few)),
+          said,
+          about("heads"),
+          table,
+          model.can.shared_keys &&
+            h(
+              "p",
+              { class: "note" },
+              `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`,
+            ),
+        ),
+        card("Patterns on the prompt", null, small, roles),
+      ),
+      card(title, named, circuitBox),
+      h(
+        "div",
+        { class: "two" },
         h(
           "div",
           { class: "stack" },
-          card(
-            "All heads",
-            segmented("Score", KINDS, kind, (v) => ((kind = v), drawMatrix())),
-            grid,
-            h("label", { class: "row faint" }, "show top", h("span", { style: { flex: "1" } }, few)),
-            said,
-            about("heads"),
-            table,
-            model.can.shared_keys &&
-              h(
-                "p",
-                { class: "note" },
-                `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`,
-              ),
-          ),
           card(
             "Repeated-token (induction) test",
             null,
@@ -102,14 +119,18 @@ export function render(root, page) {
             twice,
             about("twice"),
           ),
+        ),
+        h(
+          "div",
+          { class: "stack" },
           card(
             "Top contexts in the corpus",
             button("Find examples", () => examples(true), { class: "btn small" }),
             texts,
             about("examples"),
           ),
+          card("Labels", null, called),
         ),
-        h("div", { class: "stack" }, card(title, named, circuitBox), card("Labels", null, called)),
       ),
     ),
   );
@@ -126,7 +147,7 @@ export function render(root, page) {
       }
       drawMatrix();
     });
-    await Promise.all([open(), repeat(), call()]);
+    await Promise.all([open(), repeat(), call(), drawSmall()]);
   }
 
   /** The head that the address names, chosen. */
@@ -135,6 +156,32 @@ export function render(root, page) {
     if (found) chosen = [found.layer, found.index];
     return found;
   }
+
+  /** What a head is called by people, or else by its scores. */
+  const role = (layer, head) => ROLES[scores?.roles[layer][head]] ?? "";
+  const calledBy = (layer, head) => nameOf({ layer, index: head }, "head") || role(layer, head);
+
+  /** Small pictures of all patterns on the text. */
+  const drawSmall = () =>
+    pane(small, async () => {
+      const found = await api.post(
+        "/heads/patterns",
+        { prompt: own.value || prompt(), edits: activeEdits() },
+        { channel: "patterns" },
+      );
+      thumbnails(
+        small,
+        { ...found, chosen, name: calledBy },
+        { onpick: (layer, index) => go({ head: idOf({ layer, index }, "head") }) },
+      );
+      fill(
+        roles,
+        found.n_tokens > found.side &&
+          `Each picture shows ${found.n_tokens} tokens in ${found.side} blocks by their largest weight. `,
+        scores &&
+          `A head is named by its largest score on repeated random tokens, where the lower end of the 95 % interval is ${scores.role_threshold} or more.`,
+      );
+    });
 
   const repeat = () =>
     pane(twice, async () => {
@@ -171,7 +218,12 @@ export function render(root, page) {
     });
 
   const call = () =>
-    labels(called, named, { layer: chosen[0], index: chosen[1], of: "head" }, () => scores && drawMatrix());
+    labels(
+      called,
+      named,
+      { layer: chosen[0], index: chosen[1], of: "head" },
+      () => scores && (drawMatrix(), drawSmall()),
+    );
 
   /** Texts in which the head does most: one reading of the corpus serves all heads of its layer. */
   const examples = (asked) =>
@@ -262,7 +314,7 @@ export function render(root, page) {
 
   async function open() {
     const [layer, head] = chosen;
-    title.textContent = `L${layer}H${head}`;
+    title.textContent = `L${layer}H${head}${role(layer, head) ? ` · ${role(layer, head)} head` : ""}`;
     await pane(circuitBox, async () => {
       const found = await api.post(
         `/heads/${layer}/${head}/attention`,
@@ -342,18 +394,14 @@ export function render(root, page) {
     const lists = (pairs) =>
       h(
         "div",
-        { class: "two" },
+        { class: "three" },
         pairs.map(([name, rows]) => h("div", {}, h("h3", {}, name), tokenBars(rows.slice(0, 8)))),
       );
     const [layer, head] = chosen;
-    fill(
-      circuitBox,
-      h(
-        "div",
-        { class: "row" },
-        button("Knock out", () => tray.off({ layer, index: head }, "head"), { class: "btn small" }),
-        h("span", { class: "faint" }, "adds the edit: this head writes nothing"),
-      ),
+    const bow = h("div");
+    const bowSaid = h("p", { class: "faint" });
+    drawSources(bow, bowSaid, found, at);
+    const patternPart = [
       h("label", { class: "row faint" }, "on", h("span", { style: { flex: "1", display: "grid" } }, own)),
       h(
         "div",
@@ -401,6 +449,15 @@ export function render(root, page) {
             ]),
           ),
         ),
+      ),
+      h("div", {}, h("h3", {}, "Contribution to the logit, by source token"), bow, bowSaid),
+    ];
+    const circuitPart = [
+      h(
+        "div",
+        { class: "row" },
+        button("Knock out", () => tray.off({ layer, index: head }, "head"), { class: "btn small" }),
+        h("span", { class: "faint" }, "adds the edit: this head writes nothing"),
       ),
       h(
         "div",
@@ -450,9 +507,52 @@ export function render(root, page) {
           )
         : null,
       circuit.notes.length && circuit.looks_for.length ? h("p", { class: "faint" }, circuit.notes.join("; ")) : null,
+    ];
+    fill(
+      circuitBox,
+      h("div", { class: "two" }, h("div", { class: "stack" }, patternPart), h("div", { class: "stack" }, circuitPart)),
     );
     drawMap();
   }
+
+  /** What the head adds to the target's logit at a position, as arcs over the text. */
+  const drawSources = (el, note, found, at) =>
+    pane(el, async () => {
+      const [layer, head] = chosen;
+      const answer = await api.post(
+        `/heads/${layer}/${head}/sources`,
+        {
+          prompt: own.value || prompt(),
+          edits: activeEdits(),
+          position: at,
+          ...(state().token && own.value === prompt() && { token: state().token }),
+        },
+        { channel: "sources" },
+      );
+      const of = visible(answer.token.token);
+      const total = answer.contributions.reduce((sum, x) => sum + x, 0);
+      arcs.mount(
+        el,
+        {
+          tokens: found.tokens,
+          from: at,
+          values: answer.contributions,
+          label: `What L${layer}H${head} adds to the logit of ${of} at position ${at}, by source token`,
+          format: (x) => `${signed(x)} to the logit of ${of}`,
+        },
+        { onpick: (i) => ((dst = i), open()) },
+      );
+      const order = answer.contributions.map((x, i) => [x, i]).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
+      fill(
+        note,
+        `Adds ${signed(total)} to the logit of ${of}: `,
+        order.slice(0, 3).map(([x, i], n) => `${n ? ", " : ""}${signed(x)} from ${visible(found.tokens[i])} (${i})`),
+        ". Blue raises it, orange lowers it.",
+        asTable("As a table", ["source", "contribution"], () =>
+          answer.contributions.map((x, i) => [`${i} ${visible(found.tokens[i])}`, x]),
+        ),
+      );
+    });
 
   return {
     update(now, before) {
@@ -460,12 +560,12 @@ export function render(root, page) {
       if (now.head !== before.head) {
         wish();
         if (scores) drawMatrix();
-        return Promise.all([open(), repeat(), examples(), call()]);
+        return Promise.all([open(), repeat(), examples(), call(), drawSmall()]);
       }
       if (now.prompt !== before.prompt || now.edits !== before.edits || now.disabled !== before.disabled) {
         if (now.prompt !== before.prompt) own.value = prompt();
         if (scores) drawMatrix();
-        return open();
+        return Promise.all([open(), drawSmall()]);
       }
     },
     key(event) {
