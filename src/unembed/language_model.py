@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
 from unembed.stream.generation import generate
-from unembed.stream.hooks import attach_hooks
+from unembed.stream.hooks import Hook, attach_hooks
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, run
 from unembed.trace.trace import Trace
@@ -38,9 +38,21 @@ class LanguageModel(Decoder):
         attention_mask: Tensor | None = None,
         logits: bool = True,
         layers: Sequence[int] | None = None,
+        hooks: Mapping[str, Hook] | None = None,
+        grad: bool = False,
     ) -> Run:
-        """One forward pass, watched; see `unembed.stream.run.run`."""
-        return run(self, tokens, capture, edits, attention_mask=attention_mask, logits=logits, layers=layers)
+        """One forward pass with captures, edits, hooks and gradients; see `unembed.stream.run.run`."""
+        return run(
+            self,
+            tokens,
+            capture,
+            edits,
+            attention_mask=attention_mask,
+            logits=logits,
+            layers=layers,
+            hooks=hooks,
+            grad=grad,
+        )
 
     def trace(self, prompt: Tokens, *, edits: Sequence[Edit] = (), show_unlearned: bool = False) -> Trace:
         """One prompt seen whole; see `unembed.trace.trace.Trace`."""

@@ -19,6 +19,7 @@ from unembed.lens import average_direction, final_scale, logit_direction
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
+from unembed.stream.capture_points import has_point, require_point
 from unembed.stream.decomposition import (
     Branch,
     Directions,
@@ -30,7 +31,6 @@ from unembed.stream.decomposition import (
     tolerance,
     writer_points,
 )
-from unembed.stream.hooks import has_point, require_point
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, position_of, run
 from unembed.validation import positive_int
@@ -439,7 +439,7 @@ def _closed(
         raise SumNotProved(
             f"the attribution of token {target} in {lm.name}",
             why=f"the contributions give {total:.5g}, the model says {logit:.5g} (relative error {error:.1e})",
-            instead="Load with dtype='float32', or report this model",
+            instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
         )
     return Attribution(
         target,

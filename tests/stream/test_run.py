@@ -7,8 +7,10 @@ import torch
 
 from tests.conftest import tiny
 from tests.families import FAMILIES, PARALLEL, WITH_MEMORIES
-from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
+from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing, SumNotProved
 from unembed.language_model import LanguageModel
+from unembed.logit_attribution import attribution
+from unembed.stream.capture_points import has_point
 from unembed.stream.hooks import attach_hooks
 from unembed.stream.interventions import add_to_coefficient, scale_coefficient, scale_head, set_coefficient
 from unembed.stream.run import run
@@ -188,3 +190,91 @@ def test_bad_input_is_refused_in_one_line(tokens: torch.Tensor) -> None:
             run(tiny("gpt2"), tokens, edits=[make(0, 0, -1e39)])
     with pytest.raises(NotFinite, match="under these edits"):
         run(tiny("gpt2"), tokens, edits=[set_coefficient(0, 0, 3e38), set_coefficient(0, 1, -3e38)])
+
+
+REPLACEABLE = ("resid_pre", "attn_out", "q", "k", "v", "z", "gate", "up", "coefficients", "mlp_out", "resid_post")
+
+
+def _pushed(lm: LanguageModel, tokens: torch.Tensor, point: str, layer: int, by: torch.Tensor) -> float:
+    """A difference of logits when `by` is added to a point of one layer."""
+    logits = run(lm, tokens, hooks={point: lambda t, at: t + by if at == layer else None}).logits
+    return float(logits[0, -1, 5] - logits[0, -1, 6])
+
+
+@pytest.mark.parametrize("name", [n for n in FAMILIES if n != "mixtral"])  # experts have no product in float64
+def test_a_hook_moves_the_prediction_as_the_gradient_predicts(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name, torch.float64)
+    for point in REPLACEABLE:
+        layers = [n for n in range(lm.n_layers) if has_point(lm, point, n)]
+        if not layers:
+            continue
+        seen = run(lm, tokens[:1], point, grad=True)
+        gradient = seen.gradient(point, of=seen.logits[0, -1, 5] - seen.logits[0, -1, 6])[-1]
+        step = 2e-4 * torch.randn(gradient.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        moved = (
+            _pushed(lm, tokens[:1], point, layers[-1], step) - _pushed(lm, tokens[:1], point, layers[-1], -step)
+        ) / 2
+        assert moved != 0.0, point
+        assert moved == pytest.approx(float((gradient * step).sum()), rel=1e-2, abs=1e-7), (
+            point
+        )  # norms compute in float32
+
+
+def _same(t: torch.Tensor, _layer: int) -> torch.Tensor:
+    return t.clone()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_bigcode", "falcon-40b"])
+def test_a_hook_that_returns_nothing_or_the_same_changes_nothing(
+    name: str, dtype: torch.dtype, tokens: torch.Tensor
+) -> None:
+    lm = tiny(name, dtype)
+    plain = run(lm, tokens)
+    called: list[int] = []
+    seen = run(lm, tokens, hooks={"mlp_in": lambda _t, layer: called.append(layer)})
+    assert torch.equal(seen.logits, plain.logits) and called == list(range(lm.n_layers))
+    for point in REPLACEABLE:
+        if has_point(lm, point, 0):
+            assert torch.equal(run(lm, tokens, hooks={point: _same}).logits, plain.logits), point
+
+
+def test_gradients_with_respect_to_patterns_are_the_models_own(tokens: torch.Tensor) -> None:
+    lm = tiny("llama", torch.float64)
+    seen = run(lm, tokens[:1], ["pattern", "z"], grad=True)
+    value = seen.logits[0, -1, 5]
+    by_pattern, by_z = seen.gradient("pattern", of=value), seen.gradient("z", of=value)
+    values = run(lm, tokens[:1], "v")["v"][-1][0].repeat_interleave(lm.n_heads // lm.n_kv_heads, dim=1)
+    expected = torch.einsum("dhv,shv->hds", by_z[-1][0], values)
+    assert torch.allclose(by_pattern[-1][0].tril(), expected.tril(), atol=1e-10)
+
+
+def test_what_hooks_and_gradients_cannot_do_is_said_in_one_line(tokens: torch.Tensor) -> None:
+    lm = tiny("llama")
+    before = _hooks(lm)
+    with pytest.raises(InvalidInput, match="other parts of the layer read the same tensor"):
+        run(lm, tokens, hooks={"attn_in": lambda t, _layer: t + 1})
+    with pytest.raises(InvalidInput, match="not a tensor of shape"):
+        run(lm, tokens, hooks={"resid_post": lambda t, _layer: t[:1]})
+    with pytest.raises(InvalidInput, match="is not one of"):
+        run(lm, tokens, hooks={"nowhere": lambda t, _layer: t})
+    with pytest.raises(PointMissing, match="kept no graph"):
+        run(lm, tokens, "z").gradient("z", of=torch.zeros(()))
+    with pytest.raises(InvalidInput, match="not one number computed"):
+        run(lm, tokens, "z", grad=True).gradient("z", of=torch.zeros(()))
+    assert _hooks(lm) == before
+
+
+def test_a_users_own_torch_hook_is_included_or_named(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    ffn, block = lm.structure.blocks[0].feed_forward, lm.structure.blocks[1].module
+    assert ffn is not None
+    handle = ffn.output.register_forward_hook(lambda _m, _a, out: 1.5 * out)
+    assert attribution(lm, tokens[:1], 5).error < 1e-4  # the account is of the model with the hook
+    handle.remove()
+    handle = block.register_forward_hook(
+        lambda _m, _a, out: (1.5 * out[0], *out[1:]) if isinstance(out, tuple) else 1.5 * out
+    )
+    with pytest.raises(SumNotProved, match="remove hooks of your own"):
+        attribution(lm, tokens[:1], 5)
+    handle.remove()

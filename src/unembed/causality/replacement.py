@@ -16,9 +16,12 @@ from unembed.models.decoder import Decoder
 from unembed.models.structure.dry_run import first_tensor, given_tensor
 from unembed.models.structure.structure import Block
 from unembed.names import STREAM_POINTS
+from unembed.stream.capture_points import ForwardPass, require_point
 from unembed.stream.decomposition import require_one_stream
 from unembed.stream.experts import install_experts
-from unembed.stream.hooks import ForwardPass, forward_replaced, require_point
+from unembed.stream.hooks import forward_replaced
+from unembed.stream.experts import install_experts
+from unembed.stream.hooks import forward_replaced
 
 PATCH_POINTS = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients")
 

@@ -39,7 +39,7 @@ def prove(what: str, total: Tensor, whole: Tensor, limit: float) -> float:
         raise SumNotProved(
             what,
             why=f"its parts miss it by {error:.1e} of its size, above {limit:.0e}",
-            instead="Load with dtype='float32', or report this model: something is written that is not understood",
+            instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
         )
     return error
 

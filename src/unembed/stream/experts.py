@@ -21,7 +21,7 @@ from unembed.models.structure.experts import RoutedCoefficients, observed
 from unembed.stream.interventions import Edit, edit_coefficients
 
 if TYPE_CHECKING:
-    from unembed.stream.hooks import ForwardPass
+    from unembed.stream.capture_points import ForwardPass
 
 Change = Callable[[Float[Tensor, "batch pos memory"]], Float[Tensor, "batch pos memory"]]
 

@@ -8,24 +8,22 @@ because compiled code does not call them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from unembed.errors import InvalidInput, OutOfMemory, PointMissing
+from unembed.errors import InvalidInput, OutOfMemory, PointMissing, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.models.structure.dry_run import first_tensor, given_tensor
-from unembed.models.structure.structure import Block, Writer
-from unembed.names import POINTS
+from unembed.models.structure.dry_run import INPUT_NAMES, first_tensor, given_tensor
 from unembed.stream.attention_weights import returning_patterns
+from unembed.stream.capture_points import ForwardPass, capture_point, require_point
 from unembed.stream.experts import install_experts
 from unembed.stream.interventions import (
     Edit,
-    Rows,
     checked,
     edit_coefficients,
     edit_heads,
@@ -34,304 +32,20 @@ from unembed.stream.interventions import (
 )
 
 Callback = Callable[[Tensor], None]
+Hook = Callable[[Tensor, int], Tensor | None]
+"""A function of the live tensor and its layer; what it returns replaces the tensor, None leaves it."""
 
 
 class Stop(Exception):
     """Raised by a callback to end the pass when nothing later in it is needed."""
 
 
-class ForwardPass:
-    """A forward pass with hooks: extra arguments for the model, and the shape of the current batch."""
-
-    def __init__(self, arguments: dict[str, Any]) -> None:
-        """Create it before the pass starts."""
-        self.arguments = arguments
-        self.rows = Rows()
-        self.shape = (1, 1)
-        self.edited: dict[int, tuple[list[int], Tensor]] = {}
-        """In layers of experts whose coefficients were edited: which ones, and what they are now."""
-
-    def begin(self, given: Tensor | None, kwargs: dict[str, Any]) -> None:
-        """Note the batch, the padding and how many positions a cache already holds."""
-        self.edited.clear()
-        if given is not None:
-            self.shape = (given.shape[0], given.shape[1])
-        cache, mask = kwargs.get("past_key_values"), kwargs.get("attention_mask")
-        seen = int(cache.get_seq_length()) if cache is not None and hasattr(cache, "get_seq_length") else 0
-        self.rows = Rows(start=torch.full((self.shape[0], 1), seen) if seen else None)
-        if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] >= seen + self.shape[1]:
-            real = mask.bool()
-            if bool(real.all()):
-                return
-            padding = (real.long().cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
-            self.rows = Rows(real[:, seen : seen + self.shape[1]], seen - padding)
-
-    def by_position(self, t: Tensor) -> Tensor:
-        """The tensor as (batch, pos, ...), for modules that flatten the two."""
-        return t.view(*self.shape, t.shape[-1]) if t.dim() == 2 else t
-
-
-@dataclass(frozen=True)
-class _Capture:
-    """Where one point is captured: a row of the table below."""
-
-    module: Callable[[Decoder, Block], nn.Module | None]
-    """The module; None where the layer does not have the point."""
-    before: bool
-    """Whether the tensor is the module's input (True) or its output."""
-    reshape: Callable[[Tensor, Block, ForwardPass], Tensor] = lambda t, _block, _pass: t
-    missing: Callable[[Block], tuple[str, str]] = lambda _block: ("the layer has no such tensor", "")
-    """Why the point is missing, and what to use instead."""
-
-
-def _mixer_output(block: Block) -> nn.Module | None:
-    return None if block.mixer is None else block.mixer.output
-
-
-def _added_by_mixer(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
-    site = block.mixer
-    assert site is not None
-    t = t if site.multiplier == 1.0 else t * site.multiplier
-    return t if site.constant is None else t + site.constant
-
-
-def _added_by_ffn(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
-    assert block.feed_forward is not None
-    return t if block.feed_forward.multiplier == 1.0 else t * block.feed_forward.multiplier
-
-
-def _by_head(t: Tensor, block: Block, current: ForwardPass) -> Tensor:
-    assert block.mixer is not None
-    return t.reshape(*current.shape, block.mixer.n_heads, block.mixer.d_head)
-
-
-def _value_heads(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
-    assert block.mixer is not None and block.mixer.values is not None
-    return block.mixer.values.split(t)
-
-
-def _split(which: str) -> Callable[[Tensor, Block, ForwardPass], Tensor]:
-    """Queries, keys or values by head, out of what the projection returns."""
-    return lambda t, block, _pass: block.attention.split_heads(t, which)
-
-
-def _half(which: str) -> Callable[[Tensor, Block, ForwardPass], Tensor]:
-    """The gate or up branch, out of what a projection that may be fused returns."""
-
-    def half(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
-        assert block.feed_forward is not None
-        return block.feed_forward.half(t, which)
-
-    return half
-
-
-def _projection(which: str) -> Callable[[Decoder, Block], nn.Module | None]:
-    """The module that projects to queries, keys or values; None where it was not found."""
-    return lambda _lm, b: (
-        None if b.mixer is None or b.mixer.head_layout is None else getattr(b.mixer.head_layout, which)
-    )
-
-
-def _no_projection(block: Block) -> tuple[str, str]:
-    why = "the layer has no attention" if block.mixer is None else block.mixer.values_missing
-    return why or "the layer has no attention", "Use attn_out or z"
-
-
-def _every_row(t: Tensor, _block: Block, current: ForwardPass) -> Tensor:
-    t = t if t.dim() == 3 else t[None]
-    return t.expand(current.shape[0], *t.shape[1:])
-
-
-def _no_ffn(block: Block) -> tuple[str, str]:
-    return ("the layer has no FFN", "Use resid_pre, resid_post or attn_out") if block.feed_forward is None else ("", "")
-
-
-def _no_gate(block: Block) -> tuple[str, str]:
-    return (
-        _no_up(block)
-        if block.feed_forward is None or block.feed_forward.down_proj is None
-        else ("its FFN has no gate", "Use up")
-    )
-
-
-def _no_up(block: Block) -> tuple[str, str]:
-    if block.feed_forward is None:
-        return _no_ffn(block)
-    if not block.feed_forward.has_memories or block.feed_forward.experts is not None:
-        return "its memories belong to experts", "Use mlp_in or coefficients"
-    return "what its down-projection receives has no known formula", "Use mlp_in or coefficients"
-
-
-def _no_middle(block: Block) -> tuple[str, str]:
-    if block.streams is not None:
-        return "the model has several streams, and its FFN reads a mixture of them", "Use resid_pre or resid_post"
-    if block.parallel:
-        return "attention and FFN both read resid_pre and are added together", "Use resid_pre or resid_post"
-    if block.feed_forward is None:
-        return "the layer is attention-only", "Use resid_pre, resid_post, attn_out or z"
-    return "the layer has no token mixer", "Use resid_pre or resid_post"
-
-
-def _no_mixer(_block: Block) -> tuple[str, str]:
-    return "the layer has no token mixer", "Use resid_pre, resid_post or mlp_out"
-
-
-def _no_heads(block: Block) -> tuple[str, str]:
-    if block.mixer is None:
-        return _no_mixer(block)
-    return f"{type(block.mixer.module).__name__} does not end in a projection over heads", "Use attn_out"
-
-
-def _no_values(block: Block) -> tuple[str, str]:
-    return ("" if block.mixer is None else block.mixer.values_missing) or "the layer has no attention", "Use attn_out"
-
-
-def _one_stream(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
-    """The stream between blocks: where there are several, put together as at the model's end."""
-    return t if block.streams is None else block.streams.collapsed(block.streams.split(t))
-
-
-def _left(t: Tensor, block: Block, current: ForwardPass) -> Tensor:
-    t = _one_stream(t, block, current)
-    return t if block.handover == 1.0 else t * block.handover
-
-
-def _each_stream(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
-    assert block.streams is not None
-    return block.streams.split(t)
-
-
-def _middle(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
-    assert block.streams is not None
-    return block.streams.middle_of(t)
-
-
-_ROWS: dict[str, _Capture] = {
-    "resid_pre": _Capture(lambda _lm, b: b.module, True, _one_stream),
-    "resid_mid": _Capture(
-        lambda _lm, b: b.feed_forward.entry if b.feed_forward is not None and b.is_sequential else None,
-        before=True,
-        missing=_no_middle,
-    ),
-    "resid_post": _Capture(lambda _lm, b: b.module, False, _left),
-    "unedited_post": _Capture(lambda _lm, b: b.module, False, _left),
-    "streams": _Capture(lambda _lm, b: None if b.streams is None else b.module, True, _each_stream),
-    "streams_middle": _Capture(lambda _lm, b: b.middle_module, True, _middle),
-    "streams_end": _Capture(
-        lambda lm, b: b.module if b.streams is not None and b is lm.structure.blocks[-1] else None, False, _each_stream
-    ),
-    "attn_out": _Capture(lambda _lm, b: _mixer_output(b), False, _added_by_mixer, _no_mixer),
-    "mlp_out": _Capture(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.output, False, _added_by_ffn, _no_ffn
-    ),
-    "coefficients": _Capture(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.memory_module, before=True, missing=_no_ffn
-    ),
-    "routed": _Capture(
-        lambda _lm, b: b.feed_forward.module if b.feed_forward is not None and b.feed_forward.experts else None,
-        before=False,
-        missing=lambda _block: ("its FFN has no experts", "Use coefficients"),
-    ),
-    "gate_weights": _Capture(
-        lambda _lm, b: b.feed_forward.module if b.feed_forward is not None and b.feed_forward.experts else None,
-        before=False,
-        missing=lambda _block: ("its FFN has no experts", "Use gate or coefficients"),
-    ),
-    "mlp_in": _Capture(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.reader, before=True, missing=_no_ffn
-    ),
-    "gate": _Capture(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.gate_proj, False, _half("gate"), _no_gate
-    ),
-    "up": _Capture(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.up_proj, False, _half("up"), _no_up
-    ),
-    "z": _Capture(
-        lambda _lm, b: b.mixer.out_projection if b.mixer is not None and b.mixer.n_heads else None,
-        True,
-        _by_head,
-        _no_heads,
-    ),
-    "attn_in": _Capture(_projection("v"), before=True, missing=_no_projection),
-    **{which: _Capture(_projection(which), False, _split(which), _no_projection) for which in ("q", "k", "v")},
-    "values": _Capture(
-        lambda _lm, b: None if b.mixer is None or b.mixer.values is None else b.mixer.values.module,
-        False,
-        _value_heads,
-        _no_values,
-    ),
-    "position_embedding": _Capture(
-        lambda lm, _b: lm.structure.position_embedding,
-        False,
-        _every_row,
-        lambda _block: ("the model adds no positions to the stream", ""),
-    ),
-}
-"""Every capture point but the pattern, which has to be computed, and the outputs of other writers ("writer 0", ...).
-`unedited_post` is resid_post before edits of the stream; its hooks run before those of the edits."""
-
-
-def _row(point: str) -> _Capture:
-    """The row of a point.
-
-    Raises:
-        InvalidInput: there is no such point.
-    """
-    if point in _ROWS:
-        return _ROWS[point]
-    name, _, number = point.partition(" ")
-    if name == "writer" and number.isdigit():
-        return _Capture(
-            lambda _lm, b: None if (other := _other(b, int(number))) is None else other.module,
-            False,
-            lambda t, b, current: _added_by(_other(b, int(number)), t, b, current),
-        )
-    raise InvalidInput(f"capture point {point!r}", why=f"it is not one of {', '.join(POINTS)}")
-
-
-def _other(block: Block, number: int) -> Writer | None:
-    others = (*block.early_writers, *block.late_writers)
-    return others[number] if number < len(others) else None
-
-
-def _added_by(writer: Writer | None, t: Tensor, block: Block, current: ForwardPass) -> Tensor:
-    assert writer is not None
-    t = _each_stream(t, block, current) if writer.each_stream else t
-    return t if writer.multiplier == 1.0 else t * writer.multiplier
-
-
-def has_point(lm: Decoder, point: str, layer: int) -> bool:
-    """Whether a layer has a point.
-
-    Raises:
-        InvalidInput: no model has such a point.
-    """
-    block = lm.structure.blocks[layer]
-    if point == "pattern":
-        return block.mixer is not None and block.mixer.is_attention
-    return _row(point).module(lm, block) is not None
-
-
-def require_point(lm: Decoder, point: str, layer: int) -> None:
-    """Refuse a point that this layer does not have.
-
-    Raises:
-        InvalidInput: no model has such a point.
-        PointMissing: the model or layer has no such tensor.
-        Unsupported: the layer has an FFN without memories.
-    """
-    if has_point(lm, point, layer):
-        return
-    block = lm.structure.blocks[layer]
-    if point == "coefficients" and block.feed_forward is not None:
-        lm.feed_forward(layer)  # raises and says why
-    why, instead = ("it has no attention", "") if point == "pattern" else _row(point).missing(block)
-    raise PointMissing(f"{lm.name} layer {layer} has no {point}", why=why, instead=instead)
-
-
 @contextmanager
 def attach_hooks(
-    lm: Decoder, captures: Mapping[tuple[str, int], Callback], edits: Sequence[Edit] = ()
+    lm: Decoder,
+    captures: Mapping[tuple[str, int], Callback],
+    edits: Sequence[Edit] = (),
+    hooks: Mapping[tuple[str, int], Hook] | None = None,
 ) -> Iterator[ForwardPass]:
     """A context in which every forward pass of `lm.hf` is edited and calls back with the captured tensors.
 
@@ -342,6 +56,7 @@ def attach_hooks(
         captures: for (point, layer), what to call with the live tensor: (batch, pos, width), z as (batch, pos, head,
             d_head), pattern as (batch, head, dst, src). A callback may raise `Stop`.
         edits: changes to make, in order.
+        hooks: for (point, layer), a function that may replace the tensor, after the edits and before the captures.
 
     Yields:
         The pass, whose `arguments` must be given to the model's forward.
@@ -367,6 +82,8 @@ def attach_hooks(
         _install_experts(stack, lm, captures, todo, current)  # before others change or capture what the FFN writes
         for layer in sorted({e.layer for e in todo}):
             _install_edits(stack, lm, layer, [e for e in todo if e.layer == layer], current)
+        for (point, layer), hook in (hooks or {}).items():
+            _install_hook(stack, lm, point, layer, hook, current)
         for (point, layer), callback in captures.items():
             if point != "unedited_post" and not (point in _OF_EXPERTS and has_experts(lm, layer)):
                 _install_capture(stack, lm, point, layer, callback, current)
@@ -449,7 +166,9 @@ def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit],
         return scale_output(t, of["ffn"], current.rows, 0.0)
 
     def stream(x: Tensor) -> Tensor:
-        return edit_stream(x, of["stream"], current.rows)
+        put_back = capture_point("resid_post").put_back
+        assert put_back is not None
+        return put_back(edit_stream(x, of["stream"], current.rows), x, block)
 
     for target, (point, change) in {
         "coefficient": ("coefficients", coefficients),
@@ -467,21 +186,117 @@ def _replace(
     stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor], current: ForwardPass
 ) -> None:
     """Change the tensor that a point's module is given or returns, as (batch, pos, ...)."""
-    row = _row(point)
+    _change(stack, lm, layer, point, lambda own: change(current.by_position(own)).reshape(own.shape))
+
+
+def _change(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor]) -> None:
+    """Change the tensor that a point's module is given or returns, in the module's own shape."""
+    row = capture_point(point)
     module = row.module(lm, lm.structure.blocks[layer])
     assert module is not None
 
     def changed(value: Any) -> Any:
         """With the first tensor of what a module is given or returns replaced."""
         if isinstance(value, Tensor):
-            return change(current.by_position(value)).reshape(value.shape)
+            return change(value)
         first = next(i for i, part in enumerate(value) if isinstance(part, Tensor))
-        return type(value)([*value[:first], changed(value[first]), *value[first + 1 :]])
+        return type(value)([*value[:first], change(value[first]), *value[first + 1 :]])
+
+    def before(_m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if any(isinstance(part, Tensor) for part in args):
+            return changed(args), kwargs
+        name = next(name for name in INPUT_NAMES if isinstance(kwargs.get(name), Tensor))
+        return args, {**kwargs, name: change(kwargs[name])}
 
     if row.before:
-        stack.callback(module.register_forward_pre_hook(lambda _m, args: changed(args)).remove)
+        stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
     else:
         stack.callback(module.register_forward_hook(lambda _m, _args, out: changed(out)).remove)
+
+
+def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: Hook, current: ForwardPass) -> None:
+    """A user's function at a point: called with the tensor as it is captured, put back where it returns another."""
+    block = lm.structure.blocks[layer]
+    if point == "pattern":
+        _install_capture(stack, lm, point, layer, lambda t: _only_read(point, hook(t, layer)), current)
+        return
+    _refuse_experts(lm, point, layer, "a hook")
+    row = capture_point(point)
+
+    def change(own: Tensor) -> Tensor:
+        seen = row.reshape(current.by_position(own), block, current)
+        new = hook(seen, layer)
+        if new is None:
+            return own
+        if row.put_back is None:
+            _only_read(point, new)
+        if not isinstance(new, Tensor) or new.shape != seen.shape:
+            given = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
+            raise InvalidInput(
+                f"what the hook at {point} returned in layer {layer}",
+                why=f"it is {given}, not a tensor of shape {tuple(seen.shape)}",
+                instead="Return a tensor of the same shape, or None",
+            )
+        assert row.put_back is not None
+        return row.put_back(new.to(own.dtype), own, block)
+
+    _change(stack, lm, layer, point, change)
+
+
+def _refuse_experts(lm: Decoder, point: str, layer: int, what: str) -> None:
+    if point in _OF_EXPERTS and has_experts(lm, layer):
+        raise Unsupported(
+            f"{what} at {point} in layer {layer} of {lm.name}",
+            why="its memories belong to experts, which compute them token by token",
+            instead="Capture or edit them, or use mlp_out",
+        )
+
+
+def _only_read(point: str, returned: Tensor | None) -> None:
+    if returned is not None:
+        raise InvalidInput(
+            f"a replacement for {point}",
+            why="other parts of the layer read the same tensor, so that it cannot be replaced alone",
+            instead="Replace resid_pre, attn_out, q, k, v, z, gate, up, coefficients, mlp_out or resid_post",
+        )
+
+
+@contextmanager
+def on_the_graph(
+    lm: Decoder, points: Collection[tuple[str, int]], own: dict[tuple[str, int], Tensor]
+) -> Iterator[None]:
+    """A context in which a forward pass has a graph from the first block's input on, whose tensors are kept in `own`.
+
+    Args:
+        lm: the model, with hooks attached.
+        points: for which points and layers.
+        own: receives the module's own tensor at each.
+    """
+
+    def begin(t: Tensor) -> Tensor:
+        return t.detach().requires_grad_()
+
+    def keep(key: tuple[str, int]) -> Callable[[Tensor], Tensor]:
+        def kept(t: Tensor) -> Tensor:
+            own[key] = t
+            return t
+
+        return kept
+
+    with ExitStack() as stack:
+        if lm.structure.blocks:
+            _change(stack, lm, 0, "resid_pre", begin)
+        for point, layer in points:
+            _refuse_experts(lm, point, layer, "gradients")
+            if point == "pattern":
+                _after(stack, lm.structure.blocks[layer].attention.module, partial(_keep_weights, own, (point, layer)))
+            else:
+                _change(stack, lm, layer, point, keep((point, layer)))
+        yield
+
+
+def _keep_weights(own: dict[tuple[str, int], Tensor], key: tuple[str, int], out: Any) -> None:
+    own[key] = next(t for t in out[1:] if isinstance(t, Tensor) and t.dim() == 4)
 
 
 def _install_capture(
@@ -499,7 +314,7 @@ def _install_capture(
 
         _after(stack, block.attention.module, weights)
         return
-    row = _row(point)
+    row = capture_point(point)
     module = row.module(lm, block)
     assert module is not None
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -12,14 +12,15 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
 from unembed.models.decoder import Decoder
+from unembed.stream.capture_points import ForwardPass, has_point, read_gradient, require_point
 from unembed.stream.hooks import (
     Callback,
+    Hook,
     Stop,
     accepts_argument,
     attach_hooks,
-    has_point,
     memory_guard,
-    require_point,
+    on_the_graph,
 )
 from unembed.stream.interventions import Edit
 from unembed.validation import as_int, as_str, as_tuple
@@ -55,6 +56,32 @@ class _Layers:
 
 
 @dataclass(frozen=True, eq=False)
+class _Graph:
+    """The modules' own tensors at the captured points, on the graph behind the logits."""
+
+    lm: Decoder
+    current: ForwardPass
+    own: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+
+    def gradient(self, point: str, layers: Sequence[int], of: Tensor) -> Tensor:
+        """The gradient in each layer, in the shape of the captured tensors; zero where nothing depends on it."""
+        if of.numel() != 1 or not of.requires_grad:
+            raise InvalidInput(
+                "the number whose gradient is taken",
+                why="it is not one number computed from this run's logits",
+                instead="Give run.logits[0, -1, a] - run.logits[0, -1, b], say",
+            )
+        own = [self.own[point, layer] for layer in layers]
+        found = torch.autograd.grad(of.reshape(()), own, retain_graph=True, allow_unused=True)
+        return torch.stack(
+            [
+                read_gradient(self.lm, point, layer, torch.zeros_like(t) if g is None else g, self.current)
+                for layer, t, g in zip(layers, own, found, strict=True)
+            ]
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Run:
     """The result of a forward pass: the logits and the captured tensors, by point."""
 
@@ -65,6 +92,8 @@ class Run:
     """Which layers the tensors hold, in order; all of them unless chosen."""
     _logits: Float[Tensor, "batch pos d_vocab"] | None
     _captured: dict[str, _Layers] = field(default_factory=dict)
+    _graph: _Graph | None = None
+    """The tensors that the graph of the pass runs through; None where the run has no graph."""
 
     @property
     def logits(self) -> Float[Tensor, "batch pos d_vocab"]:
@@ -89,6 +118,22 @@ class Run:
             why = f"layers {lacking} do not have it" if lacking else "its width differs between layers"
             raise PointMissing(f"{point} of all layers", why=why, instead=f"Use run.at({point!r}, layer)")
         return captured.stack
+
+    def gradient(self, point: str, of: Float[Tensor, ""]) -> Float[Tensor, "layer batch ..."]:
+        """The gradient of a number with respect to a captured tensor, in all layers that have it.
+
+        Args:
+            point: a point that the run captured.
+            of: one number computed from `run.logits`.
+
+        Raises:
+            PointMissing: the run did not capture the point, or was made without `grad=True`.
+            InvalidInput: the number does not depend on the run's logits.
+        """
+        captured = self._point(point)
+        if self._graph is None:
+            raise PointMissing("this run has no gradients", why="it kept no graph", instead="Run with grad=True")
+        return self._graph.gradient(point, captured.layers, of)
 
     def _point(self, point: str) -> _Layers:
         if as_str("point", point) not in self._captured:
@@ -197,6 +242,8 @@ def run(
     attention_mask: Tensor | None = None,
     logits: bool = True,
     layers: Sequence[int] | None = None,
+    hooks: Mapping[str, Hook] | None = None,
+    grad: bool = False,
 ) -> Run:
     """One forward pass with captures and edits.
 
@@ -208,15 +255,21 @@ def run(
         attention_mask: 1 at real tokens; padding may stand on either side.
         logits: without them the pass stops after the last captured tensor.
         layers: which layers to keep; when None, all that have the point.
+        hooks: by point, a function of (tensor, layer), called after the edits in every layer that has the point; the
+            tensor that it returns replaces the model's, None leaves it.
+        grad: keep the graph from the first block's input to the logits, for `Run.gradient`.
 
     Raises:
         PointMissing: no layer has a point, or one of the chosen layers does not.
+        InvalidInput: a hook returned a tensor of another shape, or for a point that can only be read.
         NotFinite: the logits hold NaN or infinity.
 
-    Memory: the captured tensors, plus one layer's activations.
+    Memory: the captured tensors, plus one layer's activations; with `grad`, the activations of all layers.
     """
     capture = (capture,) if isinstance(capture, str) else as_tuple("points", capture)
     capture = tuple(dict.fromkeys(as_str("point", point) for point in capture))
+    if grad and not logits:
+        raise InvalidInput("grad=True with logits=False", why="a gradient is that of a number made from the logits")
     ids, mask = prepare(lm, tokens, attention_mask)
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else as_tuple("layers", layers)))
     where = {point: _layers_with(lm, point, chosen, layers is not None) for point in capture}
@@ -225,7 +278,7 @@ def run(
 
     def keep(point: str, layer: int) -> Callback:
         def callback(t: Tensor) -> None:
-            captured[point].put(layer, t)
+            captured[point].put(layer, t.detach())
             missing.discard((point, layer))
             if not missing and not logits:
                 raise Stop
@@ -235,17 +288,26 @@ def run(
     if not missing and not logits:
         return Run(ids, mask, chosen, None)
     captures = {(p, n): keep(p, n) for p, n in missing}
-    out = None
-    guard = memory_guard(f"a pass of {ids.numel()} tokens")
-    with guard, attach_hooks(lm, captures, edits) as current, suppress(Stop):
+    replacing = {
+        (p, n): h for p, h in (hooks or {}).items() for n in _layers_with(lm, p, tuple(range(lm.n_layers)), False)
+    }
+    out, graph = None, None
+    with ExitStack() as stack:
+        stack.enter_context(memory_guard(f"a pass of {ids.numel()} tokens"))
+        current = stack.enter_context(attach_hooks(lm, captures, edits, replacing))
+        if grad:
+            graph = _Graph(lm, current)
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(on_the_graph(lm, captures, graph.own))
+        stack.enter_context(suppress(Stop))
         out = lm.hf(ids, **forward_arguments(lm, mask), **current.arguments).logits
-    if out is not None and not _finite(out, mask):
+    if out is not None and not _finite(out.detach(), mask):
         raise NotFinite(
             f"{lm.name}'s logits",
-            why="they hold NaN or infinity" + (" under these edits" if edits else ""),
-            instead="Use smaller edits" if edits else "Check the weights, or load with dtype='float32'",
+            why="they hold NaN or infinity" + (" under these edits" if edits or hooks else ""),
+            instead="Use smaller edits" if edits or hooks else "Check the weights, or load with dtype='float32'",
         )
-    return Run(ids, mask, chosen, out, captured)
+    return Run(ids, mask, chosen, out, captured, graph)
 
 
 def _layers_with(lm: Decoder, point: str, chosen: tuple[int, ...], strict: bool) -> tuple[int, ...]:

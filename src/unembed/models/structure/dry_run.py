@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from unembed.models.offload import device_of
 
 N_TOKENS = 6
-_INPUT_NAMES = ("hidden_states", "x", "input", "inputs", "hidden_state")
+INPUT_NAMES = ("hidden_states", "x", "input", "inputs", "hidden_state")
 
 
 @dataclass
@@ -66,7 +66,7 @@ def given_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None
     found = first_tensor(args)
     if found is not None:
         return found
-    return next((kwargs[n] for n in _INPUT_NAMES if isinstance(kwargs.get(n), Tensor)), None)
+    return next((kwargs[n] for n in INPUT_NAMES if isinstance(kwargs.get(n), Tensor)), None)
 
 
 def _with_positions(t: Tensor | None) -> Tensor | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from unembed.errors import Unsupported
@@ -142,7 +142,7 @@ class AttentionSite:
         """How many query heads share one key-value head."""
         return self.n_heads // self.n_kv_heads
 
-    def split_heads(self, t: Float[Tensor, "*axes width"], which: str) -> Float[Tensor, "*axes head d_head"]:
+    def split_heads(self, t: Shaped[Tensor, "*axes width"], which: str) -> Shaped[Tensor, "*axes head d_head"]:
         """The part of a projection's last axis that belongs to "q", "k" or "v", with an axis for heads.
 
         A view but where several query heads share a key-value head inside one fused projection: that is a copy.
@@ -234,7 +234,7 @@ class FeedForwardSite:
         """True where gate and up are two halves of one weight."""
         return self.gate_proj is not None and self.gate_proj is self.up_proj
 
-    def half(self, t: Float[Tensor, "*axes width"], which: str) -> Float[Tensor, "*axes d_mlp"]:
+    def half(self, t: Shaped[Tensor, "*axes width"], which: str) -> Shaped[Tensor, "*axes d_mlp"]:
         """The "gate" or "up" half of the last axis of a fused projection; the whole tensor where it is not fused."""
         if not self.is_fused:
             return t

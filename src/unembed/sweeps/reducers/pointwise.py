@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
-from unembed.stream.hooks import require_point
+from unembed.stream.capture_points import require_point
 from unembed.sweeps.reducers.reducer import Need, Reducer
 
 

@@ -1,0 +1,371 @@
+"""The capture points: for each, the module whose input or output holds the tensor, and how to read and replace it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unembed.errors import InvalidInput, PointMissing, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.structure.structure import Block, Writer
+from unembed.names import POINTS
+from unembed.stream.interventions import Rows
+
+
+class ForwardPass:
+    """A forward pass with hooks: extra arguments for the model, and the shape of the current batch."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        """Create it before the pass starts."""
+        self.arguments = arguments
+        self.rows = Rows()
+        self.shape = (1, 1)
+        self.edited: dict[int, tuple[list[int], Tensor]] = {}
+        """In layers of experts whose coefficients were edited: which ones, and what they are now."""
+
+    def begin(self, given: Tensor | None, kwargs: dict[str, Any]) -> None:
+        """Note the batch, the padding and how many positions a cache already holds."""
+        self.edited.clear()
+        if given is not None:
+            self.shape = (given.shape[0], given.shape[1])
+        cache, mask = kwargs.get("past_key_values"), kwargs.get("attention_mask")
+        seen = int(cache.get_seq_length()) if cache is not None and hasattr(cache, "get_seq_length") else 0
+        self.rows = Rows(start=torch.full((self.shape[0], 1), seen) if seen else None)
+        if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] >= seen + self.shape[1]:
+            real = mask.bool()
+            if bool(real.all()):
+                return
+            padding = (real.long().cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
+            self.rows = Rows(real[:, seen : seen + self.shape[1]], seen - padding)
+
+    def by_position(self, t: Tensor) -> Tensor:
+        """The tensor as (batch, pos, ...), for modules that flatten the two."""
+        return t.view(*self.shape, t.shape[-1]) if t.dim() == 2 else t
+
+
+@dataclass(frozen=True)
+class CapturePoint:
+    """Where one point is captured: a row of the table below."""
+
+    module: Callable[[Decoder, Block], nn.Module | None]
+    """The module; None where the layer does not have the point."""
+    before: bool
+    """Whether the tensor is the module's input (True) or its output."""
+    reshape: Callable[[Tensor, Block, ForwardPass], Tensor] = lambda t, _block, _pass: t
+    missing: Callable[[Block], tuple[str, str]] = lambda _block: ("the layer has no such tensor", "")
+    """Why the point is missing, and what to use instead."""
+    put_back: Callable[[Tensor, Tensor, Block], Tensor] | None = None
+    """What the module is given or returns once the captured tensor is replaced: from the new tensor and the module's
+    own; None where a replacement would not reach everything that reads the tensor."""
+
+
+def _mixer_output(block: Block) -> nn.Module | None:
+    return None if block.mixer is None else block.mixer.output
+
+
+def _added_by_mixer(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    site = block.mixer
+    assert site is not None
+    t = t if site.multiplier == 1.0 else t * site.multiplier
+    return t if site.constant is None else t + site.constant
+
+
+def _added_by_ffn(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    assert block.feed_forward is not None
+    return t if block.feed_forward.multiplier == 1.0 else t * block.feed_forward.multiplier
+
+
+def _by_head(t: Tensor, block: Block, current: ForwardPass) -> Tensor:
+    assert block.mixer is not None
+    return t.reshape(*current.shape, block.mixer.n_heads, block.mixer.d_head)
+
+
+def _experts(_lm: Decoder, block: Block) -> nn.Module | None:
+    return block.feed_forward.module if block.feed_forward is not None and block.feed_forward.experts else None
+
+
+def _value_heads(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    assert block.mixer is not None and block.mixer.values is not None
+    return block.mixer.values.split(t)
+
+
+def _half(t: Tensor, block: Block, which: str) -> Tensor:
+    """The gate or up branch, out of what a projection that may be fused returns."""
+    assert block.feed_forward is not None
+    return block.feed_forward.half(t, which)
+
+
+def _projection(which: str) -> Callable[[Decoder, Block], nn.Module | None]:
+    """The module that projects to queries, keys or values; None where it was not found."""
+    return lambda _lm, b: (
+        None if b.mixer is None or b.mixer.head_layout is None else getattr(b.mixer.head_layout, which)
+    )
+
+
+def _projected(which: str) -> CapturePoint:
+    """Queries, keys or values by head, out of what the projection returns."""
+
+    def split(t: Tensor, block: Block) -> Tensor:
+        return block.attention.split_heads(t, which)
+
+    return CapturePoint(
+        _projection(which), False, lambda t, b, _pass: split(t, b), _no_projection, _put_back_columns(split)
+    )
+
+
+def _no_projection(block: Block) -> tuple[str, str]:
+    why = "the layer has no attention" if block.mixer is None else block.mixer.values_missing
+    return why or "the layer has no attention", "Use attn_out or z"
+
+
+def _whole(new: Tensor, own: Tensor, _block: Block) -> Tensor:
+    return new.reshape(own.shape)
+
+
+def _put_back_mixer(new: Tensor, own: Tensor, block: Block) -> Tensor:
+    assert block.mixer is not None
+    constant = block.mixer.constant
+    return ((new if constant is None else new - constant) / block.mixer.multiplier).reshape(own.shape)
+
+
+def _put_back_ffn(new: Tensor, own: Tensor, block: Block) -> Tensor:
+    assert block.feed_forward is not None
+    return (new / block.feed_forward.multiplier).reshape(own.shape)
+
+
+def _put_back_columns(columns: Callable[[Tensor, Block], Tensor]) -> Callable[[Tensor, Tensor, Block], Tensor]:
+    """Into the columns of a projection's output that hold the point."""
+
+    def put_back(new: Tensor, own: Tensor, block: Block) -> Tensor:
+        at = columns(torch.arange(own.shape[-1], device=own.device), block).flatten()
+        return own.index_copy(-1, at, new.reshape(*own.shape[:-1], -1))
+
+    return put_back
+
+
+def _every_row(t: Tensor, _block: Block, current: ForwardPass) -> Tensor:
+    t = t if t.dim() == 3 else t[None]
+    return t.expand(current.shape[0], *t.shape[1:])
+
+
+def _no_ffn(block: Block) -> tuple[str, str]:
+    return ("the layer has no FFN", "Use resid_pre, resid_post or attn_out") if block.feed_forward is None else ("", "")
+
+
+def _no_gate(block: Block) -> tuple[str, str]:
+    return (
+        _no_up(block)
+        if block.feed_forward is None or block.feed_forward.down_proj is None
+        else ("its FFN has no gate", "Use up")
+    )
+
+
+def _no_up(block: Block) -> tuple[str, str]:
+    if block.feed_forward is None:
+        return _no_ffn(block)
+    if not block.feed_forward.has_memories or block.feed_forward.experts is not None:
+        return "its memories belong to experts", "Use mlp_in or coefficients"
+    return "what its down-projection receives has no known formula", "Use mlp_in or coefficients"
+
+
+def _no_middle(block: Block) -> tuple[str, str]:
+    if block.streams is not None:
+        return "the model has several streams, and its FFN reads a mixture of them", "Use resid_pre or resid_post"
+    if block.parallel:
+        return "attention and FFN both read resid_pre and are added together", "Use resid_pre or resid_post"
+    if block.feed_forward is None:
+        return "the layer is attention-only", "Use resid_pre, resid_post, attn_out or z"
+    return "the layer has no token mixer", "Use resid_pre or resid_post"
+
+
+def _no_mixer(_block: Block) -> tuple[str, str]:
+    return "the layer has no token mixer", "Use resid_pre, resid_post or mlp_out"
+
+
+def _no_heads(block: Block) -> tuple[str, str]:
+    if block.mixer is None:
+        return _no_mixer(block)
+    return f"{type(block.mixer.module).__name__} does not end in a projection over heads", "Use attn_out"
+
+
+def _no_values(block: Block) -> tuple[str, str]:
+    return ("" if block.mixer is None else block.mixer.values_missing) or "the layer has no attention", "Use attn_out"
+
+
+def _one_stream(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    """The stream between blocks: where there are several, put together as at the model's end."""
+    return t if block.streams is None else block.streams.collapsed(block.streams.split(t))
+
+
+def _left(t: Tensor, block: Block, current: ForwardPass) -> Tensor:
+    t = _one_stream(t, block, current)
+    return t if block.handover == 1.0 else t * block.handover
+
+
+def _put_back_stream(new: Tensor, own: Tensor, block: Block) -> Tensor:
+    if block.streams is not None or block.handover != 1.0:
+        why = "it has several" if block.streams is not None else "the model rescales it behind the block"
+        raise Unsupported(f"replacing the stream at {block.path}", why=why, instead="Replace attn_out or mlp_out")
+    return new.reshape(own.shape)
+
+
+def _each_stream(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    assert block.streams is not None
+    return block.streams.split(t)
+
+
+def _middle(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
+    assert block.streams is not None
+    return block.streams.middle_of(t)
+
+
+_ROWS: dict[str, CapturePoint] = {
+    "resid_pre": CapturePoint(lambda _lm, b: b.module, True, _one_stream, put_back=_put_back_stream),
+    "resid_mid": CapturePoint(
+        lambda _lm, b: b.feed_forward.entry if b.feed_forward is not None and b.is_sequential else None,
+        before=True,
+        missing=_no_middle,
+    ),
+    "resid_post": CapturePoint(lambda _lm, b: b.module, False, _left, put_back=_put_back_stream),
+    "unedited_post": CapturePoint(lambda _lm, b: b.module, False, _left),
+    "streams": CapturePoint(lambda _lm, b: None if b.streams is None else b.module, True, _each_stream),
+    "streams_middle": CapturePoint(lambda _lm, b: b.middle_module, True, _middle),
+    "streams_end": CapturePoint(
+        lambda lm, b: b.module if b.streams is not None and b is lm.structure.blocks[-1] else None, False, _each_stream
+    ),
+    "attn_out": CapturePoint(lambda _lm, b: _mixer_output(b), False, _added_by_mixer, _no_mixer, _put_back_mixer),
+    "mlp_out": CapturePoint(
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.output,
+        False,
+        _added_by_ffn,
+        _no_ffn,
+        _put_back_ffn,
+    ),
+    "coefficients": CapturePoint(
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.memory_module,
+        before=True,
+        missing=_no_ffn,
+        put_back=_whole,
+    ),
+    "routed": CapturePoint(_experts, False, missing=lambda _block: ("its FFN has no experts", "Use coefficients")),
+    "gate_weights": CapturePoint(
+        _experts, False, missing=lambda _block: ("its FFN has no experts", "Use gate or coefficients")
+    ),
+    "mlp_in": CapturePoint(
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.reader, before=True, missing=_no_ffn
+    ),
+    "gate": CapturePoint(
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.gate_proj,
+        False,
+        lambda t, b, _pass: _half(t, b, "gate"),
+        _no_gate,
+        _put_back_columns(lambda columns, b: _half(columns, b, "gate")),
+    ),
+    "up": CapturePoint(
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.up_proj,
+        False,
+        lambda t, b, _pass: _half(t, b, "up"),
+        _no_up,
+        _put_back_columns(lambda columns, b: _half(columns, b, "up")),
+    ),
+    "z": CapturePoint(
+        lambda _lm, b: b.mixer.out_projection if b.mixer is not None and b.mixer.n_heads else None,
+        True,
+        _by_head,
+        _no_heads,
+        _whole,
+    ),
+    "attn_in": CapturePoint(_projection("v"), before=True, missing=_no_projection),
+    **{which: _projected(which) for which in ("q", "k", "v")},
+    "values": CapturePoint(
+        lambda _lm, b: None if b.mixer is None or b.mixer.values is None else b.mixer.values.module,
+        False,
+        _value_heads,
+        _no_values,
+    ),
+    "position_embedding": CapturePoint(
+        lambda lm, _b: lm.structure.position_embedding,
+        False,
+        _every_row,
+        lambda _block: ("the model adds no positions to the stream", ""),
+    ),
+}
+"""Every capture point but the pattern, which has to be computed, and the outputs of other writers ("writer 0", ...).
+`unedited_post` is resid_post before edits of the stream; its hooks run before those of the edits."""
+
+
+def capture_point(point: str) -> CapturePoint:
+    """The row of a point.
+
+    Raises:
+        InvalidInput: there is no such point.
+    """
+    if point in _ROWS:
+        return _ROWS[point]
+    name, _, number = point.partition(" ")
+    if name == "writer" and number.isdigit():
+        return CapturePoint(
+            lambda _lm, b: None if (other := _other(b, int(number))) is None else other.module,
+            False,
+            lambda t, b, current: _added_by(_other(b, int(number)), t, b, current),
+        )
+    raise InvalidInput(f"capture point {point!r}", why=f"it is not one of {', '.join(POINTS)}")
+
+
+def _other(block: Block, number: int) -> Writer | None:
+    others = (*block.early_writers, *block.late_writers)
+    return others[number] if number < len(others) else None
+
+
+def _added_by(writer: Writer | None, t: Tensor, block: Block, current: ForwardPass) -> Tensor:
+    assert writer is not None
+    t = _each_stream(t, block, current) if writer.each_stream else t
+    return t if writer.multiplier == 1.0 else t * writer.multiplier
+
+
+def has_point(lm: Decoder, point: str, layer: int) -> bool:
+    """Whether a layer has a point.
+
+    Raises:
+        InvalidInput: no model has such a point.
+    """
+    block = lm.structure.blocks[layer]
+    if point == "pattern":
+        return block.mixer is not None and block.mixer.is_attention
+    return capture_point(point).module(lm, block) is not None
+
+
+def require_point(lm: Decoder, point: str, layer: int) -> None:
+    """Refuse a point that this layer does not have.
+
+    Raises:
+        InvalidInput: no model has such a point.
+        PointMissing: the model or layer has no such tensor.
+        Unsupported: the layer has an FFN without memories.
+    """
+    if has_point(lm, point, layer):
+        return
+    block = lm.structure.blocks[layer]
+    if point == "coefficients" and block.feed_forward is not None:
+        lm.feed_forward(layer)  # raises and says why
+    why, instead = ("it has no attention", "") if point == "pattern" else capture_point(point).missing(block)
+    raise PointMissing(f"{lm.name} layer {layer} has no {point}", why=why, instead=instead)
+
+
+def read_gradient(lm: Decoder, point: str, layer: int, own: Tensor, current: ForwardPass) -> Tensor:
+    """The gradient with respect to a captured tensor, from that of the module's own tensor."""
+    if point == "pattern":
+        return own
+    block = lm.structure.blocks[layer]
+    own = current.by_position(own)
+    if point in ("attn_out", "mlp_out"):  # the captured tensor is a multiple of the module's
+        site = block.mixer if point == "attn_out" else block.feed_forward
+        assert site is not None
+        return own / site.multiplier
+    if point in ("resid_pre", "resid_post"):
+        return _put_back_stream(own, own, block)  # refuses where the captured tensor is made of several
+    return capture_point(point).reshape(own, block, current)
