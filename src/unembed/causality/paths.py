@@ -30,8 +30,8 @@ from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import AttentionSite
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
+from unembed.stream.capture_points import ForwardPass, has_point, require_point
 from unembed.stream.decomposition import require_unnormalised_stream
-from unembed.stream.hooks import ForwardPass, has_point, require_point
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Tokens
 

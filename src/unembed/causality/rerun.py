@@ -27,15 +27,13 @@ from unembed.causality.replacement import (
 from unembed.errors import InvalidInput, NotFinite, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import SUM_TOLERANCE
+from unembed.stream.capture_points import ForwardPass, has_point, require_point
 from unembed.stream.decomposition import require_one_stream
 from unembed.stream.hooks import (
-    ForwardPass,
     Stop,
     accepts_argument,
     attach_hooks,
-    has_point,
     memory_guard,
-    require_point,
 )
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Tokens, prepare

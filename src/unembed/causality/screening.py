@@ -26,8 +26,9 @@ from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
+from unembed.stream.capture_points import has_point
 from unembed.stream.experts import keep_with_graph
-from unembed.stream.hooks import accepts_argument, attach_hooks, has_point, memory_guard
+from unembed.stream.hooks import accepts_argument, attach_hooks, memory_guard
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Tokens, prepare
 from unembed.validation import positive_int
