@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import tiny
-from tests.families import FAMILIES, PARALLEL, WITH_MEMORIES
+from tests.families import EXPERTS, FAMILIES, PARALLEL, WITH_MEMORIES
 from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing, SumNotProved
 from unembed.language_model import LanguageModel
 from unembed.logit_attribution import attribution
@@ -201,7 +201,7 @@ def _pushed(lm: LanguageModel, tokens: torch.Tensor, point: str, layer: int, by:
     return float(logits[0, -1, 5] - logits[0, -1, 6])
 
 
-@pytest.mark.parametrize("name", [n for n in FAMILIES if n != "mixtral"])  # experts have no product in float64
+@pytest.mark.parametrize("name", [n for n in FAMILIES if n not in EXPERTS])  # experts have no product in float64
 def test_a_hook_moves_the_prediction_as_the_gradient_predicts(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name, torch.float64)
     for point in REPLACEABLE:
