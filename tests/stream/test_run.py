@@ -215,9 +215,8 @@ def test_a_hook_moves_the_prediction_as_the_gradient_predicts(name: str, tokens:
             _pushed(lm, tokens[:1], point, layers[-1], step) - _pushed(lm, tokens[:1], point, layers[-1], -step)
         ) / 2
         assert moved != 0.0, point
-        assert moved == pytest.approx(float((gradient * step).sum()), rel=1e-2, abs=1e-7), (
-            point
-        )  # norms compute in float32
+        # Norms compute in float32 whatever the model's dtype: differences this small are known to 1e-6.
+        assert moved == pytest.approx(float((gradient * step).sum()), rel=1e-2, abs=1e-6), point
 
 
 def _same(t: torch.Tensor, _layer: int) -> torch.Tensor:

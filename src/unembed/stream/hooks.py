@@ -279,7 +279,7 @@ def on_the_graph(
     def keep(key: tuple[str, int]) -> Callable[[Tensor], Tensor]:
         def kept(t: Tensor) -> Tensor:
             own[key] = t
-            return t
+            return t.clone()  # OLMo and Falcon change such tensors in place
 
         return kept
 
