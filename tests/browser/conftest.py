@@ -69,6 +69,14 @@ def index(lm, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def firing(lm, index) -> tuple[int, int]:
+    """A memory that fires on many tokens of the index's corpus."""
+    rows = index.sql('SELECT layer, "index" FROM statistics ORDER BY active DESC, layer, "index" LIMIT 1').rows()
+    row = next(iter(rows))
+    return row["layer"], row["index"]
+
+
+@pytest.fixture(scope="session")
 def served(lm, index) -> Iterator[Served]:
     """An explorer with an index."""
     found = Served(lm, index)

@@ -161,7 +161,7 @@ def test_labels_survive_a_restart(opened, lm, index):
     region = page.get_by_role("region", name="Labels")
     region.get_by_role("textbox", name="Name", exact=True).fill("<i>kinds</i> of months")
     region.get_by_role("textbox", name="Your name").fill("ann")
-    region.get_by_role("button", name="Save").click()
+    region.get_by_role("button", name="Save", exact=True).click()
     expect(region.get_by_text("<i>kinds</i> of months")).to_be_visible()
     again = Served(lm, index)
     other = opened("#/memory?memory=L1M7", at=again.address)

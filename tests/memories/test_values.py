@@ -37,6 +37,18 @@ def test_values_of_any_layers_come_in_the_order_asked(name: str) -> None:
     assert torch.equal(values_of(lm, asked), expected) and torch.equal(values_of(lm, np.array(asked)), expected)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
+def test_the_histogram_of_scores_counts_every_learned_token_once(name: str) -> None:
+    lm = tiny(name)
+    edges, counts = Values(lm).score_histogram(1, 3, 7, show_unlearned=True)
+    scores = (written_values(lm, 1)[3] @ lm.weights.W_U).float().detach().numpy()
+    expected, bounds = np.histogram(scores, bins=7)
+    assert counts.tolist() == expected.tolist() and int(counts.sum()) == lm.d_vocab
+    np.testing.assert_allclose(edges.numpy(), bounds, rtol=1e-5, atol=1e-7)
+    wren = load()
+    assert int(wren.values.score_histogram(5, 3)[1].sum()) == wren.d_vocab - int(wren.unlisted.sum())
+
+
 def test_bottom_tokens_are_the_top_tokens_of_the_negated_value() -> None:
     lm = tiny("gpt2")
     ids, scores = Values(lm).top(0, 3, 4, bottom=True, show_unlearned=True)

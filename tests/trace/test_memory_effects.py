@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from tests.conftest import tiny
+from unembed.errors import OutOfRange
+from unembed.stream.interventions import set_coefficient
 from unembed.trace.memory_effects import memory_effects, memory_effects_by_layer
-from unembed.trace.usual_coefficients import UsualCoefficients
+from unembed.trace.usual_coefficients import UsualCoefficients, usual_coefficients
 
 
 def measured(lm, seed: int = 0) -> UsualCoefficients:
@@ -71,3 +73,17 @@ def test_without_means_there_is_no_deviation(tokens: torch.Tensor) -> None:
     assert [r.index for r in found.rows] == [
         r.index for r in memory_effects(lm, trace.run, trace.question(), 3, [0], 5, usual).rows
     ]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
+def test_one_memory_is_its_row_of_the_list(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    trace = lm.trace(tokens[0], edits=[set_coefficient(1, 5, to=0.0)])
+    question = trace.question(position=3)
+    rows = memory_effects(lm, trace.run, question, 3, [1], lm.d_mlp, usual_coefficients(lm, None)).rows
+    row = next(r for r in rows if r.index == 7)
+    assert trace.memory_effect(1, 7, question, 3) == row
+    silent = trace.memory_effect(1, 5, question, 3)
+    assert (silent.coefficient, silent.score) == (0.0, 0.0)
+    with pytest.raises(OutOfRange):
+        trace.memory_effect(1, lm.d_mlp)

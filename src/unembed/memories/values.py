@@ -224,6 +224,27 @@ class Values:
         ids, _ = self.top(layer, index, k, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
         return self._lm.token_strings(ids)
 
+    @torch.no_grad()
+    def score_histogram(
+        self, layer: int, index: int, bins: int = 48, *, show_unlearned: bool = False
+    ) -> tuple[Float[Tensor, " edge"], Int[Tensor, " bin"]]:
+        """How a value's scores (basis raw) are spread over the vocabulary.
+
+        Returns:
+            Bounds of the bins, from the lowest to the highest score, and how many tokens have a score in each.
+        """
+        lm = self._lm
+        layer, index = lm.memory(layer, index)
+        hidden = None if show_unlearned else lm.unlisted
+        scores = torch.cat(
+            [
+                (written_values(lm, layer, slice(index, index + 1)) @ lm.weights.W_U[:, start : start + COLUMNS])[0]
+                for start in range(0, lm.d_vocab, COLUMNS)
+            ]
+        )
+        counts, edges = np.histogram(scores[~hidden if hidden is not None else ...].float().cpu().numpy(), bins=bins)
+        return torch.from_numpy(edges).float(), torch.from_numpy(counts)
+
     def norm(self, layer: int, index: int) -> float:
         """The length of a value, in stream units, before a norm that follows the FFN."""
         layer, index = self._lm.memory(layer, index)

@@ -6,13 +6,21 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from unembed.attention.memory_connections import Connection, memory_connections
+from unembed.memories.top_sub_updates import SubUpdate
 from unembed.schemas.numbers import numbers
+from unembed.schemas.trace import Token
 
 if TYPE_CHECKING:
+    from unembed.index.index import Index
     from unembed.language_model import LanguageModel
+    from unembed.trace.question import Question
+    from unembed.trace.trace import Trace
 
 SCHEMA = "unembed.memory/1"
-"""Name of the JSON form; the number rises when a field changes its meaning or goes."""
+SCHEMA_ON_PROMPT = "unembed.memory_on_prompt/1"
+SCHEMA_CONNECTIONS = "unembed.memory_connections/1"
+"""Names of the JSON forms; the number rises when a field changes its meaning or goes."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +41,13 @@ class MemoryView:
     layer: int
     index: int
     norm: float
-    """The length of the value, in units of the stream."""
+    """The norm of the value, in units of the stream."""
     promoted: list[Scored]
     suppressed: list[Scored]
+    edges: list[float]
+    """Bounds of the bins of a histogram of all tokens' scores, one more than counts."""
+    counts: list[int]
+    """Tokens in each bin."""
 
     def to_dict(self) -> dict[str, Any]:
         """The view as JSON can hold it."""
@@ -51,4 +63,96 @@ def memory_view(lm: LanguageModel, layer: int, index: int, top: int = 20, *, hid
         [Scored(*row) for row in zip(numbers(ids), lm.token_strings(ids), numbers(scores), strict=True)]
         for ids, scores in ends
     )
-    return MemoryView(SCHEMA, provenance.to_dict(), layer, index, lm.values.norm(layer, index), promoted, suppressed)
+    edges, counts = lm.values.score_histogram(layer, index, show_unlearned=not hide_unlearned)
+    norm = lm.values.norm(layer, index)
+    spread = numbers(edges), numbers(counts)
+    return MemoryView(SCHEMA, provenance.to_dict(), layer, index, norm, promoted, suppressed, *spread)
+
+
+@dataclass(frozen=True)
+class MemoryOnPrompt:
+    """A memory on a prompt: its coefficient at every token, and what it adds to a question at one position."""
+
+    schema: str
+    layer: int
+    index: int
+    tokens: list[str]
+    coefficients: list[float]
+    position: int
+    target: Token
+    against: Token | None
+    here: SubUpdate
+    """Its sub-update at the position; `score` is its effect on the question."""
+
+
+def memory_on_prompt(
+    trace: Trace,
+    layer: int,
+    memory: int,
+    question: Question,
+    position: int,
+    index: Index | None = None,
+) -> MemoryOnPrompt:
+    """A memory on a trace's prompt, under the trace's edits.
+
+    Raises:
+        OutOfRange: there is no such memory or position.
+    """
+    here = trace.memory_effect(layer, memory, question, position, index=index)
+    asked = [question.token] if question.against is None else [question.token, question.against]
+    position %= len(trace)
+    texts = trace.lm.token_strings(asked)
+    target, *against = (Token(position, i, text) for i, text in zip(asked, texts, strict=True))
+    return MemoryOnPrompt(
+        SCHEMA_ON_PROMPT,
+        layer,
+        memory,
+        trace.token_strings,
+        numbers(trace.run.at("coefficients", layer)[0, :, memory]),
+        position,
+        target,
+        against[0] if against else None,
+        here,
+    )
+
+
+@dataclass(frozen=True)
+class ConnectedMemory:
+    """A memory wired to another one by the weights alone."""
+
+    layer: int
+    index: int
+    strength: float
+    """Cosine of the value of the earlier one and the key of the later one."""
+    top_tokens: list[str]
+
+
+@dataclass(frozen=True)
+class ConnectionsView:
+    """What writes to a memory's key and what reads its value, the strongest first."""
+
+    schema: str
+    layer: int
+    index: int
+    basis: str
+    heads: list[Connection]
+    writers: list[ConnectedMemory]
+    readers: list[ConnectedMemory]
+    chance_head: float
+    chance_memory: float
+
+
+def connections_view(lm: LanguageModel, layer: int, index: int, top: int = 6) -> ConnectionsView:
+    """The heads and memories wired most strongly to a memory; see `memory_connections`."""
+    found = memory_connections(lm, layer, index, top)
+    memories = [*found.writers, *found.readers]
+    ends = lm.values.top_and_bottom([(one.layer, [one.index]) for one in memories], 8) if memories else []
+    shown = [
+        ConnectedMemory(one.layer, one.index, one.strength, lm.token_strings(ids[0]))
+        for one, (ids, _) in zip(memories, ends, strict=True)
+    ]
+    writers, readers = shown[: len(found.writers)], shown[len(found.writers) :]
+    chance = found.chance_head, found.chance_memory
+    return ConnectionsView(
+        SCHEMA_CONNECTIONS, found.layer, found.index, found.basis, found.heads, writers, readers, *chance
+    )

@@ -112,6 +112,15 @@ class CompareRequest(PromptRequest):
     top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
 
 
+class MemoryPromptRequest(PromptRequest):
+    """A prompt, one of its positions, and the question there: the prediction against the runner-up by default."""
+
+    position: int = Field(-1, ge=-LARGEST, le=LARGEST)
+    token: str | None = Field(None, max_length=200)
+    against: str | None = Field(None, max_length=200)
+    alone: bool = False
+
+
 class PromptHeadsRequest(PromptRequest):
     """A prompt, one of its positions, and the target token; the prediction where none is given."""
 

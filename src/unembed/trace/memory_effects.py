@@ -150,6 +150,27 @@ def memory_effects_by_layer(
     return [[rows[key] for key in keys] for keys in chosen]
 
 
+@torch.no_grad()
+def memory_effect(
+    lm: Decoder,
+    run: Run,
+    asked: Question,
+    position: int,
+    memory: tuple[int, int],
+    usual: UsualCoefficients,
+    *,
+    k: int = 10,
+    show_unlearned: bool = False,
+) -> SubUpdate:
+    """One memory's sub-update at a position, silent or not, with its effect on a question.
+
+    Raises:
+        Unsupported: the layer has no memories.
+    """
+    scored = [_scored(lm, run, asked, position, memory[0], usual)]
+    return _rows(lm, run, scored, [memory], position, usual, k, show_unlearned)[memory]
+
+
 @dataclass(frozen=True, eq=False)
 class _Scored:
     """The memories of one layer at a position, by the numbers that they are ranked by."""

@@ -28,7 +28,13 @@ from unembed.results.display import Displayed
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
 from unembed.trace.described_memories import DescribedMemory, described_memories
-from unembed.trace.memory_effects import MemoryEffects, MemoryOrder, memory_effects, memory_effects_by_layer
+from unembed.trace.memory_effects import (
+    MemoryEffects,
+    MemoryOrder,
+    memory_effect,
+    memory_effects,
+    memory_effects_by_layer,
+)
 from unembed.trace.question import Question, question
 from unembed.trace.usual_coefficients import usual_coefficients
 from unembed.validation import as_str, as_tuple, positive_int
@@ -543,6 +549,36 @@ class Trace(Displayed):
             top,
             usual_coefficients(self.lm, index),
             order=order,
+            k=k,
+            show_unlearned=self.show_unlearned,
+        )
+
+    def memory_effect(
+        self,
+        layer: int,
+        memory: int,
+        asked: Question | None = None,
+        position: int = -1,
+        *,
+        index: Index | None = None,
+        k: int = 10,
+    ) -> SubUpdate:
+        """One memory's sub-update at a position, silent or not, with its effect on a question.
+
+        The other arguments as for `memory_effects`.
+
+        Raises:
+            Unsupported: the layer has no memories.
+            OutOfRange: no such memory or position.
+        """
+        layer, memory = self.lm.memory(layer, memory)
+        return memory_effect(
+            self.lm,
+            self.run,
+            asked or self.question(position=position),
+            position_of(self.run, position),
+            (layer, memory),
+            usual_coefficients(self.lm, index),
             k=k,
             show_unlearned=self.show_unlearned,
         )

@@ -311,3 +311,32 @@ def test_descriptions_are_those_of_the_embedded_models_gallery(client, wren):
         expected.of(row["layer"], row["index"], negative=row["pole"] == "negative") == row["description"]
         for row in rows
     )
+
+
+def test_a_memory_on_a_prompt_brings_its_effect_on_the_question(client, wren):
+    prompt = "The first month of the year is"
+    trace = wren.trace(prompt)
+    question = trace.question(" the", " a", 3)
+    asked = {"prompt": prompt, "position": 3, "token": " the", "against": " a"}
+    found = client.post("/api/v1/memories/4/9/activations", json=asked).json()
+    here = trace.memory_effect(4, 9, question, 3)
+    assert found["here"]["score"] == pytest.approx(here.score, rel=1e-4)
+    assert found["here"]["deviation"] == pytest.approx(here.deviation, rel=1e-4)
+    assert (found["target"]["token"], found["against"]["token"], found["position"]) == (" the", " a", 3)
+    alone = client.post("/api/v1/memories/4/9/activations", json={"prompt": prompt, "alone": True}).json()
+    assert alone["against"] is None and alone["target"]["id"] == int(trace.prediction[-1])
+    assert client.post("/api/v1/memories/4/9/activations", json={**asked, "position": 99}).status_code == 404
+
+
+def test_connections_are_those_of_the_weights(client, wren):
+    from unembed.attention.memory_connections import memory_connections
+
+    found = client.get("/api/v1/memories/3/5/connections?top=4").json()
+    expected = memory_connections(wren, 3, 5, 4)
+    for name in ("heads", "writers", "readers"):
+        rows = getattr(expected, name)
+        assert [(r["layer"], r["index"]) for r in found[name]] == [(r.layer, r.index) for r in rows]
+        assert [r["strength"] for r in found[name]] == pytest.approx([r.strength for r in rows], rel=1e-4)
+    first = expected.readers[0]
+    assert found["readers"][0]["top_tokens"] == wren.values.top_tokens(first.layer, first.index, 8)
+    assert client.get("/api/v1/memories/3/99999/connections").status_code == 404

@@ -20,8 +20,14 @@ from unembed.index import (
     contexts_view,
     search,
 )
-from unembed.schemas.memory import MemoryView, memory_view
-from unembed.schemas.numbers import numbers
+from unembed.schemas.memory import (
+    ConnectionsView,
+    MemoryOnPrompt,
+    MemoryView,
+    connections_view,
+    memory_on_prompt,
+    memory_view,
+)
 from unembed.server import requests as r
 from unembed.server.responses import json_response, ndjson_response
 
@@ -245,25 +251,40 @@ async def post_firing(request: Request, state: r.State, query: r.PromptRequest, 
     return json_response(request, body)
 
 
-@routes.post("/memories/{layer}/{index}/activations")
+@routes.post("/memories/{layer}/{index}/activations", responses={200: {"model": MemoryOnPrompt}})
 async def post_activations(
     request: Request,
     state: r.State,
     layer: r.LayerNumber,
     index: r.Index,
-    query: r.PromptRequest,
+    query: r.MemoryPromptRequest,
     client: r.Client = "",
 ) -> Response:
-    """The memory's coefficient at every token of a text."""
+    """The memory's coefficient at every token of a text, and its effect on the prediction at one of them."""
     edits = query.library_edits()
 
-    def work() -> dict[str, Any]:
+    def work() -> MemoryOnPrompt:
         state.lm.memory(layer, index)
-        trace = state.trace(query.prompt, edits)
-        coefficients = trace.run.at("coefficients", layer)[0, :, index]
-        tokens = trace.token_strings
-        return {"layer": layer, "index": index, "tokens": tokens, "coefficients": numbers(coefficients)}
+        trace, position = state.trace(query.prompt, edits), query.position
+        token, against = (r.parse_optional_token(text) for text in (query.token, query.against))
+        question = trace.question(token, against, position, alone=query.alone)
+        return memory_on_prompt(trace, layer, index, question, position, state.index)
 
-    key = f"activations {layer} {index} {state.register_prompt(query.prompt, edits)}"
+    asked = query.model_dump(include={"position", "token", "against", "alone"})
+    key = f"activations {layer} {index} {state.register_prompt(query.prompt, edits)} {asked}"
     body = await state.body(key, work, what="running a text", client=client, channel="activations")
+    return json_response(request, body)
+
+
+@routes.get("/memories/{layer}/{index}/connections", responses={200: {"model": ConnectionsView}})
+async def get_connections(
+    request: Request, state: r.State, layer: r.LayerNumber, index: r.Index, top: r.Top = 6, client: r.Client = ""
+) -> Response:
+    """What writes to the key and what reads the value, by the weights alone: heads and memories."""
+
+    def work() -> ConnectionsView:
+        return connections_view(state.lm, layer, index, top)
+
+    key = f"connections {layer} {index} {top}"
+    body = await state.body(key, work, what="reading weights", client=client, channel="connections", on="long")
     return json_response(request, body)

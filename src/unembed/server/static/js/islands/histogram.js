@@ -47,3 +47,15 @@ export function mount(el, data) {
   update(data);
   return { update, destroy: () => fill(el) };
 }
+
+/** The same shape in the height of a line of text, without numbers. */
+export function sparkline(el, counts) {
+  const most = Math.log1p(Math.max(...counts));
+  const width = 84 / counts.length;
+  const svg = s("svg", { viewBox: "0 0 84 20", class: "sparkline", "aria-hidden": "true" });
+  counts.forEach((n, i) => {
+    const height = n ? Math.max(1, (18 * Math.log1p(n)) / most) : 0;
+    if (n) svg.append(s("rect", { x: i * width, y: 20 - height, width: Math.max(0.8, width - 0.3), height }));
+  });
+  fill(el, svg);
+}

@@ -1,13 +1,17 @@
 /** One memory: what its value promotes and suppresses, what sets its key off, what people call it; or two side by side. */
 
 import { contexts, lengths, shade } from "../contexts.js";
-import { afterPaint, button, fill, h, num, say, segmented, signed, textBox } from "../dom.js";
+import { afterPaint, button, fill, fixed, h, num, say, segmented, signed, textBox } from "../dom.js";
 import * as histogram from "../islands/histogram.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
 import { labels, noIndex } from "../labels.js";
+import { describedIds, descriptionOf } from "../names.js";
 import { about, asTable, card, empty, memoryLink, pane, prompt, tokenBars, toks, trail, waiting } from "../parts.js";
-import { go, idOf, parseId, state, turn } from "../state.js";
+import { QUESTION } from "../question.js";
+import { differ, go, idOf, parseId, state, turn } from "../state.js";
 import * as tray from "../tray.js";
+import { effectOf, onPrompt, percentile, percentileText, steering } from "./memory-here.js";
+import { wiring } from "./memory-wiring.js";
 
 const TOP = 50;
 export function render(root, page) {
@@ -25,7 +29,11 @@ export function render(root, page) {
   let tried = null;
   let usual = null;
   let more = false;
-  const [usualBox, bandsBox, density] = ["div", "div", "dd"].map((name) => h(name));
+  let here = null;
+  let steer = null;
+  const [usualBox, bandsBox, density, hereBox, effectBox, clusterBox] = ["div", "div", "dd", "dd", "dd", "dd"].map(
+    (name) => h(name),
+  );
 
   /** The API's path of a memory by its id. */
   const pathOf = (id) => {
@@ -36,7 +44,7 @@ export function render(root, page) {
   async function load() {
     if (!parseId(state().memory)) return chooser();
     // What was asked about the memory before would hold the few connections that a browser makes.
-    ["contexts0", "contexts1", "concepts", "sample"].forEach(api.cancel);
+    ["contexts0", "contexts1", "concepts", "sample", "connections", "here", "next"].forEach(api.cancel);
     const settled = waiting(host);
     await pane(host, async () => {
       const [found, other] = await Promise.all(
@@ -46,8 +54,8 @@ export function render(root, page) {
         ),
       );
       view = found;
-      tried = usual = null;
-      for (const el of [usualBox, bandsBox, density]) fill(el);
+      tried = usual = here = null;
+      for (const el of [usualBox, bandsBox, density, hereBox, effectBox, clusterBox]) fill(el);
       draw(other);
     });
     settled();
@@ -64,6 +72,7 @@ export function render(root, page) {
   function chooser() {
     const box = chosen("Layer and index", (m) => go({ memory: m }));
     const open = () => parseId(box.value) && go({ memory: idOf(parseId(box.value)) });
+    const described = describedIds().slice(0, 8);
     const some = Array.from({ length: 6 }, (_, i) => ({
       layer: Math.floor((i * model.n_layers) / 6),
       index: (i * 137) % model.d_mlp,
@@ -72,13 +81,19 @@ export function render(root, page) {
       host,
       empty(
         "Choose a memory",
-        `A memory is a layer (0 to ${model.n_layers - 1}) and an index (0 to ${model.d_mlp - 1}). Click one in Trace or Layer, search for a word, or write one here.`,
+        `A memory (FFN neuron) is a layer (0 to ${model.n_layers - 1}) and an index (0 to ${model.d_mlp - 1}). Click one in Trace or Layer, search for a word, or write one here.`,
         h("div", { class: "row" }, box, button("Open", open, { class: "btn main" })),
-        h(
-          "div",
-          { class: "row" },
-          some.map((m) => memoryLink(m, { class: "btn small tok" })),
-        ),
+        described.length
+          ? h(
+              "ul",
+              { class: "described", "aria-label": "Memories with a description, the best first" },
+              described.map((id) => h("li", {}, memoryLink(parseId(id)))),
+            )
+          : h(
+              "div",
+              { class: "row" },
+              some.map((m) => memoryLink(m, { class: "btn small tok" })),
+            ),
       ),
     );
   }
@@ -93,6 +108,7 @@ export function render(root, page) {
         "div",
         { class: "row" },
         h("h1", {}, `L${layer}M${index}`, other && ` beside L${other.layer}M${other.index}`),
+        !other && title(view),
         names,
         h("span", { class: "spacer" }),
         other
@@ -107,11 +123,22 @@ export function render(root, page) {
         button("Previous", () => step(-1), { class: "btn small", title: "[" }),
         button("Next", () => step(1), { class: "btn small", title: "]" }),
         button("Switch off", () => tray.off(view), { class: "btn small", title: "Add to the edits (i)" }),
-        button("Set to 3", () => tray.set(view), { class: "btn small" }),
+        button("Set to 3", () => tray.set(view), { class: "btn small", title: "Add to the edits" }),
       ),
       other ? both(other) : one(names),
     );
   }
+
+  /** The automatic description; a label, if there is one, stands beside it as a tag. */
+  const title = (v) =>
+    descriptionOf(v) &&
+    h(
+      "span",
+      { class: "described-as", title: "made by rule from its triggers and promoted tokens" },
+      descriptionOf(v),
+      " ",
+      h("small", { class: "faint" }, "automatic description"),
+    );
 
   /** To the next memory of the search that led here, else of the layer. */
   function step(n) {
@@ -127,13 +154,15 @@ export function render(root, page) {
 
   function one(names) {
     const { layer, index } = view;
-    const [triggers, concepts, near, called, cluster] = [0, 1, 2, 3, 4].map(() => h("div"));
+    const [triggers, concepts, near, called, cluster, wired] = Array.from({ length: 6 }, () =>
+      h("div", { class: "stack" }),
+    );
     const result = h("div", { class: "stack" });
     const vocabulary = h("div");
     const drawEnds = () =>
       fill(
         vocabulary,
-        ends(view, more ? TOP : 12),
+        ends(view, more ? TOP : 10),
         h(
           "p",
           { class: "row" },
@@ -144,51 +173,99 @@ export function render(root, page) {
         ),
       );
     drawEnds();
+    const scores = h("div");
+    histogram.mount(scores, {
+      edges: view.edges,
+      counts: view.counts,
+      marks: [],
+      label: `Scores of all ${view.counts.reduce((a, b) => a + b, 0).toLocaleString("en")} tokens, heights logarithmic`,
+    });
+    steer = steering(api, view);
     const shown = view;
     // The card first: what more is known of it is asked for when it stands.
     afterPaint(() =>
       setTimeout(() => {
         if (view !== shown) return;
+        loadHere();
         loadTriggers(triggers, view);
         labels(called, names, view);
         loadNear(near);
         loadUsual();
         loadConcepts(concepts);
         loadCluster(cluster);
+        wiring(wired, api, view);
       }),
     );
     return [
       figures(view),
-      card(
-        "Effect of the value on the vocabulary",
-        h("span", { class: "faint" }, "click a token to pin it in Trace"),
-        vocabulary,
-        about("memory"),
-        asTable("All as a table", ["promoted", "score", "suppressed", "score"], () =>
-          view.promoted.map((p, i) => [
-            visible(p.token),
-            p.score,
-            visible(view.suppressed[i].token),
-            view.suppressed[i].score,
-          ]),
-        ),
-      ),
       h(
         "div",
-        { class: "two" },
-        card("Top activating examples", lengths(), triggers, bandsBox),
+        { class: "layer-panes" },
         h(
           "div",
           { class: "stack" },
+          card("Top activating examples", lengths(), triggers, bandsBox),
           card("Test on your own text", null, tryForm(result, layer, index), result),
           card("Activation distribution", null, usualBox),
+          card("Connections by weights", null, wired),
+        ),
+        h(
+          "div",
+          { class: "stack" },
+          card(
+            "Effect of the value on the vocabulary",
+            h("span", { class: "faint" }, "projected by W_U, without the final norm; click a token to pin it in Trace"),
+            h("div", { class: "compact" }, vocabulary),
+            h("h3", {}, "Scores of all tokens"),
+            scores,
+            about("memory"),
+            asTable("All as a table", ["promoted", "score", "suppressed", "score"], () =>
+              view.promoted.map((p, i) => [
+                visible(p.token),
+                p.score,
+                visible(view.suppressed[i].token),
+                view.suppressed[i].score,
+              ]),
+            ),
+          ),
+          card("Edit and steer", null, steer.el),
           card("Labels", null, called),
-          card("Shared categories (WordNet)", null, concepts),
           card("Nearest neighbours", h("span", { class: "faint" }, "Shift-click: side by side"), near),
           card("Cluster", null, cluster),
+          card("Shared categories (WordNet)", null, concepts),
         ),
       ),
     ];
+  }
+
+  /** Its coefficient and effect at the chosen position of the prompt. */
+  const loadHere = () =>
+    pane(hereBox, async () => {
+      const of = view;
+      const found = await onPrompt(api, of);
+      if (view !== of) return;
+      here = found;
+      drawHere();
+    });
+
+  function drawHere() {
+    if (!here) return;
+    const m = here.here.coefficient;
+    const share = percentile(usual, m);
+    fill(
+      hereBox,
+      num(m),
+      h(
+        "small",
+        { title: share === null ? "" : `of ${usual.sampled.toLocaleString("en")} sampled tokens` },
+        share === null ? " " : ` ${percentileText(share)}, `,
+        "at ",
+        token(here.tokens[here.position]),
+        ` ${here.position}`,
+      ),
+    );
+    fill(effectBox, effectOf(here), here.here.always_on && h("span", { class: "tag" }, "always on"));
+    steer.draw(here, usual);
   }
 
   /** Two memories in two columns, and what their lists have in common. */
@@ -224,15 +301,19 @@ export function render(root, page) {
       Array.from({ length: model.n_layers }, (_, n) => h("i", { class: n === v.layer ? "on" : "" })),
     ),
   ];
-  const figures = (v) =>
-    h(
+  const figures = (v) => {
+    const whole = v === view && !state().compared;
+    return h(
       "dl",
       { class: "figures" },
-      figure("layer", place_(v)),
+      whole && h("div", {}, h("dt", {}, "coefficient on the prompt"), hereBox),
+      whole && h("div", {}, h("dt", {}, "effect"), effectBox),
+      whole && model.can.index && h("div", {}, h("dt", {}, "activation density"), density),
       figure("value norm", num(v.norm)),
-      v === view && !state().compared && model.can.index && h("div", {}, h("dt", {}, "activation density"), density),
-      figure("reading", "projected by W_U, without the final norm"),
+      whole && model.can.index && h("div", {}, h("dt", {}, "cluster"), clusterBox),
+      figure("layer", place_(v)),
     );
+  };
   const ends = (v, n = 12) =>
     h(
       "div",
@@ -363,6 +444,7 @@ export function render(root, page) {
         members,
       } = await api.get(`/memories/${view.layer}/${view.index}/cluster`, {}, { channel: "cluster", fresh: true });
       const all = `${values.toLocaleString("en")} values`;
+      fill(clusterBox, size ? [`${size}`, h("small", {}, " alike values")] : h("small", {}, "not computed"));
       if (!size)
         return fill(
           box,
@@ -409,16 +491,26 @@ export function render(root, page) {
     return pane(usualBox, async () => {
       usual = await api.get(`/memories/${view.layer}/${view.index}/coefficients`, {}, { channel: "sample" });
       drawUsual();
-      fill(density, `${num(100 * usual.statistics.active_fraction)} %`);
+      const spark = h("span", { class: "spark" });
+      histogram.sparkline(spark, usual.counts);
+      fill(density, `${num(100 * usual.statistics.active_fraction)} %`, spark);
+      drawHere();
+      let above = 0; // sampled tokens with a larger coefficient than this band's
       fill(
         bandsBox,
-        h("h3", {}, `Weaker ones, among ${usual.sampled.toLocaleString("en")} sampled tokens`),
+        h("h3", {}, `Examples by quantile, among ${usual.sampled.toLocaleString("en")} sampled tokens`),
         usual.bands.map((b) => {
           const list = h("div");
+          const [high, low] = [1 - above / usual.sampled, 1 - (above + b.tokens) / usual.sampled];
+          above += b.tokens;
           return h(
             "details",
             { ontoggle: () => !list.firstChild && contexts(list, b.contexts, 4) },
-            h("summary", {}, `${num(b.above)} to ${num(b.up_to)}: ${b.tokens.toLocaleString("en")} tokens`),
+            h(
+              "summary",
+              {},
+              `${num(b.above)} to ${num(b.up_to)}: ${b.tokens.toLocaleString("en")} token${b.tokens === 1 ? "" : "s"}, quantiles ${fixed(Math.max(0, low), 3)} to ${fixed(high, 3)}`,
+            ),
             list,
           );
         }),
@@ -503,6 +595,8 @@ export function render(root, page) {
     update(now, before) {
       if (before.screen !== now.screen || now.memory !== before.memory || now.compared !== before.compared)
         return load();
+      if (view && !now.compared && differ(now, before, "prompt", "position", "edits", "disabled", ...QUESTION))
+        return loadHere();
     },
     key(event) {
       const by = { "[": -1, "]": 1 }[event.key];

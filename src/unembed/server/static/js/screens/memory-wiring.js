@@ -1,0 +1,75 @@
+/** What is wired to a memory by the weights alone: what writes to its key, and what reads its value. */
+import { fill, fixed, h } from "../dom.js";
+import { nameOf } from "../names.js";
+import { about, link, pane, toks } from "../parts.js";
+
+/** Fill `box` with the connections of a memory. */
+export function wiring(box, api, { layer, index }) {
+  fill(box, h("p", { class: "faint" }, "Reading weights …"));
+  return pane(box, async () => {
+    const found = await api.get(`/memories/${layer}/${index}/connections`, {}, { channel: "connections" });
+    const list = (title, rows, kind, chance, none) =>
+      h(
+        "div",
+        {},
+        h("h3", {}, title),
+        rows.length
+          ? h(
+              "table",
+              { class: "wired" },
+              h("caption", { class: "hidden" }, title),
+              h(
+                "tbody",
+                {},
+                rows.map((row) =>
+                  h(
+                    "tr",
+                    {},
+                    h("td", { class: "writer" }, link(row, kind)[0]),
+                    h(
+                      "td",
+                      {
+                        class: Math.abs(row.strength) > chance ? "n" : "n faint",
+                        title: "stronger than chance where it is dark",
+                      },
+                      fixed(row.strength, 2, kind === "memory"),
+                    ),
+                    h(
+                      "td",
+                      { class: "toks" },
+                      nameOf(row, kind) && h("span", { class: "name" }, nameOf(row, kind)),
+                      row.top_tokens && toks(row.top_tokens, 6),
+                    ),
+                  ),
+                ),
+              ),
+            )
+          : h("p", { class: "faint" }, none),
+      );
+    fill(
+      box,
+      list(
+        "Heads that write to its key",
+        found.heads,
+        "head",
+        found.chance_head,
+        "None: it runs beside the first attention.",
+      ),
+      list(
+        "Memories that write to its key",
+        found.writers,
+        "memory",
+        found.chance_memory,
+        "None: it is in the first layer.",
+      ),
+      list(
+        "Memories that read its value",
+        found.readers,
+        "memory",
+        found.chance_memory,
+        "None: only the unembedding comes after it.",
+      ),
+      about("wiring"),
+    );
+  });
+}

@@ -1,0 +1,138 @@
+"""The card of a memory: its name and figures above the fold, examples beside tokens, steering in place, connections."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+import unembed
+from tests.browser.test_memory_heads_labs import number
+from unembed.attention.memory_connections import memory_connections
+from unembed.gallery import memory_descriptions
+from unembed.index.coefficients import coefficients_view
+
+PROMPT = "He was born on 16"
+HERE = f"prompt={PROMPT.replace(' ', '%20')}"
+
+
+@pytest.fixture(scope="session")
+def months(lm) -> tuple[int, int, str]:
+    """The best described memory that this prompt activates."""
+    trace = lm.trace(PROMPT)
+    one = trace.described_memories()[0]
+    return one.layer, one.index, one.description
+
+
+def figure(page, name: str):
+    """The value of a figure in the header."""
+    return page.locator("dl.figures > div").filter(has_text=name).locator("dd")
+
+
+def test_the_header_says_what_it_is_and_what_it_does_here(opened, lm, index, months):
+    layer, i, description = months
+    page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}")
+    expect(page.locator(".described-as")).to_contain_text(description)
+    trace = lm.trace(PROMPT)
+    here = trace.memory_effect(layer, i, index=index)
+    view = coefficients_view(lm, index, layer, i)
+    coefficient = figure(page, "coefficient on the prompt")
+    expect(coefficient).to_contain_text("16")
+    assert number(coefficient.inner_text().split()[0]) == pytest.approx(here.coefficient, rel=0.01)
+    expect(coefficient).to_contain_text(re.compile("percentile|sample"))  # once the corpus has been sampled
+    effect = figure(page, "effect")
+    names = lm.token_strings([trace.question().token, trace.question().against])
+    expect(effect).to_contain_text(names[0].strip())
+    expect(effect).to_contain_text(names[1].strip())
+    assert number(effect.inner_text().split()[0]) == pytest.approx(here.score, rel=0.01)
+    assert number(figure(page, "value norm").inner_text()) == pytest.approx(lm.values.norm(layer, i), rel=0.01)
+    active = view.statistics["active_fraction"]
+    assert number(figure(page, "activation density").inner_text().split()[0]) == pytest.approx(100 * active, rel=0.01)
+    expect(page.locator(".sparkline rect")).to_have_count(sum(n > 0 for n in view.counts))
+
+
+def test_another_question_is_another_effect(opened, lm, index, months):
+    layer, i, _ = months
+    january = lm.single_token(" January")
+    page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}&token=%23{january}&single=1&position=3")
+    trace = lm.trace(PROMPT)
+    here = trace.memory_effect(layer, i, trace.question(january, position=3, alone=True), 3, index=index)
+    effect = figure(page, "effect")
+    expect(effect).to_contain_text("the logit of ·January")
+    assert number(effect.inner_text().split()[0]) == pytest.approx(here.score, rel=0.02, abs=1e-4)
+
+
+def test_examples_and_tokens_stand_beside_each_other_above_the_fold(opened, firing):
+    layer, i = firing
+    page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}")
+    examples = page.get_by_role("region", name="Top activating examples").locator(".trigger").nth(2)
+    tokens = page.get_by_role("region", name="Effect of the value on the vocabulary").locator(".bar-row")
+    expect(examples).to_be_visible()
+    left, right, last = (one.bounding_box() for one in (examples, tokens.first, tokens.nth(19)))
+    assert left["x"] + left["width"] <= right["x"]
+    assert left["y"] + left["height"] < 860 and last["y"] + last["height"] < 860
+
+
+def test_the_scores_of_all_tokens_are_drawn(opened, lm, months):
+    layer, i, _ = months
+    page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}")
+    edges, counts = lm.values.score_histogram(layer, i)
+    drawn = page.get_by_role("img", name=re.compile(f"^Scores of all {int(counts.sum()):,} tokens"))
+    expect(drawn.locator("rect")).to_have_count(int((counts > 0).sum()))
+    low, high = (f"{float(edge):.3g}" for edge in (edges[0], edges[-1]))
+    said = drawn.text_content() or ""
+    assert low in said and high in said
+
+
+def test_a_coefficient_is_set_in_place_and_the_next_token_follows(opened, lm, months):
+    layer, i, _ = months
+    page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}")
+    region = page.get_by_role("region", name="Edit and steer")
+    table = region.get_by_role("table")
+
+    def agree(value: float):
+        found = unembed.steering.next_token_table(lm, PROMPT, [unembed.set_coefficient(layer, i, float(value))])
+        expect(region.get_by_text(f"Set to {value:g} everywhere")).to_be_visible()
+        for row, expected in zip(table.get_by_role("row").all()[1:], found.rows(), strict=False):
+            token, *_, change = row.get_by_role("cell").all_inner_texts()
+            assert token == expected["token"].replace(" ", "·")
+            assert number(change) == pytest.approx(100 * (expected["edited"] - expected["plain"]), abs=0.051)
+
+    agree(0)
+    region.get_by_role("spinbutton", name="Coefficient").fill("12")
+    region.get_by_role("spinbutton", name="Coefficient").press("Enter")
+    agree(12)
+    region.get_by_role("button", name="Add to the edits").click()
+    expect(page.get_by_role("heading", name="1 edit")).to_be_visible()
+    expect(page.locator("#tray")).to_contain_text(f"L{layer}M{i}")
+    expect(page.locator("#tray")).to_contain_text("set 12")
+
+
+def test_what_is_wired_to_it_is_listed_and_leads_there(opened, lm):
+    page = opened("#/memory?memory=L3M5")
+    found = memory_connections(lm, 3, 5)
+    region = page.get_by_role("region", name="Connections by weights")
+    for title, rows, letter in (
+        ("Heads that write to its key", found.heads, "H"),
+        ("Memories that write to its key", found.writers, "M"),
+        ("Memories that read its value", found.readers, "M"),
+    ):
+        shown = region.get_by_role("table", name=title).get_by_role("row")
+        expect(shown).to_have_count(len(rows))
+        for row, one in zip(shown.all(), rows, strict=True):
+            assert row.get_by_role("link").inner_text() == f"L{one.layer}{letter}{one.index}"
+            assert number(row.get_by_role("cell").nth(1).inner_text()) == pytest.approx(one.strength, abs=0.0051)
+    name = region.get_by_role("table", name="Memories that read its value").get_by_role("link").first
+    text = name.inner_text()
+    name.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(text)
+
+
+def test_without_a_memory_the_best_described_ones_are_offered(opened, lm):
+    page = opened("#/memory")
+    best = next(iter(memory_descriptions(lm)))
+    first = page.get_by_role("list", name="Memories with a description").get_by_role("listitem").first
+    expect(first).to_contain_text(best[3])
+    first.get_by_role("link").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"L{best[0]}M{best[1]}")
