@@ -10,7 +10,7 @@ from unembed.causality.path_ends import all_heads
 from unembed.causality.rerun import layers_with
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.stream.hooks import has_point, require_point
+from unembed.stream.capture_points import has_point, require_point
 from unembed.validation import as_pair, as_tuple
 
 Pair = tuple[int, int]

@@ -26,7 +26,8 @@ from unembed.errors import InvalidInput, NotFinite, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
-from unembed.stream.hooks import Callback, ForwardPass, attach_hooks, memory_guard
+from unembed.stream.capture_points import ForwardPass
+from unembed.stream.hooks import Callback, attach_hooks, memory_guard
 from unembed.stream.interventions import Edit
 from unembed.stream.run import forward_arguments
 from unembed.sweeps.reducers.reducer import Need
