@@ -40,7 +40,8 @@ def opened_circuits(
     import unembed
     from unembed.cli.model_loading import opened
 
-    return unembed.circuits(opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed))
+    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    return unembed.circuits(lm)  # imports torch
 
 
 def deliver_sections(circuits: Any, title: str, sections: list[Any], provenance: Any, **forms: Any) -> None:
