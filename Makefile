@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constr
 PEERS := .peers/transformer-lens-4.3.0
 OLDEST := .peers/transformers-5.9.0
 WHEELS := .cache/wheels
-PROMPT ?= Once upon a time there was a little
+PROMPT ?= The lake is 15
 
 .DEFAULT_GOAL := help
 .PHONY: pictures oldest wheel toxic-model toxicity-scorer browser help run test families lint bench docs models parity readme clean
@@ -47,8 +47,8 @@ $(READY): src/unembed/models/shipped/wren/model.safetensors src/unembed/corpus/s
 	@$(BIN)/unembed index build --detokenize --max-documents 12 >/dev/null
 	@touch $@
 
-run: $(VENV)/.installed $(READY)  ## install, index the embedded model, then trace a prompt on it
-	@$(BIN)/unembed trace "$(PROMPT)" --hide-unlearned
+run: $(VENV)/.installed $(READY)  ## install, index the embedded model, trace a prompt on it, say what to try next
+	@$(BIN)/unembed trace "$(PROMPT)" --next
 
 # One thread each: two workers that both spread over all cores crawl.
 test: $(VENV)/.installed-dev  ## all tests but those in a browser

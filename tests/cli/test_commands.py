@@ -66,7 +66,7 @@ def test_json_schema_is_stable(unembed: Run, gpt2_folder: Path) -> None:
     assert list(view) == [
         *("schema", "provenance", "model", "sizes", "prompt", "edits", "tokens", "position", "basis", "show_unlearned"),
         *("prediction", "without_edits", "target", "against", "layers", "grid", "attributions", "findings"),
-        *("moves", "memories"),
+        *("moves", "described", "memories"),
     ]
     assert list(view["layers"][0]) == [
         *("layer", "before", "middle", "after", "rank_before", "rank_middle", "rank_after", "events", "sub_updates"),
@@ -168,7 +168,48 @@ def test_value_lists_both_ends(unembed: Run, gpt2_folder: Path) -> None:
     values = package.load(gpt2_folder).values
     assert [row["promoted_token"] for row in table["rows"]] == values.top_tokens(1, 5, 4)
     assert [row["suppressed_token"] for row in table["rows"]] == values.top_tokens(1, 5, 4, bottom=True)
-    assert "Memory 1.5 of tiny" in shown(unembed("value", 1, 5, "--model", gpt2_folder))
+    assert "Memory L1M5 of tiny" in shown(unembed("value", 1, 5, "--model", gpt2_folder))
+
+
+def test_a_memory_is_named_in_two_ways(unembed: Run, gpt2_folder: Path) -> None:
+    named = [("L1M5",), ("1.5",), ("1", "5")]
+    shown_by = [shown(unembed("value", *words, "--model", gpt2_folder, "--csv")) for words in named]
+    assert shown_by[0] == shown_by[1] == shown_by[2]
+    for words in (("1",), ("x", "5"), ("L1M5", "5")):
+        assert unembed("value", *words, "--model", gpt2_folder).exit_code == 2
+
+
+def test_the_card_of_a_memory_shows_its_description_and_triggers(
+    unembed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unembed import Index, load
+
+    lm = load()
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
+    bare = shown(unembed("value", "L3M950", "--top", 5))
+    assert "unit of measurement" in bare and "Triggers" not in bare
+    index = Index.build(lm, ["The lake is 15 km wide.", "He was born on 16 August."], tmp_path / "mine.index")
+    card = shown(unembed("value", "L3M950", "--top", 5, "--index", index.path, "--plain"))
+    assert "Triggers of key L3M950" in card
+    for row in list(index.triggers(3, 950, 5).rows()):
+        assert f"[{row['token'].replace(' ', '·')}]" in card
+
+
+def test_three_commands_to_try_next_are_about_the_memory_that_promotes_the_prediction_most(
+    unembed: Run, gpt2_folder: Path
+) -> None:
+    prompt = "The lake is 15"
+    best = as_json(unembed("trace", prompt, "--json"))["described"][0]
+    name = f"L{best['layer']}M{best['index']}"
+    lines = shown(unembed("trace", prompt, "--next")).split("Try next\n")[1].splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        f"unembed value {name}",
+        f"unembed trace '{prompt}' --set {name}=0",
+        "unembed serve",
+    ]
+    other = shown(unembed("trace", PROMPT, "--model", gpt2_folder, "--next", "--plain"))
+    assert f"unembed serve --model {gpt2_folder}" in other
+    assert "Try next" not in shown(unembed("trace", prompt))
 
 
 def test_models_lists_what_ships(unembed: Run) -> None:

@@ -170,7 +170,7 @@ def ablate(
     ] = None,
     memory: Annotated[
         list[str] | None,
-        typer.Option(metavar="L.I", help="Ablate this memory (FFN neuron); repeatable.", show_default=False),
+        typer.Option(metavar="MEMORY", help="Ablate this memory (FFN neuron); repeatable.", show_default=False),
     ] = None,
     cluster: Annotated[
         list[str] | None,

@@ -24,7 +24,7 @@ def clusters(
         Literal["average", "complete"], typer.Option(help="complete is LM-Debugger's, for small models.")
     ] = "average",
     memory: Annotated[
-        str | None, typer.Option("--memory", metavar="L.I", help="Show the one cluster that holds this memory.")
+        str | None, typer.Option("--memory", metavar="MEMORY", help="Show the one cluster that holds this memory.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the cluster of every value as Parquet.")

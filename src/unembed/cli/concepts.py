@@ -11,7 +11,7 @@ from unembed.cli import options
 
 def concepts(
     memories: Annotated[
-        list[str] | None, typer.Argument(metavar="L.I", help="Memories, such as L5M278; by default a random sample.")
+        list[str] | None, typer.Argument(metavar="MEMORY", help="Memories, such as L5M278; by default a random sample.")
     ] = None,
     per_layer: Annotated[int, typer.Option(min=1, help="Memories drawn from each layer.")] = 10,
     layer: Annotated[
@@ -44,7 +44,7 @@ def concepts(
 ) -> None:
     """Name the concepts that memories (FFN neurons) promote: classes shared by 4 or more of a value's top tokens."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
-    named = [options.memory(text, "L.I") for text in memories or []]
+    named = [options.memory(text, "MEMORY") for text in memories or []]
     import unembed
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table

@@ -80,10 +80,20 @@ Sets = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        metavar="L.I=VALUE",
-        help="Set memory I of layer L to VALUE at every position; repeatable.",
+        metavar="MEMORY=VALUE",
+        help="Set a memory's coefficient (L5M278=0) at every position; repeatable.",
         show_default=False,
     ),
+]
+Memory = Annotated[
+    str,
+    typer.Argument(
+        metavar="MEMORY", help="A memory (FFN neuron), such as L5M278; or its layer alone.", show_default=False
+    ),
+]
+MemoryNumber = Annotated[
+    int | None,
+    typer.Argument(metavar="NUMBER", help="Its number in the layer, where MEMORY is one.", show_default=False),
 ]
 By = Literal["component", "head", "source", "memory"]
 ValueBasis = Literal["raw", "final"]
@@ -106,7 +116,7 @@ def edits(sets: Sequence[str] | None) -> list[Any]:
     """The edits that `--set` asks for, one per use.
 
     Raises:
-        typer.BadParameter: the text is not of the form L.I=VALUE.
+        typer.BadParameter: the text is not of the form MEMORY=VALUE.
     """
     return [_edit(text) for text in sets or []]
 
@@ -123,6 +133,19 @@ def _edit(text: str) -> Any:
 def compared_with(against: str | None) -> tuple[str | None, bool]:
     """What `--against` names: a token (None: the runner-up), and whether the logit is explained alone."""
     return (None, True) if against == "none" else (against, False)
+
+
+def memory_and_number(text: str, number: int | None) -> tuple[int, int]:
+    """Layer and index of a memory written L5M278 or 5.278, or as layer and number: 5 278.
+
+    Raises:
+        typer.BadParameter: the text is not of that form.
+    """
+    if number is None:
+        return memory(text, "MEMORY")
+    if not text.strip().isdecimal():
+        raise typer.BadParameter(f"{text!r} is not a layer, as in 5 278", param_hint="MEMORY")
+    return int(text), number
 
 
 def memory(text: str, option: str) -> tuple[int, int]:

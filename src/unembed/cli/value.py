@@ -1,22 +1,31 @@
-"""`unembed value`: what one memory's value promotes and suppresses."""
+"""`unembed value`: one memory's card: its description, what its value promotes and suppresses, its top triggers."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unembed.cli import options
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from unembed.results import Table
+
+_TRIGGERS = 5
+
 
 def value(
-    layer: Annotated[int, typer.Argument(help="Layer, from 0.", show_default=False)],
-    index: Annotated[int, typer.Argument(help="Memory of the layer, from 0.", show_default=False)],
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Tokens at either end.")] = 20,
+    memory: options.Memory,
+    number: options.MemoryNumber = None,
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Tokens at either end.")] = 10,
     basis: Annotated[
         options.ValueBasis, typer.Option(help="raw: the readout alone, as in the papers; final: the last norm too.")
     ] = "raw",
     show_unlearned: options.ShowUnlearned = False,
+    index: options.IndexFolder = None,
     model: options.Model = "wren",
     revision: options.Revision = None,
     offline: options.Offline = False,
@@ -28,22 +37,72 @@ def value(
     plain: options.Plain = False,
     html: options.Html = None,
 ) -> None:
-    """Show the tokens that a memory's value promotes most, and those it suppresses most."""
+    """Show what a memory's value promotes and suppresses and, with an index, on what text the memory fires most.
+
+    A description is shown where a gallery has one (see `unembed memories`). --json, --csv and --html hold the tokens.
+    """
     options.check_output(html, json=as_json, csv=csv, plain=plain)
-    from unembed.cli.model_loading import opened
-    from unembed.cli.output import deliver_table
-    from unembed.results import Table
+    layer, column = options.memory_and_number(memory, number)
+    from unembed.cli.model_loading import index_of, opened
 
     lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    from unembed.cli.output import deliver_table, show
+
+    table = _tokens(lm, layer, column, top, basis, show_unlearned, seed)
+    if as_json or csv or html is not None:
+        deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
+        return
+    held = index_of(lm, index)
+    found = None if held is None else held.triggers(layer, column, _TRIGGERS)
+    described = _description(lm, layer, column, held)
+    show(lambda width: _card(table, described, found, width, plain), plain=plain)
+
+
+def _tokens(lm: Any, layer: int, column: int, top: int, basis: str, show_unlearned: bool, seed: int | None) -> Table:
+    from unembed.results import Table
+
     columns = {}
     for name, bottom in (("promoted", False), ("suppressed", True)):
-        ids, scores = lm.values.top(layer, index, top, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
+        ids, scores = lm.values.top(layer, column, top, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
         columns |= {
             f"{name}_id": ids.tolist(),
             f"{name}_token": lm.token_strings(ids),
             f"{name}_score": scores.tolist(),
         }
-    notes = {"show_unlearned": show_unlearned}
-    provenance = lm.provenance(basis=basis, seed=seed, notes=notes)
-    title = f"Memory {layer}.{index} of {lm.name}: its value has length {lm.values.norm(layer, index):.3g}"
-    deliver_table(Table(title, columns, provenance), as_json=as_json, csv=csv, plain=plain, html=html)
+    provenance = lm.provenance(basis=basis, seed=seed, notes={"show_unlearned": show_unlearned})
+    title = f"Memory L{layer}M{column} of {lm.name}: its value has length {lm.values.norm(layer, column):.3g}"
+    return Table(title, columns, provenance)
+
+
+def _description(lm: Any, layer: int, column: int, held: Any) -> str | None:
+    from unembed.gallery import memory_descriptions
+
+    folder: Path | None = None if held is None else held.path
+    return memory_descriptions(lm, folder).of(layer, column)
+
+
+def _card(table: Table, description: str | None, found: Any, width: int, plain: bool) -> RenderableType:
+    """The description, tokens and scores side by side, and the triggers."""
+    from rich.console import Group
+    from rich.table import Table as Columns
+    from rich.text import Text
+
+    from unembed.cli.bars import signed
+    from unembed.cli.index.view import draw_passages
+    from unembed.results import visible_rich
+
+    drawn = Columns(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    for name in ("promotes", "suppresses"):
+        drawn.add_column(name, no_wrap=True, max_width=(width - 24) // 2)
+        drawn.add_column("score", justify="right", no_wrap=True)
+    for row in table.rows():
+        cells = [(row[f"{name}_token"], row[f"{name}_score"]) for name in ("promoted", "suppressed")]
+        drawn.add_row(*(part for token, score in cells for part in (visible_rich(token), Text(signed(score)))))
+    parts: list[RenderableType] = [Text(table.title, style="bold")]
+    parts += [] if description is None else [visible_rich(description, prose=True)]
+    parts += [Text(), drawn, Text()]
+    if found is None:
+        parts.append(visible_rich(table.provenance.line(), prose=True, style="dim"))
+    else:
+        parts.append(draw_passages(found, None, width, plain=plain))
+    return Group(*parts)

@@ -20,8 +20,6 @@ app = typer.Typer(
 app.command("build")(build)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The index's folder.", show_default=False)]
-LayerArgument = Annotated[int, typer.Argument(help="Layer, from 0.", show_default=False)]
-MemoryArgument = Annotated[int, typer.Argument(help="Memory of the layer, from 0.", show_default=False)]
 Rows = Annotated[int, typer.Option("--top", "-k", min=1, help="Rows at most.")]
 Pole = Annotated[
     Literal["positive", "negative"], typer.Option(help="Largest coefficients, or lowest (gated layers keep both).")
@@ -43,8 +41,8 @@ def status(folder: Folder, as_json: options.Json = False) -> None:
 @app.command("triggers")
 def triggers(
     folder: Folder,
-    layer: LayerArgument,
-    index: MemoryArgument,
+    memory: options.Memory,
+    number: options.MemoryNumber = None,
     top: Rows = 25,
     pole: Pole = "positive",
     context: Context = None,
@@ -55,6 +53,7 @@ def triggers(
 ) -> None:
     """Show the prefixes on which a key fires most, their last token marked, and what its value promotes."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
+    layer, index = options.memory_and_number(memory, number)
     import unembed
     from unembed.cli.index.view import deliver_passages
 
@@ -123,8 +122,8 @@ def firing(
 @app.command("similar")
 def similar(
     folder: Folder,
-    layer: LayerArgument,
-    index: MemoryArgument,
+    memory: options.Memory,
+    number: options.MemoryNumber = None,
     top: Rows = 20,
     among: Annotated[Literal["values", "keys"], typer.Option(help="What to compare.")] = "values",
     model: Annotated[
@@ -136,6 +135,7 @@ def similar(
     html: options.Html = None,
 ) -> None:
     """Find the memories whose values, or keys, point the same way."""
+    layer, index = options.memory_and_number(memory, number)
     _table(folder, lambda opened: opened.similar(layer, index, top, among=among), as_json, csv, plain, html, model)
 
 

@@ -43,6 +43,9 @@ def trace(
             show_default=False,
         ),
     ] = None,
+    next_steps: Annotated[
+        bool, typer.Option("--next", help="End with three commands to try next, for this prompt.")
+    ] = False,
     model: options.Model = "wren",
     revision: options.Revision = None,
     offline: options.Offline = False,
@@ -73,5 +76,5 @@ def trace(
     asked = TraceSettings(prompt, position, top or 5, basis, show_unlearned, edits, seed, other, alone)
     held = index_of(lm, index)
     view, provenance = trace_view(lm, asked, layer=layer, memories=memories, token=token, point=point, index=held)
-    draw = partial(draw_trace, lines=top or 1)
+    draw = partial(draw_trace, lines=top or 1, next_steps=("" if model == "wren" else model) if next_steps else None)
     deliver(view, provenance, draw, as_json=as_json, csv=csv, plain=plain, html=html)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -30,7 +31,9 @@ _SIGNS = {"saturation": "◆", "elimination": "✕"}
 _EVENT_STYLE = {"saturation": "bold green", "elimination": "dark_orange3"}
 
 
-def draw_trace(view: TraceView, width: int, *, plain: bool = False, lines: int = 1) -> RenderableType:
+def draw_trace(
+    view: TraceView, width: int, *, plain: bool = False, lines: int = 1, next_steps: str | None = None
+) -> RenderableType:
     """Header, the layers, the findings, the memories behind the prediction, the attribution.
 
     Args:
@@ -38,13 +41,35 @@ def draw_trace(view: TraceView, width: int, *, plain: bool = False, lines: int =
         width: columns of the terminal.
         plain: no bars and signs.
         lines: tokens listed in every cell of the layers.
+        next_steps: end with commands to try next, with this --model.
     """
     parts = [_header(view, width, lines), _layers(view, width, plain, lines), *_described(view), *_found(view, plain)]
     if view.memories is not None:
         parts += [Text(), _memories(view, view.memories, width, plain)]
     for attribution in view.attributions:
         parts += [Text(), _attribution(attribution, width, plain)]
-    return Group(*parts)
+    return Group(*parts, *([] if next_steps is None else _next_steps(view, next_steps)))
+
+
+def _next_steps(view: TraceView, model_given: str) -> list[RenderableType]:
+    """Three commands: the card of the memory that promotes the prediction most, its ablation, and the explorer."""
+    rows = [] if view.memories is None else [row for row in view.memories.rows if (row.score or 0.0) > 0]
+    best = next(iter([*view.described, *rows]), None)
+    if best is None:
+        return []
+    name = f"L{best.layer}M{best.index}"
+    model = f" --model {shlex.quote(model_given)}" if model_given else ""
+    steps = {
+        f"unembed value {name}{model}": f"what {name} promotes, and on what text it fires",
+        f"unembed trace {shlex.quote(view.prompt)} --set {name}=0{model}": "the same prompt without it",
+        f"unembed serve{model}": "all of this in a browser",
+    }
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim")
+    for command, what in steps.items():
+        table.add_row(visible_rich(command, prose=True), what)
+    return [Text(), Text("Try next", style="bold"), table]
 
 
 def draw_explanation(view: TraceView, width: int, *, plain: bool = False) -> RenderableType:
