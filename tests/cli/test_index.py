@@ -181,7 +181,7 @@ def test_a_trace_shows_the_top_trigger_of_each_sub_update(
     for width in (60, 80, 100, 160):
         monkeypatch.setenv("COLUMNS", str(width))
         text = shown(unembed(*arguments, "--index", folder))
-        assert ("its key fires most on" in text) == (width >= 72)
+        assert ("fires most on" in text) == (width >= 72)
         assert all(cell_len(line.rstrip()) <= width for line in text.splitlines())
     page = tmp_path / "page.html"
     assert unembed(*arguments, "--index", folder, "--html", page).exit_code == 0
@@ -197,15 +197,15 @@ def test_a_ready_index_is_found_only_by_its_own_model(
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
     arguments = ("trace", "The year is", "--model", gpt2_folder)
     assert unembed("index", "build", "--corpus", corpus, "--model", gpt2_folder).exit_code == 0
-    assert "its key fires most on" in shown(unembed(*arguments))
+    assert "fires most on" in shown(unembed(*arguments))
     import shutil
 
     changed = Path(shutil.copytree(gpt2_folder, tmp_path / gpt2_folder.name))
     weights = load_file(changed / "model.safetensors")
     weights["transformer.h.0.mlp.c_fc.weight"][0, 0] += torch.tensor(0.5)
     save_file(weights, changed / "model.safetensors", metadata={"format": "pt"})
-    assert "its key fires most on" not in shown(unembed("trace", "The year is", "--model", changed))
+    assert "fires most on" not in shown(unembed("trace", "The year is", "--model", changed))
     (built,) = (tmp_path / "cache").iterdir()
     (built / "tokens/token.npy").unlink()  # a ready index that is not whole is not used
-    assert "its key fires most on" not in shown(unembed(*arguments))
+    assert "fires most on" not in shown(unembed(*arguments))
     assert unembed("trace", "The year is", "--model", changed, "--index", built).exit_code == 1
