@@ -69,7 +69,12 @@ _TINY: dict[str, Any] = {
 
 _LATENT = {"head_dim": 8, "num_key_value_heads": 4}
 """Latent attention: the rotary part alone sets head_dim."""
-_GEMMA_4 = {"num_kv_shared_layers": 0, "global_head_dim": 16, "num_global_key_value_heads": 2}
+_GEMMA_4 = {
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "num_kv_shared_layers": 2,
+    "global_head_dim": 16,
+    "num_global_key_value_heads": 2,
+}
 
 _HALF_LINEAR = {
     "layer_types": ["linear_attention", "full_attention"] * 2,
@@ -127,7 +132,11 @@ _SPECIAL: dict[str, dict[str, Any]] = {
 }
 """What a class needs beside the general sizes."""
 
-_TOO_LARGE = {"blt": "the configs of its patcher and local models have no small form here"}
+_TOO_LARGE = {
+    "blt": "the configs of its patcher and local models have no small form here; `load` refuses it by name",
+    "gemma4_assistant": "a drafter, which runs only beside another model; `load` refuses it by name",
+    "gemma4_unified_assistant": "a drafter, which runs only beside another model; `load` refuses it by name",
+}
 """Classes that are not built, with the reason."""
 
 _ENCODERS = """
@@ -166,7 +175,7 @@ def _shrunk(config_class: Any, special: dict[str, Any]) -> Any:
     for part in ("text_config", "vision_config", "audio_config"):
         if isinstance(fields.get(part), dict) and part in getattr(config_class, "sub_configs", {}):
             inner = config_class.sub_configs[part]
-            special_text = _SPECIAL.get(inner.model_type, {})
+            special_text = _SPECIAL.get(getattr(inner, "model_type", ""), {})
             small[part] = _shrunk(inner, special_text).to_dict() if part == "text_config" else None
     small = {n: v for n, v in small.items() if not (n.endswith("_config") and v is None)}
     return config_class(**{**small, **special})

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
+from unembed.models.norms import ChannelGain
 from unembed.models.structure.dry_run import first_tensor, given_tensor
 from unembed.models.structure.structure import Block
 from unembed.names import STREAM_POINTS
@@ -70,9 +71,16 @@ def install(
         Unsupported: it cannot be replaced in this model.
     """
     require_point(lm, point, layer)
+    block = lm.structure.blocks[layer]
+    branch = {"attn_out": block.mixer, "mlp_out": block.feed_forward}.get(point)
+    if branch is not None and isinstance(branch.branch_norm, ChannelGain):
+        raise Unsupported(
+            f"replacing {point} of layer {layer} of {lm.name}",
+            why="each channel has a gain of its own between the module and the stream",
+            instead="Replace z, or scale the layer with an edit",
+        )
     if point in STREAM_POINTS:
         require_one_stream(lm, f"replacing {point}")
-    block = lm.structure.blocks[layer]
     mixer, ffn = block.mixer, block.feed_forward
     if point == "resid_pre":
         change_input(stack, block.module, _writing(changes), current)

@@ -8,7 +8,7 @@ name: Gemma's gain is 1 + w, OLMo's is nowhere, and a wrong guess gives plausibl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NoReturn
 
@@ -124,6 +124,40 @@ class Norm:
                 why=f"it is neither LayerNorm nor RMSNorm (relative error {error:.1e} on a real input)",
                 instead="Open an issue with the model's config",
             )
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelGain(Norm):
+    """A gain and a shift per channel between a branch and the stream (ZAYA): a norm that divides by nothing.
+
+    No module of its own holds it; `module` is the one whose output it is applied to.
+    """
+
+    gains: Tensor = field(default_factory=lambda: torch.empty(0))
+    shift: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    @property
+    def gain(self) -> Float[Tensor, " d_model"]:  # type: ignore[override]
+        """What each channel is multiplied by."""
+        return self.gains
+
+    @property
+    def bias(self) -> Float[Tensor, " d_model"]:  # type: ignore[override]
+        """What each channel is shifted by."""
+        return self.shift
+
+    @property
+    def centred(self) -> bool:  # type: ignore[override]
+        """False: nothing is taken away."""
+        return False
+
+    def scale(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos 1"]:
+        """1 at every position."""
+        return torch.ones_like(x[..., :1], dtype=torch.promote_types(x.dtype, torch.float32))
+
+    def applied(self, t: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_model"]:
+        """The branch's output as it enters the stream."""
+        return t * self.gains.to(t) + self.shift.to(t)
 
 
 @dataclass(frozen=True, eq=False)

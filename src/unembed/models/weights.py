@@ -173,7 +173,7 @@ class Weights:
         if not site.has_memories:
             raise Unsupported(
                 f"memories of layer {layer}",
-                why=f"its FFN is a mixture of experts, and {site.experts_missing}",
+                why=site.memories_missing,
                 instead="Streams, heads and attributions by component work for this model",
             )
         return site

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from unembed.errors import InvalidInput, PointMissing, Unsupported
 from unembed.models.decoder import Decoder
+from unembed.models.norms import ChannelGain, Norm
 from unembed.models.structure.structure import Block, Writer
 from unembed.names import POINTS
 from unembed.stream.interventions import Rows
@@ -70,13 +71,16 @@ def _mixer_output(block: Block) -> nn.Module | None:
 def _added_by_mixer(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
     site = block.mixer
     assert site is not None
+    t = site.branch_norm.applied(t) if isinstance(site.branch_norm, ChannelGain) else t
     t = t if site.multiplier == 1.0 else t * site.multiplier
     return t if site.constant is None else t + site.constant
 
 
 def _added_by_ffn(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
     assert block.feed_forward is not None
-    return t if block.feed_forward.multiplier == 1.0 else t * block.feed_forward.multiplier
+    ffn = block.feed_forward
+    t = ffn.branch_norm.applied(t) if isinstance(ffn.branch_norm, ChannelGain) else t
+    return t if ffn.multiplier == 1.0 else t * ffn.multiplier
 
 
 def _by_head(t: Tensor, block: Block, current: ForwardPass) -> Tensor:
@@ -129,12 +133,23 @@ def _whole(new: Tensor, own: Tensor, _block: Block) -> Tensor:
 def _put_back_mixer(new: Tensor, own: Tensor, block: Block) -> Tensor:
     assert block.mixer is not None
     constant = block.mixer.constant
-    return ((new if constant is None else new - constant) / block.mixer.multiplier).reshape(own.shape)
+    new = (new if constant is None else new - constant) / block.mixer.multiplier
+    return _before_gain(new, block.mixer.branch_norm, block).reshape(own.shape)
 
 
 def _put_back_ffn(new: Tensor, own: Tensor, block: Block) -> Tensor:
     assert block.feed_forward is not None
-    return (new / block.feed_forward.multiplier).reshape(own.shape)
+    new = new / block.feed_forward.multiplier
+    return _before_gain(new, block.feed_forward.branch_norm, block).reshape(own.shape)
+
+
+def _before_gain(new: Tensor, norm: Norm | None, block: Block) -> Tensor:
+    """What a module must return so that a gain per channel makes this of it."""
+    if not isinstance(norm, ChannelGain):
+        return new
+    if bool((norm.gains == 0).any()):
+        raise Unsupported(f"replacing what {block.path} writes", why="some channels reach the stream with a gain of 0")
+    return (new - norm.shift.to(new)) / norm.gains.to(new)
 
 
 def _put_back_columns(columns: Callable[[Tensor, Block], Tensor]) -> Callable[[Tensor, Tensor, Block], Tensor]:
@@ -189,7 +204,7 @@ def _no_mixer(_block: Block) -> tuple[str, str]:
 def _no_heads(block: Block) -> tuple[str, str]:
     if block.mixer is None:
         return _no_mixer(block)
-    return f"{type(block.mixer.module).__name__} does not end in a projection over heads", "Use attn_out"
+    return block.mixer.heads_missing, "Use attn_out"
 
 
 def _no_values(block: Block) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from unembed.errors import InvalidInput, OutOfMemory, PointMissing, Unsupported
 from unembed.models.decoder import Decoder
+from unembed.models.norms import ChannelGain, Norm
 from unembed.models.structure.dry_run import INPUT_NAMES, first_tensor, given_tensor
 from unembed.stream.attention_weights import returning_patterns
 from unembed.stream.capture_points import ForwardPass, capture_point, require_point
@@ -160,10 +161,12 @@ def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit],
         assert block.mixer is not None
         constant = block.mixer.constant
         beside = 0.0 if constant is None else constant.to(t) / block.mixer.multiplier
+        beside = beside + _shift(block.mixer.branch_norm, t)
         return scale_output(t, of["attention"], current.rows, beside)
 
     def ffn(t: Tensor) -> Tensor:
-        return scale_output(t, of["ffn"], current.rows, 0.0)
+        assert block.feed_forward is not None
+        return scale_output(t, of["ffn"], current.rows, _shift(block.feed_forward.branch_norm, t))
 
     def stream(x: Tensor) -> Tensor:
         put_back = capture_point("resid_post").put_back
@@ -180,6 +183,13 @@ def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit],
         if target in of:
             require_point(lm, point, layer)
             _replace(stack, lm, layer, point, change, current)
+
+
+def _shift(norm: Norm | None, t: Tensor) -> Tensor | float:
+    """What a gain per channel adds to the module's output, in units of that output."""
+    if not isinstance(norm, ChannelGain):
+        return 0.0
+    return torch.where(norm.gains == 0, 0.0, norm.shift / norm.gains).to(t)
 
 
 def _replace(

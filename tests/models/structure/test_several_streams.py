@@ -18,7 +18,7 @@ from unembed.errors import PointMissing, Unsupported
 from unembed.language_model import LanguageModel, load
 from unembed.lens import final_scale, logit_direction
 from unembed.logit_attribution import attribution, points_needed
-from unembed.models.norms import OpaqueNorm
+from unembed.models.norms import ChannelGain, OpaqueNorm
 from unembed.stream.decomposition import directions, writer_points, writers
 from unembed.stream.run import run
 
@@ -185,6 +185,47 @@ def test_a_norm_on_the_stream_itself_rescales_earlier_writers(
         if point in seen:
             assert writers(lm, seen, point, 2).error < 1e-5, point
     assert attribution(lm, tokens[:1], 11).error < 1e-4
+
+
+def test_a_gain_per_channel_between_a_branch_and_the_stream_is_part_of_what_it_writes(tokens: Tensor) -> None:
+    lm = load(tiny_model("zaya"))
+    for block in lm.structure.blocks:
+        scaling = block.module.post_attention_residual_scale
+        assert block.mixer is not None and isinstance(block.mixer.branch_norm, ChannelGain)
+        torch.testing.assert_close(block.mixer.branch_norm.gain, scaling.hidden_states_scale, rtol=1e-2, atol=1e-4)
+    seen = run(lm, tokens, ["resid_pre", "resid_post", *writer_points(lm)])
+    for layer in range(lm.n_layers):
+        assert writers(lm, seen, "resid_post", layer).error < 1e-5
+    whole, heads = (attribution(lm, tokens[:1], 11, by=by) for by in ("component", "head"))
+    for layer in range(lm.n_layers):
+        assert float(heads.contribution[heads.layer == layer].sum()) == pytest.approx(
+            float(whole.contribution[whole.layer == layer].sum()), rel=1e-4, abs=1e-5
+        )
+    silenced = run(lm, tokens, "attn_out", [unembed.scale_attention(1, 0.0)])
+    assert float(silenced.at("attn_out", 1).abs().max()) < 1e-5
+    with pytest.raises(Unsupported, match="a gain of its own"):
+        lm.patch(tokens[:1], tokens[1:2], "attn_out")
+
+
+def test_a_convolution_behind_a_branch_refuses_its_heads_and_memories_by_name(tokens: Tensor) -> None:
+    lm = load(tiny_model("inkling_text"))
+    assert attribution(lm, tokens[:1], 11).error < 1e-4
+    weights = run(lm, tokens, "pattern").at("pattern", 0)
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]), rtol=0, atol=1e-5)
+    with pytest.raises(PointMissing, match="InklingShortConvolution, which mixes positions"):
+        attribution(lm, tokens[:1], 11, by="head")
+    with pytest.raises(Unsupported, match="InklingShortConvolution, which mixes positions"):
+        attribution(lm, tokens[:1], 11, by="memory")
+
+
+def test_layers_that_use_the_keys_and_values_of_another_layer_have_sources(tokens: Tensor) -> None:
+    lm = load(tiny_model("gemma4_text"))
+    blocks = lm.structure.blocks
+    places = [next(n for n, a in enumerate(blocks) if b.attention.values.module in a.module.modules()) for b in blocks]  # type: ignore[union-attr]
+    assert places == [0, 1, 1, 0]
+    assert attribution(lm, tokens[:1], 11, by="source").error < 1e-4
+    with pytest.raises(Unsupported, match="keys and values of another layer"):
+        lm.weights.W_V[3]
 
 
 def test_a_stream_that_is_halved_between_blocks_keeps_its_sum(tokens: Tensor) -> None:

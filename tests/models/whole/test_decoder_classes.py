@@ -9,6 +9,8 @@ from tests.models.decoder_classes import ENCODERS, PAGE, decoder_classes, examin
 _FULL = "DeepseekV3 NemotronH GptOss MiniMax Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama"
 FULL = tuple(f"{name}ForCausalLM" for name in _FULL.split())
 OPEN = {
+    "InklingForCausalLM": {"head", "source", "memory", "head off"},
+    "ZayaForCausalLM": {"source", "memory"},
     "DeepseekV4ForCausalLM": {"source", "memory"},
     "JetMoeForCausalLM": {"head", "source", "memory", "head off"},
 }
@@ -22,7 +24,8 @@ REFUSED = {
     "CpmAntForCausalLM": "a learned prompt before the tokens",
     "ModernBertDecoderForCausalLM": "a prediction head with an activation",
     "HrmTextForCausalLM": "recurrent in depth",
-    "LongcatFlashForCausalLM": "module lists of",
+    "LongcatFlashForCausalLM": "two attentions, two FFNs",
+    "Inkling2ForCausalLM": "mixture of what earlier groups of layers left",
     "OpenAIGPTLMHeadModel": "post-norm",
 }
 

@@ -86,13 +86,18 @@ def mixer_site(
     if found is None or found[1] > 10 * probe.tolerance:
         outputs, inner_norms = _inside(probe, attention_path, module, out_proj)
         values = find_values(outputs, pattern, z, inner_norms, probe.tolerance)
+        shared = None if values is not None else _shared_values(probe, path, pattern, z, inner_norms)
         reason = (
             "its values are not a linear map of the stream, or its queries and keys have an unknown layout"
             if values is not None
+            else f"it uses the keys and values of another layer ({shared[0]})"
+            if shared is not None
             else f"its values were not found in {', '.join(projections) or 'any projection'}: pattern times values is "
             "not what the out-projection receives"
         )
-        return _without_values(probe, path, known, out_proj, n_heads, z[None], True, reason, values)
+        return _without_values(
+            probe, path, known, out_proj, n_heads, z[None], True, reason, values or (shared and shared[1])
+        )
     projected = found[0]
     value_input = next(g for part, g, _ in projections.values() if part is projected.layout.v)[None]
     query_input = next(g for part, g, _ in projections.values() if part is projected.layout.q)[None]
@@ -162,6 +167,21 @@ def _computes_weights(probe: Probe, module: nn.Module) -> bool:
     if "attention" not in name or re.search("linear|lightning|delta|mamba|rwkv|retention", name):
         return False
     return all(call.weights is None for call in probe.recording.calls.values())
+
+
+def _shared_values(
+    probe: Probe, path: str, pattern: Tensor, z: Tensor, norms: list[tuple[Tensor, Tensor]]
+) -> tuple[str, ValueSource] | None:
+    """The values of an earlier layer that this one mixes (Gemma 3n and 4 share keys and values), and where they lie."""
+    for name in reversed([p for p in probe.recording.calls if re.search(r"\bv_(norm|proj)$", p)]):
+        returned = probe.recording.calls[name].returned
+        if returned is None or name.startswith(path + "."):
+            continue
+        outputs = {name: (probe.hf.get_submodule(name), returned[None] if returned.dim() == 2 else returned)}
+        found = find_values(outputs, pattern, z, norms, probe.tolerance)
+        if found is not None:
+            return name, found
+    return None
 
 
 def _missing(module: nn.Module, is_attention: bool) -> str:

@@ -160,6 +160,8 @@ def _gate_candidates(
             raw.append(t)
         elif t.shape[-1] == n_heads:
             raw.append(t.repeat_interleave(d_head, -1))
+        elif t.shape[-1] > 2 * n_heads * d_head and t.shape[-1] % n_heads == 0:  # queries, then a gate, for each head
+            raw.append(t.view(pos, n_heads, -1)[..., -d_head:].reshape(pos, -1))
         elif t.shape[-1] == 2 * n_heads * d_head:  # the second half of each head's slice, or of the whole
             raw += [t.view(pos, n_heads, 2, d_head)[:, :, 1].reshape(pos, -1), t[:, n_heads * d_head :]]
         for gate in raw:

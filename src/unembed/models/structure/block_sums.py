@@ -32,6 +32,8 @@ class BlockSum:
     error: float
     norm: str | None = None
     """The path of the norm that the base goes through, if any."""
+    channels: tuple[Tensor, Tensor] | None = None
+    """What the one writer is multiplied by and shifted by, for each channel, where that is more than a number."""
 
 
 def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -> BlockSum | None:
@@ -56,7 +58,11 @@ def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -
         return None
     best = _plain(probe, base, target, candidates)
     if best.error > probe.tolerance:
-        for other in (_with_constant(probe, base, target, candidates), _with_gains(probe, base, target, candidates)):
+        for other in (
+            _with_constant(probe, base, target, candidates),
+            _with_gains(probe, base, target, candidates),
+            _with_channels(base, target, candidates),
+        ):
             if other is not None and other.error <= probe.tolerance:
                 return other
     return best
@@ -129,4 +135,21 @@ def _with_gains(probe: Probe, base: Tensor, target: Tensor, candidates: list[tup
         error = float((left - gain * x).norm() / target.double().norm().clamp_min(1e-30))
         if best is None or error < best.error:
             best = BlockSum((path,), (1.0,), gain.to(base.dtype), None, error)
+    return best
+
+
+def _with_channels(base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:
+    """One writer, and base and writer each multiplied by a number per channel, with a shift (ZAYA).
+
+    Six positions fit three unknowns of a channel, so a sum that is not of this form leaves an error.
+    """
+    best = None
+    goal = target.double()[0].T[..., None]  # (channel, pos, 1)
+    for path, t in candidates:
+        columns = torch.stack([base.double()[0].T, t.double()[0].T, torch.ones_like(goal[..., 0])], dim=-1)
+        solved = torch.linalg.lstsq(columns.cpu(), goal.cpu(), driver="gelsd").solution
+        error = float((columns.cpu() @ solved - goal.cpu()).norm() / goal.norm().cpu().clamp_min(1e-30))
+        if best is None or error < best.error:
+            gain, factor, shift = solved[..., 0].to(base).unbind(dim=-1)
+            best = BlockSum((path,), (1.0,), gain, None, error, channels=(factor, shift))
     return best

@@ -90,9 +90,13 @@ def feed_forward_site(
     )
     if down_path is None:
         found = find_experts(probe, ffn_path, raw, read, _coefficient_formula)
-        experts, missing = (None, found) if isinstance(found, str) else (found, "")
+        experts, missing = (
+            (None, _why_no_memories(probe, inside, raw, found)) if isinstance(found, str) else (found, "")
+        )
         none: dict[str, Any] = dict(down_proj=None, up_proj=None, gate_proj=None, gate_first=False)
-        return FeedForwardSite(activation="experts", experts=experts, experts_missing=missing, **none, **site), parallel
+        return FeedForwardSite(
+            activation="experts", experts=experts, memories_missing=missing, **none, **site
+        ), parallel
     m = flat(probe.recording.given(down_path))
     assert m is not None
     readers = {
@@ -109,6 +113,18 @@ def feed_forward_site(
         activation=activation,
         **site,
     ), parallel
+
+
+def _why_no_memories(probe: Probe, inside: dict[str, nn.Module], raw: Tensor, of_experts: str) -> str:
+    """Why an FFN has no memories: its output is gated per channel (RWKV), or its experts cannot be read."""
+    whole = raw.reshape(-1, raw.shape[-1])
+    returned = [(p, flat(probe.recording.returned(p))) for p in inside]
+    same_width = [(p, t) for p, t in returned if t is not None and t.shape == whole.shape]
+    for path, t in same_width:
+        for other, gate in same_width:
+            if other != path and relative(torch.sigmoid(gate) * t, whole) <= probe.tolerance:
+                return "what its memories write is multiplied by a gate at every position and channel"
+    return f"its FFN is a mixture of experts, and {of_experts}"
 
 
 def _activations(probe: Probe, module_hint: str) -> dict[str, Any]:

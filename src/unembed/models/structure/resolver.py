@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from unembed.errors import NotFinite, UnembedError
+from unembed.models.norms import ChannelGain, Norm
 from unembed.models.structure.attention import mixer_site
 from unembed.models.structure.attention_layout import relative
 from unembed.models.structure.block_sums import BlockSum, find_sum
@@ -27,7 +28,7 @@ from unembed.models.structure.projections import check_projections
 from unembed.models.structure.rotary import common_style
 from unembed.models.structure.several_streams import streams_of
 from unembed.models.structure.stream_blocks import check_end, stream_block
-from unembed.models.structure.structure import Block, Structure, Writer
+from unembed.models.structure.structure import AttentionSite, Block, FeedForwardSite, Structure, Writer
 
 _TOLERANCE = {torch.float64: 2e-5, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
@@ -234,6 +235,17 @@ class _Part:
     source: str
     raw: Tensor
     multiplier: float
+    channels: tuple[Tensor, Tensor] | None = None
+    """A gain and a shift per channel on its way to the stream."""
+    behind: str = ""
+    """The kind of module that mixes positions between the branch and the stream, if there is one."""
+
+    def branch_norm(self, probe: Probe) -> Norm | None:
+        """What stands between the branch and the stream."""
+        if self.channels is None:
+            return probe.norm(self.branch) if self.branch else None
+        gains, shift = self.channels
+        return ChannelGain(probe.hf.get_submodule(self.output), self.output, probe.d_model, gains, shift)
 
 
 def _block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block, Tensor]:
@@ -272,13 +284,17 @@ def _block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block
     site = None
     if mixer is not None:
         output = probe.hf.get_submodule(mixer.output)
-        branch = probe.norm(mixer.branch) if mixer.branch else None
+        branch = mixer.branch_norm(probe)
         site = mixer_site(probe, path, mixer.source, mixer.raw, output, branch, mixer.multiplier, constant)
+        site = _convolved_mixer(site, mixer.behind) if mixer.behind else site
     feed_forward, parallel = None, False
     if ffn is not None and ffn_path is not None:
         feed_forward, parallel = feed_forward_site(
             probe, path, ffn_path, ffn.raw, x, middle, ffn.branch, ffn.multiplier, probe.hf.get_submodule(ffn.output)
         )
+        if ffn.channels is not None:
+            feed_forward = replace(feed_forward, branch_norm=ffn.branch_norm(probe))
+        feed_forward = _convolved_ffn(feed_forward, ffn.behind) if ffn.behind else feed_forward
     return (
         Block(
             path=path,
@@ -352,9 +368,37 @@ def _parts(probe: Probe, found: BlockSum, scale: float) -> list[_Part]:
             if found_source is None:
                 raise probe.fail(output, "what it normalises is no module's output, so its writers are unknown")
             source = found_source
+        behind = _before_convolution(probe, output)
+        if behind is not None:
+            source, raw = behind, probe.recording.returned(behind)
         assert raw is not None
-        parts.append(_Part(output, branch, source, raw.reshape(1, -1, raw.shape[-1]), multiplier / scale))
+        kind = "" if behind is None else type(probe.hf.get_submodule(output)).__name__
+        raw = raw.reshape(1, -1, raw.shape[-1])
+        parts.append(_Part(output, branch, source, raw, multiplier / scale, found.channels, kind))
     return parts
+
+
+def _before_convolution(probe: Probe, output: str) -> str | None:
+    """The branch whose output goes through a convolution over positions before it is written (Inkling)."""
+    if not any(isinstance(m, nn.Conv1d) for m in probe.hf.get_submodule(output).modules()):
+        return None
+    given, outer = probe.recording.given(output), output.rpartition(".")[0] + "."
+    siblings = (p for p in probe.recording.calls if p.startswith(outer) and "." not in p.removeprefix(outer))
+    return next(
+        (p for p in siblings if p != output and p not in probe.norms and same(probe.recording.returned(p), given)), None
+    )
+
+
+def _convolved_mixer(site: AttentionSite, kind: str) -> AttentionSite:
+    """A mixer whose heads do not reach the stream at their own position alone."""
+    reason = f"its output goes through {kind}, which mixes positions, before it reaches the stream"
+    return replace(site, out_projection=None, n_heads=0, values=None, head_layout=None, values_missing=reason)
+
+
+def _convolved_ffn(site: FeedForwardSite, kind: str) -> FeedForwardSite:
+    """An FFN whose memories do not reach the stream at their own position alone."""
+    reason = f"what its memories write goes through {kind}, which mixes positions, before it reaches the stream"
+    return replace(site, down_proj=None, experts=None, memories_missing=reason)
 
 
 def _same_numbers(a: Tensor | None, b: Tensor | None) -> bool:

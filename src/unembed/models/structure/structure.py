@@ -160,6 +160,13 @@ class AttentionSite:
         return t.unflatten(-1, (-1, d))
 
     @property
+    def heads_missing(self) -> str:
+        """Why the mixer's output is no sum over heads, where it is none."""
+        if "before it reaches the stream" in self.values_missing:
+            return self.values_missing
+        return f"{type(self.module).__name__} does not end in a projection over heads"
+
+    @property
     def out_proj(self) -> nn.Module:
         """The projection from the heads' mixed values to the stream.
 
@@ -169,7 +176,7 @@ class AttentionSite:
         if self.out_projection is None:
             raise Unsupported(
                 f"the heads of {self.path}",
-                why=f"{type(self.module).__name__} does not end in a projection over heads",
+                why=self.heads_missing,
                 instead="Use attributions by component",
             )
         return self.out_projection
@@ -211,8 +218,8 @@ class FeedForwardSite:
     activation: str
     experts: Experts | None = None
     """The experts to which the memories belong, in a mixture of experts."""
-    experts_missing: str = ""
-    """Why a mixture of experts has no memories here; empty where it has."""
+    memories_missing: str = ""
+    """Why the FFN has no memories here; empty where it has."""
 
     @property
     def reader(self) -> nn.Module:
