@@ -51,8 +51,8 @@ FAMILIES: dict[str, FamilyFacts] = {
         refused="it reads bytes in patches through an encoder, so that its stream has no token at each position"
     ),
     "longcat_flash": FamilyFacts(
-        refused="each of its blocks holds two attentions, two FFNs and experts on a shortcut around them, so that a block "
-        "is no one layer"
+        refused="each of its blocks holds two attentions, two FFNs and experts on a shortcut around them, so that a "
+        "block is no one layer"
     ),
     "inkling2_text": FamilyFacts(
         refused="each branch reads an attention-weighted mixture of what earlier groups of layers left, instead of the "
