@@ -17,6 +17,7 @@ from torch import Tensor
 from unembed.errors import InvalidInput, SumNotProved, Unsupported
 from unembed.lens import average_direction, final_scale, logit_direction
 from unembed.models.decoder import Decoder
+from unembed.names import memory_name
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.capture_points import has_point, require_point
@@ -113,6 +114,8 @@ class Attribution(Displayed):
     provenance: Provenance
     measure_effects: Callable[["Attribution", Sequence[Row]], list[float | None]] | None = None
     """How total effects are measured; set by `trace.attribution`, which knows the run."""
+    memory_name: Callable[[int, int], str] = memory_name
+    """How a memory is written; the model's own way where its memories belong to experts."""
 
     def with_effects(self, top: int = 20) -> Effects:
         """The `top` writers with the total effect of each: by how much the logit falls when it alone is set to zero.
@@ -142,8 +145,10 @@ class Attribution(Displayed):
             int(self.index[i]),
             int(self.source[i]),
         )
-        letter = "M" if kind == "memory" else "H"
-        label = kind if layer < 0 else f"{kind} {layer}" if index < 0 else f"{kind} L{layer}{letter}{index}"
+        if layer < 0 or index < 0:
+            label = kind if layer < 0 else f"{kind} {layer}"
+        else:
+            label = f"{kind} {self.memory_name(layer, index) if kind == 'memory' else f'L{layer}H{index}'}"
         return Row(label if source < 0 else f"{label} from {source}", layer, index, source, float(self.contribution[i]))
 
     @property
@@ -456,6 +461,7 @@ def _closed(
         total,
         error,
         lm.provenance(basis="frozen", notes={"edits": [e.to_dict() for e in edits]} if edits else None),
+        memory_name=lm.memory_name,
     )
 
 

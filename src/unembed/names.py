@@ -5,6 +5,7 @@ Every room, every command and every table reads the words from here, so that one
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -69,3 +70,36 @@ POINT_INFO: dict[str, PointInfo] = {
 
 SUM_TOLERANCE: dict[str, float] = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
 """Largest relative error of a sum of writers against the tensor it decomposes, by the model's dtype."""
+
+MemoryIndex = int | tuple[int | None, int]
+"""A memory within its layer: its number, or (expert, index) where memories belong to experts; expert None stands for
+the shared expert."""
+
+_MEMORY = re.compile(r"L?(\d{1,6})(?:[.M](\d{1,9})|E(\d{1,6})M(\d{1,9})|SM(\d{1,9}))")
+
+
+def memory_name(layer: int, number: int, experts: tuple[int, int] | None = None) -> str:
+    """A memory in writing: L5M278, or L12E7M345 in a layer of experts, L12SM3 of the shared expert.
+
+    Args:
+        layer: counted from 0.
+        number: of the memory in its layer.
+        experts: how many routed experts the layer has, and how many memories each; None without experts.
+    """
+    if experts is None:
+        return f"L{layer}M{number}"
+    n, width = experts
+    if number >= n * width:
+        return f"L{layer}SM{number - n * width}"
+    return f"L{layer}E{number // width}M{number % width}"
+
+
+def parse_memory(text: str) -> tuple[int, MemoryIndex] | None:
+    """Layer and index of a memory in writing (L5M278, 5.278, L12E7M345, L12SM3); None where it is not of that form."""
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        return None
+    layer, number, expert, index, shared = match.groups()
+    if number is not None:
+        return int(layer), int(number)
+    return int(layer), (None, int(shared)) if shared is not None else (int(expert), int(index))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.conftest import tiny
-from tests.families import WITH_MEMORIES
+from tests.families import EXPERTS, WITH_MEMORIES
+from tests.models.decoder_classes import tiny_model
 
 import unembed
 from unembed.causality.ablation import ablate
 from unembed.causality.screening import screen
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
+from unembed.language_model import load
 
 TOKENS = torch.tensor([5, 17, 23, 42, 11, 8])
 
@@ -33,7 +35,9 @@ def test_ablating_to_zero_equals_an_edit(name: str) -> None:
     for value, chosen in zip(memories.values, (edits[:1], edits[1:], edits), strict=True):
         edited = lm.run(TOKENS, edits=chosen).logits[:, -1]
         assert float(value) == pytest.approx(float(metric(edited)), rel=1e-4, abs=1e-5)
-    assert memories.labels == ("L0M3", "L1M7", "L0M3 + L1M7")
+    one, other = (lm.memory_name(*pair) for pair in pairs)
+    assert memories.labels == (one, other, f"{one} + {other}")
+    assert one == ("L0E0M3" if name in EXPERTS else "L0M3")
     assert memories.baseline == pytest.approx(float(metric(lm.run(TOKENS).logits[:, -1])), rel=1e-5, abs=1e-6)
 
 
@@ -188,5 +192,20 @@ def test_a_screen_of_two_prompts_is_the_slope_from_one_to_the_other(name: str) -
 
 
 def test_a_screen_can_leave_the_estimates_unchecked_and_skips_what_layers_lack() -> None:
-    found = screen(tiny("mixtral"), TOKENS, metric, top=0)
+    found = screen(load(tiny_model("dbrx")), TOKENS, metric, top=0)
     assert found.labels == () and found.memories is None and bool(found.heads.isfinite().all())
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_a_screen_estimates_the_effects_of_experts_memories(name: str) -> None:
+    lm = tiny(name)
+    found = screen(lm, TOKENS, metric, top=6)
+    assert found.memories is not None and found.memories.shape == (lm.n_layers, lm.d_mlp)
+    m = lm.run(TOKENS, "coefficients").at("coefficients", 1)[0]
+    assert bool((found.memories[1][(m == 0).all(0)] == 0).all())
+    index = int(found.memories[1].abs().argmax())
+    low, high = (
+        float(metric(lm.run(TOKENS, edits=[unembed.scale_coefficient(1, index, by)]).logits[:, -1]))
+        for by in (0.9, 1.1)
+    )
+    assert float(found.memories[1, index]) == pytest.approx((high - low) / 0.2, rel=0.02, abs=1e-4)

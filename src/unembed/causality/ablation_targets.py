@@ -101,7 +101,7 @@ def _heads(lm: Decoder, heads: Any) -> list[Group]:
         layer, head = as_pair("head", pair)
         layer = lm.layer(layer)
         require_point(lm, "z", layer)
-        found.append(_group([("z", layer, lm.head(head, layer))]))
+        found.append(_group(lm, [("z", layer, lm.head(head, layer))]))
     return found
 
 
@@ -112,11 +112,11 @@ def _memories(lm: Decoder, memories: Any) -> list[Group]:
         memories = [(n, i) for n in layers_with(lm, "coefficients") for i in range(lm.weights.n_memories[n])]
     if isinstance(memories, Mapping):
         named = {name: _pairs(lm, pairs) for name, pairs in memories.items()}
-        return [_group(t, name if len(t) == 1 else f"{name} ({len(t)} memories)") for name, t in named.items()]
+        return [_group(lm, t, name if len(t) == 1 else f"{name} ({len(t)} memories)") for name, t in named.items()]
     found = []
     for group in as_tuple("memories", memories):
         first = next(iter(as_tuple("memory", group)), None)
-        found.append(_group(_pairs(lm, group if isinstance(first, (tuple, list)) else [group])))
+        found.append(_group(lm, _pairs(lm, group if isinstance(first, (tuple, list)) else [group])))
     return found
 
 
@@ -138,7 +138,7 @@ def _components(lm: Decoder, components: Any) -> list[Group]:
         if point not in ("attn_out", "mlp_out"):
             raise InvalidInput(f"component {point!r}", why="it is not attn_out or mlp_out")
         require_point(lm, point, lm.layer(layer))
-        found.append(_group([(point, lm.layer(layer), None)]))
+        found.append(_group(lm, [(point, lm.layer(layer), None)]))
     return found
 
 
@@ -147,7 +147,7 @@ def _layers(lm: Decoder, layers: Any) -> list[Group]:
         return []
     numbers = range(lm.n_layers) if _is_all("layers", layers) else [lm.layer(n) for n in as_tuple("layers", layers)]
     return [
-        _group([(p, n, None) for p in ("attn_out", "mlp_out") if has_point(lm, p, n)], f"layer {n}") for n in numbers
+        _group(lm, [(p, n, None) for p in ("attn_out", "mlp_out") if has_point(lm, p, n)], f"layer {n}") for n in numbers
     ]
 
 
@@ -157,10 +157,12 @@ def _is_all(what: str, chosen: object) -> bool:
     return isinstance(chosen, str)
 
 
-def _group(targets: Sequence[Target], label: str | None = None) -> Group:
+def _group(lm: Decoder, targets: Sequence[Target], label: str | None = None) -> Group:
     def one(target: Target) -> str:
         point, layer, index = target
-        return f"L{layer}{'H' if point == 'z' else 'M'}{index}" if index is not None else f"{point} {layer}"
+        if index is None:
+            return f"{point} {layer}"
+        return f"L{layer}H{index}" if point == "z" else lm.memory_name(layer, index)
 
     joined = " + ".join(map(one, targets[:4])) + (f" + {len(targets) - 4} more" if len(targets) > 4 else "")
     return Group(label or joined, tuple(targets))

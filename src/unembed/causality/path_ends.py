@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from unembed.causality.rerun import layers_with
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import parse_memory
 
 COMPONENTS = ("attn_out", "mlp_out", "layer")
 PARTS = ("q", "k", "v")
@@ -70,12 +71,11 @@ def senders_of(lm: Decoder, given: str | Sequence[str]) -> list[Sender]:
     for text in _texts(given, "sender"):
         if text == "heads":
             found += [Sender("z", n, h) for n, h in all_heads(lm)]
-        elif match := re.fullmatch(r"L(\d+)([HM])(\d+)", text):
-            layer, index = lm.layer(int(match[1])), int(match[3])
-            if match[2] == "H":
-                found.append(Sender("z", layer, lm.head(index, layer)))
-            else:
-                found.append(Sender("coefficients", *lm.memory(layer, index)))
+        elif match := re.fullmatch(r"L(\d+)H(\d+)", text):
+            layer = lm.layer(int(match[1]))
+            found.append(Sender("z", layer, lm.head(int(match[2]), layer)))
+        elif text.startswith("L") and (memory := parse_memory(text)) is not None:
+            found.append(Sender("coefficients", *lm.memory(*memory)))
         elif match := re.fullmatch(r"(attn_out|mlp_out|layer) (\d+)", text):
             found.append(Sender(match[1], lm.layer(int(match[2]))))
         else:

@@ -135,7 +135,7 @@ def screen(
         words,
         _grid(lm, effects, "z"),
         _grid(lm, effects, "coefficients") if any(p == "coefficients" for p, _ in effects) else None,
-        tuple(f"L{n}{'H' if point == 'z' else 'M'}{i}" for point, n, i in ranked),
+        tuple(f"L{n}H{i}" if point == "z" else lm.memory_name(n, i) for point, n, i in ranked),
         tuple(estimated),
         tuple(exact),
         float("nan") if correlation is None else float(correlation.statistic),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from unembed.names import Basis, StreamPoint
+from unembed.names import Basis, StreamPoint, parse_memory
 from unembed.results import check_writable
 
 _MODEL, _OUTPUT, _READING = "Model", "Output", "Reading"
@@ -109,7 +109,7 @@ Html = Annotated[
     ),
 ]
 
-_SET = re.compile(r"L?(?P<layer>\d+)[.M](?P<index>\d+)=(?P<value>[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?)")
+_SET = re.compile(r"(?P<memory>[^=]+)=(?P<value>[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?)")
 
 
 def edits(sets: Sequence[str] | None) -> list[Any]:
@@ -123,11 +123,12 @@ def edits(sets: Sequence[str] | None) -> list[Any]:
 
 def _edit(text: str) -> Any:
     match = _SET.fullmatch(text.strip())
-    if match is None:
+    named = None if match is None else parse_memory(match["memory"])
+    if match is None or named is None:
         raise typer.BadParameter(f"{text!r} is not a memory and a value, such as L5M733=3.0", param_hint="--set")
     import unembed
 
-    return unembed.set_coefficient(int(match["layer"]), int(match["index"]), float(match["value"]))
+    return unembed.set_coefficient(*named, float(match["value"]))
 
 
 def compared_with(against: str | None) -> tuple[str | None, bool]:
@@ -135,7 +136,7 @@ def compared_with(against: str | None) -> tuple[str | None, bool]:
     return (None, True) if against == "none" else (against, False)
 
 
-def memory_and_number(text: str, number: int | None) -> tuple[int, int]:
+def memory_and_number(text: str, number: int | None) -> tuple[int, Any]:
     """Layer and index of a memory written L5M278 or 5.278, or as layer and number: 5 278.
 
     Raises:
@@ -148,16 +149,16 @@ def memory_and_number(text: str, number: int | None) -> tuple[int, int]:
     return int(text), number
 
 
-def memory(text: str, option: str) -> tuple[int, int]:
-    """Layer and index of a memory written L5M278 or 5.278.
+def memory(text: str, option: str) -> tuple[int, Any]:
+    """Layer and index of a memory written L5M278 or 5.278; of an expert's, L12E7M345, the index is (expert, index).
 
     Raises:
         typer.BadParameter: the text is not of that form.
     """
-    match = re.fullmatch(r"L?(\d+)[.M](\d+)", text.strip())
-    if match is None:
+    named = parse_memory(text)
+    if named is None:
         raise typer.BadParameter(f"{text!r} is not a memory, such as L5M733", param_hint=option)
-    return int(match[1]), int(match[2])
+    return named
 
 
 def head(text: str, option: str) -> tuple[int, int]:

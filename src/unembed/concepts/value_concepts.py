@@ -209,7 +209,7 @@ def value_concepts(
     return vector_concepts(
         lm,
         values_of(lm, chosen),
-        [f"L{n}M{i}" for n, i in chosen],
+        [lm.memory_name(n, i) for n, i in chosen],
         [n for n, _ in chosen],
         top=top,
         basis=basis,

@@ -227,9 +227,9 @@ def _candidates(
 ) -> _Candidates:
     if not lm.n_layers:
         lm.feed_forward(0)  # says why there are no memories
-    chosen = list(range(lm.n_layers)) if layers is None else sorted({lm.layer(n) for n in layers})
+    chosen = list(lm.memory_layers or range(lm.n_layers)) if layers is None else sorted({lm.layer(n) for n in layers})
     sizes = [lm.weights.n_memories[n] for n in chosen]
-    starts = np.concatenate([[0], np.cumsum(lm.weights.n_memories)])
+    starts = np.concatenate([[0], np.cumsum([lm.n_memories_of(n) for n in range(lm.n_layers)])])
     layer, index = np.repeat(chosen, sizes), np.concatenate([np.arange(n) for n in sizes])
     poles = ("positive",) if known is None else tuple(known.positions)
     ids, positions = [], []

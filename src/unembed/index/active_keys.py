@@ -75,18 +75,20 @@ def strongest(
     if by not in ("strength", "coefficient"):
         raise InvalidInput(f"firing by {by!r}", why="keys are ordered by 'strength' or 'coefficient'")
     point = "gate" if settings["by"] == "gate" else "coefficients"
-    seen = run(lm, text, (point,), logits=False)
-    n = seen.at(point, 0).shape[1]
+    chosen = settings.get("layers")
+    seen = run(lm, text, (point,), logits=False, layers=chosen)
+    n = seen.tokens.shape[1]
     columns = np.arange(n)
     counted = columns + 1 - len(leading(lm)) >= settings["min_prefix"]
     counted &= (columns > 0) | (not settings["skip_first"])
     if not counted.any():
         raise InvalidInput(f"the text has {n} tokens", why="the index counts only longer prefixes")
     kept = torch.from_numpy(columns[counted])
+    layers_of = [n for n in lm.memory_layers if chosen is None or n in chosen]
     parts = []
     for number, (coefficient, _) in enumerate(triggers.values()):
         sign = -1.0 if number else 1.0
-        layers = [(seen.at(point, layer)[0].cpu()[kept].float() * sign).max(dim=0) for layer in range(lm.n_layers)]
+        layers = [(seen.at(point, layer)[0].cpu()[kept].float() * sign).max(dim=0) for layer in layers_of]
         m = torch.cat([found.values for found in layers]).numpy()
         where = columns[counted][torch.cat([found.indices for found in layers]).numpy()]
         stored = np.asarray(coefficient) * np.float32(sign)

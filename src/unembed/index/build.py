@@ -14,7 +14,7 @@ Every part is deterministic: an interrupted and resumed build writes the same by
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ from unembed.sweeps import (
     MeanVariance,
     Moments,
     Ray,
+    RoutedShare,
+    Routing,
     Triggers,
     fast_difference,
     sweep,
@@ -103,6 +105,7 @@ class _Builder:
     def finish(self, manifest: Manifest) -> Manifest:
         """Build the missing parts; the manifest of the complete index."""
         self._layers = manifest.layers
+        self._chosen = [n for n, size in enumerate(manifest.layers) if size]
         parts: dict[str, Callable[[], list[FileEntry]]] = {
             "vocabulary": self._vocabulary,
             "tokens": self._tokens,
@@ -186,10 +189,16 @@ class _Builder:
         return [*files, documents]
 
     def _triggers(self) -> list[FileEntry]:
-        found, moments, active = sweep(
+        routed = any(self._lm.experts_of(n) for n in self._chosen)
+        found, moments, active, *routing = sweep(
             self._lm,
             self._tokenized,
-            [self._settings.top_triggers(), MeanVariance(), ActiveFraction()],
+            [
+                self._settings.top_triggers(),
+                MeanVariance(layers=self._chosen),
+                ActiveFraction(layers=self._chosen),
+                *([RoutedShare([n for n in self._chosen if self._lm.experts_of(n)])] if routed else []),
+            ],
             engine=self._engine,
             checkpoint=self._folder / CHECKPOINT,
             tokens_per_batch=self._tokens_per_batch,
@@ -201,7 +210,7 @@ class _Builder:
             entries.append(self._array(f"triggers/{pole}/coefficient.npy", "triggers", coefficient))
             places = smallest(position, self._n_tokens)
             entries.append(self._array(f"triggers/{pole}/position.npy", "triggers", places))
-        columns = self._statistics(moments, active)
+        columns = self._statistics(moments, active) | self._routed_share(routing)
         entries.append(
             self._write(
                 "tables/statistics.parquet", "triggers", lambda p: tables.write_statistics(p, columns, self._layers)
@@ -209,9 +218,19 @@ class _Builder:
         )
         return entries
 
+    def _routed_share(self, routing: Sequence[Routing]) -> dict[str, np.ndarray]:
+        """For every key the share of positions at which its expert was chosen; 1 for those of no routed expert."""
+        parts = []
+        for layer, n in enumerate(self._layers) if routing else ():
+            share = torch.ones(n)
+            if n and (experts := self._lm.experts_of(layer)) is not None:
+                share[: experts[0] * experts[1]] = routing[0].share(layer).float().repeat_interleave(experts[1])
+            parts.append(share)
+        return {"routed": torch.cat(parts).numpy()} if parts else {}
+
     def _statistics(self, moments: Moments, active: ActiveShare) -> dict[str, np.ndarray]:
         lm = self._lm
-        norms = torch.cat([written_values(lm, n).detach().float().norm(dim=-1).cpu() for n in range(lm.n_layers)])
+        norms = torch.cat([written_values(lm, n).detach().float().norm(dim=-1).cpu() for n in self._chosen])
         return {
             "mean": torch.cat(moments.mean).float().numpy(),
             "variance": torch.cat(moments.variance).float().numpy(),
@@ -224,9 +243,14 @@ class _Builder:
 
     def _values(self) -> list[FileEntry]:
         found = value_readings(
-            self._lm, self._settings.top_tokens, progress=lambda done, total: self._progress("values", done, total)
+            self._lm,
+            self._settings.top_tokens,
+            layers=self._chosen,
+            progress=lambda done, total: self._progress("values", done, total),
         )
-        ids, scores = found.ids.flatten(0, 1).numpy(), found.scores.flatten(0, 1).numpy()
+        sizes = [n for n in self._layers if n]
+        ids = torch.cat([row[:n] for row, n in zip(found.ids, sizes, strict=True)]).numpy()
+        scores = torch.cat([row[:n] for row, n in zip(found.scores, sizes, strict=True)]).numpy()
         entry, start = by_token(ids, scores, self._lm.d_vocab)
         return [
             self._array("values/token.npy", "values", ids),

@@ -72,7 +72,7 @@ class ClusterView:
 
 def n_clusters_of(lm: Decoder) -> int:
     """How many clusters all values are cut into."""
-    return max(1, lm.n_layers * lm.d_mlp // 10)
+    return max(1, sum(lm.n_memories_of(n) for n in range(lm.n_layers)) // 10)
 
 
 def stored_clusters(lm: Decoder, files: IndexFiles) -> ValueClusters | None:
@@ -84,7 +84,7 @@ def stored_clusters(lm: Decoder, files: IndexFiles) -> ValueClusters | None:
         if str(stored["weights"]) == files.manifest.weights:
             children, heights, sizes, memory = (stored[name] for name in _TREE)
             tree = Dendrogram(len(memory), children, heights, sizes)
-            layers = tuple(range(lm.n_layers))
+            layers = lm.memory_layers
             return ValueClusters(lm, layers, tree, memory, tree.cut(n_clusters_of(lm)), "average")
     return None
 
@@ -127,7 +127,7 @@ def cluster_view(lm: Decoder, clusters: ValueClusters | None, layer: int, index:
         OutOfRange: there is no such memory.
     """
     layer, index = lm.memory(layer, index)
-    values, cut = lm.n_layers * lm.d_mlp, n_clusters_of(lm)
+    values, cut = sum(lm.n_memories_of(n) for n in range(lm.n_layers)), n_clusters_of(lm)
     if clusters is None:
         return ClusterView(SCHEMA, layer, index, values, cut, "average", None, 0, None, [], [], 0, [])
     number = clusters.of(layer, index)

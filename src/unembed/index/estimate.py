@@ -60,7 +60,8 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
         CorpusUnreadable: the corpus is empty or cannot be read.
         Unsupported: the model has no memories.
     """
-    lm.feed_forward(0)
+    first = next(iter(lm.memory_layers), 0)
+    site = lm.feed_forward(first)
     sample: list[Segment] = []
     tokens, is_exact, began = 0, True, _Stopwatch()
     for segment in corpus.segments(lm):
@@ -74,15 +75,15 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
     reducers = [settings.top_triggers(), MeanVariance(), ActiveFraction()]
     a_token = _run(lm, sample, reducers, settings.fast, tokens_per_batch)
     began = _Stopwatch()
-    value_readings(lm, settings.top_tokens, layers=[0])
+    value_readings(lm, settings.top_tokens, layers=[first])
     a_layer = began.spent(_threads(lm))
-    keys = sum(lm.weights.n_memories)
-    both = settings.poles == "both" or (settings.poles == "auto" and lm.feed_forward(0).is_gated)
+    keys = sum(lm.n_memories_of(n) for n in range(lm.n_layers))
+    both = settings.poles == "both" or (settings.poles == "auto" and site.is_gated)
     slots = keys * settings.top * (2 if both else 1)
     all_tokens, segments = round(tokens * scale), round(len(sample) * scale)
     size = slots * _TRIGGER + keys * settings.top_tokens * _VALUE_TOKEN + segments * _SEGMENT
     size += all_tokens * _TOKEN + min(all_tokens, slots * tokens / max(1, len(sample))) * _SEARCHED
-    quiet, busy = all_tokens * (a_token + cutting) + a_layer * lm.n_layers + slots * 2e-6
+    quiet, busy = all_tokens * (a_token + cutting) + a_layer * (keys / lm.n_memories_of(first)) + slots * 2e-6
     return Estimate(all_tokens, segments, keys, float(quiet), float(busy), round(size), slots * 12, is_exact)
 
 

@@ -19,6 +19,7 @@ from unembed.index.labels import COLUMNS as LABEL_COLUMNS
 from unembed.index.labels import HEAD, Label, Labels
 from unembed.index.manifest import Manifest, read_manifest
 from unembed.index.settings import BuildProgress, IndexSettings
+from unembed.names import MemoryIndex
 from unembed.results import Table
 from unembed.validation import as_path, as_str, finite_float, positive_int
 
@@ -203,7 +204,7 @@ class Index(IndexFiles):
             return self._lm
 
     def triggers(
-        self, layer: int, index: int, top: int = 25, *, pole: str = "positive", context: int | None = None
+        self, layer: int, index: MemoryIndex, top: int = 25, *, pole: str = "positive", context: int | None = None
     ) -> Table:
         """The prefixes on which a key fires most, strongest first.
 
@@ -223,7 +224,7 @@ class Index(IndexFiles):
         """
         return queries.triggers(self, layer, index, top, pole, context)
 
-    def value_tokens(self, layer: int, index: int, top: int = 30) -> Table:
+    def value_tokens(self, layer: int, index: MemoryIndex, top: int = 30) -> Table:
         """The top tokens of a value, best first: columns rank, token_id, token, score."""
         return queries.value_tokens(self, layer, index, top)
 
@@ -274,7 +275,7 @@ class Index(IndexFiles):
         """
         return queries.search(self, text, top, pole, context)
 
-    def similar(self, layer: int, index: int, top: int = 20, *, among: str = "values") -> Table:
+    def similar(self, layer: int, index: MemoryIndex, top: int = 20, *, among: str = "values") -> Table:
         """The memories whose values (or keys) point in the most similar direction, exactly.
 
         Args:
@@ -291,7 +292,7 @@ class Index(IndexFiles):
         layer, index = self.memory(layer, index)
         with self._opening:
             if as_str("among", among) not in self._vectors:
-                self._vectors[among] = Vectors(self.model, among)
+                self._vectors[among] = Vectors(self.model, among, self.manifest.settings.get("layers"))
         vectors = self._vectors[among]
         cosines = vectors.cosines(vectors.row(layer, index))
         cosines[self.row(layer, index)] = -2.0
@@ -300,9 +301,9 @@ class Index(IndexFiles):
             "cosine": best.tolist(),
             "top_tokens": self.top_tokens(rows.numpy()),
         }
-        return self.table(f"{among.capitalize()} most similar to L{layer}M{index}", columns)
+        return self.table(f"{among.capitalize()} most similar to {self.memory_name(layer, index)}", columns)
 
-    def contexts(self, layer: int, index: int, top: int = 10, *, pole: str = "positive") -> ContextsView:
+    def contexts(self, layer: int, index: MemoryIndex, top: int = 10, *, pole: str = "positive") -> ContextsView:
         """The triggers of a key with the coefficient of every token in them; the model is run on their text.
 
         Raises:
@@ -310,9 +311,9 @@ class Index(IndexFiles):
         """
         from unembed.index.contexts import contexts_view
 
-        return contexts_view(self.model, self, layer, index, positive_int("top", top), pole)
+        return contexts_view(self.model, self, *self.memory(layer, index), positive_int("top", top), pole)
 
-    def coefficients(self, layer: int, index: int, *, bins: int = 48) -> CoefficientsView:
+    def coefficients(self, layer: int, index: MemoryIndex, *, bins: int = 48) -> CoefficientsView:
         """Statistics of a memory's coefficient over the corpus, with a histogram and examples by strength.
 
         The statistics cover the whole corpus; histogram and examples cover a sample, on which the model is run.
@@ -322,7 +323,7 @@ class Index(IndexFiles):
         """
         from unembed.index.coefficients import coefficients_view
 
-        return coefficients_view(self.model, self, layer, index, positive_int("bins", bins))
+        return coefficients_view(self.model, self, *self.memory(layer, index), positive_int("bins", bins))
 
     def find(self, query: str, top: int = 50) -> Search:
         """Memories and labelled heads by words they promote or suppress, by text of their triggers, or by name.

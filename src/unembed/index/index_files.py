@@ -14,6 +14,7 @@ from unembed.index.arrays import map_array, open_poles
 from unembed.index.manifest import Manifest, check
 from unembed.index.passages import Passages
 from unembed.index.stream_files import open_stream
+from unembed.names import MemoryIndex, memory_name
 from unembed.results import Provenance, Table
 from unembed.validation import as_int, as_str
 
@@ -129,13 +130,30 @@ class IndexFiles:
         """Keys of all layers."""
         return int(self.bounds[-1])
 
-    def memory(self, layer: int, index: int) -> tuple[int, int]:
-        """A layer and index, checked; negative ones count from the end.
+    def experts_of(self, layer: int) -> tuple[int, int] | None:
+        """How many routed experts a layer has and how many memories each; None where memories do not belong to any."""
+        stored = self.manifest.settings.get("experts")
+        return None if not stored or stored[layer] is None else (int(stored[layer][0]), int(stored[layer][1]))
+
+    def memory_name(self, layer: int, number: int) -> str:
+        """A memory in writing: L5M278, or L12E7M345 in a layer of experts."""
+        return memory_name(layer, number, self.experts_of(layer))
+
+    def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:
+        """A layer and number, checked; negative ones count from the end. An expert's memory may be (expert, index).
 
         Raises:
             OutOfRange: there is no such layer or memory.
         """
         layers = self.manifest.layers
+        if isinstance(index, tuple):
+            experts = self.experts_of(layer) if -len(layers) <= as_int("layer", layer) < len(layers) else None
+            expert, within = index
+            n, width = experts or (0, 0)
+            if experts is None or not within >= 0 or (expert is not None and not (0 <= expert < n and within < width)):
+                why = "its FFN is not a mixture of experts" if experts is None else f"it has {n} experts of {width}"
+                raise OutOfRange(f"expert {expert}, memory {within} of layer {layer}", why=why)
+            index = n * width + within if expert is None else expert * width + within
         layer, index = as_int("layer", layer), as_int("memory", index)
         for what, number, n in (("layer", layer, len(layers)), (f"memory in layer {layer}:", index, None)):
             n = layers[layer] if n is None else n
@@ -143,7 +161,7 @@ class IndexFiles:
                 raise OutOfRange(f"{what} {number}", why=f"{self.provenance.model} has {n}, counted 0 to {n - 1}")
         return layer % len(layers), index % layers[layer]
 
-    def row(self, layer: int, index: int) -> int:
+    def row(self, layer: int, index: MemoryIndex) -> int:
         """The row of a memory in every array.
 
         Raises:
@@ -152,10 +170,13 @@ class IndexFiles:
         layer, index = self.memory(layer, index)
         return int(self.bounds[layer]) + index
 
-    def memory_columns(self, rows: np.ndarray) -> dict[str, list[int]]:
-        """Layer and index of rows, as columns."""
+    def memory_columns(self, rows: np.ndarray) -> dict[str, list[Any]]:
+        """Layer and number of rows, as columns; in writing too where memories belong to experts."""
         layer = np.searchsorted(self.bounds, rows, side="right") - 1
-        return {"layer": layer.tolist(), "index": (rows - self.bounds[layer]).tolist()}
+        columns: dict[str, list[Any]] = {"layer": layer.tolist(), "index": (rows - self.bounds[layer]).tolist()}
+        if self.manifest.settings.get("experts"):
+            columns["memory"] = [self.memory_name(*pair) for pair in zip(*columns.values(), strict=True)]
+        return columns
 
     def token_id(self, token: str | int) -> int:
         """The id of a token given by its text or id.

@@ -25,14 +25,27 @@ def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
         Unsupported: the model has no memories.
         InvalidInput: a setting makes no sense.
     """
-    if not lm.d_mlp:
+    if not lm.memory_layers:
         lm.feed_forward(0)
         raise Unsupported(f"an index of {lm.name}", why="it has no memories (FFN neurons)")
     provenance = lm.provenance(
         corpus=corpus.fingerprint, basis="raw", notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation}
     )
-    layers = tuple(lm.weights.n_memories)
-    return Manifest(provenance, weights_fingerprint(lm), layers, asdict(settings) | {"cut": corpus_cut(corpus)})
+    chosen = {lm.layer(n) for n in settings.layers} if settings.layers is not None else set(lm.memory_layers)
+    if lacking := sorted(chosen - set(lm.memory_layers)):
+        lm.feed_forward(lacking[0])  # says why
+    layers = tuple(lm.n_memories_of(n) if n in chosen else 0 for n in range(lm.n_layers))
+    experts = [lm.experts_of(n) for n in range(lm.n_layers)]
+    known: dict[str, Any] = {"experts": [e and list(e) for e in experts]} if any(experts) else {}
+    settled = settings_of(settings) | {"cut": corpus_cut(corpus)} | known
+    return Manifest(provenance, weights_fingerprint(lm), layers, settled)
+
+
+def settings_of(settings: IndexSettings) -> dict[str, Any]:
+    """The settings as the manifest stores them; the layers only where some were chosen, as in older indexes."""
+    plain = asdict(settings)
+    layers = plain.pop("layers")
+    return plain if layers is None else plain | {"layers": list(layers)}
 
 
 def corpus_cut(corpus: Corpus) -> dict[str, Any]:
@@ -57,7 +70,7 @@ def check_folder(folder: Path, corpus: Corpus, settings: IndexSettings) -> None:
 
 def _settings_of(stored: Manifest, corpus: Corpus, settings: IndexSettings) -> Iterator[tuple[str, Any, Any]]:
     """Name, stored value and new value of every setting."""
-    new = asdict(settings) | {"cut": corpus_cut(corpus)}
+    new = settings_of(settings) | {"cut": corpus_cut(corpus)}
     return ((name, stored.settings.get(name), value) for name, value in new.items())
 
 

@@ -9,13 +9,14 @@ import numpy as np
 from unembed.errors import InvalidInput
 from unembed.index import text_search
 from unembed.index.index_files import IndexFiles, shortened
+from unembed.names import MemoryIndex
 from unembed.results import Table
 from unembed.validation import positive_int
 
 _PLACE_COLUMNS = ("document", "sentence", "position", "prefix", "token", "next_token")
 
 
-def triggers(files: IndexFiles, layer: int, index: int, top: int, pole: str, context: int | None) -> Table:
+def triggers(files: IndexFiles, layer: int, index: MemoryIndex, top: int, pole: str, context: int | None) -> Table:
     """See `Index.triggers`."""
     coefficient, position = files.pole(pole)
     layer, index = files.memory(layer, index)
@@ -23,16 +24,16 @@ def triggers(files: IndexFiles, layer: int, index: int, top: int, pole: str, con
     n = min(positive_int("top", top), int((position[row] >= 0).sum()))
     columns = {"rank": list(range(1, n + 1)), "coefficient": coefficient[row][:n].tolist()}
     columns |= _places(files, position[row][:n], context)
-    return files.table(f"Triggers of key L{layer}M{index}, {pole} coefficients", columns)
+    return files.table(f"Triggers of key {files.memory_name(layer, index)}, {pole} coefficients", columns)
 
 
-def value_tokens(files: IndexFiles, layer: int, index: int, top: int) -> Table:
+def value_tokens(files: IndexFiles, layer: int, index: MemoryIndex, top: int) -> Table:
     """See `Index.value_tokens`."""
     layer, index = files.memory(layer, index)
     token, score = (part[files.row(layer, index)][: positive_int("top", top)] for part in files.readings)
     columns = {"rank": list(range(1, len(token) + 1)), "token_id": token.tolist()}
     columns |= {"token": [files.strings[i] for i in token], "score": score.tolist()}
-    return files.table(f"Top tokens of value L{layer}M{index}", columns)
+    return files.table(f"Top tokens of value {files.memory_name(layer, index)}", columns)
 
 
 def promoting(files: IndexFiles, token: str | int, top: int, by: str) -> Table:

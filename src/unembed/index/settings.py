@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from unembed.validation import positive_int
+from unembed.validation import as_tuple, positive_int
 
 if TYPE_CHECKING:  # an index is read without torch
     from unembed.sweeps import Fast, TopTriggers
@@ -33,6 +33,7 @@ class IndexSettings:
         fast: "float32" (other kernels, rounding differs) or "bfloat16" (products in bfloat16) for a faster sweep. The
             provenance then gives the largest change of a coefficient in the first batch, relative to the largest
             coefficient of its layer.
+        layers: which layers, counted from 0; all with memories when None.
 
     Raises:
         InvalidInput: a setting makes no sense.
@@ -47,6 +48,7 @@ class IndexSettings:
     per_document: int | None = None
     distinct: bool = False
     fast: Fast | None = None
+    layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Counts as plain ints, so that the manifest can store them."""
@@ -54,6 +56,9 @@ class IndexSettings:
         for name, bound in least.items():
             if (number := getattr(self, name)) is not None:
                 object.__setattr__(self, name, positive_int(name, number, bound))
+        if self.layers is not None:
+            chosen = sorted({positive_int("layer", n, 0) for n in as_tuple("layers", self.layers)})
+            object.__setattr__(self, "layers", tuple(chosen))
 
     def top_triggers(self) -> TopTriggers:
         """The reducer that finds the triggers."""
@@ -61,6 +66,7 @@ class IndexSettings:
 
         return TopTriggers(
             self.top,
+            self.layers,
             poles=self.poles,
             by=self.by,
             min_prefix=self.min_prefix,

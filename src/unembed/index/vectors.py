@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -19,8 +20,13 @@ _ROWS = 4096
 class Vectors:
     """The values or the keys of a model; their lengths are computed once."""
 
-    def __init__(self, lm: Decoder, among: str = "values") -> None:
+    def __init__(self, lm: Decoder, among: str = "values", layers: Sequence[int] | None = None) -> None:
         """Compute nothing yet.
+
+        Args:
+            lm: the model.
+            among: "values" or "keys".
+            layers: which layers; all with memories when None.
 
         Raises:
             InvalidInput: `among` is neither "values" nor "keys".
@@ -28,6 +34,7 @@ class Vectors:
         if among not in ("values", "keys"):
             raise InvalidInput(f"similar among {among!r}", why="it must be 'values' or 'keys'")
         self._lm, self._among = lm, among
+        self._layers = lm.memory_layers if layers is None else tuple(layers)
         self._lengths: list[Tensor | None] = [None] * lm.n_layers
 
     def row(self, layer: int, index: int) -> Float[Tensor, " d_model"]:
@@ -39,7 +46,7 @@ class Vectors:
         """The cosine of a vector with every value or key, layer by layer; 0 with a vector of length 0."""
         unit = vector / vector.norm().clamp_min(1e-30)
         found = []
-        for layer in range(self._lm.n_layers):
+        for layer in self._layers:
             blocks = self._rows(layer, slice(None)).split(_ROWS)
             dots = torch.cat([block @ unit.to(block.dtype) for block in blocks]).float()
             if (lengths := self._lengths[layer]) is None:

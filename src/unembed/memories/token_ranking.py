@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -107,13 +108,12 @@ def promoting(lm: Decoder, words: Sequence[str], top: int = 5, *, preview: int =
 def _promoting_one(lm: Decoder, word: str, top: int, preview: int) -> list[RankedValue]:
     ids = torch.tensor(word_forms(lm, as_str("word", word)), device=lm.device)
     columns = lm.weights.W_U[:, ids]
-    scores = torch.stack([written_values(lm, n).to(columns) @ columns for n in range(lm.n_layers)]).float()
+    scores = torch.cat([written_values(lm, n).to(columns) @ columns for n in _memory_layers(lm)]).float()
     best, form = scores.max(dim=-1)
-    d_mlp = best.shape[1]
-    candidates = best.flatten().topk(min(40 * top + 200, best.numel())).indices
+    candidates = best.topk(min(40 * top + 200, best.numel())).indices
     found: list[RankedValue] = []
     for chunk in candidates.split(64):
-        found += _confirmed(lm, word, chunk, ids, form, best, d_mlp, preview)
+        found += _confirmed(lm, word, chunk, ids, form, best, preview)
         if len(found) >= top:
             return found[:top]
     if not found:
@@ -132,21 +132,33 @@ def _confirmed(
     ids: Tensor,
     form: Tensor,
     best: Tensor,
-    d_mlp: int,
     preview: int,
 ) -> list[RankedValue]:
     """Those candidates, in order, that list the word among their top tokens."""
     found = []
+    starts = np.cumsum([0, *(lm.n_memories_of(n) for n in range(lm.n_layers))])
     for at in chunk.tolist():
-        layer, index = divmod(at, d_mlp)
+        layer = int(np.searchsorted(starts, at, side="right")) - 1
+        index = at - int(starts[layer])
         listed, _ = lm_top(lm, layer, index)
-        token = int(ids[form[layer, index]])
+        token = int(ids[form[at]])
         if token in listed:
             shown = tuple(lm.token_strings(listed[:preview]))
-            score = float(best[layer, index])
+            score = float(best[at])
             text = lm.token_strings([token])[0]
             found.append(RankedValue(layer, index, word, text, listed.index(token), score, shown))
     return found
+
+
+def _memory_layers(lm: Decoder) -> tuple[int, ...]:
+    """The layers with memories.
+
+    Raises:
+        Unsupported: there are none.
+    """
+    if not lm.memory_layers:
+        lm.feed_forward(0)  # says why
+    return lm.memory_layers
 
 
 def lm_top(lm: Decoder, layer: int, index: int, k: int = LISTED) -> tuple[list[int], list[float]]:
@@ -197,13 +209,14 @@ def values_scoring(lm: Decoder, token: str | int, top: int = 20, *, lowest: bool
     Memory: one score for each memory, and one layer's values.
     """
     direction = lm.weights.W_U[:, lm.single_token(token)]
-    rows = [(values := written_values(lm, n)) @ direction.to(values.dtype) for n in range(lm.n_layers)]
-    starts = torch.tensor([len(row) for row in rows]).cumsum(0)
+    layers = _memory_layers(lm)
+    rows = [(values := written_values(lm, n)) @ direction.to(values.dtype) for n in layers]
+    starts = torch.tensor([lm.n_memories_of(n) for n in range(lm.n_layers)]).cumsum(0)
     scores = torch.cat([row.float().cpu() for row in rows])
     best = scores.topk(min(positive_int("top", top), len(scores)), largest=not lowest)
-    layers = torch.searchsorted(starts, best.indices, right=True)
-    offsets = torch.cat([torch.zeros(1, dtype=torch.long), starts])[layers]
+    found = torch.searchsorted(starts, best.indices, right=True)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), starts])[found]
     return [
         ScoredValue(n, i, s)
-        for n, i, s in zip(layers.tolist(), (best.indices - offsets).tolist(), best.values.tolist(), strict=True)
+        for n, i, s in zip(found.tolist(), (best.indices - offsets).tolist(), best.values.tolist(), strict=True)
     ]

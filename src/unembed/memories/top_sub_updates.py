@@ -13,6 +13,7 @@ import torch
 from unembed.memories.sub_updates import contributions, dominant, token_scores
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
+from unembed.names import memory_name
 from unembed.stream.run import Run
 from unembed.validation import as_tuple, positive_int
 
@@ -41,6 +42,13 @@ class SubUpdate:
     """The score beyond that of the memory's mean coefficient over a corpus (mean ablation), where it is known."""
     always_on: bool = False
     """Whether the memory is on for nearly every token, where it is known."""
+    experts: tuple[int, int] | None = None
+    """Experts of the layer and memories of each, where memories belong to experts."""
+
+    @property
+    def name(self) -> str:
+        """The memory in writing: L5M278, or L12E7M345 in a layer of experts."""
+        return memory_name(self.layer, self.index, self.experts)
 
     @property
     def promoted(self) -> list[str]:
@@ -134,6 +142,7 @@ def sub_updates_at(
                     None if scores is None else scores[at][j],
                     lm.token_strings(promoted[j]),
                     lm.token_strings(suppressed[j]),
+                    experts=lm.experts_of(n),
                 )
                 for j, (coefficient, norm, size) in enumerate(of_rows)
             ]

@@ -115,7 +115,7 @@ def value_map(
 def _n_memories(lm: Decoder, layer: int) -> int:
     """Memories of a layer; 0 where it has no FFN, or one of experts."""
     site = lm.structure.blocks[layer].feed_forward
-    return 0 if site is None or site.down_proj is None else lm.weights.n_memories[layer]
+    return 0 if site is None else lm.n_memories_of(layer)
 
 
 def _nearest(units: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:

@@ -43,7 +43,7 @@ def values_of(lm: Decoder, memories: Sequence[tuple[int, int]] | np.ndarray) -> 
 
 @dataclass(frozen=True, eq=False)
 class ValueReadings:
-    """The top tokens of every value of some layers."""
+    """The top tokens of every value of some layers; a layer with fewer memories than another ends in rows of -1."""
 
     layers: tuple[int, ...]
     ids: Int[Tensor, "layer d_mlp k"]
@@ -84,12 +84,12 @@ def value_readings(
             why="a value does not belong to a run, so there is no scale to freeze",
             instead="Use 'raw' or 'final'",
         )
-    chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else layers))
+    chosen = tuple(lm.layer(n) for n in ((lm.memory_layers or range(lm.n_layers)) if layers is None else layers))
     hidden = None if show_unlearned else lm.unlisted
     sizes = [lm.weights.n_memories[n] for n in chosen]
     k = min(positive_int("k", k), lm.d_vocab)
-    ids = torch.empty(len(chosen), sizes[0], k, dtype=torch.int32)
-    scores = torch.empty(len(chosen), sizes[0], k, dtype=torch.float32)
+    ids = torch.full((len(chosen), max(sizes, default=0), k), -1, dtype=torch.int32)
+    scores = torch.full(ids.shape, -torch.inf, dtype=torch.float32)
     done, total = 0, sum(sizes)
     for row, layer in enumerate(chosen):
         for start in range(0, sizes[row], _AT_ONCE):

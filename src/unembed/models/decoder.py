@@ -20,6 +20,7 @@ from unembed.models.structure.resolver import resolve
 from unembed.models.structure.structure import FeedForwardSite
 from unembed.models.vocabulary import Vocabulary, unlearned_by_counts, unlearned_by_embedding
 from unembed.models.weights import Weights
+from unembed.names import MemoryIndex, memory_name
 from unembed.results import Provenance
 from unembed.validation import as_int
 
@@ -71,8 +72,22 @@ class Decoder:
         numbers = {self.n_memories_of(layer) for layer in range(self.n_layers)}
         return numbers.pop() if len(numbers) == 1 else 0
 
+    @cached_property
+    def memory_layers(self) -> tuple[int, ...]:
+        """The layers with memories."""
+        return tuple(n for n in range(self.n_layers) if self.n_memories_of(n))
+
+    def experts_of(self, layer: int) -> tuple[int, int] | None:
+        """How many routed experts a layer has and how many memories each; None where memories do not belong to any."""
+        site = self.structure.blocks[layer].feed_forward
+        return None if site is None or site.experts is None else (site.experts.n_experts, site.experts.width)
+
+    def memory_name(self, layer: int, number: int) -> str:
+        """A memory in writing: L5M278, or L12E7M345 in a layer of experts."""
+        return memory_name(layer, number, self.experts_of(layer))
+
     def n_memories_of(self, layer: int) -> int:
-        """Memories of one layer: 0 where there is no FFN or where they belong to experts."""
+        """Memories of one layer, those of experts included: 0 where there are none."""
         site = self.structure.blocks[layer].feed_forward
         return 0 if site is None or not site.has_memories else self.weights.n_memories[layer]
 
@@ -202,15 +217,29 @@ class Decoder:
             _ = site.out_proj  # raises and says why
         return self._within("head", head, site.n_heads)
 
-    def memory(self, layer: int, index: int) -> tuple[int, int]:
-        """A memory's layer and index, checked.
+    def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:
+        """A memory's layer and number in it, checked.
+
+        Args:
+            layer: negative counts from the last.
+            index: its number, or (expert, index) in a layer of experts; the shared expert's where expert is None.
 
         Raises:
-            OutOfRange: there is no such layer or memory.
-            Unsupported: the layer has no memories of its own.
+            OutOfRange: there is no such layer, expert or memory.
+            Unsupported: the layer has no memories, or no experts.
         """
         layer = self.layer(layer)
-        self.feed_forward(layer)
+        site = self.feed_forward(layer)
+        if isinstance(index, tuple):
+            expert, within = index
+            if site.experts is None:
+                raise Unsupported(f"an expert of layer {layer}", why="its FFN is not a mixture of experts")
+            if expert is None:
+                shared = site.experts.n_memories - site.experts.n_routed
+                return layer, site.experts.number(None, self._within(f"shared memory of layer {layer}", within, shared))
+            expert = self._within(f"expert of layer {layer}", expert, site.experts.n_experts)
+            within = self._within(f"memory of expert {expert} in layer {layer}", within, site.experts.width)
+            return layer, site.experts.number(expert, within)
         return layer, self._within(f"memory in layer {layer}", index, self.weights.n_memories[layer])
 
     def _within(self, what: str, index: int, n: int) -> int:

@@ -19,6 +19,7 @@ from torch import Tensor
 from unembed.models.decoder import Decoder
 from unembed.models.structure.experts import RoutedCoefficients, observed
 from unembed.stream.interventions import Edit, edit_coefficients
+from unembed.validation import as_int
 
 if TYPE_CHECKING:
     from unembed.stream.capture_points import ForwardPass
@@ -52,8 +53,9 @@ def install_experts(
     site = lm.feed_forward(layer)
     experts = site.experts
     assert experts is not None
-    columns = sorted({edit.index for edit in edits})
-    local = [replace(edit, index=columns.index(edit.index)) for edit in edits]
+    numbers = [as_int("memory", edit.index) for edit in edits]
+    columns = sorted(set(numbers))
+    local = [replace(edit, index=columns.index(number)) for edit, number in zip(edits, numbers, strict=True)]
 
     def see(found: RoutedCoefficients, output: Tensor) -> Tensor | None:
         for callback in routed:

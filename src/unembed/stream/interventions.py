@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unembed.errors import InvalidInput, Unsupported
-from unembed.validation import MAX_COUNT, as_tuple, finite_float, positive_int
+from unembed.names import MemoryIndex
+from unembed.validation import MAX_COUNT, as_int, as_tuple, finite_float, positive_int
 
 if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
@@ -26,12 +27,15 @@ Target = Literal["coefficient", "head", "attention", "ffn", "stream"]
 
 @dataclass(frozen=True)
 class Edit:
-    """One change. `index` is a memory or a head (0 where a whole layer is edited); `value` a coefficient or factor."""
+    """One change. `index` is a memory or a head (0 where a whole layer is edited); `value` a coefficient or factor.
+
+    A memory of an expert may be named as (expert, index); in a run it is the number of the memory in its layer.
+    """
 
     target: Target
     action: Literal["set", "scale", "add"]
     layer: int
-    index: int
+    index: MemoryIndex
     value: float
     positions: Where = "all"
     vector: tuple[float, ...] | None = None
@@ -77,17 +81,19 @@ def _where(positions: str | int | Sequence[int]) -> Where:
     return tuple(positive_int("position", p, -MAX_COUNT) for p in many)
 
 
-def set_coefficient(layer: int, index: int, to: float, positions: str | int | Sequence[int] = "all") -> Edit:
+def set_coefficient(layer: int, index: MemoryIndex, to: float, positions: str | int | Sequence[int] = "all") -> Edit:
     """Give a memory this coefficient, whatever the input. Source: Geva et al. 2022, section 6.1."""
     return Edit("coefficient", "set", layer, index, to, _where(positions))
 
 
-def scale_coefficient(layer: int, index: int, by: float, positions: str | int | Sequence[int] = "all") -> Edit:
+def scale_coefficient(layer: int, index: MemoryIndex, by: float, positions: str | int | Sequence[int] = "all") -> Edit:
     """Multiply a memory's coefficient; 0 silences it."""
     return Edit("coefficient", "scale", layer, index, by, _where(positions))
 
 
-def add_to_coefficient(layer: int, index: int, amount: float, positions: str | int | Sequence[int] = "all") -> Edit:
+def add_to_coefficient(
+    layer: int, index: MemoryIndex, amount: float, positions: str | int | Sequence[int] = "all"
+) -> Edit:
     """Add to a memory's coefficient."""
     return Edit("coefficient", "add", layer, index, amount, _where(positions))
 
@@ -160,7 +166,7 @@ def checked(lm: Decoder, edits: Iterable[Edit]) -> tuple[Edit, ...]:
         elif edit.action != "scale":
             raise Unsupported(f"{edit.action} on a {edit.target}", why="its output is a vector", instead="Scale it")
         elif edit.target == "head":
-            index = lm.head(edit.index, layer)
+            index = lm.head(as_int("head", edit.index), layer)
         found.append(replace(edit, layer=layer, index=index))
     return tuple(found)
 
@@ -208,7 +214,7 @@ def edit_coefficients(m: Tensor, edits: Sequence[Edit], rows: Rows) -> Tensor:
     """The coefficients (batch, pos, d_mlp) after the edits; the model's own tensor is left alone."""
     m = m.clone()
     for edit in edits:
-        column = m.select(-1, edit.index)
+        column = m.select(-1, as_int("memory", edit.index))
         if edit.positions == "all" and rows.real is None:  # every cell: no mask to make, which a generation feels
             edit.apply_(column)
             continue
@@ -222,7 +228,7 @@ def edit_heads(z: Tensor, edits: Sequence[Edit], rows: Rows) -> Tensor:
     z = z.clone()
     for edit in edits:
         where = rows.mask(edit.positions, (z.shape[0], z.shape[1]), z.device)[..., None]
-        head = z.select(-2, edit.index)
+        head = z.select(-2, as_int("head", edit.index))
         head.copy_(torch.where(where, edit.apply_(head.clone()), head))
     return z
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
-from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
+from unembed.models.structure.experts import RoutedCoefficients
+from unembed.stream.hooks import Callback, Stop, attach_hooks, has_experts, memory_guard
 from unembed.stream.run import forward_arguments
 from unembed.sweeps.fast_kernels import Fast, chunked_gelu, fast_forward
 from unembed.sweeps.reducers.reducer import LOGITS, Need, Reducer
@@ -41,7 +43,23 @@ def feed_reducers(
 
         return feed_tensor
 
-    callbacks = {need: callback(need) for need in by_need}
+    def routed_callback(layer: int) -> Callable[[RoutedCoefficients], None]:
+        def feed_routed(routed: RoutedCoefficients) -> None:
+            need = ("coefficients", layer)
+            for reducer in by_need[need]:
+                reducer.see_routed(layer, routed, current_batch[0])
+            missing.discard(need)
+            if not missing and not logit_reducers:
+                raise Stop
+
+        return feed_routed
+
+    callbacks: dict[Need, Any] = {
+        ("routed", n) if p == "coefficients" and has_experts(lm, n) else (p, n): routed_callback(n)
+        if p == "coefficients" and has_experts(lm, n)
+        else callback((p, n))
+        for p, n in by_need
+    }
     with fast_forward(lm, fast), chunked_gelu(lm), attach_hooks(lm, callbacks) as current:
 
         @torch.no_grad()

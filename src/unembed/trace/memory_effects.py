@@ -59,7 +59,7 @@ class MemoryEffects(Displayed):
         """A row for each memory, those that are always on last."""
         rows = [*self.rows, *self.always_on]
         columns = {
-            "memory": [f"L{row.layer}M{row.index}" for row in rows],
+            "memory": [row.name for row in rows],
             "coefficient": [row.coefficient for row in rows],
             "times_usual": [row.times_usual for row in rows],
             "effect": [row.score for row in rows],

@@ -13,8 +13,9 @@ from unembed.sweeps import ActiveFraction, MeanVariance, sweep
 CORPUS = {"segmentation": "windows", "window": 24}
 
 
-def test_moments_are_those_of_all_values() -> None:
-    lm = lettered("llama")
+@pytest.mark.parametrize("family", ["llama", "qwen2_moe"])
+def test_moments_are_those_of_all_values(family: str) -> None:
+    lm = lettered(family)
     corpus = open_corpus(texts(20), **CORPUS)
     for point in ("coefficients", "resid_post"):
         found, (values, facts) = sweep(lm, corpus, [MeanVariance(point), Everything(point)], tokens_per_batch=200)
@@ -26,7 +27,7 @@ def test_moments_are_those_of_all_values() -> None:
             assert torch.equal(found.least[layer], x.amin(0)) and torch.equal(found.largest[layer], x.amax(0))
 
 
-@pytest.mark.parametrize("family", ["opt", "llama"])
+@pytest.mark.parametrize("family", ["opt", "llama", "qwen2_moe"])
 def test_active_shares_are_those_of_all_values(family: str) -> None:
     lm = lettered(family)
     for threshold in (0.0, 0.02):
@@ -35,7 +36,7 @@ def test_active_shares_are_those_of_all_values(family: str) -> None:
         )
         shares = []
         for layer in range(lm.n_layers):
-            x = values[layer].abs() if family == "llama" else values[layer]
+            x = values[layer].abs() if family != "opt" else values[layer]
             assert torch.equal(found.active[layer], (x > threshold).sum(0))
             shares.append((x > threshold).double().mean())
         torch.testing.assert_close(found.by_layer(), torch.stack(shares), rtol=1e-12, atol=0)

@@ -13,7 +13,7 @@ from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput, NotFinite
 from unembed.sweeps import TopTriggers, Triggers, sweep
 
-GPT2, RELU, GATED = "gpt2", "opt", "llama"
+GPT2, RELU, GATED, EXPERTS = "gpt2", "opt", "llama", "qwen2_moe"
 
 
 def brute(values: Tensor, position: Tensor, top: int, sign: int) -> tuple[Tensor, Tensor]:
@@ -73,16 +73,17 @@ def check(
     return found
 
 
-@pytest.mark.parametrize("family", [GPT2, RELU, GATED])
+@pytest.mark.parametrize("family", [GPT2, RELU, GATED, EXPERTS])
 @pytest.mark.parametrize("segmentation", ["sentences", "windows"])
 def test_equal_to_sorting_everything(family: str, segmentation: str) -> None:
     found = check(family, segmentation=segmentation, window=24)
-    assert (found.negative_values is not None) == (family == GATED)
+    assert (found.negative_values is not None) == (family in (GATED, EXPERTS))
 
 
 @pytest.mark.parametrize("tokens", [40, 5000])
 def test_any_batch_size_and_long_streams(tokens: int) -> None:
     check(GPT2, top=5, tokens=tokens, n=60)
+    check(EXPERTS, top=5, tokens=tokens, n=60)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,8 @@ def test_any_batch_size_and_long_streams(tokens: int) -> None:
 def test_options(options: dict[str, Any]) -> None:
     check(GATED if "poles" in options or "by" in options else RELU, options=options, tokens=200)
     check(GATED if "by" in options else GPT2, options=options, tokens=200, segmentation="windows", window=20)
+    if "by" not in options:
+        check(EXPERTS, options=options, tokens=200, n=40)
 
 
 def test_one_document_and_a_limit_never_fills_the_lists() -> None:

@@ -187,7 +187,7 @@ def _memories(view: TraceView) -> str:
     has_triggers = any(row.trigger for row in memories.rows)
     column = "<th>fires most on</th>" if has_triggers else ""
     rows = "".join(_memory(row, scale, has_triggers) for row in memories.rows)
-    on = ", ".join(f"L{row.layer}M{row.index} {signed(row.score or 0.0)}" for row in memories.always_on)
+    on = ", ".join(f"{row.name} {signed(row.score or 0.0)}" for row in memories.always_on)
     apart = f"On for nearly every token: {on}. " if on else ""
     what = "the difference of the two logits" if view.against is not None else "the logit"
     over = "" if view.against is None else f" over {visible_html(view.against.token)}"
@@ -206,7 +206,7 @@ def _memory(row: SubUpdateView, scale: Scale, has_triggers: bool) -> str:
     tokens = " ".join(visible_html(token) for token in row.promoted)
     usual = "" if row.times_usual is None else f"{row.times_usual:.1f}"
     return (
-        f"<tr><td class='id'>L{row.layer}M{row.index}</td><td class='n'>{signed(row.coefficient)}</td>"
+        f"<tr><td class='id'>{row.name}</td><td class='n'>{signed(row.coefficient)}</td>"
         f"<td class='n'>{usual}</td><td class='n'>{signed(row.score or 0.0)}</td>"
         f"<td>{_bar(row.score or 0.0, scale)}</td><td class='wrap'>{tokens}</td>"
         f"{_trigger(row) if has_triggers else ''}</tr>"

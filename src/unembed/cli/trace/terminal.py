@@ -280,7 +280,7 @@ def _question(view: TraceView) -> Text:
 
 
 def _name(row: SubUpdateView) -> str:
-    return f"L{row.layer}M{row.index}"
+    return row.name
 
 
 def _promoted(row: SubUpdateView, room: int) -> Text:

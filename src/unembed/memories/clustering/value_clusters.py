@@ -177,7 +177,7 @@ class ValueClusters:
             columns["by_layer"].append(by_layer.tolist())
             columns["coherence"].append(closeness)
             columns["top_tokens"].append(self.lm.token_strings(ids))
-            columns["members"].append([f"L{layer}M{index}" for layer, index in members[:8]])
+            columns["members"].append([self.lm.memory_name(layer, index) for layer, index in members[:8]])
         title = f"{self.n_clusters:,} clusters of {len(self.labels):,} values ({self.linkage} linkage, cosine)"
         return Table(title, columns, self._provenance())
 
@@ -225,7 +225,7 @@ def cluster_values(
     Memory: two copies of the values in float32, and what `unembed.memories.clustering.average_linkage` states.
     """
     lm = require_decoder(lm)
-    chosen = tuple(lm.layer(layer) for layer in (range(lm.n_layers) if layers is None else as_tuple("layers", layers)))
+    chosen = tuple(lm.layer(layer) for layer in (lm.memory_layers if layers is None else as_tuple("layers", layers)))
     if not chosen:
         raise InvalidInput("clusters of the values of no layer", instead="Name at least one layer")
     n_clusters = as_int("n_clusters", n_clusters)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -44,11 +45,24 @@ class RoutedCoefficients:
     shared: Float[Tensor, "position shared"] | None
     """Coefficients of the shared expert."""
 
-    @property
+    @cached_property
     def routed(self) -> Float[Tensor, "pair memory"]:
         """Gate weight times activation, and the gate weight itself where experts have a bias."""
         m = self.activation * self.weight[:, None]
         return torch.cat([m, self.weight[:, None]], dim=1) if self.experts.has_bias else m
+
+    def by_expert(self) -> Iterator[tuple[int, Int[Tensor, " some"], Float[Tensor, "some memory"]]]:
+        """For each expert that was chosen, and the shared one: its first memory, the positions, the coefficients."""
+        expert, position, m = self.expert, self.position, self.routed
+        if len(expert) > 1 and bool((expert[1:] < expert[:-1]).any()):
+            expert, order = expert.sort(stable=True)
+            position, m = position[order], m[order]
+        chosen, counts = expert.unique_consecutive(return_counts=True)
+        sizes = counts.tolist()
+        for e, where, own in zip(chosen.tolist(), position.split(sizes), m.split(sizes), strict=True):
+            yield e * self.experts.width, where, own
+        if self.shared is not None:
+            yield self.experts.n_routed, torch.arange(self.n_positions, device=m.device), self.shared
 
     def dense(self) -> Float[Tensor, "position memory"]:
         """All memories of the layer, 0 where an expert was not chosen.

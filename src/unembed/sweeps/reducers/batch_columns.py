@@ -61,6 +61,22 @@ class BatchColumns:
             by_document = [(d, (self.allowed & (self.groups == d)).nonzero()[:, 0]) for d in documents]
             self.within = [(d, columns) for d, columns in by_document if len(columns)]
 
+    def at(self, position: Int[Tensor, " some"]) -> tuple[Int[Tensor, " kept"], Int[Tensor, " kept"] | None]:
+        """The columns of positions (batch and position flattened) that may become triggers, and which these are.
+
+        The second is None where all are.
+        """
+        if self._selected is None:
+            column = position
+        else:
+            chosen = self._selected.flatten()
+            rows = chosen[position].nonzero()[:, 0]
+            column = (chosen.cumsum(0) - 1)[position[rows]]
+            kept = self.allowed[column].nonzero()[:, 0]
+            return column[kept], rows[kept]
+        rows = self.allowed[column].nonzero()[:, 0]
+        return (column, None) if len(rows) == len(column) else (column[rows], rows)
+
     def of(self, tensor: Float[Tensor, "batch pos key"]) -> Float[Tensor, "column key"]:
         """The activations as columns; a view where no copy is needed."""
         return tensor.reshape(-1, tensor.shape[-1]) if self._selected is None else tensor[self._selected]

@@ -12,7 +12,10 @@ from torch import Tensor
 
 from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
+from unembed.models.structure.experts import RoutedCoefficients
 from unembed.sweeps.reducers.pointwise import Pointwise, counted_columns, key_counts
+
+_PARTS = ("mean", "m2", "least", "largest")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,28 @@ class MeanVariance(Pointwise):
         variance, mean = torch.var_mean(x, dim=0, correction=0)
         part = {"mean": mean, "m2": variance * len(x), "least": x.amin(dim=0), "largest": x.amax(dim=0)}
         self._add(layer, len(x), {name: t.double().cpu() for name, t in part.items()})
+
+    def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
+        """Add the positions of a layer of experts; where an expert was not chosen its coefficients are 0."""
+        n, counted = batch.n_counted, batch.counted.flatten().to(routed.position.device)
+        if n == 0:
+            return
+        part = {name: torch.zeros(routed.experts.n_memories, dtype=torch.float64) for name in _PARTS}
+        for first, position, m in routed.by_expert():
+            if n < len(counted):
+                m = m[counted[position]]
+            if len(m) == 0:
+                continue
+            keys, x = slice(first, first + m.shape[1]), m.float()
+            variance, mean = torch.var_mean(x, dim=0, correction=0)
+            least, largest = x.amin(dim=0), x.amax(dim=0)
+            if len(x) < n:
+                least, largest = least.clamp_max(0), largest.clamp_min(0)
+            m2 = len(x) * (variance + mean.square() * ((n - len(x)) / n))  # with the zeros of the other positions
+            own = {"mean": mean * (len(x) / n), "m2": m2, "least": least, "largest": largest}
+            for name, t in own.items():
+                part[name][keys] = t.double().cpu()
+        self._add(layer, n, part)
 
     def _add(self, layer: int, n: int, part: Mapping[str, Tensor]) -> None:
         if n == 0:
@@ -90,8 +115,7 @@ class MeanVariance(Pointwise):
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore saved sums."""
         self._n = {layer: int(state[f"n.{layer}"]) for layer in self._layers}
-        names = ("mean", "m2", "least", "largest")
-        self._sums = {n: {name: state[f"{name}.{n}"].clone() for name in names} for n in self._layers if self._n[n]}
+        self._sums = {n: {name: state[f"{name}.{n}"].clone() for name in _PARTS} for n in self._layers if self._n[n]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +167,17 @@ class ActiveFraction(Pointwise):
         """Count a layer's active units."""
         x = counted_columns(tensor, batch)
         self._active[layer] += key_counts((x.abs() if self._magnitude[layer] else x) > self.threshold)
+
+    def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
+        """Count a layer's active units, expert by expert."""
+        counted = batch.counted.flatten().to(routed.position.device)
+        for first, position, m in routed.by_expert():
+            if batch.n_counted < len(counted):
+                m = m[counted[position]]
+            active = (m.abs() if self._magnitude[layer] else m) > self.threshold
+            self._active[layer][first : first + m.shape[1]] += key_counts(active)
+            if self.threshold < 0:  # then a coefficient of 0, where the expert was not chosen, counts too
+                self._active[layer][first : first + m.shape[1]] += batch.n_counted - len(m)
 
     def update(self, batch: Batch) -> None:
         """Count the positions."""

@@ -32,7 +32,8 @@ class Pointwise(Reducer):
         Raises:
             PointMissing: a layer does not have the point.
         """
-        self._layers = tuple(range(lm.n_layers)) if self.layers is None else tuple(lm.layer(n) for n in self.layers)
+        every = lm.memory_layers if self.point == "coefficients" and lm.memory_layers else range(lm.n_layers)
+        self._layers = tuple(every) if self.layers is None else tuple(lm.layer(n) for n in self.layers)
         for layer in self._layers:
             require_point(lm, self.point, layer)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
+from unembed.models.structure.experts import RoutedCoefficients
 
 Need = tuple[str, int]
 """A capture point and a layer, such as ("coefficients", 3). ("logits", 0) asks for the model's logits."""
@@ -41,6 +42,13 @@ class Reducer(ABC):
 
         It contains padding; `batch.counted` marks the positions to count. Copy whatever must outlive the call.
         """
+
+    def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
+        """Receive the coefficients of a layer of experts without the zeros of those that were not chosen.
+
+        By default they are made dense and given to `see`.
+        """
+        self.see("coefficients", layer, routed.dense().view(*batch.shape, -1), batch)
 
     def update(self, batch: Batch) -> None:  # noqa: B027 - `see` may do everything
         """Called after the last tensor of the batch."""

@@ -77,6 +77,44 @@ class TopLists:
         if self._filling or self._n_buffered > BUFFER_SHARE * self.values.numel():
             self.flush()
 
+    def offer_some(
+        self,
+        x: Float[Tensor, "row key"],
+        first_key: int,
+        sign: int,
+        column: Int[Tensor, " row"],
+        columns: BatchColumns,
+    ) -> None:
+        """Add to a run of neighbouring lists what belongs in them of `sign * x`, for some allowed columns of a batch.
+
+        Call `offered` when all runs of the batch are done.
+
+        Raises:
+            NotFinite: an activation is NaN or infinite.
+        """
+        if len(x) == 0:
+            return
+        if not bool(torch.isfinite(x.sum())) and not bool(torch.isfinite(x).all()):
+            raise NotFinite(
+                "coefficients", why="they hold NaN or infinity", instead="Check the weights, or load in float32"
+            )
+        keys = slice(first_key, first_key + x.shape[1])
+        threshold = self._threshold(columns.first)[keys]
+        if self._filling and len(x) >= self.top and self.groups is None:
+            threshold = torch.maximum(threshold, nth_largest(x, self.top, sign).to(threshold))
+        x = x.to(self.values.dtype) * sign
+        row, key = (x >= threshold).nonzero(as_tuple=True)
+        if len(row):
+            at = column[row]
+            groups = None if columns.groups is None or self.groups is None else columns.groups[at]
+            self.add(key + first_key, x[row, key], columns.positions[at], groups)
+
+    def offered(self, n: int) -> None:
+        """Count the positions of a batch, and merge the buffer where it is worth it."""
+        self._offered += n
+        if self._filling or self._n_buffered > BUFFER_SHARE * self.values.numel():
+            self.flush()
+
     def _threshold(self, first: int) -> Float[Tensor, " key"]:
         """The smallest value that may enter: the t-th, or just above it where no earlier position can follow."""
         if self._last is None:

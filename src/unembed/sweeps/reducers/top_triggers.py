@@ -15,6 +15,7 @@ from torch import Tensor
 from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.models.structure.experts import RoutedCoefficients
 from unembed.sweeps.reducers.batch_columns import BatchColumns
 from unembed.sweeps.reducers.reducer import Need, Reducer
 from unembed.sweeps.reducers.tie_order import EMPTY
@@ -81,19 +82,23 @@ class TopTriggers(Reducer):
 
     def start(self, lm: Decoder) -> None:
         """Empty lists for every key."""
-        self._layers = tuple(range(lm.n_layers)) if self.layers is None else tuple(lm.layer(n) for n in self.layers)
+        every = lm.memory_layers or range(lm.n_layers)
+        self._layers = tuple(every) if self.layers is None else tuple(lm.layer(n) for n in self.layers)
         self._lists: dict[tuple[int, int], TopLists] = {}
         self._seen = 0
         limit = self.per_document or (1 if self.distinct else None)
         for layer in self._layers:
             ffn = lm.feed_forward(layer)
+            if self.by == "gate" and ffn.experts is not None:
+                why = f"the memories of layer {layer} of {lm.name} belong to experts"
+                raise InvalidInput("by='gate'", why=why, instead="Use 'product'")
             if self.by == "gate" and not ffn.is_gated:
                 raise InvalidInput("by='gate'", why=f"layer {layer} of {lm.name} has no gate", instead="Use 'product'")
             both = self.poles == "both" or (self.poles == "auto" and ffn.is_gated)
-            w_out = lm.weights.W_out[layer]
-            dtype = torch.float64 if w_out.dtype == torch.float64 else torch.float32
+            one = lm.weights.values(layer, torch.zeros(1, dtype=torch.long))
+            dtype = torch.float64 if one.dtype == torch.float64 else torch.float32
             for sign in (1, -1) if both else (1,):
-                self._lists[layer, sign] = TopLists(w_out.shape[0], self.top, dtype, w_out.device, limit)
+                self._lists[layer, sign] = TopLists(lm.n_memories_of(layer), self.top, dtype, one.device, limit)
         self._columns: BatchColumns | None = None
 
     @property
@@ -101,19 +106,38 @@ class TopTriggers(Reducer):
         """The coefficients, or gates, of every chosen layer."""
         return [("coefficients" if self.by == "product" else "gate", layer) for layer in self._layers]
 
-    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Update the lists of a layer."""
+    def _columns_of(self, batch: Batch, device: torch.device) -> BatchColumns:
         columns = self._columns
-        if columns is None or columns.batch is not batch or columns.device != tensor.device:
+        if columns is None or columns.batch is not batch or columns.device != device:
             columns = self._columns = BatchColumns(
                 batch,
                 self.counted(batch),
-                tensor.device,
+                device,
                 per_document=self.per_document is not None,
                 distinct=self.distinct,
                 # Column 0 may hold values so large that every block would seem to contain a candidate.
                 copies=self.skip_first or self.min_prefix > 1,
             )
+        return columns
+
+    def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
+        """Update the lists of a layer of experts, expert by expert."""
+        columns = self._columns_of(batch, routed.position.device)
+        if not columns.n:
+            return
+        for first, position, m in routed.by_expert():
+            column, rows = columns.at(position)
+            m = m if rows is None else m[rows]
+            for sign in (1, -1):
+                if (layer, sign) in self._lists:
+                    self._lists[layer, sign].offer_some(m, first, sign, column, columns)
+        for sign in (1, -1):
+            if (layer, sign) in self._lists:
+                self._lists[layer, sign].offered(columns.n)
+
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
+        """Update the lists of a layer."""
+        columns = self._columns_of(batch, tensor.device)
         if columns.n:
             x = columns.of(tensor)
             for sign in (1, -1):

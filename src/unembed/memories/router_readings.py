@@ -1,0 +1,53 @@
+"""Which tokens a router sends to an expert, read from its weights: the direct path from the embedding."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.offload import parameter
+from unembed.validation import positive_int
+
+_ROWS = 8192
+
+
+@torch.no_grad()
+def router_tokens(
+    lm: Decoder, layer: int, k: int = 10, *, show_unlearned: bool = False
+) -> tuple[Int[Tensor, "expert k"], Float[Tensor, "expert k"]]:
+    """The tokens whose embeddings the router of a layer scores highest for each expert.
+
+    The score is the router's product with the token's embedding behind the layer's norm, less the mean over experts,
+    which no softmax sees. In later layers the stream holds more than the embedding: this is the direct path alone.
+
+    Args:
+        lm: the model.
+        layer: with experts.
+        k: tokens for each expert.
+        show_unlearned: include tokens that the model never learned.
+
+    Raises:
+        Unsupported: the layer has no experts, or its router is no single matrix.
+
+    Memory: 8,192 embeddings, and one score for each expert and token.
+    """
+    site = lm.feed_forward(lm.layer(layer))
+    if site.experts is None or site.experts.router is None:
+        why = "its FFN is not a mixture of experts" if site.experts is None else "it is no single matrix"
+        raise Unsupported(f"the router of layer {layer}", why=why)
+    router = parameter(site.experts.router)
+    assert router is not None
+    scores = []
+    for start in range(0, lm.d_vocab, _ROWS):
+        x = lm.weights.W_E[start : start + _ROWS] * (lm.structure.embedding_scale or 1.0)
+        x = x if site.pre_norm is None else site.pre_norm.module(x)
+        scores.append((x.to(router) @ router.T).float())
+    found = torch.cat(scores).T
+    found = found - found.mean(dim=0, keepdim=True)
+    if not show_unlearned:
+        found[:, lm.unlisted.to(found.device)] = -torch.inf
+    best = found.topk(min(positive_int("k", k), lm.d_vocab), dim=1)
+    return best.indices, best.values

@@ -1,0 +1,148 @@
+"""Which expert reads how much of a corpus, and which tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.corpus.segments import Batch
+from unembed.errors import InvalidInput, OutOfRange
+from unembed.models.decoder import Decoder
+from unembed.models.structure.experts import RoutedCoefficients
+from unembed.sweeps.reducers.pointwise import Pointwise
+
+
+@dataclass(frozen=True, eq=False)
+class Routing:
+    """How often each routed expert was chosen."""
+
+    layers: tuple[int, ...]
+    count: int
+    """Positions counted."""
+    chosen: tuple[Int[Tensor, " expert"], ...]
+    """By layer, the number of positions at which each expert was chosen."""
+    tokens: tuple[Int[Tensor, "expert d_vocab"], ...] | None
+    """By layer, how often each expert read each token; None where tokens were not counted."""
+    all_tokens: Int[Tensor, " d_vocab"] | None
+
+    def share(self, layer: int) -> Float[Tensor, " expert"]:
+        """Share of the positions at which each expert of a layer was chosen."""
+        return self.chosen[self._row(layer)].double() / max(self.count, 1)
+
+    def top_tokens(self, layer: int, expert: int, k: int = 10, *, least: int = 5) -> list[tuple[int, int, float]]:
+        """The tokens that go to an expert most often for their frequency.
+
+        Args:
+            layer: one that was counted.
+            expert: of it.
+            k: how many.
+            least: tokens that occur less often are left out.
+
+        Returns:
+            Token, how often the expert read it, and the share of the token's occurrences; equal shares by count.
+        """
+        if self.tokens is None or self.all_tokens is None:
+            raise InvalidInput("tokens of an expert", why="they were not counted", instead="Use RoutedTokens")
+        counts = self.tokens[self._row(layer)][expert].double()
+        share = torch.where(self.all_tokens >= least, counts / self.all_tokens.clamp_min(1), -1.0)
+        order = (share + counts / (1e6 * max(float(counts.max()), 1.0))).argsort(descending=True, stable=True)[:k]
+        return [(t, int(counts[t]), float(share[t])) for t in order.tolist() if counts[t] > 0 and share[t] > 0]
+
+    def _row(self, layer: int) -> int:
+        if layer not in self.layers:
+            raise OutOfRange(f"layer {layer}", why=f"routing was counted in layers {list(self.layers)}")
+        return self.layers.index(layer)
+
+
+class RoutedShare(Pointwise):
+    """The share of positions that each routed expert of each layer reads.
+
+    Args:
+        layers: with experts; all of them when None.
+
+    Memory: 8 bytes an expert.
+    """
+
+    counts_tokens = False
+
+    def __init__(self, layers: Sequence[int] | None = None) -> None:
+        """Settings only."""
+        super().__init__("coefficients", layers)
+
+    def start(self, lm: Decoder) -> None:
+        """No positions.
+
+        Raises:
+            InvalidInput: a chosen layer has no experts.
+        """
+        super().start(lm)
+        experts = {n: lm.experts_of(n) for n in self._layers}
+        if self.layers is not None and None in experts.values():
+            raise InvalidInput("routing", why=f"not every one of layers {list(self._layers)} has experts")
+        sizes = {n: e[0] for n, e in experts.items() if e is not None}
+        self._layers = tuple(sizes)
+        self._chosen = {n: torch.zeros(size, dtype=torch.long) for n, size in sizes.items()}
+        self._tokens = {n: torch.zeros(size, lm.d_vocab, dtype=torch.int32) for n, size in sizes.items()}
+        if not self.counts_tokens:
+            self._tokens = {}
+        self._all = torch.zeros(lm.d_vocab if self.counts_tokens else 0, dtype=torch.long)
+        self._count = 0
+
+    def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
+        """Count the pairs of a layer."""
+        position, expert = routed.position.cpu(), routed.expert.cpu()
+        counted = batch.counted.flatten()[position]
+        position, expert = position[counted], expert[counted]
+        self._chosen[layer] += torch.bincount(expert, minlength=len(self._chosen[layer]))
+        if layer in self._tokens:
+            table = self._tokens[layer]
+            cells = expert * table.shape[1] + batch.tokens.flatten()[position]
+            cell, n = cells.unique(return_counts=True)
+            table.view(-1)[cell] += n.to(torch.int32)
+
+    def update(self, batch: Batch) -> None:
+        """Count the positions."""
+        self._count += batch.n_counted
+        if self.counts_tokens:
+            self._all += torch.bincount(batch.tokens[batch.counted], minlength=len(self._all))
+
+    def merge(self, other: Any) -> None:
+        """Merge two parts."""
+        for layer in self._layers:
+            self._chosen[layer] += other._chosen[layer]
+            if layer in self._tokens:
+                self._tokens[layer] += other._tokens[layer]
+        self._count += other._count
+        self._all += other._all
+
+    def result(self) -> Routing:
+        """All counts."""
+        tokens = tuple(self._tokens[n].clone() for n in self._layers) if self.counts_tokens else None
+        chosen = tuple(self._chosen[n].clone() for n in self._layers)
+        return Routing(self._layers, self._count, chosen, tokens, self._all.clone() if self.counts_tokens else None)
+
+    def state(self) -> dict[str, Any]:
+        """All counts."""
+        state: dict[str, Any] = {"count": self._count, "all": self._all}
+        state |= {f"chosen.{n}": t for n, t in self._chosen.items()}
+        return state | {f"tokens.{n}": t for n, t in self._tokens.items()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore saved counts."""
+        self._count, self._all = int(state["count"]), state["all"].clone()
+        self._chosen = {n: state[f"chosen.{n}"].clone() for n in self._chosen}
+        self._tokens = {n: state[f"tokens.{n}"].clone() for n in self._tokens}
+
+
+class RoutedTokens(RoutedShare):
+    """The same, and which tokens each expert reads.
+
+    Memory: 4 bytes for each token of the vocabulary and expert of the chosen layers; name layers of a large model.
+    """
+
+    counts_tokens = True
