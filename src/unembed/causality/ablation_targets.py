@@ -147,7 +147,8 @@ def _layers(lm: Decoder, layers: Any) -> list[Group]:
         return []
     numbers = range(lm.n_layers) if _is_all("layers", layers) else [lm.layer(n) for n in as_tuple("layers", layers)]
     return [
-        _group(lm, [(p, n, None) for p in ("attn_out", "mlp_out") if has_point(lm, p, n)], f"layer {n}") for n in numbers
+        _group(lm, [(p, n, None) for p in ("attn_out", "mlp_out") if has_point(lm, p, n)], f"layer {n}")
+        for n in numbers
     ]
 
 
