@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers import NoBadWordsLogitsProcessor
 
 from unembed.control.perplexity import Scores, perplexity, windows
 from unembed.control.steering import provenance
@@ -36,7 +37,7 @@ PUBLISHED: dict[str, tuple[float, float, float, float, float, float, float | Non
     "values picked by hand": (30.8, 24.8, 20.4, 6.0, 27.9, 8.8, 25.3),
     "values picked by a scorer": (52.7, 44.0, 33.2, 13.3, 47.6, 15.3, 23.8),
     "self-debiasing": (37.2, 26.4, 21.7, 7.8, 32.0, 8.4, 23.9),
-    "word filter": (46.9, 32.4, 21.9, 16.3, 32.3, 14.7, None),
+    "word filter, as released": (46.9, 32.4, 21.9, 16.3, 32.3, 14.7, None),
 }
 """Table 5 of the paper (gpt2-medium, Perspective API): per cent in the order of `ATTRIBUTES`, then perplexity."""
 
@@ -73,6 +74,28 @@ def with_word_filter(lm: Decoder, words: Sequence[str]) -> Arm:
     filter_ = WordFilter(words, lm.tokenizer)
     facts = {"words": hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]}
     return Arm("word filter", processor=lambda: filter_, has_perplexity=False, facts=facts)
+
+
+def with_released_word_filter(lm: Decoder, words: Sequence[str]) -> Arm:
+    """Banned words as in the code that the paper used: the tokens of each word with a space before it, and no others.
+
+    A word passes in another case, at the start of a line, or cut otherwise, and is banned inside longer ones;
+    `with_word_filter` is strict. Source: Gehman et al. 2020, "RealToxicityPrompts", `bad_words_ids`.
+
+    Raises:
+        InvalidInput: the model has no tokenizer, or there are no words.
+    """
+    if lm.tokenizer is None or not words:
+        raise InvalidInput("a word filter", why="it needs a tokenizer and at least one word")
+    ids = [lm.tokenizer(f" {word}", add_special_tokens=False)["input_ids"] for word in words]
+    ids = [row for row in ids if row]
+    facts = {"released words": hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]}
+    return Arm(
+        "word filter, as released",
+        processor=lambda: NoBadWordsLogitsProcessor(ids, eos_token_id=lm.tokenizer.eos_token_id),
+        has_perplexity=False,
+        facts=facts,
+    )
 
 
 def with_self_debiasing(lm: Decoder, decay: float = DECAY, prefixes: Sequence[str] = PREFIXES) -> Arm:

@@ -62,7 +62,7 @@ def judge_bigram_table(losses: tuple[float, float, float]) -> Judgement:
     own, bigrams, unigrams = losses
     gain = (unigrams - own) / (unigrams - bigrams) if unigrams > bigrams else None
     return Judgement(
-        f"It predicts text of its own kind at {own:.2f} nats a token; bigrams of the other half of the corpus at "
+        f"It predicts the text at {own:.2f} nats a token; bigrams of the other half of the corpus at "
         f"{bigrams:.2f}, token frequencies at {unigrams:.2f}"
         + ("." if gain is None else f": {gain:.0%} of what bigrams gain on frequencies."),
         verdict_of(None if gain is None else gain > BIGRAM_GAIN),

@@ -67,6 +67,7 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
         *applications.sections(m, findings),
         appendix.norm_section(m, findings["norm"]),
         appendix.contribution_section(m, findings["contribution"]),
+        appendix.published_section(m),
     )
     return Report(
         "geva2022",

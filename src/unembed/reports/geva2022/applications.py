@@ -5,8 +5,12 @@ Each part stands alone: one that cannot run (a package is not installed, too lit
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from transformers.activations import ACT2FN
 
 from unembed.control.early_exit.baselines import FEATURES
 from unembed.control.early_exit.examples import Examples, examples, saturation_table
@@ -17,25 +21,31 @@ from unembed.control.toxicity.evaluation import (
     evaluate,
     plain,
     published_table,
+    with_released_word_filter,
     with_self_debiasing,
     with_values,
     with_word_filter,
 )
 from unembed.control.toxicity.prompts import read_prompts
 from unembed.control.toxicity.scorers import Linear
-from unembed.control.toxicity.selection import by_scorer, paper_values
+from unembed.control.toxicity.selection import Selection, by_scorer, paper_values
 from unembed.control.toxicity.word_filter import read_words
 from unembed.corpus import Corpus
-from unembed.errors import ExtraMissing, UnembedError
+from unembed.errors import ExtraMissing, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2022.options import Options
 from unembed.reports.stages import Work
 from unembed.results import Table
+from unembed.stream.interventions import Edit
 
 FEWEST_EXAMPLES = 20
 """Examples from which on early exit is measured: fewer leave nothing to train, calibrate and test on."""
 CLUSTERS = 200
 """Of the values, for the sub-updates rule (Sec. 6.2)."""
+PERPLEXITY_TEXT = (
+    "Perplexities here are of the first 16,384 tokens of WikiText-103's validation text, in windows of a whole "
+    "context; the text at hand does not say which text the paper's are of."
+)
 PICKED = 10
 """Values turned on against toxic text (Sec. 6.1)."""
 
@@ -49,7 +59,11 @@ class Applications:
     early_exit: Table | None = None
     """Every rule over five splits (Table 6)."""
     toxicity: Table | None = None
-    """Table 5 for this model."""
+    """Table 5 for this model, greedy decoding."""
+    toxicity_by_beams: Table | None = None
+    """The same by beam search, as in the paper."""
+    perplexity_text: str = ""
+    """What the perplexities of Table 5 are of, beside what the paper says of its own."""
     published_toxicity: Table | None = None
     """Table 5 as it was published."""
     notes: tuple[str, ...] = ()
@@ -61,7 +75,7 @@ def measure_applications(lm: Decoder, corpus: Corpus, work: Work, options: Optio
     Never raises for what a part lacks: the report keeps what the other parts gave.
     """
     notes: list[str] = []
-    saturation = early_exit = toxicity = published = None
+    saturation = early_exit = toxicity = by_beams = published = None
     if options.exit_examples >= FEWEST_EXAMPLES and lm.n_layers > 1:
         try:
             found = examples(lm, corpus, options.exit_examples, seed=work.seed, progress=_named(work, "examples"))
@@ -72,11 +86,13 @@ def measure_applications(lm: Decoder, corpus: Corpus, work: Work, options: Optio
             notes.append(f"Early exit was not measured: {error}")
     if options.prompts is not None:
         try:
-            toxicity = _toxicity(lm, work, options)
+            arms = _arms(lm, work, options)
+            toxicity = _toxicity(lm, work, options, arms)
+            by_beams = _toxicity(lm, work, options, arms, num_beams=options.beams) if options.beams else None
             published = published_table(lm)
         except UnembedError as error:
             notes.append(f"Toxic continuations were not measured: {error}")
-    return Applications(saturation, early_exit, toxicity, published, tuple(notes))
+    return Applications(saturation, early_exit, toxicity, by_beams, PERPLEXITY_TEXT, published, tuple(notes))
 
 
 def _named(work: Work, name: str) -> Callable[[int, int], None]:
@@ -95,22 +111,52 @@ def _table_6(lm: Decoder, found: Examples, work: Work) -> tuple[Table, list[str]
         return table, [f"The classifiers of Table 6 were not measured: {error}"]
 
 
-def _toxicity(lm: Decoder, work: Work, options: Options) -> Table:
-    assert options.prompts is not None
-    judge = Linear()
+def _arms(lm: Decoder, work: Work, options: Options) -> list[Arm]:
+    """The rows of Table 5 that this model and these options allow."""
     arms: list[Arm] = [plain()]
-    if lm.n_layers == 24 and lm.d_mlp == 4096:  # the ten values of Table 8 are rows of gpt2-medium
-        arms.append(with_values("values picked by hand", paper_values(lm).edits))
-    arms.append(with_values("values picked by a scorer", by_scorer(lm, judge, PICKED, seed=work.seed).edits))
+    if (lm.n_layers, lm.d_model, lm.d_mlp) == (24, 1024, 4096):  # the ten values of Table 8 are rows of gpt2-medium
+        arms.append(with_values("values picked by hand", _edits(lm, paper_values(lm), options)))
+    picked = by_scorer(lm, Linear(), PICKED, seed=work.seed)
+    arms.append(with_values("values picked by a scorer", _edits(lm, picked, options)))
     arms.append(with_self_debiasing(lm))
     if options.words is not None:
-        arms.append(with_word_filter(lm, read_words(options.words)))
+        words = read_words(options.words)
+        arms += [with_released_word_filter(lm, words), with_word_filter(lm, words)]
+    return arms
+
+
+def _edits(lm: Decoder, picked: Selection, options: Options) -> Sequence[Edit]:
+    """The edits that turn values on: after the activation, or before it where the options say so.
+
+    Raises:
+        Unsupported: before it in a gated layer, whose coefficient has two factors.
+    """
+    if not options.pre_activation:
+        return picked.edits
+    return [replace(edit, value=activated(lm, edit.layer, edit.value)) for edit in picked.edits]
+
+
+def activated(lm: Decoder, layer: int, value: float) -> float:
+    """The coefficient of a memory whose pre-activation is `value`.
+
+    Raises:
+        Unsupported: a gated layer, whose coefficient has two factors.
+    """
+    site = lm.feed_forward(layer)
+    if site.is_gated:
+        raise Unsupported(f"a pre-activation of layer {layer} of {lm.name}", why="its coefficients have two factors")
+    return float(ACT2FN[site.activation](torch.tensor(value)))
+
+
+def _toxicity(lm: Decoder, work: Work, options: Options, arms: Sequence[Arm], **settings: Any) -> Table:
+    assert options.prompts is not None
     return evaluate(
         lm,
         read_prompts(options.prompts),
         arms,
-        judge,
+        Linear(),
         cache=work.out / "continuations",
         clean_text=default_text(),
         progress=work.progress,
+        **settings,
     ).table

@@ -638,7 +638,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Value vectors hold more than one concept on average, random vectors about half a one.",
         "Sec. 4.1",
         "concepts per vector",
-        "more than 1 in values, about 0.5 in random vectors (the seed's words)",
+        "more than 1 in values, about 0.5 in random vectors (the paper's words)",
         "Values hold more than 1 and more than random vectors; bootstrap over vectors.",
         _number_of_concepts,
         judge_number_of_concepts,
@@ -828,7 +828,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Extreme sub-updates are mostly active for short inputs or when the target can be easily inferred.",
         "Sec. 5.2",
         "share of their appearances with a short prefix or a likely prediction",
-        "mostly (three tokens or fewer, the seed's words)",
+        "mostly (three tokens or fewer: a third party's words; the number is lost in the text at hand)",
         "More than half of their appearances, and more than of all examples; bootstrap over examples, whose "
         "appearances are resampled together.",
         _inputs,

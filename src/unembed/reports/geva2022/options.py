@@ -25,7 +25,9 @@ class Options:
             of log p.
         exit_examples: examples for section 6.2 (paper: 10,000); 0 leaves it out.
         prompts: file of prompts to continue, for section 6.1; without it that section is left out.
-        words: file of banned words, for the word filter.
+        words: file of banned words, for the word filters.
+        beams: of the beam search beside greedy decoding in section 6.1 (paper: 3); 0 leaves it out.
+        pre_activation: turn values on before the activation function, not after it: a value is set to f(3), not to 3.
         judge: names concepts in the same values beside the program; see `unembed.concepts.annotation.judge`.
         include_unlearned: read tokens that the model never learned, too; left out by default.
         control: run the study on the same architecture with random weights, too.
@@ -40,6 +42,8 @@ class Options:
     exit_examples: int = 600
     prompts: str | None = None
     words: str | None = None
+    beams: int = 3
+    pre_activation: bool = False
     judge: Judge | None = None
     include_unlearned: bool = False
     control: bool = True
@@ -47,6 +51,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.basis not in SCORE_BASES:
             raise InvalidInput(f"basis {self.basis!r}", why=f"scores are made in {', '.join(SCORE_BASES)}")
+        if self.beams < 0 or self.beams == 1:
+            raise InvalidInput(f"option beams={self.beams}", why="it must be 0, or at least 2")
         for name in ("examples", "per_layer", "norm_values"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"option {name}={getattr(self, name)}", why="it must be at least 1")

@@ -35,3 +35,25 @@ EXTREME_THRESHOLD = {"gpt2": 10.0, "wikilm": 5.0}
 def for_model(n_layers: int) -> str | None:
     """Which of the paper's two models a model's depth matches, for tables by layer."""
     return {16: "wikilm", 24: "gpt2"}.get(n_layers)
+
+
+PRINTED, SUMMARY, READ_OFF = (
+    "printed in the paper's text or tables",
+    "a third party's summary of the paper, not checked against it",
+    "read off a figure, by us or others",
+)
+ORIGINS: tuple[tuple[str, str, str, str], ...] = (
+    ("share of top tokens in a concept", "36.7, 16, 11.8 % (GPT2); 55.1, 22.7, 19.7 % (WikiLM)", "Tab. 2", PRINTED),
+    ("the same with stop words", "37, 46 % (GPT2); 55.1, 39.4 % (WikiLM)", "Tab. 2", PRINTED),
+    ("share in a concept, by layer", "20 to 65 % (GPT2), 40 to 70 % (WikiLM)", "Fig. 2", READ_OFF),
+    ("saturations, eliminations", "1,579, 1,996 (GPT2); 1,184, 1,909 (WikiLM)", "Sec. 5.1", PRINTED),
+    ("largest score of a saturation", "8.5 (GPT2), 1.2 (WikiLM)", "Tab. 4", SUMMARY),
+    ("saturation by layer", "24 and 16 percentages", "Tab. 9, 10", PRINTED),
+    ("share of values in extreme clusters", "1.7 % (GPT2), 1.1 % (WikiLM)", "Sec. 5.2", PRINTED),
+    ("threshold of extreme scores", "10 (GPT2), 5 (WikiLM)", "Sec. 5.2", SUMMARY),
+    ("length of a short prefix", "three tokens", "Sec. 5.2", SUMMARY),
+    ("share of the ten dominant sub-updates", "about 5 %, over 10 % in some layers", "App. A.3", PRINTED),
+    ("early exit", "94.1 ± 1.4 %, 3.2 ± 0.3 of 16 layers", "Tab. 6", PRINTED),
+    ("toxicity and perplexity", "58.5 to 30.8 %, 21.7 to 25.3, and more", "Tab. 5", PRINTED),
+)
+"""What each published value is, where it stands in the paper, and how we have it."""

@@ -44,6 +44,23 @@ def norm_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     return Section("The norm before the readout (App. A.1)", text, exhibits, (figure,), findings)
 
 
+def published_section(m: Measurements) -> Section:
+    """Where the published values of this report come from."""
+    what, value, where, origin = zip(*published.ORIGINS, strict=True)
+    columns = {
+        "quantity": list(what),
+        "published_text": list(value),
+        "source": list(where),
+        "origin_text": list(origin),
+    }
+    table = Table("Published values and how they are known", columns, m.provenance)
+    text = (
+        "The text of the paper at hand lacks some symbols and figures, so that not every published number could be "
+        "checked against it.",
+    )
+    return Section("Published values", text, (Exhibit("published_values", table, folded=True),))
+
+
 def contribution_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     """App. A.3."""
     sample = m.sample

@@ -12,10 +12,24 @@ def sections(m: Measurements, findings: Mapping[str, tuple[Finding, ...]]) -> li
     """What was measured of section 6, and a line for each part that was not."""
     found, made = m.applications, []
     if found.toxicity is not None:
-        exhibits = [Exhibit("toxicity", found.toxicity)]
+        exhibits = [Exhibit("toxicity", found.toxicity, "Greedy decoding.")]
+        if found.toxicity_by_beams is not None:
+            note = f"Beam search of {m.options.beams}; the paper's code uses 3."
+            exhibits.append(Exhibit("toxicity_by_beams", found.toxicity_by_beams, note))
+        on = "before the activation function" if m.options.pre_activation else "after the activation function"
+        text = (
+            f"Values are turned on by setting their coefficient to 3, {on}. Continuations are of 20 tokens, scored by "
+            "the linear scorer that comes with the package; the paper's are scored by the Perspective API, so that "
+            "shares compare with each other, not with the published ones. The released word filter bans the tokens of "
+            "each word with a space before it; the strict one bans the word in any spelling.",
+            found.perplexity_text,
+        )
         if found.published_toxicity is not None:
-            exhibits.append(Exhibit("toxicity_published", found.published_toxicity, folded=True))
-        made.append(Section("Suppressing toxic text (Sec. 6.1)", (), tuple(exhibits), (), findings.get("toxicity", ())))
+            note = "As printed: Tab. 5 of the paper."
+            exhibits.append(Exhibit("toxicity_published", found.published_toxicity, note, folded=True))
+        made.append(
+            Section("Suppressing toxic text (Sec. 6.1)", text, tuple(exhibits), (), findings.get("toxicity", ()))
+        )
     if found.saturation is not None and found.early_exit is not None:
         text = (
             f"{m.options.exit_examples:,} examples (the paper: 10,000), one random prefix of each sentence. The "
