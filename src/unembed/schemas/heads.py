@@ -128,7 +128,7 @@ def _roles(found: HeadScores) -> list[list[str | None]]:
     value, kind = least.max(dim=0)
     return [
         [ROLES[k] if v >= ROLE_THRESHOLD else None for k, v in zip(kinds, values, strict=True)]
-        for kinds, values in zip(kind.tolist(), value.tolist(), strict=True)
+        for kinds, values in zip(numbers(kind), numbers(value), strict=True)
     ]
 
 

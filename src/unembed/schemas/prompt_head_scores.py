@@ -86,7 +86,7 @@ def patterns_view(lm: Decoder, trace: Trace) -> PatternsView:
     for layer in range(lm.n_layers):
         small = torch.nn.functional.adaptive_max_pool2d(run.at("pattern", layer)[0].float().cpu(), side)
         levels = (small * 255).round().clamp(0, 255).to(torch.uint8)
-        found.append([base64.b64encode(bytes(head.flatten().tolist())).decode() for head in levels])
+        found.append([base64.b64encode(bytes(numbers(head.flatten()))).decode() for head in levels])
     return PatternsView(SCHEMA_PATTERNS, n, side, found)
 
 
