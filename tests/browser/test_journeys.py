@@ -229,7 +229,19 @@ def test_a_server_that_dies_is_reported(opened, lm):
 
 @pytest.mark.parametrize("width", [390, 768, 2560])
 @pytest.mark.parametrize(
-    "where", ["trace", "layer", "memory?memory=L2M5", "intervene", "heads", "search?query=year", "label", "labs"]
+    "where",
+    [
+        "trace",
+        "layer",
+        "memory?memory=L2M5",
+        "intervene",
+        "compare",
+        "heads",
+        "atlas",
+        "search?query=year",
+        "label",
+        "labs",
+    ],
 )
 def test_nothing_sticks_out(opened, width, where):
     page = opened(f"#/{where}", width=width)

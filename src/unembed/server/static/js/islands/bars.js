@@ -1,14 +1,14 @@
 /**
  * Bars: one list of labelled bars on one scale, to the right for positive numbers and to the left for negative ones.
  *
- * mount(el, {rows: [{label, value, text, title, cls}], signed}, {onpick}) -> {update, destroy}
- *   `label` is a text or a node; `text` is the number as shown.
+ * mount(el, {rows: [{label, value, text, title, cls}], signed, least}, {onpick}) -> {update, destroy}
+ *   `label` is a text or a node; `text` is the number as shown; `least` is the smallest value that a whole bar stands for.
  */
 import { fill, h } from "./nodes.js";
 
 export function mount(el, data, options = {}) {
-  const update = ({ rows, signed }) => {
-    const most = Math.max(...rows.map((row) => Math.abs(row.value)), 1e-12);
+  const update = ({ rows, signed, least = 1e-12 }) => {
+    const most = Math.max(...rows.map((row) => Math.abs(row.value)), least);
     const drawn = rows.map((row, i) => {
       const live = options.onpick && row.pick !== false;
       const minus = row.value < 0;

@@ -5,6 +5,7 @@ import { mount } from "../islands/map.js";
 import { token, visible } from "../islands/tokens.js";
 import * as names from "../names.js";
 import { about, card, memoryLink, pane, table } from "../parts.js";
+import { sheet } from "../sheet.js";
 import { differ, edits, go, idOf, parseId, setEdits, state, turn } from "../state.js";
 import * as tray from "../tray.js";
 
@@ -33,6 +34,8 @@ export function render(root, page) {
   const legend = h("div", { class: "row map-legend" });
   const panel = h("div", { class: "stack" });
   const best = h("div");
+  const chosenCard = card("Chosen", null, panel);
+  const over = sheet(chosenCard);
   const found = h("span", { class: "faint", role: "status" });
   const input = textBox("Search the map", {
     placeholder: 'a word, -word, "·token", *part*, /expression/, name:label',
@@ -75,7 +78,7 @@ export function render(root, page) {
           legend,
           about("atlas"),
         ),
-        h("div", { class: "stack atlas-side sheet" }, card("Chosen", null, panel), card("Best memories", null, best)),
+        h("div", { class: "stack atlas-side" }, chosenCard, card("Best memories", null, best)),
       ),
     ),
   );
@@ -138,13 +141,18 @@ export function render(root, page) {
           label: `Map of ${n} values. Arrows: the next value in a direction. Enter: its card. + and −: zoom.`,
         },
         {
-          onpick: (i) => turn({ memory: i < 0 ? "" : idAt(i) }),
+          onpick: (i) => {
+            turn({ memory: i < 0 ? "" : idAt(i) });
+            if (i < 0) over.hide();
+            else bring();
+          },
           onhover: hover,
           onbrush: (points) => {
             brushed = points;
             turn({ memory: "" });
             paint();
             drawPanel();
+            bring();
           },
           onview: remember,
         },
@@ -159,6 +167,11 @@ export function render(root, page) {
       drawBest();
       await look();
     });
+
+  /** On a narrow page: the choice as a sheet, and the map above it. */
+  function bring() {
+    if (over.show()) canvas.parentElement.scrollIntoView({ block: "start" });
+  }
 
   const idAt = (i) => idOf({ layer: atlas.layer[i], index: atlas.index[i] });
   const one = (i) => ({ layer: atlas.layer[i], index: atlas.index[i] });
@@ -359,7 +372,7 @@ export function render(root, page) {
         { class: "row" },
         button("Open its card", () => go({ screen: "memory", compared: "" }), { class: "btn main small" }),
         button("Switch off", () => tray.off(one(i)), { class: "btn small" }),
-        button("Close", () => turn({ memory: "" }), { class: "quiet" }),
+        button("Let go", () => (turn({ memory: "" }), over.hide()), { class: "quiet" }),
       ),
       h(
         "p",

@@ -296,6 +296,7 @@ export function render(root, page) {
           box,
           {
             signed: true,
+            least: Math.max(0.05, ...Object.values(rows).flatMap((all) => all.map((one) => Math.abs(one.value)))),
             rows: list
               .sort((a, b) => Math.abs(b.value) - Math.abs(a.value))
               .slice(0, 8)

@@ -1,12 +1,13 @@
 /** Where the inspector stands: beside the grid, narrow, wide or folded away, or alone on a page of its own. */
 import { button, h } from "../dom.js";
+import { sheet } from "../sheet.js";
 import { link as addressOf, state } from "../state.js";
 
 /** How it stands -> how it stands next, and what the button to that says. */
 const NEXT = { "": ["wide", "Wider"], wide: ["folded", "Hide"], folded: ["", "Show"] };
 const now = () => sessionStorage.getItem("inspector") || "";
 
-/** The inspector in its frame, {el, place, leave}. */
+/** The inspector in its frame, {el, place, leave, show, hide}. */
 export function framed(inspector) {
   const widen = button(
     "",
@@ -36,5 +37,5 @@ export function framed(inspector) {
     away.target = alone ? "" : "_blank";
   }
   place();
-  return { el, place, leave: () => document.body.classList.remove("alone") };
+  return { el, place, leave: () => document.body.classList.remove("alone"), ...sheet(el) };
 }

@@ -264,7 +264,7 @@ export function render(root, page) {
       host.append(el);
       island = grid.mount(el, next, {
         label: "Most likely next token after every layer and position",
-        onselect: choose,
+        onselect: (...chosen) => (choose(...chosen), aside.show()),
         onopen: (r) => go({ screen: "layer", layer: lowest(r) }),
         onpin: (r, c) => pin(rows[r].cells[c].id),
         onhover: (r, c, cell) => pop.over(t, rows[r], c, cell),
