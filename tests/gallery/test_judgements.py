@@ -1,0 +1,35 @@
+"""Human judgements of the gallery: the documented counts are those of the stored answers, and the gallery beats chance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from scipy.stats import fisher_exact
+from tools.gallery_judgements import scores
+
+from unembed.gallery.ranking import Gallery
+from unembed.models.shipped_models import shipped_folder
+
+ROOT = Path(__file__).parents[2]
+ANSWERS = ROOT / "tests/data/gallery/judgements.json"
+
+
+def test_the_documented_counts_are_those_of_the_stored_answers() -> None:
+    page = (ROOT / "docs/howto/gallery.md").read_text()
+    names = {"first": "first 50", "other": "30 others", "random": "20 random vectors"}
+    for kind, of in scores(ANSWERS).items():
+        assert f"| {names[kind]} | {of['theme']} | {of['pattern']} | {of['both']} |" in page
+
+
+def test_the_judged_items_are_the_first_of_the_shipped_gallery() -> None:
+    judged = {row["memory"] for row in json.loads(ANSWERS.read_text()) if row["kind"] == "first"}
+    shipped = Gallery.load(shipped_folder("wren") / "memories.json")
+    assert judged == {row.name for row in list(shipped)[:50]}
+
+
+def test_the_first_memories_are_named_more_often_than_others_and_than_random_vectors() -> None:
+    found = scores(ANSWERS)
+    for kind in ("other", "random"):
+        counts = [[found[k]["both"], found[k]["items"] - found[k]["both"]] for k in ("first", kind)]
+        assert fisher_exact(counts, alternative="greater").pvalue < 1e-5
