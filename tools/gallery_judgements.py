@@ -1,8 +1,8 @@
 """Blind judgements of the gallery: a sheet without names for a person, and the precision of the first 50 from it.
 
 python -m tools.gallery_judgements sheet FILE     write wren's first 50 memories, 30 others and 20 random vectors
-python -m tools.gallery_judgements judge FILE     show each item that has no judgement, in mixed order, and store the answers
-python -m tools.gallery_judgements score FILE     precision of the first 50, and how many of the others are named
+python -m tools.gallery_judgements judge FILE     show each item that has no judgement, store the answers
+python -m tools.gallery_judgements score FILE     precision of the first 50, and of the others
 """
 
 from __future__ import annotations
