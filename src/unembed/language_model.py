@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from unembed.causality.ablation import Ablation, ablate
 from unembed.causality.corpus_ablation import CorpusAblation, ablate_over_corpus
 from unembed.causality.metrics import Metric, MetricFunction
+from unembed.causality.pairs import PatchingPairs, patch_pairs
 from unembed.causality.patching import GaussianNoise, Patching, patch
 from unembed.causality.paths import Paths, patch_paths
 from unembed.memories.values import Values
@@ -80,6 +81,17 @@ class LanguageModel(Decoder):
     ) -> Patching:
         """Activations of one prompt's run put into another's; see `unembed.causality.patching.patch`."""
         return patch(self, clean, corrupted, points, metric, **options)
+
+    def patch_pairs(
+        self,
+        clean: Sequence[Tokens],
+        corrupted: Sequence[Tokens],
+        points: str = "z",
+        metric: Metric | MetricFunction | Sequence[Metric | MetricFunction | None] | None = None,
+        **options: Any,
+    ) -> PatchingPairs:
+        """`patch` for several pairs of prompts, with mean and spread; see `unembed.causality.pairs.patch_pairs`."""
+        return patch_pairs(self, clean, corrupted, points, metric, **options)
 
     def patch_paths(
         self,

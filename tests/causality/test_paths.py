@@ -261,8 +261,31 @@ def test_bad_paths_are_refused_in_one_line(senders: Any, receivers: Any, error: 
         patch_paths(tiny("gpt2-relu"), CLEAN, CORRUPTED, senders, receivers, metric)
 
 
+@pytest.mark.parametrize("name", ["llama", "mixtral", "gemma2"])
+def test_a_memory_reaches_the_logits_by_its_value(name: str) -> None:
+    lm = tiny(name)
+    last = lm.n_layers - 1
+    runs = [lm.run(ids, ("coefficients", "resid_post", "mlp_out")) for ids in (CLEAN, CORRUPTED)]
+    change = runs[0].at("coefficients", last)[0, -1] - runs[1].at("coefficients", last)[0, -1]
+    index = int(change.abs().argmax())
+    found = patch_paths(lm, CLEAN, CORRUPTED, f"L{last}M{index}", "logits", metric)
+    if name == "gemma2":  # a norm stands between the memory and the stream
+        edit = unembed.add_to_coefficient(last, index, float(change[index]), positions=[5])
+        expected = lm.run(CORRUPTED, edits=[edit]).logits[:, -1]
+    else:
+        final = runs[1].at("resid_post", last)[0] + 0.0
+        final[-1] += change[index] * lm.weights.values(last, torch.tensor([index]))[0]
+        norm = lm.structure.final_norm
+        assert norm is not None
+        with torch.no_grad():
+            expected = lm.structure.capped(lm.structure.head(norm.module(final[None])))[:, -1]
+    assert abs(float(found.values[0, 0]) - found.corrupted) > 1e-4
+    assert float(found.values[0, 0]) == pytest.approx(float(metric(expected)), rel=1e-4, abs=1e-5)
+
+
 def test_what_a_model_lacks_is_refused_by_name() -> None:
     with pytest.raises(PointMissing, match="mlp_out"):
         patch_paths(tiny("attention-only"), CLEAN, CORRUPTED, "L0H0", "mlp_out 1", metric)
-    with pytest.raises(Unsupported, match="mixture of experts"):
-        patch_paths(tiny("mixtral"), CLEAN, CORRUPTED, "L0M0", "logits", metric)
+    edits = [unembed.replace_stream(0, [0.0] * 48)]
+    with pytest.raises(Unsupported, match="ends every path"):
+        patch_paths(tiny("llama"), CLEAN, CORRUPTED, "L0H0", "logits", metric, edits=edits)

@@ -14,6 +14,8 @@ from unembed.causality.metrics import kl as kl
 from unembed.causality.metrics import log_probability as log_probability
 from unembed.causality.metrics import logit_difference as logit_difference
 from unembed.causality.metrics import probability as probability
+from unembed.causality.pairs import PatchingPairs as PatchingPairs
+from unembed.causality.pairs import patch_pairs as patch_pairs
 from unembed.causality.patched_continuation import continue_patched as continue_patched
 from unembed.causality.patching import GaussianNoise as GaussianNoise
 from unembed.causality.patching import Patching as Patching

@@ -272,6 +272,8 @@ class _BatchRerun:
 
     def _can_skip(self) -> bool:
         """Whether starting at the last layer gives the same losses."""
+        if self.lm.structure.streams is not None:
+            return False  # what is kept is the streams put together, not what goes from block to block
         if self.lm.n_layers == 1 or not self.n_predicted:
             return True
         with self._from(self.lm.n_layers - 1) as current:

@@ -79,6 +79,11 @@ class Patching(Displayed):
     provenance: Provenance
 
     @property
+    def by_position(self) -> bool:
+        """Whether the values have an axis of positions."""
+        return self.point not in ("z", "pattern") or self.values.dim() == 3
+
+    @property
     def recovered(self) -> Float[Tensor, "layer ..."]:
         """The fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
         start, end = (self.corrupted, self.clean) if self.direction == "denoising" else (self.clean, self.corrupted)

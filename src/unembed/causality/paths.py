@@ -25,7 +25,7 @@ from unembed.causality.patching import Alignment, Direction, GaussianNoise, patc
 from unembed.causality.path_ends import PARTS, Receiver, Sender, reaches, receivers_of, senders_of
 from unembed.causality.replacement import Replacement, change_output
 from unembed.causality.rerun import TOKENS_AT_ONCE, Install, Rerun
-from unembed.errors import InvalidInput, UnembedError
+from unembed.errors import InvalidInput, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import AttentionSite
 from unembed.results import Provenance, Table
@@ -133,6 +133,9 @@ def patch_paths(
     Source: Wang et al. 2022, section 3.1.
     """
     require_unnormalised_stream(lm, "path patching")
+    require_unnormalised_stream(lm, "path patching")
+    if any(e.target == "stream" and e.action != "add" for e in edits):
+        raise Unsupported("path patching with a replaced stream", why="the edit ends every path that crosses it")
     from_, to = senders_of(lm, senders), receivers_of(lm, receivers)
     if not any(reaches(lm, s, r) for s in from_ for r in to):
         raise InvalidInput("these paths", why="no receiver reads the stream after a sender has written to it")

@@ -24,7 +24,7 @@ from unembed.causality.replacement import (
     passed_through,
     without_tensors,
 )
-from unembed.errors import InvalidInput, NotFinite, Unsupported
+from unembed.errors import InvalidInput, NotFinite, PointMissing, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import SUM_TOLERANCE
 from unembed.stream.capture_points import ForwardPass, has_point, require_point
@@ -49,12 +49,16 @@ def layers_with(lm: Decoder, point: str) -> tuple[int, ...]:
     """The layers that have a point.
 
     Raises:
-        PointMissing: none has it.
+        PointMissing: none has it, or there are no layers.
         Unsupported: no layer's FFN has memories.
     """
-    found = tuple(layer for layer in range(lm.n_layers) if has_point(lm, point, layer))
+    if not lm.n_layers:
+        raise PointMissing(f"{lm.name} has no {point}", why="it has no layers")
+    needed = (point, "values") if point == "pattern" else (point,)  # a replaced pattern mixes the run's own values
+    found = tuple(layer for layer in range(lm.n_layers) if all(has_point(lm, p, layer) for p in needed))
     if not found:
-        require_point(lm, point, 0)
+        for one in needed:
+            require_point(lm, one, 0)
     return found
 
 
@@ -86,7 +90,9 @@ class Rerun:
         self.lm, self.edits, self.stream = lm, tuple(edits), stream
         self.ids, mask = prepare(lm, tokens)
         if self.ids.shape[0] != 1:
-            raise InvalidInput(f"{self.ids.shape[0]} prompts", why="one prompt is run at a time")
+            raise InvalidInput(
+                f"{self.ids.shape[0]} prompts", why="one prompt is run at a time", instead="For pairs, use patch_pairs"
+            )
         if not bool(mask.all()):
             raise InvalidInput("a padded prompt", why="one prompt needs no padding", instead="Give its tokens alone")
         for point in points:
@@ -203,7 +209,12 @@ class Rerun:
                 found.append(t.clone())
                 raise Stop
 
-            with self._replaced(chosen, {(point, layer): keep}, also and also(len(chosen))) as current, suppress(Stop):
+            # Attached last, the capture sees what the replacements leave.
+            with (
+                self._replaced(chosen, also and also(len(chosen))) as current,
+                attach_hooks(self.lm, {(point, layer): keep}),
+                suppress(Stop),
+            ):
                 self._logits(self.ids.expand(len(chosen), -1), current)
             return found[0]
 
@@ -227,6 +238,8 @@ class Rerun:
     def _can_skip(self) -> bool:
         """Whether starting at a later layer gives this model's own logits."""
         layer = self.lm.n_layers - 1
+        if self.lm.structure.streams is not None:
+            return False  # what is kept is the streams put together, not what goes from block to block
         if layer == 0:
             return True
         same = Replacement("resid_pre", layer, None, None, self._kept["resid_pre", layer])
@@ -244,7 +257,6 @@ class Rerun:
     def _replaced(
         self,
         rows: Sequence[Row],
-        captures: dict[tuple[str, int], Callable[[Tensor], None]] | None = None,
         also: Install | None = None,
     ) -> Iterator[ForwardPass]:
         """While inside, a pass of as many rows has their replacements, and starts at the first layer replaced."""
@@ -257,7 +269,7 @@ class Rerun:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(memory_guard(f"{len(rows)} rows of {self.n_pos} tokens"))
-            current = stack.enter_context(attach_hooks(lm, captures or {}, self.edits))
+            current = stack.enter_context(attach_hooks(lm, {}, self.edits))
             for layer in range(start):
                 stack.enter_context(passed_through(blocks[layer].module, self._outputs[layer]))
             if start or self.stream is not None:
