@@ -301,12 +301,12 @@ def test_a_layers_heads_and_memories_by_effect(opened, lm, index):
     trace = lm.trace(LITTLE)
     question = trace.question()
     heads = trace.head_updates(3, -1, question.token, question.against)
-    page.get_by_role("radio", name="Size", exact=True).click()
+    page.get_by_role("combobox", name="Rank by").select_option("size")
     expect(rows.first.get_by_role("link")).to_have_text(f"L3H{heads[0].index}")
     assert rows.get_by_role("link").all_inner_texts() == [f"L3H{h.index}" for h in heads]
     assert shown(heads[0].top_tokens[0]) in rows.first.inner_text()
     page.get_by_role("radio", name="Both", exact=True).click()
-    page.get_by_role("radio", name="Effect", exact=True).click()
+    page.get_by_role("combobox", name="Rank by").select_option("effect")
     expect(rows).to_have_count(20 + lm.n_heads)
     memories = trace.memory_effects(question, top=20, layers=[3], index=index).rows
     found = {f"L3H{h.index}": h.score for h in heads} | {f"L3M{u.index}": u.score for u in memories}
@@ -319,7 +319,7 @@ def test_a_layers_heads_and_memories_by_effect(opened, lm, index):
     other = opened("#" + address(page).split("#")[1])
     expect(other.locator(".updates").first.locator(".sub-update")).to_have_count(sum(x <= 0 for x in found.values()))
     rows.get_by_role("link", name=re.compile("^L3H")).first.click()
-    expect(page.get_by_role("heading", name=re.compile(r"^L3H\d$"))).to_be_visible()
+    expect(page.get_by_role("heading", name=re.compile(r"^L3H\d")).first).to_be_visible()
 
 
 def test_a_head_is_switched_off_from_the_layer(opened, lm):
@@ -423,3 +423,41 @@ def test_going_back_brings_the_prompt_back_into_the_box_that_was_typed_in(opened
     page.go_back()
     expect(box).to_have_value("The first month")
     expect(page.locator(".grid-token")).to_have_count(3)
+
+
+def test_the_picture_of_the_model_shows_what_each_part_adds_and_leads_there(opened, lm):
+    page = opened(AT_LITTLE)
+    picture = page.get_by_role("group", name="Where in the model")
+    expect(picture).to_be_visible()
+    trace = lm.trace(LITTLE)
+    question = trace.question()
+    found = trace.attribution(question.token, against=question.against)
+    parts = picture.get_by_role("button")
+    expect(parts).to_have_count(2 * lm.n_layers)
+    added = {(n, kind): 0.0 for n in range(lm.n_layers) for kind in ("Attention", "FFN")}
+    for row in found.rows:
+        if row.layer >= 0:
+            added[row.layer, "FFN" if row.label.startswith("ffn") else "Attention"] += row.contribution
+    for part in parts.all():
+        said = re.match(r"Layer (\d+) (\w+) adds ([+−]?[\d.]+) to ·\w+ over ·\w+$", part.get_attribute("aria-label"))
+        assert said, part.get_attribute("aria-label")
+        number = float(said[3].replace("−", "-"))
+        assert number == pytest.approx(added[int(said[1]), said[2]], abs=6e-3)
+    expect(picture.locator("[aria-current]")).to_have_text(re.compile("^FFN"))
+    picture.get_by_role("button", name=re.compile("^Layer 2 Attention ")).click()
+    expect(inspector(page).get_by_role("heading", name="Layer 2, attention")).to_be_visible()
+    expect(picture.locator("[aria-current]")).to_have_attribute("aria-label", re.compile("^Layer 2 Attention "))
+
+
+@pytest.mark.parametrize("where", ["trace", "layer", "memory"])
+def test_a_narrow_window_cuts_nothing_off(opened, where, lm):
+    page = opened(f"#/{where}?prompt={LITTLE.replace(' ', '+')}&memory=L5M278", width=390)
+    page.wait_for_load_state("networkidle")
+    wide = page.evaluate(
+        """() => [...document.querySelectorAll("#main *")].filter((el) => {
+          const box = el.getBoundingClientRect();
+          const scrolls = el.parentElement.closest(".scroll, .grid, .architecture, .updates, .wired, select, svg");
+          return box.width && box.right > innerWidth + 1 && !scrolls && !el.closest(".toks");
+        }).map((el) => el.className || el.tagName).slice(0, 5)"""
+    )
+    assert wide == []

@@ -1,4 +1,5 @@
 /** One layer at one position: what was there, what was added, what is there now. */
+import { architecture } from "../architecture.js";
 import { button, fill, h, percent, segmented, selectBox, within } from "../dom.js";
 import { mount as strip, token } from "../islands/tokens.js";
 import { isLabelled } from "../names.js";
@@ -55,6 +56,7 @@ export function render(root, page) {
   const three = h("div", { class: "sandwich wide" });
   const list = h("div");
   const why = questionPicker();
+  const where = h("div");
   const listNote = h("p", { class: "faint" });
   const books = h("div");
   const table = h("div");
@@ -69,13 +71,13 @@ export function render(root, page) {
         "div",
         { class: "row" },
         title,
+        crumbs,
         h("span", { class: "spacer" }),
         button("Layer below", () => move(-1), { class: "btn small", title: "[" }),
         button("Layer above", () => move(1), { class: "btn small", title: "]" }),
       ),
-      crumbs,
-      tokens,
-      why.el,
+      h("div", { class: "row" }, why.el, tokens),
+      where,
       h(
         "div",
         { class: "layer-panes" },
@@ -83,10 +85,11 @@ export function render(root, page) {
           "Sub-updates and heads",
           [
             choice("Writers", "part", PARTS),
-            choice(
+            selectBox(
               "Rank by",
-              "sort",
-              Object.entries(ORDERS).map(([name, order]) => [name, ...order]),
+              Object.entries(ORDERS).map(([name, [text]]) => [name, `by ${text.toLowerCase()}`]),
+              state().sort,
+              { onchange: (e) => turn({ sort: e.target.value }) },
             ),
             selectBox("Show", SIDES.slice(0, model.can.index ? 5 : 3), state().side, {
               onchange: (e) => turn({ side: e.target.value }),
@@ -154,6 +157,11 @@ export function render(root, page) {
       inWords(view),
     );
     why.draw(view);
+    architecture(where, {
+      model,
+      view,
+      at: { layer: one.layer, part: state().part === "heads" ? "attention" : "ffn" },
+    });
     strip(
       tokens,
       { tokens: data.tokens.map((t) => t.token), selected: view.position },

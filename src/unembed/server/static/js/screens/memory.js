@@ -1,5 +1,6 @@
 /** One memory: what its value promotes and suppresses, what sets its key off, what people call it; or two side by side. */
 
+import { architecture } from "../architecture.js";
 import { contexts, lengths, shade } from "../contexts.js";
 import { afterPaint, button, fill, fixed, h, num, say, segmented, signed, textBox } from "../dom.js";
 import * as histogram from "../islands/histogram.js";
@@ -293,14 +294,11 @@ export function render(root, page) {
   }
 
   const figure = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
-  const place_ = (v) => [
-    `${v.layer} of 0 to ${model.n_layers - 1}`,
-    h(
-      "span",
-      { class: "layers", "aria-hidden": "true" },
-      Array.from({ length: model.n_layers }, (_, n) => h("i", { class: n === v.layer ? "on" : "" })),
-    ),
-  ];
+  const place_ = (v) => {
+    const picture = h("span", { class: "spark" });
+    architecture(picture, { model, at: { layer: v.layer, part: "ffn" } });
+    return [`${v.layer} of 0 to ${model.n_layers - 1}`, picture];
+  };
   const figures = (v) => {
     const whole = v === view && !state().compared;
     return h(

@@ -1,4 +1,5 @@
 /** The first screen: how the next-token prediction forms, layer by layer, at every position. */
+import { architecture } from "../architecture.js";
 import { afterPaint, button, fill, h, num, percent, segmented, signed, tickBox, within } from "../dom.js";
 import * as grid from "../islands/grid.js";
 import { token, visible } from "../islands/tokens.js";
@@ -44,6 +45,7 @@ export function render(root, page) {
   const found = h("ol", { class: "findings", "aria-label": "Findings" });
   const described = h("ul", { class: "described", "aria-label": "Described memories behind the prediction" });
   const why = questionPicker();
+  const model = h("div");
   const controls = h("div", { class: "row" });
   const host = h("div");
   const legend = h("div", { class: "legend" });
@@ -81,6 +83,7 @@ export function render(root, page) {
         { class: "stack" },
         asked.el,
         h("section", { class: "prediction", "aria-label": "Prediction" }, says, why.el, found, described, summary),
+        card("Where in the model", null, model, about("architecture")),
         card("Logit lens", controls, host, h("div", { class: "row" }, legend), about("grid"), table),
         h("div", { class: "two" }, race.el, card("Logit attribution", [by(), order], books)),
       ),
@@ -497,6 +500,8 @@ export function render(root, page) {
 
   function drawInspector() {
     aside.place();
+    const part = state().stage === "mid" ? "attention" : "ffn";
+    architecture(model, { model: t.model, view: t.view, at: { layer: layer(), part } });
     const together = span();
     if (together) drawSpan(inspector, t, /** @type {[number, number]} */ (together));
     else drawCell(inspector, t, layer(), state().stage === "mid");

@@ -1,0 +1,73 @@
+/** A small picture of the model: embedding, layers with attention and FFN, unembedding; where something sits, and what each part adds. */
+import { fill, fixed, h, places } from "./dom.js";
+import { asText } from "./question.js";
+import { turn } from "./state.js";
+
+/** @type {[string, string, string][]} */
+const PARTS = [
+  ["attention", "Attention", "mid"],
+  ["ffn", "FFN", "post"],
+];
+
+/** How strong a contribution is, as one of six shades: blue where it promotes the target, orange where it suppresses it. */
+const shade = (x, most) => {
+  const q = Math.ceil((6 * Math.abs(x)) / most);
+  return q ? `${x < 0 ? "w" : "c"}${Math.min(6, q)}` : "";
+};
+
+/**
+ * Draw the model into `el`. `at`: the chosen part, {layer, part}. With a `view`, each part carries what it adds to the view's
+ * question; a click chooses it.
+ */
+export function architecture(el, { model, at = null, view = null }) {
+  const rows = view?.attributions[0].rows ?? [];
+  const sum = (of) => rows.filter(of).reduce((total, row) => total + row.contribution, 0);
+  const added = (n, part) => sum((row) => row.layer === n && row.label.startsWith(part));
+  const start = sum((row) => row.layer === null);
+  const all = Array.from({ length: model.n_layers }, (_, n) => PARTS.map(([part]) => added(n, part)));
+  const numbers = [...all.flat(), start];
+  const most = Math.max(...numbers.map(Math.abs), 1e-9);
+  const digits = places(numbers);
+  const dense = model.n_layers > 14;
+  const number = (x) => view && !dense && h("small", {}, fixed(x, digits, true));
+  const here = (n, part) => at !== null && at.layer === n && at.part === part;
+  const box = (n, [part, name, stage], x) => {
+    const said = `Layer ${n} ${name}${view ? ` adds ${fixed(x, digits, true)} to ${asText(view)}` : ""}`;
+    const props = {
+      class: `part ${view ? shade(x, most) : ""}${here(n, part) ? " on" : ""}`,
+      title: said,
+      "aria-label": said,
+      "aria-current": here(n, part) && "true",
+    };
+    const text = [dense ? name[0] : name, number(x)];
+    return view
+      ? h("button", { type: "button", onclick: () => turn({ layer: String(n), stage, layers: "" }), ...props }, text)
+      : h("span", { role: "img", ...props }, text);
+  };
+  fill(
+    el,
+    h(
+      "div",
+      {
+        class: `architecture${dense ? " dense" : ""}${view ? "" : " small"}`,
+        role: "group",
+        "aria-label": "Where in the model",
+      },
+      h("div", { class: "end", title: "token and position embeddings" }, "Embedding", number(start)),
+      all.map((xs, n) =>
+        h(
+          "div",
+          { class: "block" },
+          PARTS.map((part, i) => box(n, part, xs[i])),
+          h("span", { class: "faint" }, dense && !view ? "" : String(n)),
+        ),
+      ),
+      h(
+        "div",
+        { class: "end" },
+        "Unembedding",
+        view && !dense && h("small", {}, `= ${fixed(view.attributions[0].total, digits)}`),
+      ),
+    ),
+  );
+}
