@@ -219,7 +219,7 @@ class _Paths:
     def _after_middle(self, added: Tensor, layer: int) -> Tensor:
         """What a mixer added before the FFN, as it stands where the FFN adds."""
         block = self.lm.structure.blocks[layer]
-        return added * block.middle_gain if block.is_sequential else added
+        return _times(added, block.middle_gain) if block.is_sequential else added
 
     def _carried(self, i: int, receiver: Receiver) -> Float[Tensor, "pos d_model"]:
         """What a sender added, as it stands in the stream that a receiver reads, through the gains on its way."""
@@ -229,11 +229,12 @@ class _Paths:
             return added
         if sender.kind in ("z", "attn_out"):
             added = self._after_middle(added, sender.layer)
-        added = added * block.exit_gain
+        added = _times(added, block.exit_gain)
         for between in blocks[sender.layer + 1 : receiver.layer]:
-            added = added * between.entry_gain * between.middle_gain * between.exit_gain
+            for gain in (between.entry_gain, between.middle_gain, between.exit_gain):
+                added = _times(added, gain)
         if receiver.kind == "mlp_out" and blocks[receiver.layer].is_sequential:
-            added = added * blocks[receiver.layer].entry_gain
+            added = _times(added, blocks[receiver.layer].entry_gain)
         return added
 
     def rows(
@@ -253,7 +254,10 @@ class _Paths:
             if receiver.kind == "logits":
                 last = lm.n_layers - 1
                 own = target.activation("resid_post", last)
-                rows = [[Replacement("resid_post", last, None, None, own + self._carried(i, receiver))] for i in which]
+                rows = [
+                    [Replacement("resid_post", last, None, None, own + self._carried(i, receiver).to(own))]
+                    for i in which
+                ]
                 yield j, torch.tensor(which), rows
                 continue
             points = [p for p in ("attn_out", "mlp_out") if receiver.kind in (p, "layer") and has_point(lm, p, layer)]
@@ -281,9 +285,9 @@ class _Paths:
         added = self._carried(i, receiver)
         if receiver.kind == "mlp_out" and self.lm.structure.blocks[receiver.layer].is_sequential:
             own = self.target.activation("resid_mid", receiver.layer)
-            return [Replacement("resid_mid", receiver.layer, None, None, own + added)]
+            return [Replacement("resid_mid", receiver.layer, None, None, own + added.to(own))]
         own = self.target.activation("resid_pre", receiver.layer)
-        return [Replacement("resid_pre", receiver.layer, None, None, own + added)]
+        return [Replacement("resid_pre", receiver.layer, None, None, own + added.to(own))]
 
     def _heads(
         self, part: str, layer: int, added: Sequence[Float[Tensor, "pos d_model"]]
@@ -312,9 +316,13 @@ class _Paths:
             return installed
 
         same = [Replacement("resid_pre", layer, None, None, own)]
-        rows = [row for a in added for row in ([Replacement("resid_pre", layer, None, None, own + a)], same)]
+        rows = [row for a in added for row in ([Replacement("resid_pre", layer, None, None, own + a.to(own))], same)]
         size = max(2, (self.batch or TOKENS_AT_ONCE // target.n_pos) // 2 * 2)
         return target.activations(rows, "z", layer, size, also)[1::2]
+
+
+def _times(t: Float[Tensor, "pos d_model"], gain: float | Tensor) -> Float[Tensor, "pos d_model"]:
+    return t * gain.to(t) if isinstance(gain, Tensor) else t if gain == 1.0 else t * gain
 
 
 def _columns(site: AttentionSite, width: int, part: str) -> Int[Tensor, " column"]:
