@@ -6,9 +6,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    PreTrainedModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import unembed
 from tests.families import build
+from unembed import load
 from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, UnembedError
 from unembed.models.loading import open_model
 from unembed.models.shipped_models import SHIPPED, tokenizer_folder
@@ -78,7 +91,7 @@ def test_missing_models_say_where_to_look(tmp_path: Path) -> None:
         (tmp_path / "nowhere", ModelUnavailable, "no such directory"),
         (tmp_path / "empty", ModelUnavailable, "config.json"),
         (tmp_path / "broken", ModelUnavailable, "broken"),
-        (tmp_path / "unknown", ModelNotUnderstood, "transformers does not know it"),
+        (tmp_path / "unknown", ModelNotUnderstood, r"transformers does not know its architecture \(no-such-family\)"),
         ("no-one/no-such-model", ModelUnavailable, "not in the local cache"),
     ]
     for where, kind, message in cases:
@@ -110,3 +123,48 @@ def test_pickled_weights_that_run_code_are_not_run(tmp_path: Path) -> None:
     with pytest.raises(UnembedError):
         unembed.load(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+def saved_no_decoder(folder: Path, kind: str) -> PreTrainedModel:
+    """A tiny encoder-decoder, encoder or vision-language model, saved."""
+    small = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2}
+    if kind == "t5":
+        config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
+        made: PreTrainedModel = T5ForConditionalGeneration(config)
+    elif kind == "bert":
+        made = BertForMaskedLM(BertConfig(**small, **heads))
+    else:
+        sizes = {name: size for name, size in small.items() if name != "vocab_size"}
+        vision = CLIPVisionConfig(**sizes, **heads, image_size=16, patch_size=8, projection_dim=16)
+        text = LlamaConfig(**small, **heads, num_key_value_heads=2)
+        made = LlavaForConditionalGeneration(LlavaConfig(text_config=text, vision_config=vision))
+    made.save_pretrained(folder)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("t5", "t5 is an encoder-decoder; unembed reads decoders"),
+        ("bert", "bert is an encoder, whose positions read those after them; unembed reads decoders"),
+        ("llava", r"llava is a vision-language model, whose language model \(llama\) opens where it is saved alone"),
+    ],
+)
+def test_what_is_no_decoder_is_named(kind: str, what: str, tmp_path: Path) -> None:
+    saved_no_decoder(tmp_path / kind, kind)
+    with pytest.raises(ModelNotUnderstood, match=what):
+        load(tmp_path / kind)
+
+
+def test_an_encoder_in_memory_is_refused() -> None:
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    with pytest.raises(ModelNotUnderstood, match="BertLMHeadModel: bert is an encoder"):
+        load(BertLMHeadModel(BertConfig(**sizes, intermediate_size=32)).eval())
+
+
+def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
+    build("llama").save_pretrained(tmp_path / "tiny")
+    with pytest.raises(ModelUnavailable, match="tokenizer no-such-folder/x: there is none of this name"):
+        load(tmp_path / "tiny", tokenizer="no-such-folder/x", offline=True)
+    assert load(tmp_path / "tiny", tokenizer=str(tokenizer_folder("wren"))).tokenizer is not None

@@ -29,7 +29,7 @@ def test_a_browser_quicker_than_the_server_is_not_refused() -> None:
 
 
 def test_an_address_of_no_machine_here_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="cannot listen on 203"):
+    with pytest.raises(InvalidInput, match="cannot listen on host 203"):
         listening_socket("203.0.113.7", 0)
 
 

@@ -30,6 +30,7 @@ def export(
     top: Annotated[int, typer.Option("--top", "-k", min=4, help="Top tokens of each value.")] = 30,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -42,7 +43,7 @@ def export(
     from unembed.cli.model_loading import opened
     from unembed.results import visible
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     found = unembed.value_concepts(lm, named or None, per_layer=per_layer, seed=seed or 0, top=top, embedding=False)
     path = unembed.annotation.export(found, out)
     print(f"wrote {len(found.labels)} vectors to {visible(str(path), prose=True)}", file=sys.stderr)
@@ -87,6 +88,7 @@ def agreement(
     ] = False,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -104,7 +106,7 @@ def agreement(
     if automatic:
         from unembed.cli.model_loading import opened
 
-        lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
+        lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device)
         memories = [options.memory(vector, "vector") for vector in read[0].vectors]
         found = unembed.value_concepts(lm, memories, top=max(read[0].n_tokens), embedding=False)
         read.append(unembed.annotation.automatic(found))

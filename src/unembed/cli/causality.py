@@ -44,6 +44,7 @@ def patch(
     set_: options.Sets = None,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -63,7 +64,7 @@ def patch(
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table, show
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     found = lm.patch(
         clean,
         corrupted,
@@ -114,6 +115,7 @@ def paths(
     set_: options.Sets = None,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -134,7 +136,7 @@ def paths(
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     found = lm.patch_paths(
         clean,
         corrupted,
@@ -201,6 +203,7 @@ def ablate(
     set_: options.Sets = None,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -225,7 +228,7 @@ def ablate(
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     groups: dict[str, list[tuple[int, int]]] = {f"L{n}M{i}": [lm.memory(n, i)] for n, i in pairs}
     groups |= _clusters(lm, nearby) | _concepts(lm, concept or [], index)
     chosen: dict[str, Any] = {"memories": groups} if groups else {what or "heads": "all"}

@@ -31,6 +31,7 @@ def clusters(
     ] = None,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -49,7 +50,7 @@ def clusters(
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     if target is not None:
         lm.memory(*target)
     n_values = lm.d_mlp * (len(layer) if layer else lm.n_layers)

@@ -33,6 +33,7 @@ def concepts(
     ] = None,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -49,7 +50,7 @@ def concepts(
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     found = unembed.value_concepts(
         lm,
         named or None,

@@ -53,6 +53,7 @@ def fit(
     ] = "ordered",
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -69,7 +70,7 @@ def fit(
     from unembed.results import check_writable
 
     check_writable(out)
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     from unembed import early_exit
 
     own = {"clusters": clusters, "similarity": similarity} if method == "sub_updates" else {}
@@ -114,6 +115,7 @@ def evaluate(
     ] = False,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -128,7 +130,7 @@ def evaluate(
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     from unembed import early_exit
 
     found = early_exit.examples(lm, corpus, examples, seed=1 if seed is None else seed, progress=_progress)
@@ -144,6 +146,7 @@ def generate(
     new_tokens: Annotated[int, typer.Option("--new-tokens", min=1, help="Tokens to add.")] = 20,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -159,7 +162,7 @@ def generate(
     from unembed.cli.output import show
     from unembed.results import visible_rich
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     from unembed import early_exit
 
     found = early_exit.load(rule, lm).generate(prompt, max_new_tokens=new_tokens, seed=seed)

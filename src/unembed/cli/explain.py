@@ -36,6 +36,7 @@ def explain(
     index: options.IndexFolder = None,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -55,7 +56,7 @@ def explain(
     edits = options.edits(set_)
     from unembed.cli.model_loading import index_of, opened
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_explanation
     from unembed.schemas.trace_builder import TraceSettings, explain_view

@@ -27,6 +27,7 @@ def memories(
     show_unlearned: options.ShowUnlearned = False,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -47,7 +48,7 @@ def memories(
     from unembed.cli.model_loading import opened
     from unembed.cli.output import deliver_table
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     known = unembed.Index.open(index, lm) if index is not None else unembed.cached_index(lm)
     settings = {"layers": layer or None, "show_unlearned": show_unlearned, "seed": seed or 0, "progress": _progress}
     if known is None:

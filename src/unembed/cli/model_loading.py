@@ -13,6 +13,7 @@ from typing import Any
 def opened(
     model: str,
     *,
+    tokenizer: str | None = None,
     revision: str | None = None,
     offline: bool = False,
     dtype: str | None = None,
@@ -25,7 +26,7 @@ def opened(
         ModelUnavailable: no such model, folder or network.
     """
     with _line(f"Opening {model} ..."):
-        return _opened(model, revision, offline, dtype, device, seed)
+        return _opened(model, tokenizer, revision, offline, dtype, device, seed)
 
 
 @contextmanager
@@ -44,7 +45,13 @@ def _line(text: str) -> Iterator[None]:
 
 
 def _opened(
-    model: str, revision: str | None, offline: bool, dtype: str | None, device: str | None, seed: int | None
+    model: str,
+    tokenizer: str | None,
+    revision: str | None,
+    offline: bool,
+    dtype: str | None,
+    device: str | None,
+    seed: int | None,
 ) -> Any:
     from unembed.models import SHIPPED, is_local_only
 
@@ -58,7 +65,13 @@ def _opened(
         torch.manual_seed(seed)
     placed = "auto" if device == "auto" else None
     return unembed.load(
-        model, revision=revision, offline=offline, dtype=dtype, device=None if placed else device, device_map=placed
+        model,
+        tokenizer=tokenizer,
+        revision=revision,
+        offline=offline,
+        dtype=dtype,
+        device=None if placed else device,
+        device_map=placed,
     )
 
 

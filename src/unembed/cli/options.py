@@ -23,6 +23,10 @@ Model = Annotated[
 Revision = Annotated[
     str | None, typer.Option(help="Commit, tag or branch of a hub model.", rich_help_panel=_MODEL, show_default=False)
 ]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(help="Folder or hub id, where the model brings none.", rich_help_panel=_MODEL, show_default=False),
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.", rich_help_panel=_MODEL)]
 DType = Annotated[
     str | None,

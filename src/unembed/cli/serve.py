@@ -24,6 +24,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 7333,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page at once.")] = True,
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -31,7 +32,7 @@ def serve(
     """Open the explorer: take a prediction apart, edit it and label it, in a browser on this machine."""
     from unembed.cli.model_loading import index_of, opened
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device)
     from unembed.server.serve import serve as serving
 
     held = index_of(lm, index)

@@ -53,6 +53,7 @@ def steer(
     cost_tokens: Annotated[int, typer.Option(min=0, help="Tokens for the perplexity cost; 0: do not measure.")] = 4096,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -74,7 +75,7 @@ def steer(
 
     if save is not None:
         check_writable(save)
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     from unembed import steering
 
     if edits_file is not None:

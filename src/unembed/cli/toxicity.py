@@ -53,6 +53,7 @@ def select(
     save: Annotated[Path | None, typer.Option(help="Save the edits to this file.", show_default=False)] = None,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -79,7 +80,7 @@ def select(
     labelled = toxicity.read_comments(comments) if method == "greedy" and comments is not None else None
     if labelled is not None and len(set(labelled[1])) < 2:
         raise typer.BadParameter("all comments have one label; greedy needs both", param_hint="--comments")
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     if judge is not None:
         chosen = toxicity.by_scorer(lm, judge, values, below=below, lowest=lowest, seed=seed or 0, to=coefficient)
     elif labelled is None:
@@ -138,6 +139,7 @@ def evaluate(
     ] = None,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -162,7 +164,7 @@ def evaluate(
     prompt_list = toxicity.read_prompts(prompts, challenging_only=challenging, limit=limit)
     judge = toxicity.open_scorer(scorer, offline=offline, device=device)
     banned = toxicity.read_words(words) if words is not None else None
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     arms = [toxicity.plain()]
     if chosen:
         arms.append(toxicity.with_values("values picked by hand", chosen))

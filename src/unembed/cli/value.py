@@ -28,6 +28,7 @@ def value(
     index: options.IndexFolder = None,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -45,7 +46,7 @@ def value(
     layer, column = options.memory_and_number(memory, number)
     from unembed.cli.model_loading import index_of, opened
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     from unembed.cli.output import deliver_table, show
 
     table = _tokens(lm, layer, column, top, basis, show_unlearned, seed)

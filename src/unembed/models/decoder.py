@@ -134,7 +134,7 @@ class Decoder:
             raise InvalidInput(
                 f"{self.name} was opened without a tokenizer",
                 why="text cannot be turned into tokens or back",
-                instead="Pass tokenizer= to load(), or give token ids",
+                instead="Give one: --tokenizer on the command line, load(tokenizer=) in Python; or give token ids",
             )
         return Vocabulary(self._opened.tokenizer, self.d_vocab)
 

@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, OutOfMemory
@@ -134,6 +142,7 @@ def _in_memory(hf: PreTrainedModel, tokenizer: Any, device: Any) -> Opened:
         raise InvalidInput("device", why="the model is already in memory", instead="Move it with model.to(device)")
     if isinstance(tokenizer, str):
         tokenizer = _tokenizer(tokenizer, {})
+    _check_is_decoder(hf)
     name = getattr(hf.config, "_name_or_path", "") or type(hf).__name__
     return Opened(hf, tokenizer, Path(name).name if Path(name).exists() else name)
 
@@ -224,7 +233,12 @@ def _pretrained(
     except Exception as error:  # transformers raises many kinds; each becomes one line that says what to do
         raise _explained(where, error, offline) from error
     found = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else _tokenizer(tokenizer or where, common)
+    if found is None and isinstance(tokenizer, str):
+        raise ModelUnavailable(
+            f"tokenizer {tokenizer}", why="there is none of this name", instead="Give its folder or id"
+        )
     commit = revision or getattr(hf.config, "_commit_hash", None)
+    _check_is_decoder(hf)
     return Opened(_placed(hf, device), found, path.name if path.is_dir() else name, commit)
 
 
@@ -242,6 +256,38 @@ def _tokenizer(where: str, common: dict[str, Any]) -> PreTrainedTokenizerBase | 
             return AutoTokenizer.from_pretrained(where, **common)
     except (OSError, ValueError, KeyError):
         return None  # token ids still work; the first text that is asked for says so
+
+
+def _no_decoder(where: str) -> str:
+    """What a model is that transformers does not open as a decoder."""
+    try:
+        config = AutoConfig.from_pretrained(where, local_files_only=True)
+    except (OSError, ValueError, KeyError):
+        kind = PreTrainedConfig.get_config_dict(where, local_files_only=True)[0].get("model_type", "not named")
+        return f"transformers does not know its architecture ({kind})"
+    inner = getattr(config, "text_config", None)
+    if config.is_encoder_decoder:
+        what = "an encoder-decoder"
+    elif inner is not None:
+        kind = "a vision-language model" if hasattr(config, "vision_config") else "a model of several modalities"
+        what = f"{kind}, whose language model ({inner.model_type}) opens where it is saved alone"
+    else:
+        what = "no decoder"
+    return f"{config.model_type} is {what}; unembed reads decoders"
+
+
+def _check_is_decoder(hf: PreTrainedModel) -> None:
+    """Refuse an encoder that transformers loads with a head for generation (BERT): its positions see later ones.
+
+    Raises:
+        ModelNotUnderstood: it is one.
+    """
+    is_masked = hf.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if is_masked and getattr(hf.config, "is_decoder", None) is False:
+        raise ModelNotUnderstood(
+            type(hf).__name__,
+            why=f"{hf.config.model_type} is an encoder, whose positions read those after them; unembed reads decoders",
+        )
 
 
 def _explained(name: str, error: Exception, offline: bool) -> Exception:
@@ -265,7 +311,7 @@ def _explained(name: str, error: Exception, offline: bool) -> Exception:
             instead="Read that code, then pass trust_remote_code=True",
         )
     if "model type" in text or "Unrecognized" in text:
-        return ModelNotUnderstood(f"model {name}", why=f"transformers does not know it: {text[:120]}")
+        return ModelNotUnderstood(f"model {name}", why=_no_decoder(name))
     if isinstance(error, (OSError, ConnectionError)) or "offline" in text.lower():
         if Path(name).is_dir():
             return ModelUnavailable(f"folder {name}", why=text[:160])

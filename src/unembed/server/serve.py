@@ -7,6 +7,7 @@ operators, and every trace takes half as long again (decision 0005).
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import socket
@@ -49,8 +50,11 @@ def listening_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         if listener is not None:
             listener.close()
+        of_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
         raise InvalidInput(
-            f"cannot listen on {host}:{port}", why=str(error), instead="Choose another --port, or 0 for any free one"
+            f"cannot listen on host {host}" if of_host else f"cannot listen on port {port} of {host}",
+            why="it is no address of this machine" if of_host else (error.strerror or str(error)),
+            instead="Choose another --host" if of_host else "Choose another --port, or 0 for any free one",
         ) from error
     return listener
 

@@ -81,6 +81,7 @@ def build(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")] = False,
     model: options.Model = "wren",
     revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
     offline: options.Offline = False,
     dtype: options.DType = None,
     device: options.Device = None,
@@ -108,7 +109,7 @@ def build(
     )  # fmt: skip
     if out is not None:
         check_folder(out, read, settings)
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device)
+    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device)
     if out is None:
         from unembed.index import cached_path
 
