@@ -124,5 +124,5 @@ def test_labels_can_be_imported_in_the_page(annotated, opened, tmp_path):
     file = tmp_path / "labels.jsonl"
     file.write_text(line + "\n")
     page.get_by_label("File of labels").set_input_files(file)
-    expect(page.get_by_text("1 labels added, 0 were here already.")).to_be_visible()
+    expect(page.get_by_text("1 label added, 0 were here already.")).to_be_visible()
     assert labels(annotated) == [("eve", "months")]

@@ -4,10 +4,10 @@ import * as api from "./api.js";
 import { button, fill, h, icon, modal, say, tickBox } from "./dom.js";
 import { token } from "./islands/tokens.js";
 import * as names from "./names.js";
-import { table } from "./parts.js";
+import { failure, table } from "./parts.js";
 import { presets } from "./presets.js";
 import { copyLink, figureMenu, shareMenu } from "./sharing.js";
-import { differ, go, goTo, idOf, parseId, state, turn, watch } from "./state.js";
+import { differ, go, goTo, idOf, link, parseId, state, turn, watch } from "./state.js";
 import { changed, panel } from "./timing.js";
 import * as tour from "./tour.js";
 import * as tray from "./tray.js";
@@ -53,12 +53,22 @@ async function start() {
   tray.mount(document.getElementById("tray"), state(), compare, page.presets);
   watch((now, before) => {
     if (now.session) return recall();
+    if (now.screen !== before.screen) left.set(link(before), scrollY);
     const done = changed(now, before);
     const updated = now.screen === before.screen ? shown?.update(now, before) : open();
-    Promise.resolve(updated).then(() => (crumbs(), done())); // no frame of their own before the answer's
+    Promise.resolve(updated)
+      .catch(failed)
+      .then(() => (crumbs(), done())); // no frame of their own before the answer's
   });
   tour.mount();
   await open();
+}
+
+/** What a screen did not expect: said above it, to be tried again. */
+function failed(error) {
+  const box = h("div", { role: "alert" });
+  main.prepend(box);
+  failure(box, error, open);
 }
 
 /** Run the comparison: on its own screen at once, from another one by opening it. */
@@ -129,8 +139,30 @@ function warnOther(linked) {
   main.before(note);
 }
 
+/** How far each address was scrolled when another screen was opened, for the way back. */
+const left = new Map();
+let goesBack = false;
+history.scrollRestoration = "manual"; // the browser's own comes before there is anything to scroll
+addEventListener("popstate", () => (goesBack = true), true);
+
+/** Scroll to a place as soon as the page is that long. */
+function scrollBack(y) {
+  const until = performance.now() + 2000;
+  const moved = () => clearTimeout(timer);
+  let timer = 0;
+  const step = () => {
+    scrollTo(0, y);
+    if (Math.abs(scrollY - y) > 2 && performance.now() < until) timer = setTimeout(step, 30);
+    else for (const name of ["wheel", "pointerdown", "keydown"]) removeEventListener(name, moved);
+  };
+  for (const name of ["wheel", "pointerdown", "keydown"]) addEventListener(name, moved, { once: true });
+  step();
+}
+
 async function open() {
   const { screen } = state();
+  const back = goesBack ? (left.get(link({})) ?? 0) : 0;
+  goesBack = false;
   const found = SCREENS.find(([name]) => name === screen) || SCREENS[0];
   for (const el of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("#rail a"))) {
     if (el.dataset.screen === found[0]) el.setAttribute("aria-current", "page");
@@ -139,11 +171,20 @@ async function open() {
   const module = await found[2]();
   if ((SCREENS.find(([name]) => name === state().screen) || SCREENS[0]) !== found) return;
   shown?.destroy?.();
+  const again = shown !== null;
   main.replaceChildren();
   document.title = `${found[1]} · unembed`;
   shown = module.render(main, page);
   crumbs();
-  await shown.update(state(), { ...state(), screen: "" });
+  if (again) {
+    scrollTo(0, 0);
+    if (document.activeElement === document.body) main.focus({ preventScroll: true }); // what was pressed is gone
+  }
+  const here = shown;
+  await Promise.resolve(shown.update(state(), { ...state(), screen: "" })).catch(
+    (error) => shown === here && failed(error),
+  );
+  if (back) scrollBack(back);
   performance.mark("unembed-open");
 }
 

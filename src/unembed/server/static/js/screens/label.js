@@ -343,7 +343,7 @@ export function render(root, page) {
     try {
       const { added, known } = await api.send("/annotations/import", { jsonl: await file.files[0].text() });
       await load(item?.number);
-      progress.textContent = `${added} labels added, ${known} were here already.`;
+      progress.textContent = `${added} ${added === 1 ? "label" : "labels"} added, ${known} ${known === 1 ? "was" : "were"} here already.`;
     } catch (error) {
       api.fail(error);
     } finally {

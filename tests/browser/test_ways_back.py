@@ -1,0 +1,69 @@
+"""Going back and forth: where the page was scrolled, where the focus is; and what fails says so where it fails."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+import unembed
+from tests.browser.conftest import Served, address
+from tests.families import build
+
+
+def test_back_returns_to_where_the_page_was_scrolled(opened):
+    page = opened("#/search?query=the")
+    expect(page.get_by_text(re.compile("memories, 60 of them shown"))).to_be_visible()
+    page.evaluate("scrollTo(0, 1500)")
+    assert page.evaluate("scrollY") == 1500
+    where = address(page)
+    page.get_by_role("navigation", name="Screens").get_by_role("link", name="Labs").click()
+    expect(page.get_by_role("heading", name="Labs")).to_be_visible()
+    assert page.evaluate("scrollY") == 0, "another screen begins at its top"
+    page.go_back()
+    expect(page.get_by_text(re.compile("memories, 60 of them shown"))).to_be_attached()
+    assert address(page) == where
+    page.wait_for_function("() => Math.abs(scrollY - 1500) < 3")
+
+
+def test_the_focus_is_in_the_screen_that_was_opened(opened):
+    page = opened("#/search?query=year")
+    link = page.get_by_role("table").get_by_role("link").first
+    link.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_contain_text(re.compile(r"L\d+M\d+"))
+    assert page.evaluate("document.activeElement.closest('main') !== null")
+
+
+@pytest.fixture(scope="module")
+def wordless():
+    """An explorer of a model without a tokenizer."""
+    found = Served(unembed.load(build("llama")))
+    yield found
+    found.stop()
+
+
+@pytest.mark.parametrize(
+    "screen", ["trace", "layer?layer=1", "memory?memory=L0M1", "compare", "heads", "search?query=a"]
+)
+def test_a_model_without_a_tokenizer_is_told_in_words(opened, wordless, screen):
+    page = opened(f"#/{screen}", at=wordless.address)
+    expect(page.locator("#main").get_by_text("was opened without a tokenizer").first).to_be_visible()
+    opened.complaints[:] = [c for c in opened.complaints if "422" not in c]
+
+
+def test_a_figure_that_is_no_number_of_the_model_is_told_once(opened, served):
+    page = opened()
+    answer = page.evaluate(
+        """async () => {
+          const body = JSON.stringify({ prompt: "a", edits: [], max_new_tokens: -1, temperature: -5 });
+          const headers = { "content-type": "application/json" };
+          return (await fetch("api/v1/compare", { method: "POST", headers, body })).json();
+        }"""
+    )
+    page.wait_for_timeout(200)  # the complaint comes after the answer
+    opened.complaints[:] = [c for c in opened.complaints if "422" not in c]
+    assert set(answer) == {"code", "message", "why", "fix", "detail"}
+    said = " ".join(str(answer[k]) for k in ("message", "why", "fix"))
+    assert "type=" not in said and "pydantic" not in said.lower() and len(said) < 300
