@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "src" / "unembed"
 FILE_NAMES = {  # nouns of the field, or of a part of the package, that end in -ing or -ed
     "copying", "encoding", "formatting", "layer_skipping", "linearized", "loading", "model_loading", "patching",
-    "prefix_sampling", "published", "ranking", "screening", "self_debiasing", "steering", "token_cleaning",
+    "prefix_sampling", "published", "quantized", "ranking", "screening", "self_debiasing", "steering", "token_cleaning",
     "token_ranking",
 }  # fmt: skip
 PUBLIC_NAMES = {"Document.is_held_back", "Split.held_back", "is_held_back", "Text.held_back"}  # held-back text

@@ -84,7 +84,7 @@ def value_map(
     sizes = [_n_memories(lm, layer) for layer in range(lm.n_layers)]
     total = sum(sizes)
     if not total:
-        raise Unsupported(f"{lm.name} has no values to map", why="none of its layers is one set of memories")
+        raise Unsupported(f"{lm.name} has no values to map", why="no layer has an FFN without experts")
     rows = np.unique(np.linspace(0, total - 1, min(total, shown)).round().astype(np.int64))
     bounds = np.concatenate([[0], np.cumsum(sizes)])
     layer = np.searchsorted(bounds, rows, side="right") - 1

@@ -107,6 +107,6 @@ def _tokenizer_of(folder: Path) -> Tokenizer:
             return Tokenizer.from_file(str(place / "tokenizer.json"))
     raise InvalidInput(
         f"beginning from {folder}",
-        why="neither it nor a folder `tokenizer` beside or above it has a tokenizer.json",
+        why="it has no tokenizer.json, nor has a folder `tokenizer` next to or above it",
         instead="Copy the tokenizer of the model there",
     )
