@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from unembed.cli import options
+
+if TYPE_CHECKING:
+    from unembed.results import Table
 
 
 def clusters(
@@ -64,7 +67,7 @@ def clusters(
     deliver_table(cards, as_json=as_json, csv=csv, plain=plain, html=html)
 
 
-def _for_terminal(cards: Any) -> Any:
+def _for_terminal(cards: Table) -> Table:
     """The columns that fit the terminal; --json, --csv and --html have all."""
     from unembed.results import Table
 

@@ -122,7 +122,7 @@ def _root(
     codecs.register_error("unembed.escape", _escape)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="unembed.escape")  # pyright: ignore[reportAttributeAccessIssue]
+            stream.reconfigure(errors="unembed.escape")  # pyright: ignore
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unembed.cli import options
+
+if TYPE_CHECKING:
+    from unembed.results import Table
 
 
 def concepts(
@@ -67,7 +70,7 @@ def concepts(
     deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
 
 
-def _for_terminal(table: Any) -> Any:
+def _for_terminal(table: Table) -> Table:
     """The columns that fit the terminal, shares in per cent; --json, --csv and --html have all."""
     from unembed.results import Table
 

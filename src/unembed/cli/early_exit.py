@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -73,7 +73,7 @@ def fit(
     lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     from unembed import early_exit
 
-    own = {"clusters": clusters, "similarity": similarity} if method == "sub_updates" else {}
+    own: dict[str, Any] = {"clusters": clusters, "similarity": similarity} if method == "sub_updates" else {}
     found = early_exit.examples(lm, corpus, examples, seed=38 if seed is None else seed, progress=_progress)
     rule = early_exit.fit(
         lm,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -50,7 +50,12 @@ def memories(
 
     lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     known = unembed.Index.open(index, lm) if index is not None else unembed.cached_index(lm)
-    settings = {"layers": layer or None, "show_unlearned": show_unlearned, "seed": seed or 0, "progress": _progress}
+    settings: dict[str, Any] = {
+        "layers": layer or None,
+        "show_unlearned": show_unlearned,
+        "seed": seed or 0,
+        "progress": _progress,
+    }
     if known is None:
         print(
             f"no index of {lm.name}: only concepts are judged, from the weights alone. For triggers, agreement and "

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unembed import Index, LanguageModel
 
 
 def opened(
@@ -19,7 +22,7 @@ def opened(
     dtype: str | None = None,
     device: str | None = None,
     seed: int | None = None,
-) -> Any:
+) -> LanguageModel:
     """The opened model. On a terminal, a line on stderr stands while it opens.
 
     Raises:
@@ -30,7 +33,7 @@ def opened(
 
 
 @contextmanager
-def _line(text: str) -> Iterator[None]:
+def _line(text: str) -> Generator[None]:
     """A line on stderr inside, wiped out afterwards; nothing where stderr is no terminal."""
     from unembed.results import visible
 
@@ -52,7 +55,7 @@ def _opened(
     dtype: str | None,
     device: str | None,
     seed: int | None,
-) -> Any:
+) -> LanguageModel:
     from unembed.models import SHIPPED, is_local_only
 
     if not offline and model not in SHIPPED and not _is_path(model):
@@ -62,7 +65,7 @@ def _opened(
     import unembed
 
     if seed is not None:
-        torch.manual_seed(seed)
+        torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
     placed = "auto" if device == "auto" else None
     return unembed.load(
         model,
@@ -83,7 +86,7 @@ def _is_path(model: str) -> bool:
         return True
 
 
-def index_of(lm: Any, folder: Path | None) -> Any:
+def index_of(lm: LanguageModel, folder: Path | None) -> Index | None:
     """The index asked for, else a ready one of this model, else None."""
     if folder is not None:
         import unembed

@@ -6,11 +6,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unembed.cli import options
+
+if TYPE_CHECKING:
+    from unembed.reports import Report
 
 
 def report(
@@ -85,6 +88,9 @@ def report(
     print(f"wrote {visible(str(out / PAGE), prose=True)}", file=sys.stderr)
 
 
+_ModelOptions = tuple[str, str | None, bool, str | None, str | None, int | None]
+
+
 def _made(
     name: str,
     corpus: str | None,
@@ -92,15 +98,15 @@ def _made(
     index: Path | None,
     out: Path,
     chosen: dict[str, Any],
-    asked: Any,
-) -> Any:
+    model: _ModelOptions,
+) -> Report:
     import unembed
     from unembed.cli.model_loading import opened
     from unembed.reports import find
 
     find(name)
-    model, revision, offline, dtype, device, seed = asked
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    name_of_model, revision, offline, dtype, device, seed = model
+    lm = opened(name_of_model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
     if index is not None:
         chosen = {"index": str(index), **chosen}
     return unembed.report(name, lm, corpus, out, detokenize=detokenize, seed=seed or 0, progress=_progress(), **chosen)
@@ -134,7 +140,7 @@ def _value(text: str) -> Any:
 
 def _progress() -> Callable[[str, int, int], None]:
     """Writes one line on stderr for each stage; on a terminal the line counts up in place."""
-    shown = {"what": "", "at": 0.0}
+    shown: dict[str, Any] = {"what": "", "at": 0.0}
     live = sys.stderr.isatty()
 
     def note(what: str, done: int, total: int) -> None:

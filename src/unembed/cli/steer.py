@@ -6,11 +6,15 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unembed.cli import options
+
+if TYPE_CHECKING:
+    from unembed.control.steering import SteeringResult
+    from unembed.results import Table
 
 _STEERING = "Steering"
 
@@ -108,7 +112,7 @@ def steer(
         _show(steered, found_table, plain)
 
 
-def _data(steered: Any, found: Any) -> dict[str, Any]:
+def _data(steered: SteeringResult, found: Table | None) -> dict[str, Any]:
     return {
         "schema": "unembed.steer/1",
         "prompt": steered.prompt,
@@ -122,7 +126,7 @@ def _data(steered: Any, found: Any) -> dict[str, Any]:
     }
 
 
-def _show(steered: Any, found: Any, plain: bool) -> None:
+def _show(steered: SteeringResult, found: Table | None, plain: bool) -> None:
     from rich.console import Group
     from rich.text import Text
 
@@ -133,7 +137,7 @@ def _show(steered: Any, found: Any, plain: bool) -> None:
     for name, texts in (("plain ", steered.plain), ("edited", steered.edited)):
         for text in texts:
             parts.append(Text.assemble((f"{name}  ", "bold"), visible_rich(steered.prompt + text, prose=True)))
-    if steered.perplexity_plain is not None:
+    if steered.perplexity_plain is not None and steered.perplexity_edited is not None:
         change = steered.perplexity_edited / steered.perplexity_plain - 1
         cost = f"{steered.perplexity_plain:.2f} plain, {steered.perplexity_edited:.2f} edited ({change:+.1%})"
         parts.append(Text(f"\nPerplexity on WikiText: {cost}"))

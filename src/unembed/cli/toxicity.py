@@ -194,7 +194,7 @@ def evaluate(
 
 
 def _lines(evaluation: Evaluation, prompt_list: Sequence[Prompt]) -> list[str]:
-    rows = []
+    rows: list[str] = []
     for arm, texts in evaluation.continuations.items():
         for i, (prompt, own) in enumerate(zip(prompt_list, texts, strict=True)):
             for j, text in enumerate(own):

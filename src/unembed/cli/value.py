@@ -12,6 +12,7 @@ from unembed.cli import options
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from unembed import Index, LanguageModel
     from unembed.results import Table
 
 _TRIGGERS = 5
@@ -59,30 +60,30 @@ def value(
     show(lambda width: _card(table, described, found, width, plain), plain=plain)
 
 
-def _tokens(lm: Any, layer: int, column: int, top: int, basis: str, show_unlearned: bool, seed: int | None) -> Table:
+def _tokens(lm: LanguageModel, layer: int, column: int, top: int, basis: str, show_unlearned: bool, seed: int | None) -> Table:
     from unembed.results import Table
 
-    columns = {}
+    columns: dict[str, Any] = {}
     for name, bottom in (("promoted", False), ("suppressed", True)):
         ids, scores = lm.values.top(layer, column, top, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
         columns |= {
-            f"{name}_id": ids.tolist(),
+            f"{name}_id": ids.tolist(),  # pyright: ignore[reportUnknownMemberType]
             f"{name}_token": lm.token_strings(ids),
-            f"{name}_score": scores.tolist(),
+            f"{name}_score": scores.tolist(),  # pyright: ignore[reportUnknownMemberType]
         }
     provenance = lm.provenance(basis=basis, seed=seed, notes={"show_unlearned": show_unlearned})
     title = f"Memory L{layer}M{column} of {lm.name}: its value has length {lm.values.norm(layer, column):.3g}"
     return Table(title, columns, provenance)
 
 
-def _description(lm: Any, layer: int, column: int, held: Any) -> str | None:
+def _description(lm: LanguageModel, layer: int, column: int, held: Index | None) -> str | None:
     from unembed.gallery import memory_descriptions
 
     folder: Path | None = None if held is None else held.path
     return memory_descriptions(lm, folder).of(layer, column)
 
 
-def _card(table: Table, description: str | None, found: Any, width: int, plain: bool) -> RenderableType:
+def _card(table: Table, description: str | None, found: Table | None, width: int, plain: bool) -> RenderableType:
     """The description, tokens and scores side by side, and the triggers."""
     from rich.console import Group
     from rich.table import Table as Columns

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unembed.index.default_index import cache_folder as cache_folder
     from unembed.index.default_index import cached_index as cached_index
     from unembed.index.default_index import cached_path as cached_path
+    from unembed.index.estimate import Estimate as Estimate
     from unembed.index.memory_search import Filters as Filters
     from unembed.index.memory_search import Search as Search
     from unembed.index.memory_search import search as search
@@ -39,6 +40,7 @@ else:
     __getattr__ = import_on_first_use(
         __name__,
         {
+            "Estimate": "unembed.index.estimate",
             "atlas_view": "unembed.index.atlas",
             "atlas_matches": "unembed.index.atlas",
             "AtlasMatches": "unembed.index.atlas",

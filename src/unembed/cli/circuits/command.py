@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from unembed.cli import options
+
+if TYPE_CHECKING:
+    from unembed.attention import Circuits
+    from unembed.reports import Section
+    from unembed.results import Provenance
 
 app = typer.Typer(
     name="circuits",
@@ -35,7 +40,7 @@ Corpus = Annotated[
 
 def opened_circuits(
     model: str, revision: str | None, offline: bool, dtype: str | None, device: str | None, seed: int = 0
-) -> Any:
+) -> Circuits:
     """The circuits of a model named on the command line."""
     import unembed
     from unembed.cli.model_loading import opened
@@ -44,7 +49,9 @@ def opened_circuits(
     return unembed.circuits(lm)  # imports torch
 
 
-def deliver_sections(circuits: Any, title: str, sections: list[Any], provenance: Any, **forms: Any) -> None:
+def deliver_sections(
+    circuits: Circuits, title: str, sections: list[Section], provenance: Provenance, **forms: Any
+) -> None:
     """Write sections in the forms asked for, as a report of their own."""
     from unembed.cli.circuits.output import deliver
     from unembed.reports import Report

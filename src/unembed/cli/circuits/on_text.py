@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -99,7 +99,7 @@ def in_context(
     from unembed.reports import in_context_section
 
     provenance = circuits.lm.provenance(corpus=corpus or "wikitext sample")
-    settings = {"early": early, "late": late, "window": window, "max_windows": windows}
+    settings: dict[str, Any] = {"early": early, "late": late, "window": window, "max_windows": windows}
     whole = circuits.in_context(corpus, **settings)
     ablated = circuits.in_context(corpus, heads, **settings) if heads else None
     made = [in_context_section(whole, ablated, None, provenance)]

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unembed.cli.bars import OPPOSES, PROMOTES, Scale, percent, signed
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from unembed.reports import Exhibit, Report
 
 SCHEMA = "unembed.circuits/1"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
@@ -29,7 +35,7 @@ _HYPHENATED = {
 """Where a heading may break when a table is wider than the terminal."""
 
 
-def deliver(report: Any, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
+def deliver(report: Report, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
     """Write the parts found in the forms asked for; the terminal's own when nothing else was."""
     from unembed.cli.output import show, write_page
 
@@ -54,7 +60,7 @@ def deliver(report: Any, *, as_json: bool, csv: bool, plain: bool, html: Path | 
         show(lambda width: _drawn(report, width, plain), plain=plain)
 
 
-def _drawn(report: Any, width: int, plain: bool) -> Any:
+def _drawn(report: Report, width: int, plain: bool) -> RenderableType:
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
@@ -73,12 +79,11 @@ def _drawn(report: Any, width: int, plain: bool) -> Any:
     return Group(*parts)
 
 
-def _table(exhibit: Any, width: int, plain: bool) -> Any:
+def _table(exhibit: Exhibit, width: int, plain: bool) -> RenderableType:
     """A table with the columns that are shares as bars; intervals as plus-minus."""
     from rich.table import Table
     from rich.text import Text
 
-    from unembed.results import visible_rich
     from unembed.results.column_widths import column_widths
 
     rows = list(exhibit.table.rows())[:_ROWS]
@@ -86,7 +91,7 @@ def _table(exhibit: Any, width: int, plain: bool) -> Any:
     widest = 5 + sum(max(len(_word(n)), 6) + 2 for n in names)
     bars = not plain and widest + (_BAR + 1) * len(exhibit.percent) <= width
     headings, gap = {n: _word(n) for n in names}, 2
-    cells = [{n: _cell(n, row, exhibit, False, visible_rich).plain for n in names} for row in rows]
+    cells = [{n: _cell(n, row, exhibit, False).plain for n in names} for row in rows]
     if _least(headings, cells, gap) > width:
         headings = {n: " ".join(_HYPHENATED.get(word, word) for word in _word(n).split()) for n in names}
         gap = 2 if _least(headings, cells, 2) <= width else 1
@@ -100,7 +105,7 @@ def _table(exhibit: Any, width: int, plain: bool) -> Any:
         justify = "right" if numeric and rows else "left"
         drawn.add_column(headings[name], justify=justify, overflow="ellipsis", width=wide)
     for row in rows:
-        drawn.add_row(*(_cell(name, row, exhibit, bars, visible_rich) for name in names))
+        drawn.add_row(*(_cell(name, row, exhibit, bars) for name in names))
     if len(exhibit.table) > _ROWS:
         drawn.caption = Text(f"{len(exhibit.table) - _ROWS:,} more rows: --csv, --json or --html", style="dim")
         drawn.caption_justify = "left"
@@ -121,8 +126,10 @@ def _word(name: str) -> str:
     return name.removesuffix("_token").removesuffix("_text").replace("_", " ")
 
 
-def _cell(name: str, row: dict[str, Any], exhibit: Any, bars: bool, visible: Any) -> Any:
+def _cell(name: str, row: dict[str, Any], exhibit: Exhibit, bars: bool) -> Text:
     from rich.text import Text
+
+    from unembed.results import visible_rich
 
     value = row[name]
     if value is None:
@@ -130,7 +137,7 @@ def _cell(name: str, row: dict[str, Any], exhibit: Any, bars: bool, visible: Any
     if isinstance(value, bool):
         return Text("yes" if value else "no")
     if isinstance(value, str):
-        return visible(value, prose=not name.endswith("token"))
+        return visible_rich(value, prose=not name.endswith("token"))
     if name in exhibit.percent:
         number = Text(percent(max(float(value), 0.0)).rjust(4))
         if not bars:

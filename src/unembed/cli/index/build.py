@@ -117,9 +117,9 @@ def build(
     if dry_run or not is_complete(out):
         cost = unembed.Index.estimate(lm, read, settings=settings)
         print(in_words(cost, lm.name), file=sys.stderr)
-    if dry_run:
-        deliver({"schema": "unembed.index.estimate/1", **cost.to_dict()}, as_json, lambda: None)
-        return
+        if dry_run:
+            deliver({"schema": "unembed.index.estimate/1", **cost.to_dict()}, as_json, lambda: None)
+            return
     report = Report()
     index = unembed.Index.build(lm, read, out, engine=engine, settings=settings, progress=report)
     report.end()

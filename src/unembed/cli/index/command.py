@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from unembed.cli import options
 from unembed.cli.index.build import build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unembed import Index
+    from unembed.results import Table
 
 app = typer.Typer(
     name="index",
@@ -201,7 +207,13 @@ def export(
 
 
 def _table(
-    folder: Path, ask: Any, as_json: bool, csv: bool, plain: bool, html: Path | None, model: str | None = None
+    folder: Path,
+    query: Callable[[Index], Table],
+    as_json: bool,
+    csv: bool,
+    plain: bool,
+    html: Path | None,
+    model: str | None = None,
 ) -> None:
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     import unembed
@@ -211,4 +223,4 @@ def _table(
     index = unembed.Index.open(folder)
     if model is not None:
         index.attach(opened(model, dtype=index.provenance.dtype))
-    deliver_table(ask(index), as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_table(query(index), as_json=as_json, csv=csv, plain=plain, html=html)

@@ -7,11 +7,19 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unembed.cli.bars import PROMOTES, Scale, signed
 from unembed.cli.output import deliver_table, show
 from unembed.results import visible, visible_rich
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from unembed import Index
+    from unembed.index import Estimate
+    from unembed.results import Table
 
 _MARK = "bold"
 
@@ -26,7 +34,7 @@ def deliver(content: dict[str, Any], as_json: bool, draw: Callable[[], None]) ->
 
 
 def deliver_passages(
-    found: Any, value: Any | None, *, as_json: bool, csv: bool, plain: bool, html: Path | None
+    found: Table, value: Table | None, *, as_json: bool, csv: bool, plain: bool, html: Path | None
 ) -> None:
     """Triggers in the forms asked for; in a terminal as passages."""
     if as_json or csv or html is not None:
@@ -35,7 +43,7 @@ def deliver_passages(
         show(lambda width: draw_passages(found, value, width, plain=plain), plain=plain)
 
 
-def draw_passages(found: Any, value: Any | None, width: int, *, plain: bool) -> Any:
+def draw_passages(found: Table, value: Table | None, width: int, *, plain: bool) -> RenderableType:
     """A line each: coefficient and bar, the end of the prefix, the trigger token marked, the next token."""
     from rich.console import Group
     from rich.table import Table
@@ -82,7 +90,7 @@ def draw_passages(found: Any, value: Any | None, width: int, *, plain: bool) -> 
     return Group(*parts, table, visible_rich(found.provenance.line(), prose=True, style="dim"))
 
 
-def passage(prefix: str, token: str, room: int, *, plain: bool) -> Any:
+def passage(prefix: str, token: str, room: int, *, plain: bool) -> Text:
     """The end of a prefix with its trigger token marked, in at most `room` cells."""
     from rich.cells import cell_len
     from rich.text import Text
@@ -99,13 +107,13 @@ def passage(prefix: str, token: str, room: int, *, plain: bool) -> Any:
     return Text("…" if cut else "", style="dim").append(text, style="").append_text(marked)
 
 
-def _short(token: str, cells: int, style: str = "") -> Any:
+def _short(token: str, cells: int, style: str = "") -> Text:
     shown = visible_rich(token, style=style)
     shown.truncate(cells, overflow="ellipsis")
     return shown
 
 
-def in_words(cost: Any, model: str) -> str:
+def in_words(cost: Estimate, model: str) -> str:
     """An estimate as one line."""
     about = "" if cost.is_exact else "about "
     took = duration(cost.seconds)
@@ -128,7 +136,7 @@ def is_complete(folder: Path) -> bool:
         return False
 
 
-def deliver_status(index: Any, as_json: bool) -> None:
+def deliver_status(index: Index, as_json: bool) -> None:
     """What an index is of and how far it has come."""
     state = index.status()
     deliver({"schema": "unembed.index.status/1", **state}, as_json, lambda: print("\n".join(status_lines(state))))
@@ -157,7 +165,7 @@ def status_lines(state: dict[str, Any]) -> list[str]:
     return lines
 
 
-def verify_lines(index: Any, found: Any) -> list[str]:
+def verify_lines(index: Index, found: Table) -> list[str]:
     """Damaged files, or that there are none."""
     rows = list(found.rows())
     damaged = [f"{row['file']}: {row['fault']}" for row in rows if row["fault"] is not None]
