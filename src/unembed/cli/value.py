@@ -60,7 +60,9 @@ def value(
     show(lambda width: _card(table, described, found, width, plain), plain=plain)
 
 
-def _tokens(lm: LanguageModel, layer: int, column: int, top: int, basis: str, show_unlearned: bool, seed: int | None) -> Table:
+def _tokens(
+    lm: LanguageModel, layer: int, column: int, top: int, basis: str, show_unlearned: bool, seed: int | None
+) -> Table:
     from unembed.results import Table
 
     columns: dict[str, Any] = {}
