@@ -7,7 +7,7 @@ import * as names from "./names.js";
 import { failure, table } from "./parts.js";
 import { presets } from "./presets.js";
 import { copyLink, figureMenu, shareMenu } from "./sharing.js";
-import { differ, go, goTo, idOf, link, parseId, state, turn, watch } from "./state.js";
+import { differ, go, goTo, idOf, isReturning, link, parseId, state, turn, watch } from "./state.js";
 import { changed, panel } from "./timing.js";
 import * as tour from "./tour.js";
 import * as tray from "./tray.js";
@@ -141,9 +141,7 @@ function warnOther(linked) {
 
 /** How far each address was scrolled when another screen was opened, for the way back. */
 const left = new Map();
-let goesBack = false;
 history.scrollRestoration = "manual"; // the browser's own comes before there is anything to scroll
-addEventListener("popstate", () => (goesBack = true), true);
 
 /** Scroll to a place as soon as the page is that long. */
 function scrollBack(y) {
@@ -161,8 +159,7 @@ function scrollBack(y) {
 
 async function open() {
   const { screen } = state();
-  const back = goesBack ? (left.get(link({})) ?? 0) : 0;
-  goesBack = false;
+  const back = isReturning() ? (left.get(link({})) ?? 0) : 0;
   const found = SCREENS.find(([name]) => name === screen) || SCREENS[0];
   for (const el of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("#rail a"))) {
     if (el.dataset.screen === found[0]) el.setAttribute("aria-current", "page");

@@ -136,8 +136,14 @@ function reread() {
   const address = link({});
   how = "";
   current = read();
+  returning = true;
   if (link({}) !== address) tell(before);
+  returning = false;
 }
+
+/** Whether the state that watchers hear of now is one that the page had before: Back, Forward, a saved address. */
+export const isReturning = () => returning;
+let returning = false;
 
 addEventListener("popstate", reread);
 addEventListener("pagehide", follow);
