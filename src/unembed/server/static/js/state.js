@@ -27,6 +27,8 @@ const DEFAULTS = {
   pins: "",
   diff: "",
   flip: "",
+  fit: "",
+  columns: "",
   only: "",
   events: "",
   scale: "",

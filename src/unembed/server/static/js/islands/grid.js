@@ -3,9 +3,10 @@
  * overlay. None of it asks the browser where things stand: it would lay out the page then, and once more for the frame.
  *
  * mount(el, data, options) -> {update, select, mark, cell, destroy}
+ *   data.fit: columns share the width, without text where they are narrow; data.pinned: columns that stay in view.
  *   data: {rows: [{label, sub, name, cells: [{text, q, title, name, same, glyph, cls}]}], columns: [{text, next}], at: [row, column]}
  *     `same`: the cell repeats the row below it; q: 0 to 16, the fill. Rows are given top first.
- *   options: {onselect(row, column), onopen(row, column), onhover(row, column, element), onrange(first, last, row), onpin(row, column), label}
+ *   options: {onview(left, width, whole) when the box is scrolled or sized, onselect(row, column), onopen(row, column), onhover(row, column, element), onrange(first, last, row), onpin(row, column), label}
  *     `onpin`: a cell clicked with Shift;
  *     `onrange`: rows chosen by dragging over their labels or with Shift and the arrows; null where one label was clicked
  */
@@ -14,6 +15,9 @@ import { token, visible } from "./tokens.js";
 const LABEL = 92;
 const HEAD = 44;
 const MARGIN = 2;
+/** Columns narrower than this show their colour alone. */
+const READABLE = 40;
+const NARROWEST = 8;
 
 export function mount(el, data, options = {}) {
   el.classList.add("grid");
@@ -44,6 +48,8 @@ export function mount(el, data, options = {}) {
   let ranged = null;
   let anchor = null;
   let dragged = null;
+  /** The columns that stay in view, and the place of each among them. */
+  let pinned = new Map();
 
   /** Where the box is scrolled to and how large it is. */
   let seen;
@@ -94,7 +100,8 @@ export function mount(el, data, options = {}) {
   head.addEventListener("click", (event) => {
     /** @type {HTMLElement} */
     const cell = /** @type {HTMLElement} */ (event.target).closest("[data-c]");
-    if (cell) pick(at[0], Number(cell.dataset.c), true);
+    if (cell && event.shiftKey && options.onpincolumn) options.onpincolumn(Number(cell.dataset.c));
+    else if (cell) pick(at[0], Number(cell.dataset.c), true);
   });
 
   function update(next) {
@@ -103,8 +110,10 @@ export function mount(el, data, options = {}) {
     const widest = Math.max(4, ...data.columns.map((c) => visible(c.text).length));
     columnWidth = Math.min(116, Math.max(68, widest * 8 + 18));
     const room = seen[2] - LABEL - 2;
-    if (room > 0 && data.columns.length * columnWidth < room)
-      columnWidth = Math.min(132, Math.floor(room / data.columns.length));
+    if (room > 0 && (data.fit || data.columns.length * columnWidth < room))
+      columnWidth = Math.max(NARROWEST, Math.min(132, Math.floor(room / data.columns.length)));
+    el.classList.toggle("dense", columnWidth < READABLE);
+    pinned = new Map((data.pinned || []).map((c, k) => [c, k]));
     el.setAttribute("aria-rowcount", String(data.rows.length + 1));
     el.setAttribute("aria-colcount", String(data.columns.length + 1));
     corner.textContent = data.corner || "";
@@ -117,7 +126,11 @@ export function mount(el, data, options = {}) {
       writeRow(row.el, r);
       for (const [c, cell] of row.cells) writeCell(cell, r, c);
     }
-    pick(...(data.at || at));
+    const [r, c] = data.at || at;
+    const stays = painted.size && r === at[0] && c === at[1] && c < data.columns.length && r < data.rows.length;
+    if (!stays) return pick(r, c);
+    place(); // the box stays where it was scrolled to
+    paint();
   }
 
   function schedule() {
@@ -126,25 +139,49 @@ export function mount(el, data, options = {}) {
 
   /** What stands outside these rows and columns goes. */
   function drop(r1, c1, r0 = 0, c0 = 0) {
+    const gone = (c) => (c < c0 || c >= c1) && !(pinned.has(c) && c < data.columns.length);
     for (const [r, row] of painted) {
       if (r < r0 || r >= r1) row.el.remove(), painted.delete(r);
-      else for (const [c, cell] of row.cells) if (c < c0 || c >= c1) cell.remove(), row.cells.delete(c);
+      else for (const [c, cell] of row.cells) if (gone(c)) cell.remove(), row.cells.delete(c);
     }
-    for (const [c, cell] of heads) if (c < c0 || c >= c1) cell.remove(), heads.delete(c);
+    for (const [c, cell] of heads) if (gone(c)) cell.remove(), heads.delete(c);
+  }
+
+  /** Where a column stands: a pinned one moves along where it would leave the box. */
+  function leftOf(c) {
+    const natural = LABEL + c * columnWidth;
+    const k = pinned.get(c);
+    if (k === undefined) return natural;
+    const [left, , wide] = seen;
+    const last = left + wide - (pinned.size - k) * columnWidth;
+    return Math.max(left + LABEL + k * columnWidth, Math.min(natural, last));
+  }
+
+  function movePinned() {
+    const move = (el, c) => {
+      el.style.left = `${leftOf(c)}px`;
+    };
+    for (const c of pinned.keys()) {
+      if (heads.has(c)) move(heads.get(c), c);
+      for (const row of painted.values()) if (row.cells.has(c)) move(row.cells.get(c), c);
+    }
   }
 
   function paint() {
     const [c0, c1] = window(seen[0], seen[2] || 1200, columnWidth, data.columns.length);
     const [r0, r1] = window(seen[1], seen[3] || 800, rowHeight, data.rows.length);
     drop(r1, c1, r0, c0);
-    for (let c = c0; c < c1; c++)
-      if (!heads.has(c)) heads.set(c, writeHead(part(head, "grid-token", "columnheader", c), c));
+    const columns = Array.from({ length: Math.max(0, c1 - c0) }, (_, i) => c0 + i);
+    for (const c of pinned.keys()) if ((c < c0 || c >= c1) && c < data.columns.length) columns.push(c);
+    for (const c of columns) if (!heads.has(c)) heads.set(c, writeHead(part(head, "grid-token", "columnheader", c), c));
     for (let r = r0; r < r1; r++) {
       let row = painted.get(r);
       if (!row) painted.set(r, (row = { el: rowOf(r), cells: new Map() }));
-      for (let c = c0; c < c1; c++)
+      for (const c of columns)
         if (!row.cells.has(c)) row.cells.set(c, writeCell(part(row.el, "cell", "gridcell", c, r), r, c));
     }
+    if (pinned.size) movePinned();
+    options.onview?.(seen[0], seen[2] - LABEL, data.columns.length * columnWidth);
   }
 
   /** An element at column c. */
@@ -165,10 +202,15 @@ export function mount(el, data, options = {}) {
   function hold(el, content, made) {
     if (el.content !== content) el.replaceChildren(...made());
     el.content = content;
-    if (el.wide !== columnWidth && el.dataset.c) {
-      el.style.left = `${LABEL + el.dataset.c * columnWidth}px`;
+    if (!el.dataset.c) return el;
+    const stays = pinned.has(Number(el.dataset.c));
+    if (el.wide !== columnWidth || el.stays !== stays) {
+      el.style.left = `${leftOf(Number(el.dataset.c))}px`;
       el.style.width = `${columnWidth - MARGIN}px`;
+      el.style.zIndex = stays ? "1" : "";
+      el.classList.toggle("pinned", stays && el.classList.contains("grid-token"));
       el.wide = columnWidth;
+      el.stays = stays;
     }
     return el;
   }
@@ -225,7 +267,10 @@ export function mount(el, data, options = {}) {
     ring.style.transform = `translate(${x}px, ${at[0] * rowHeight}px)`;
     cross.style.width = `${columnWidth - MARGIN}px`;
     cross.style.transform = `translateX(${x}px)`;
-    for (const cell of heads.values()) cell.classList.toggle("on", Number(cell.dataset.c) === at[1]);
+    for (const cell of heads.values()) {
+      cell.classList.toggle("on", Number(cell.dataset.c) === at[1]);
+      cell.classList.toggle("end", at[1] > data.columns.length / 2); // its token would stick out at the right
+    }
     el.setAttribute("aria-activedescendant", `${id}-${at[0]}-${at[1]}`);
   }
 
@@ -297,6 +342,10 @@ export function mount(el, data, options = {}) {
     select: (r, c) => pick(r, c, false),
     /** The rows marked as chosen together, [first, last] or null. */
     mark,
+    /** Scroll so that this share of all columns is in the middle of the box. */
+    centre(share) {
+      el.scrollTo({ left: share * data.columns.length * columnWidth - (seen[2] - LABEL) / 2 });
+    },
     cell: (r, c) => painted.get(r)?.cells.get(c) || null,
     destroy() {
       observer.disconnect();

@@ -1,4 +1,4 @@
-/** One memory: what its value promotes and suppresses, what sets its key off, what people call it; or two side by side. */
+/** One memory: what its value promotes and suppresses, what sets its key off, its labels; or two side by side. */
 
 import { architecture } from "../architecture.js";
 import { contexts, lengths, shade } from "../contexts.js";

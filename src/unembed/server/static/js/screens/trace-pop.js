@@ -21,7 +21,7 @@ export function popover(onpick) {
       value: stage.probabilities[i][c][k],
       text: percent(stage.probabilities[i][c][k]),
       id,
-      title: "pin: follow it in the race",
+      title: "pin: follow it in Token rank by layer",
     }));
     const body = h("div");
     bars.mount(body, { rows: list, signed: false }, { onpick: (row) => onpick(row.id) });
@@ -33,7 +33,7 @@ export function popover(onpick) {
       h(
         "p",
         { class: "faint" },
-        "the answer ",
+        "final prediction ",
         token(data.texts[data.prediction[c]]),
         ` at rank ${shownRank(stage.rank_of_prediction[i][c])}`,
       ),

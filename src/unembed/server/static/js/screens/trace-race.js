@@ -1,4 +1,4 @@
-/** The race to the top: places or probabilities of tokens over the layers, and what happened to them, lane by lane. */
+/** Token rank by layer: ranks or probabilities of tokens over the layers, and what happened to them, lane by lane. */
 import { button, fill, h, percent, segmented, shownRank } from "../dom.js";
 import * as ranks from "../islands/ranks.js";
 import { visible } from "../islands/tokens.js";

@@ -2,6 +2,7 @@
 import { architecture } from "../architecture.js";
 import { afterPaint, button, fill, h, num, percent, segmented, signed, tickBox, within } from "../dom.js";
 import * as grid from "../islands/grid.js";
+import * as minimap from "../islands/minimap.js";
 import { token, visible } from "../islands/tokens.js";
 import { isLabelled, nameOf } from "../names.js";
 import {
@@ -48,6 +49,8 @@ export function render(root, page) {
   const model = h("div");
   const controls = h("div", { class: "row" });
   const host = h("div");
+  const overview = h("div");
+  let map = null;
   const legend = h("div", { class: "legend" });
   const table = h("div");
   const books = h("div");
@@ -84,7 +87,7 @@ export function render(root, page) {
         asked.el,
         h("section", { class: "prediction", "aria-label": "Prediction" }, says, why.el, found, described, summary),
         card("Where in the model", null, model, about("architecture")),
-        card("Logit lens", controls, host, h("div", { class: "row" }, legend), about("grid"), table),
+        card("Logit lens", controls, host, overview, h("div", { class: "row" }, legend), about("grid"), table),
         h("div", { class: "two" }, race.el, card("Logit attribution", [by(), order], books)),
       ),
       aside.el,
@@ -230,6 +233,31 @@ export function render(root, page) {
     });
   }
 
+  /** Whether all columns share the width: chosen, or in a narrow window. */
+  const fits = () => (state().fit ? state().fit === "1" : innerWidth < 640);
+  const pinnedColumns = () =>
+    state()
+      .columns.split(" ")
+      .filter(Boolean)
+      .map(Number)
+      .filter((c) => c < t.data.tokens.length);
+  function pinColumn(c) {
+    const now = pinnedColumns();
+    turn({
+      columns: (now.includes(c) ? now.filter((x) => x !== c) : [...now, c].slice(-4)).sort((a, b) => a - b).join(" "),
+    });
+  }
+
+  /** The overview is there where the grid has more columns than fit. */
+  function inView(left, width, whole) {
+    overview.hidden = whole <= width + 1;
+    if (overview.hidden) return;
+    if (!map) map = minimap.mount(overview, { rows }, { onpick: (share) => island.centre(share) });
+    else if (map.rows !== rows) map.update({ rows });
+    map.rows = rows;
+    map.view(left, width, whole);
+  }
+
   const at = () => positionHere(t.data.tokens.length);
 
   function drawControls() {
@@ -248,6 +276,11 @@ export function render(root, page) {
           (stages) => turn({ stages }),
         ),
       box("flip", "First layer on top"),
+      tickBox("Fit the width", fits(), (on) => turn({ fit: on ? "1" : "0" })),
+      button("Pin column", () => pinColumn(at()), {
+        class: "quiet",
+        title: "keep the selected column in view, or let it go (Shift and a click on its token)",
+      }),
       t.plain && box("diff", "What the edits changed"),
     );
   }
@@ -259,6 +292,8 @@ export function render(root, page) {
       rows,
       columns: tokens.map((one, p) => ({ text: one.token, next: tokens[p + 1]?.token })),
       corner: "layer \\ token",
+      fit: fits(),
+      pinned: pinnedColumns(),
       at: here(),
     };
     if (!island) {
@@ -272,6 +307,8 @@ export function render(root, page) {
         onpin: (r, c) => pin(rows[r].cells[c].id),
         onhover: (r, c, cell) => pop.over(t, rows[r], c, cell),
         onrange: choseRows,
+        onpincolumn: pinColumn,
+        onview: inView,
       });
     } else island.update(next);
     root.firstChild.classList.toggle("no-events", !!state().events);
@@ -334,7 +371,28 @@ export function render(root, page) {
               "100 % (square root)",
               metric === "pinned" && t.followed && h("span", {}, "of ", token(t.followed.token)),
             ];
-    fill(legend, scale, h("span", {}, "▢ top-1 is the final prediction"));
+    const signs = [
+      ["▢", "top-1 is the final prediction"],
+      ["│", "the same token as in the row before"],
+      ...(state().events
+        ? []
+        : [
+            ["◆", "saturation"],
+            ["✕", "elimination"],
+            ["▲▼", "rank of the final prediction changes eightfold"],
+          ]),
+      ...(state().diff && t.plain
+        ? [
+            ["▣", "the edits change the token"],
+            ["▒", "the edits can reach it"],
+          ]
+        : []),
+    ];
+    fill(
+      legend,
+      scale,
+      signs.map(([sign, text]) => h("span", { class: "sign" }, h("b", { "aria-hidden": "true" }, sign), ` ${text}`)),
+    );
   }
 
   /** The layers chosen together, [lowest, highest], or null. */
@@ -572,7 +630,11 @@ export function render(root, page) {
         aside.place();
         drawGrid();
       }
-      if (differs("stages", "metric", "diff", "flip", "events", "only") || (now.only && differs("layers"))) drawGrid();
+      if (
+        differs("stages", "metric", "diff", "flip", "fit", "columns", "events", "only") ||
+        (now.only && differs("layers"))
+      )
+        drawGrid();
       if (differs("metric")) spreads();
       if (differs("position", "sort", ...QUESTION)) {
         const asked = position(); // the server reads while the ring moves
