@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.families import build
 from tests.models.decoder_classes import ENCODERS, PAGE, decoder_classes, examine_all
+from unembed.errors import ModelNotUnderstood
+from unembed.models.structure.resolver import resolve
 
 _FULL = "DeepseekV3 NemotronH GptOss MiniMax Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama"
 FULL = tuple(f"{name}ForCausalLM" for name in _FULL.split())
@@ -57,6 +60,16 @@ def test_what_no_writer_has_is_refused_and_nothing_else(name: str, support) -> N
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_a_refusal_names_the_part_of_the_architecture(name: str, support) -> None:
     assert support[name].state == "refused" and REFUSED[name] in support[name].answers["opens"]
+
+
+@pytest.mark.parametrize(("model_type", "why"), [("blt", "encoder"), ("gemma4_unified_assistant", "drafter")])
+def test_classes_that_have_no_tiny_model_are_refused_by_name_too(model_type: str, why: str) -> None:
+    from transformers import CONFIG_MAPPING
+
+    model = build("llama")
+    model.config = CONFIG_MAPPING[model_type]()  # the refusal comes before anything else is looked at
+    with pytest.raises(ModelNotUnderstood, match=why):
+        resolve(model)
 
 
 def test_the_page_has_every_class_and_calls_none_wrong() -> None:

@@ -61,7 +61,9 @@ def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -
         for other in (
             _with_constant(probe, base, target, candidates),
             _with_gains(probe, base, target, candidates),
-            _with_channels(base, target, candidates),
+            _with_channels(base, target, candidates)
+            if probe.tolerance < 1e-3
+            else None,  # noise fits in half precision
         ):
             if other is not None and other.error <= probe.tolerance:
                 return other
@@ -73,9 +75,9 @@ def _plain(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[st
     vectors = torch.stack([t.double().flatten().cpu() for t in (base, *(t for _, t in candidates))])
     goal = target.double().flatten().cpu()
     chosen, solution, error = _fewest(vectors, goal)
-    gain, *multipliers = _snapped(probe, solution)
-    total = torch.tensor([gain, *multipliers], dtype=torch.float64) @ vectors[[0, *chosen]]
-    error = float((total - goal).norm() / goal.norm().clamp_min(1e-30))
+    rows = vectors[[0, *chosen]]
+    gain, *multipliers = _snapped(probe, solution, rows, goal, _scalars(probe, names[0]))
+    error = _error([gain, *multipliers], rows, goal)
     return BlockSum(tuple(names[i - 1] for i in chosen), tuple(multipliers), gain, None, error)
 
 
@@ -103,14 +105,40 @@ def _fewest(vectors: Tensor, goal: Tensor) -> tuple[list[int], list[float], floa
     return best
 
 
-def _snapped(probe: Probe, numbers: Sequence[float]) -> list[float]:
-    """Fitted numbers replaced by 1 or a configured multiplier where they are a rounding of it."""
+def _error(numbers: Sequence[float], rows: Tensor, goal: Tensor) -> float:
+    total = torch.tensor(list(numbers), dtype=torch.float64) @ rows
+    return float((total - goal).norm() / goal.norm().clamp_min(1e-30))
+
+
+def _scalars(probe: Probe, path: str) -> list[float]:
+    """The single numbers among the weights of the block at or above a path (Gemma 4's layer scalar)."""
+    parts = path.split(".")
+    at = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+    block = probe.hf.get_submodule(".".join(parts[: at + 1]))
+    single = [*block.parameters(recurse=False), *block.buffers(recurse=False)]
+    return [float(t) for t in single if t.numel() == 1 and t.is_floating_point() and not t.is_meta]
+
+
+def _snapped(
+    probe: Probe, numbers: Sequence[float], rows: Tensor, goal: Tensor, scalars: Sequence[float]
+) -> list[float]:
+    """Fitted numbers replaced by 1, a configured multiplier or a weight of the block where they are a rounding of it.
+
+    A number is such a rounding if the sum is as good with the exact one; in half precision nearness alone says little.
+    """
     names = ("residual_multiplier", "attention_out_multiplier", "ssm_out_multiplier")
     configured = [getattr(probe.config, name, None) for name in names]
-    known = [1.0, *(float(v) for v in configured if isinstance(v, int | float))]
+    known = [1.0, *scalars, *(float(v) for v in configured if isinstance(v, int | float))]
     near = max(100 * probe.tolerance, 1e-3)
-    closest = [min(known, key=lambda k, n=n: abs(k - n)) for n in numbers]
-    return [k if abs(k - n) <= near else n for k, n in zip(closest, numbers, strict=True)]
+    found = list(numbers)
+    for i, number in enumerate(numbers):
+        allowed = 1.5 * _error(found, rows, goal) + 1e-7
+        for exact in sorted(known, key=lambda k, n=number: abs(k - n)):
+            tried = [*found[:i], exact, *found[i + 1 :]]
+            if abs(exact - number) <= near and _error(tried, rows, goal) <= allowed:
+                found = tried
+                break
+    return found
 
 
 def _with_constant(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:

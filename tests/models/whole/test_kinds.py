@@ -1,0 +1,129 @@
+"""Each kind of architecture beside the plain one: half precision, padding, attention kernels, cache and offloading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import unembed
+from tests.models.decoder_classes import tiny_model
+from unembed.errors import ModelNotUnderstood
+from unembed.language_model import LanguageModel, load
+from unembed.logit_attribution import attribution
+from unembed.names import SUM_TOLERANCE
+from unembed.stream.interventions import Edit
+from unembed.stream.run import run
+
+LATENT = ("deepseek_v3", "youtu", "axk2")
+GATED = ("qwen3_5_text", "afmoe")
+LINEAR = ("nemotron_h", "minimax", "falcon_h1", "lfm2")
+STREAMS = ("gemma3n_text", "deepseek_v4", "hy_v4", "qwen4_exp_text")
+RESCALED = ("gemma4_text", "doge", "gpt_neox_japanese")
+EXPERTS = ("gpt_oss", "mixtral")
+KINDS = (*LATENT, *GATED, *LINEAR, *STREAMS, *RESCALED, *EXPERTS)
+
+
+def _edits(lm: LanguageModel) -> list[Edit]:
+    layer = next(n for n, b in enumerate(lm.structure.blocks) if b.mixer is not None and b.mixer.n_heads > 1)
+    return [unembed.scale_head(layer, 1, 0.0)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("model_type", KINDS)
+def test_sums_close_in_half_precision(model_type: str, dtype: torch.dtype, tokens: Tensor) -> None:
+    lm = load(tiny_model(model_type).to(dtype))
+    name = str(dtype).removeprefix("torch.")
+    whole = attribution(lm, tokens[:1], 11)
+    heads = attribution(lm, tokens[:1], 11, by="head")
+    assert whole.error <= SUM_TOLERANCE[name] and heads.error <= SUM_TOLERANCE[name]
+    largest = float(whole.contribution.abs().max())
+    for layer in range(lm.n_layers):
+        sums = [float(a.contribution[a.layer == layer].sum()) for a in (whole, heads)]
+        assert sums[0] == pytest.approx(sums[1], abs=SUM_TOLERANCE[name] * max(largest, abs(sums[0])))
+
+
+def test_gains_per_channel_that_drown_in_rounding_are_refused_with_the_way_on() -> None:
+    with pytest.raises(ModelNotUnderstood, match=r"is not part of the block|Load with dtype='float32'"):
+        load(tiny_model("zaya").bfloat16())
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("model_type", KINDS)
+def test_a_padded_row_holds_what_it_holds_alone(model_type: str, side: str, tokens: Tensor) -> None:
+    lm = load(tiny_model(model_type))
+    row, filling = tokens[:1, :5], torch.zeros(1, 4, dtype=torch.long)
+    real = torch.cat([torch.zeros_like(filling), torch.ones_like(row)], 1)
+    padded = torch.cat([filling, row], 1)
+    if side == "right":
+        padded, real = padded.roll(5, 1), real.roll(5, 1)
+    points = ["resid_post", "attn_out"]
+    together = run(lm, torch.cat([padded, tokens[1:2, :9]]), points, _edits(lm), attention_mask=_with_row(real))
+    own = _alone(lm, padded, real, _edits(lm))
+    torch.testing.assert_close(together.logits[:1][real.bool()], own[real.bool()], rtol=2e-4, atol=2e-4)
+    assert bool(torch.isfinite(together.at("resid_post", lm.n_layers - 1)).all())
+
+
+def _with_row(real: Tensor) -> Tensor:
+    return torch.cat([real, torch.ones_like(real)])
+
+
+@torch.no_grad()
+def _alone(lm: LanguageModel, padded: Tensor, real: Tensor, edits: list[Edit]) -> Tensor:
+    """The model itself on the padded row alone, one head silenced by a hook of our own."""
+    (edit,) = edits
+    site = lm.structure.blocks[edit.layer].mixer
+    assert site is not None
+
+    def silence(_module: object, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        z = args[0].clone()
+        z[..., edit.index * site.d_head : (edit.index + 1) * site.d_head] = 0
+        return (z, *args[1:])
+
+    handle = site.out_proj.register_forward_pre_hook(silence)
+    try:
+        positions = (real.cumsum(1) - 1).clamp_min(0)
+        return lm.hf(padded, attention_mask=real, position_ids=positions, use_cache=False).logits
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize(
+    "model_type", ("deepseek_v3", "qwen3_5_text", "afmoe", "gemma3n_text", "gemma4_text", "mixtral")
+)
+def test_eager_and_fused_attention_give_the_same_attribution(model_type: str, tokens: Tensor) -> None:
+    lm = load(tiny_model(model_type))
+    lm.hf.set_attn_implementation("sdpa")
+    fused = attribution(lm, tokens[:1], 11, by="source")
+    lm.hf.set_attn_implementation("eager")
+    eager = attribution(lm, tokens[:1], 11, by="source")
+    torch.testing.assert_close(fused.contribution, eager.contribution, rtol=1e-3, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "model_type", ("deepseek_v3", "qwen3_5_text", "nemotron_h", "gemma3n_text", "hy_v4", "gpt_oss")
+)
+def test_a_cache_under_edits_gives_what_full_passes_give(model_type: str, tokens: Tensor) -> None:
+    lm = load(tiny_model(model_type))
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    with lm.edited(_edits(lm)):
+        cached = lm.hf.generate(tokens[:1], attention_mask=torch.ones_like(tokens[:1]), use_cache=True, **options)
+    ids = tokens[:1]
+    for _ in range(4):
+        ids = torch.cat([ids, lm.run(ids, edits=_edits(lm)).logits[:, -1:].argmax(-1)], dim=1)
+    assert torch.equal(cached, ids)
+
+
+@pytest.mark.parametrize("model_type", ("deepseek_v3", "gemma3n_text", "hy_v4", "minimax"))
+def test_weights_that_are_elsewhere_give_the_same_attribution(model_type: str, tokens: Tensor, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    hf = tiny_model(model_type)
+    whole = attribution(load(hf), tokens[:1], 11, by="head")
+    hf.save_pretrained(tmp_path / "model")
+    away = load(tmp_path / "model", device_map={"": "disk"}, offload_folder=tmp_path / "offload")
+    torch.testing.assert_close(
+        attribution(away, tokens[:1], 11, by="head").contribution, whole.contribution, rtol=1e-4, atol=1e-6
+    )
