@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,10 @@ from unembed.stream.hooks import Hook, attach_hooks
 from unembed.stream.interventions import Edit
 from unembed.stream.run import Run, Tokens, run
 from unembed.trace.trace import Trace
+
+if TYPE_CHECKING:
+    from unembed.dictionaries.attached import AttachedDictionary
+    from unembed.dictionaries.dictionary import Dictionary
 
 
 class LanguageModel(Decoder):
@@ -121,6 +125,19 @@ class LanguageModel(Decoder):
     def ablate_over_corpus(self, corpus: Any = None, **options: Any) -> CorpusAblation:
         """By how much the loss rises over a corpus; see `unembed.causality.corpus_ablation.ablate_over_corpus`."""
         return ablate_over_corpus(self, corpus, **options)
+
+    def attach(
+        self,
+        dictionary: Dictionary | Sequence[Dictionary] | str | Path,
+        layer: int | None = None,
+        point: str | None = None,
+        *,
+        folder: str | None = None,
+    ) -> AttachedDictionary:
+        """A dictionary of features at a layer and point; see `unembed.dictionaries.attached.attach`."""
+        from unembed.dictionaries.attached import attach
+
+        return attach(self, dictionary, layer, point, folder=folder)
 
     @property
     def values(self) -> Values:

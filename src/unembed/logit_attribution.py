@@ -148,7 +148,8 @@ class Attribution(Displayed):
         if layer < 0 or index < 0:
             label = kind if layer < 0 else f"{kind} {layer}"
         else:
-            label = f"{kind} {self.memory_name(layer, index) if kind == 'memory' else f'L{layer}H{index}'}"
+            letter = "F" if kind == "feature" else "H"
+            label = f"{kind} {self.memory_name(layer, index) if kind == 'memory' else f'L{layer}{letter}{index}'}"
         return Row(label if source < 0 else f"{label} from {source}", layer, index, source, float(self.contribution[i]))
 
     @property

@@ -11,7 +11,10 @@ import typer
 
 from unembed.cli import options
 
-Name = Annotated[str, typer.Argument(help="wren, attn-0l, attn-1l, attn-2l, or wikilm-mini.", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(help="wren, attn-0l, attn-1l, attn-2l, wikilm-mini, or dictionary.", show_default=False),
+]
 
 
 def train(
@@ -25,13 +28,18 @@ def train(
     layers: Annotated[int | None, typer.Option(min=1, help="Of wikilm-mini.", show_default="6")] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Of wikilm-mini's stream.", show_default="192")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Updates of wikilm-mini in all.", show_default="2000")
+        int | None, typer.Option(min=1, help="Updates of wikilm-mini, or of a dictionary, in all.", show_default="2000")
     ] = None,
     bfloat16: Annotated[
         bool,
         typer.Option("--bfloat16", help="Train wikilm-mini in bfloat16: half the time where the processor has it."),
     ] = False,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads for torch.", show_default=False)] = None,
+    model: Annotated[str, typer.Option("--model", "-m", help="Whose activations a dictionary is of.")] = "wren",
+    layer: Annotated[int | None, typer.Option(help="That a dictionary reads; default: the middle one.")] = None,
+    point: Annotated[str, typer.Option(help="Capture point that a dictionary reads.")] = "resid_post",
+    features: Annotated[int, typer.Option(min=1, help="Of a dictionary.")] = 2048,
+    active: Annotated[int, typer.Option(min=1, help="Features of a dictionary that are on at a position.")] = 32,
     seed: Annotated[int | None, typer.Option(help="Of weights and batches; default: the recipe's.")] = None,
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="Compile the loss: needs a C++ compiler, twice as fast.")
@@ -44,6 +52,26 @@ def train(
     def show(row: dict[str, Any]) -> None:
         print(" ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr, flush=True)
 
+    if name == "dictionary":
+        from unembed.cli.model_loading import opened
+
+        lm = opened(model)
+        layer = lm.n_layers // 2 if layer is None else layer
+        folder = out / f"dictionary-{lm.name.replace('/', '-')}-{point}-{lm.layer(layer)}"
+        unembed.train_dictionary(
+            lm,
+            unembed.open_corpus(corpus),
+            layer,
+            point,
+            features=features,
+            k=active,
+            steps=2000 if steps is None else steps,
+            seed=0 if seed is None else seed,
+            out=folder,
+            progress=show,
+        )
+        print(json.dumps({"schema": "unembed.train/1", "model": name, "folder": str(folder)}) if as_json else folder)
+        return
     folder = unembed.train(
         name,
         corpus=corpus,

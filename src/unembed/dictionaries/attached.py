@@ -1,0 +1,308 @@
+"""A dictionary at a place in a model: features of a prompt, what they promote, edits, triggers and attribution.
+
+The model's own activation is never replaced by its reconstruction: what the dictionary misses is its error, which
+stays in every run and has a row of its own in every attribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.concepts.value_concepts import VectorConcepts, vector_concepts
+from unembed.corpus import Corpus, open_corpus
+from unembed.corpus.token_stream import TokenStream
+from unembed.dictionaries.dictionary import Dictionary
+from unembed.dictionaries.files import open_dictionary
+from unembed.dictionaries.triggers import TopFeatures
+from unembed.errors import InvalidInput, OutOfRange
+from unembed.lens import read
+from unembed.logit_attribution import Attribution
+from unembed.memories.clustering.value_clusters import cluster
+from unembed.models.decoder import Decoder, require_decoder
+from unembed.results import Table
+from unembed.stream.capture_points import require_point
+from unembed.stream.hooks import attach_hooks
+from unembed.stream.run import Run, Tokens, run
+from unembed.sweeps import sweep
+from unembed.validation import as_int, finite_float, positive_int
+
+
+def attach(
+    lm: Decoder,
+    dictionary: Dictionary | Sequence[Dictionary] | str | Path,
+    layer: int | None = None,
+    point: str | None = None,
+    *,
+    folder: str | None = None,
+) -> AttachedDictionary:
+    """A dictionary at a layer and point of a model.
+
+    Args:
+        lm: the model.
+        dictionary: a dictionary, one for each layer of a cross-layer transcoder, or what `open_dictionary` opens.
+        layer: the layer that it reads; its own when None.
+        point: the capture point that it reads; its own when None.
+        folder: a folder inside a hub repository.
+
+    Raises:
+        InvalidInput: the dictionary says no layer and none is given, or its width is not that of the point.
+        PointMissing: the layer has no such point.
+    """
+    lm = require_decoder(lm)
+    opened = open_dictionary(dictionary, folder) if isinstance(dictionary, (str, Path)) else dictionary
+    parts = (opened,) if isinstance(opened, Dictionary) else tuple(opened)
+    placed: list[tuple[int, Dictionary]] = []
+    for part in parts:
+        own = part.layer if layer is None else layer
+        if own is None:
+            raise InvalidInput(
+                f"dictionary {part.name}", why="it does not say which layer it reads", instead="Give layer="
+            )
+        if point is not None and not part.is_transcoder:
+            part = Dictionary(**{**vars(part), "reads": point, "writes": point})
+        elif point is not None:
+            part = Dictionary(**{**vars(part), "reads": point})
+        at = lm.layer(own)
+        if at + len(part.W_dec) > lm.n_layers:
+            raise InvalidInput(
+                f"dictionary {part.name} at layer {at}", why=f"it writes to {len(part.W_dec)} layers from there"
+            )
+        require_point(lm, part.reads, at)
+        require_point(lm, part.writes, at)
+        for what, n in (("reads", part.W_enc.shape[0]), ("writes", part.b_dec.shape[0])):
+            if n != lm.d_model:
+                raise InvalidInput(
+                    f"dictionary {part.name}", why=f"it {what} vectors of {n}, the model's have {lm.d_model}"
+                )
+        placed.append((at, part.to(lm.device)))
+    return AttachedDictionary(lm, tuple(placed))
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureEdit:
+    """A change of one feature: `value` is the new activation ("set"), a factor ("scale") or a difference ("add")."""
+
+    layer: int
+    index: int
+    value: float
+    action: str = "set"
+
+
+class AttachedDictionary:
+    """A dictionary's features at a place in a model. A feature is (layer, index), written L5F1234."""
+
+    def __init__(self, lm: Decoder, parts: Sequence[tuple[int, Dictionary]]) -> None:
+        """See `attach`."""
+        self.lm, self.parts = lm, tuple(parts)
+        self._by_layer = dict(self.parts)
+
+    def __repr__(self) -> str:
+        """Name, sizes and place."""
+        first = self.parts[0][1]
+        n = sum(part.n_features for _, part in self.parts)
+        where = f"{first.reads} -> {first.writes}" if first.is_transcoder else first.reads
+        return f"AttachedDictionary({first.name}: {n:,} features at {where} of layers {[n for n, _ in self.parts]})"
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers whose activations are read."""
+        return tuple(self._by_layer)
+
+    def part(self, layer: int) -> Dictionary:
+        """The dictionary that reads a layer.
+
+        Raises:
+            OutOfRange: none does.
+        """
+        layer = self.lm.layer(layer)
+        if layer not in self._by_layer:
+            raise OutOfRange(f"features of layer {layer}", why=f"the dictionary reads layers {list(self.layers)}")
+        return self._by_layer[layer]
+
+    def feature(self, layer: int, index: int) -> tuple[int, int]:
+        """A feature's layer and index, checked.
+
+        Raises:
+            OutOfRange: there is no such feature.
+        """
+        part, number = self.part(layer), as_int("feature", index)
+        if not 0 <= number < part.n_features:
+            raise OutOfRange(f"feature {number}", why=f"layer {layer} has {part.n_features}, counted from 0")
+        return self.lm.layer(layer), number
+
+    def points(self) -> tuple[str, ...]:
+        """The capture points that the dictionary reads and writes."""
+        return tuple(dict.fromkeys(p for _, part in self.parts for p in (part.reads, part.writes)))
+
+    @torch.no_grad()
+    def features(self, tokens: Tokens | Run, layer: int | None = None) -> Float[Tensor, "batch pos feature"]:
+        """The activations of all features of a layer (the first that is read by default)."""
+        layer = self.layers[0] if layer is None else self.lm.layer(layer)
+        part = self.part(layer)
+        seen = tokens if isinstance(tokens, Run) else run(self.lm, tokens, part.reads, layers=[layer], logits=False)
+        return part.encode(seen.at(part.reads, layer))
+
+    @torch.no_grad()
+    def error(self, tokens: Tokens | Run, layer: int | None = None) -> Float[Tensor, "batch pos d_model"]:
+        """What the reconstruction misses of the activation that a layer writes (the first by default)."""
+        layer = self.layers[0] if layer is None else self.lm.layer(layer)
+        seen = tokens if isinstance(tokens, Run) else run(self.lm, tokens, self.points(), logits=False)
+        own = seen.at(self.part(layer).writes, layer)
+        return own - self._reconstruction(seen, layer).to(own)
+
+    def _reconstruction(self, seen: Run, layer: int) -> Tensor:
+        """All that the features of this layer and earlier ones write to it."""
+        total = None
+        for at, part in self.parts:
+            if 0 <= layer - at < len(part.W_dec):
+                written = part.decode(part.encode(seen.at(part.reads, at)), layer - at)
+                total = written if total is None else total + written
+        assert total is not None
+        return total
+
+    @torch.no_grad()
+    def readings(
+        self, layer: int | None = None, k: int = 10, *, bottom: bool = False, show_unlearned: bool = False
+    ) -> tuple[Int[Tensor, "feature k"], Float[Tensor, "feature k"]]:
+        """Ids and scores of the tokens that each feature's value promotes most (raw basis); with `bottom`, least."""
+        part = self.part(self.layers[0] if layer is None else layer)
+        vectors = part.W_dec[0].to(self.lm.dtype)
+        hidden = None if show_unlearned else self.lm.unlisted
+        found = read(self.lm, -vectors if bottom else vectors, k, basis="raw", hidden=hidden)
+        return found.ids, -found.logits if bottom else found.logits
+
+    @torch.no_grad()
+    def promoting(self, token: str | int, top: int = 10) -> Table:
+        """The features whose values score highest for a token (raw basis): a search by what a feature promotes."""
+        direction = self.lm.weights.W_U[:, self.lm.single_token(token)]
+        scores = [(part.W_dec[0].to(direction) @ direction).float().cpu() for _, part in self.parts]
+        best = torch.cat(scores).topk(min(positive_int("top", top), sum(len(s) for s in scores)))
+        names = [f"L{n}F{i}" for n, part in self.parts for i in range(part.n_features)]
+        columns = {"feature": [names[i] for i in best.indices.tolist()], "score": best.values.tolist()}
+        return Table(f"Features that promote {token!r}", columns, self.lm.provenance(basis="raw"))
+
+    def concepts(self, features: Sequence[tuple[int, int]]) -> VectorConcepts:
+        """Names for features: what the top tokens of each value share beyond chance; see `vector_concepts`."""
+        chosen = [self.feature(*f) for f in features]
+        vectors = torch.stack([self.part(n).W_dec[0][i] for n, i in chosen])
+        return vector_concepts(self.lm, vectors, [f"L{n}F{i}" for n, i in chosen], [n for n, _ in chosen])
+
+    def clusters(self, n_clusters: int, layer: int | None = None) -> Int[Tensor, " feature"]:
+        """The cluster of every feature of a layer by the cosine of its value; exact average linkage."""
+        part = self.part(self.layers[0] if layer is None else layer)
+        return cluster(part.W_dec[0].detach().float().cpu(), n_clusters)
+
+    def triggers(
+        self, corpus: Corpus | Sequence[str], layer: int | None = None, top: int = 10, *, tokens_per_batch: int = 2048
+    ) -> FeatureTriggers:
+        """The prefixes of a corpus on which each feature of a layer is largest, exactly, in one sweep."""
+        layer = self.layers[0] if layer is None else self.lm.layer(layer)
+        part = self.part(layer)
+        opened = corpus if isinstance(corpus, Corpus) else open_corpus(corpus)
+        [(values, positions)] = sweep(
+            self.lm, opened, [TopFeatures(part, layer, top)], tokens_per_batch=tokens_per_batch
+        )
+        return FeatureTriggers(self.lm, layer, values, positions, TokenStream.of(opened.segments(self.lm)))
+
+    @contextmanager
+    def edited(self, edits: Sequence[FeatureEdit]) -> Iterator[None]:
+        """A context in which every pass of the model runs with changed features, the error of each activation kept.
+
+        The activation that a feature writes to becomes its own value plus (new feature - feature) times the value.
+        """
+        changes: dict[int, list[FeatureEdit]] = {}
+        for edit in edits:
+            layer, index = self.feature(edit.layer, edit.index)
+            if edit.action not in ("set", "scale", "add"):
+                raise InvalidInput(f"action {edit.action!r}", why="it is not set, scale or add")
+            value = finite_float("feature value", edit.value)
+            changes.setdefault(layer, []).append(FeatureEdit(layer, index, value, edit.action))
+        waiting: dict[tuple[str, int], list[tuple[Tensor, Tensor]]] = {}
+
+        def differences(x: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+            """Which features change, and by how much at each position."""
+            part = self.part(layer)
+            columns = torch.tensor([e.index for e in changes[layer]], device=x.device)
+            own = part.encode(x)[..., columns]
+            new = own.clone()
+            for j, e in enumerate(changes[layer]):
+                if e.action == "set":
+                    new[..., j] = e.value
+                else:
+                    new[..., j] = new[..., j] * e.value if e.action == "scale" else new[..., j] + e.value
+            return columns, new - own
+
+        def reader(x: Tensor, layer: int) -> None:
+            columns, difference = differences(x, layer)
+            for offset, W_dec in enumerate(self.part(layer).W_dec):
+                key = (self.part(layer).writes, layer + offset)
+                waiting.setdefault(key, []).append((difference, W_dec[columns]))
+
+        def writer(x: Tensor, layer: int, point: str) -> Tensor | None:
+            added = waiting.pop((point, layer), [])
+            if not added:
+                return None
+            return x + sum((difference @ values).to(x) for difference, values in added)
+
+        hooks: dict[tuple[str, int], Any] = {}
+        for layer in changes:
+            part = self.part(layer)
+            if part.is_transcoder:
+                hooks[part.reads, layer] = reader
+        for layer in changes:
+            part = self.part(layer)
+            for n in range(layer, layer + len(part.W_dec)):
+                if part.is_transcoder:
+                    hooks[part.writes, n] = lambda x, n, p=part.writes: writer(x, n, p)
+                else:
+
+                    def both(x: Tensor, n: int, p: str = part.writes) -> Tensor | None:
+                        reader(x, n)
+                        return writer(x, n, p)
+
+                    hooks[part.writes, n] = both
+        with attach_hooks(self.lm, {}, (), hooks):
+            yield
+
+    def attribution(
+        self, tokens: Tokens, token: str | int, position: int = -1, against: str | int | None = None
+    ) -> Attribution:
+        """The logit of a token as a sum by feature; see `unembed.dictionaries.attribution.feature_attribution`."""
+        from unembed.dictionaries.attribution import feature_attribution
+
+        return feature_attribution(self, tokens, token, position, against)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureTriggers:
+    """The largest activations of every feature over a corpus."""
+
+    lm: Decoder
+    layer: int
+    values: Float[Tensor, "feature t"]
+    """Largest first; -inf where a feature has fewer."""
+    positions: Int[Tensor, "feature t"]
+    """Positions of the token stream; -1 where a feature has fewer."""
+    stream: TokenStream
+
+    def of(self, index: int, context: int = 12) -> list[tuple[float, str]]:
+        """Activation and text of a feature's triggers, largest first; the last token of each text is the one."""
+        found = []
+        for value, at in zip(self.values[index].tolist(), self.positions[index].tolist(), strict=True):
+            if at >= 0:
+                ids = self.stream.prefix(at, special=False)[-context:]
+                found.append((value, self.lm.decode(torch.from_numpy(ids.astype("int64")))))
+        return found
+
+
+def edits_of(features: Mapping[tuple[int, int], float], action: str = "set") -> list[FeatureEdit]:
+    """Edits from {(layer, index): value}."""
+    return [FeatureEdit(layer, index, value, action) for (layer, index), value in features.items()]

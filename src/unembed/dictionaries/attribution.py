@@ -1,0 +1,146 @@
+"""A logit as a sum by feature of a dictionary, with the error of the reconstruction as a row of its own.
+
+The activation that is reconstructed is features times values, plus the bias, plus the error, exactly; each part goes
+to the logit by the same linear path. For a point of the stream these rows stand for everything written before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from unembed.errors import SumNotProved, Unsupported
+from unembed.lens import final_scale, logit_direction
+from unembed.logit_attribution import Attribution, attribution, points_needed
+from unembed.models.decoder import Decoder
+from unembed.stream.decomposition import Directions, directions, tolerance
+from unembed.stream.run import Run, Tokens, position_of, run
+
+if TYPE_CHECKING:
+    from unembed.dictionaries.attached import AttachedDictionary
+
+_STREAM = ("resid_pre", "resid_post")
+
+
+@torch.no_grad()
+def feature_attribution(
+    attached: AttachedDictionary,
+    tokens: Tokens,
+    token: str | int,
+    position: int = -1,
+    against: str | int | None = None,
+) -> Attribution:
+    """The logit of a token at a position (or its difference to another) by feature.
+
+    Returns:
+        Rows of kind "feature" for features that are on, "dictionary bias" and "dictionary error" for each layer that is
+        reconstructed, and the components that the dictionary does not stand for.
+
+    Raises:
+        SumNotProved: the rows miss the logit by more than the tolerance of the model's dtype.
+        Unsupported: the dictionary reconstructs a point whose way to the logit is not one direction.
+    """
+    lm = attached.lm
+    points = dict.fromkeys((*points_needed(lm, "component"), *attached.points()))
+    seen = run(lm, tokens, [p for p in points])
+    whole = attribution(lm, seen, token, position, against)
+    column = position_of(seen, position)
+    last = seen.at("resid_post", lm.n_layers - 1)[0, column]
+    u = logit_direction(lm, whole.token, whole.against) / final_scale(lm, last)
+    pulled = directions(lm, u, seen, column)
+    if pulled.constants or not pulled.end:
+        raise Unsupported(f"features of {lm.name}", why="its stream is normalised or mixed on the way")
+    written = sorted({n + offset for n, part in attached.parts for offset in range(len(part.W_dec))})
+    writes = attached.parts[0][1].writes
+    kept = _beside(whole, writes, written)
+    rows: list[tuple[str, int, int, float]] = []
+    features = {n: part.encode(seen.at(part.reads, n)[0, column]) for n, part in attached.parts}
+    for n, part in attached.parts:
+        on = features[n].nonzero()[:, 0]
+        total = torch.zeros(len(on), dtype=u.dtype, device=u.device)
+        for offset, W_dec in enumerate(part.W_dec):
+            total += features[n][on].to(u) * (W_dec[on].to(u) @ _direction(lm, pulled, writes, n + offset))
+        rows += [("feature", n, i, c) for i, c in zip(on.tolist(), total.tolist(), strict=True)]
+    for layer in written:
+        direction = _direction(lm, pulled, writes, layer)
+        if layer in attached.layers:
+            bias = attached.part(layer).b_dec.to(u) @ direction
+            rows.append(("dictionary bias", layer, -1, float(bias)))
+        error = _error(attached, seen, layer, column, features).to(u) @ direction
+        rows.append(("dictionary error", layer, -1, float(error)))
+    return _joined(lm, whole, kept, rows)
+
+
+def _direction(lm: Decoder, pulled: Directions, point: str, layer: int) -> Tensor:
+    """The direction for what is added at a point of a layer."""
+    if point == "resid_post":
+        return pulled.end[layer]
+    if point == "resid_pre":
+        return pulled.end[layer - 1] if layer else pulled.start
+    if point in ("mlp_out", "attn_out"):
+        return pulled.steps[layer][point]
+    raise Unsupported(
+        f"features at {point} of {lm.name}",
+        why="attributions split resid_pre, resid_post, attn_out or mlp_out",
+    )
+
+
+def _beside(whole: Attribution, writes: str, written: list[int]) -> Tensor:
+    """Which rows of the attribution by component the dictionary does not stand for."""
+    kinds = [whole.kinds[int(kind)] for kind in whole.kind]
+    layers = whole.layer.tolist()
+    if writes in _STREAM:
+        last = written[0] if writes == "resid_post" else written[0] - 1
+        early = [k in ("embedding", "positions") or 0 <= n <= last for k, n in zip(kinds, layers, strict=True)]
+        return ~torch.tensor(early)
+    names = {"mlp_out": ("ffn",), "attn_out": ("attention", "mixer")}[writes]
+    return ~torch.tensor([k in names and n in written for k, n in zip(kinds, layers, strict=True)])
+
+
+def _error(attached: AttachedDictionary, seen: Run, layer: int, column: int, features: dict[int, Tensor]) -> Tensor:
+    """What the reconstruction misses of what a layer writes."""
+    own = seen.at(attached.parts[0][1].writes, layer)[0, column]
+    for n, part in attached.parts:
+        if 0 <= layer - n < len(part.W_dec):
+            own = own - part.decode(features[n], layer - n).to(own)
+    return own
+
+
+def _joined(lm: Decoder, whole: Attribution, kept: Tensor, rows: list[tuple[str, int, int, float]]) -> Attribution:
+    """The kept rows and the new ones, proved against the logit."""
+    kinds = [*whole.kinds, *dict.fromkeys(kind for kind, *_ in rows)]
+    new = [torch.tensor(c) for c in zip(*((kinds.index(k), n, i) for k, n, i, _ in rows), strict=True)]
+    values = torch.tensor([c for *_, c in rows], dtype=whole.contribution.dtype)
+    device = whole.contribution.device
+    kind, layer, index = (
+        torch.cat([old[kept], own.to(device)])
+        for old, own in zip((whole.kind, whole.layer, whole.index), new, strict=True)
+    )
+    source = torch.cat([whole.source[kept], torch.full((len(rows),), -1, dtype=torch.long, device=device)])
+    contribution = torch.cat([whole.contribution[kept], values.to(device)])
+    total = float(contribution.double().sum())
+    error = abs(total - whole.logit) / max(abs(whole.logit), float(contribution.abs().max()), 1e-30)
+    if not error <= tolerance(lm):
+        raise SumNotProved(
+            f"the attribution of token {whole.token} by feature in {lm.name}",
+            why=f"the contributions give {total:.5g}, the model says {whole.logit:.5g} (relative error {error:.1e})",
+            instead="Load with dtype='float32'",
+        )
+    return Attribution(
+        whole.token,
+        whole.against,
+        whole.position,
+        "feature",
+        tuple(kinds),
+        kind,
+        layer,
+        index,
+        source,
+        contribution,
+        whole.logit,
+        total,
+        error,
+        whole.provenance,
+    )

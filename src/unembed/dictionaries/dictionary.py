@@ -1,0 +1,110 @@
+"""One dictionary: how its features are computed from an activation, and what they write.
+
+| activation | feature |
+|---|---|
+| `relu` | max(0, pre) |
+| `jumprelu` | max(0, pre) where pre is above the feature's threshold (Rajamanoharan et al. 2024b) |
+| `topk` | max(0, pre) of the k largest pre (Gao et al. 2024) |
+| `gated` | max(0, magnitude) where the gate is above 0 (Rajamanoharan et al. 2024a, section 3.2) |
+
+`pre` is (x - b_in) W_enc + b_enc.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.errors import InvalidInput
+
+ACTIVATIONS = ("relu", "jumprelu", "topk", "gated")
+
+
+@dataclass(frozen=True, eq=False)
+class Dictionary:
+    """Keys and values of features. Where the features of one layer write to several, there is a decoder for each."""
+
+    W_enc: Float[Tensor, "d_in feature"]
+    b_enc: Float[Tensor, " feature"]
+    W_dec: tuple[Float[Tensor, "feature d_out"], ...]
+    """By layer written to, counted from the one that is read."""
+    b_dec: Float[Tensor, " d_out"]
+    """Added to the reconstruction of the layer that is read."""
+    activation: str
+    b_in: Float[Tensor, " d_in"] | None = None
+    """Subtracted from what the encoder reads."""
+    threshold: Float[Tensor, " feature"] | None = None
+    k: int | None = None
+    r_mag: Float[Tensor, " feature"] | None = None
+    """Log of the scale between gate and magnitude (gated)."""
+    b_mag: Float[Tensor, " feature"] | None = None
+    reads: str = "resid_post"
+    """The capture point that the encoder reads."""
+    writes: str = "resid_post"
+    """The capture point that is reconstructed; another one than `reads` in a transcoder."""
+    layer: int | None = None
+    """The layer it was trained on, where its files say so."""
+    name: str = "dictionary"
+
+    def __post_init__(self) -> None:
+        """Check that the shapes fit together."""
+        d_in, n = self.W_enc.shape
+        if self.activation not in ACTIVATIONS:
+            raise InvalidInput(f"activation {self.activation!r}", why=f"it is not one of {', '.join(ACTIVATIONS)}")
+        needed = {"jumprelu": "threshold", "topk": "k", "gated": "r_mag"}.get(self.activation)
+        if needed is not None and getattr(self, needed) is None:
+            raise InvalidInput(f"a {self.activation} dictionary", why=f"it has no {needed}")
+        wrong = [tuple(w.shape) for w in self.W_dec if w.shape != (n, self.b_dec.shape[0])]
+        if not self.W_dec or wrong or self.b_enc.shape != (n,):
+            raise InvalidInput(
+                f"dictionary {self.name}",
+                why=f"its encoder is {d_in} to {n}, its decoders are {wrong or 'missing'}, b_dec {self.b_dec.shape[0]}",
+            )
+
+    @property
+    def n_features(self) -> int:
+        """How many features it has."""
+        return self.W_enc.shape[1]
+
+    @property
+    def is_transcoder(self) -> bool:
+        """Whether it predicts another activation than the one it reads."""
+        return self.reads != self.writes
+
+    def encode(self, x: Float[Tensor, "*pos d_in"]) -> Float[Tensor, "*pos feature"]:
+        """The features of activations, in the dictionary's dtype."""
+        x = x.to(self.W_enc)
+        x = x if self.b_in is None else x - self.b_in
+        product = x @ self.W_enc
+        pre = product + self.b_enc
+        if self.activation == "relu":
+            return pre.relu()
+        if self.activation == "jumprelu":
+            assert self.threshold is not None
+            return pre.relu() * (pre > self.threshold)
+        if self.activation == "topk":
+            assert self.k is not None
+            best = pre.topk(min(self.k, self.n_features), dim=-1)
+            return torch.zeros_like(pre).scatter(-1, best.indices, best.values.relu())
+        assert self.r_mag is not None and self.b_mag is not None
+        return (product * self.r_mag.exp() + self.b_mag).relu() * (pre > 0)
+
+    def decode(self, features: Float[Tensor, "*pos feature"], offset: int = 0) -> Float[Tensor, "*pos d_out"]:
+        """What features write to the layer `offset` behind the one that is read; the bias belongs to offset 0."""
+        written = features @ self.W_dec[offset]
+        return written + self.b_dec if offset == 0 else written
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Dictionary:
+        """The same dictionary elsewhere, or in another dtype."""
+
+        def moved(t: Tensor | None) -> Tensor | None:
+            return None if t is None else t.to(device=device, dtype=dtype or t.dtype)
+
+        fields = dict(vars(self))
+        for name in ("W_enc", "b_enc", "b_dec", "b_in", "threshold", "r_mag", "b_mag"):
+            fields[name] = moved(fields[name])
+        fields["W_dec"] = tuple(w.to(device=device, dtype=dtype or w.dtype) for w in self.W_dec)
+        return Dictionary(**fields)

@@ -1,0 +1,174 @@
+"""Training of a small TopK sparse autoencoder on the activations of one point (Gao et al. 2024, without its kernels).
+
+Minutes on a processor for the shipped models. Dead features are revived by an auxiliary loss: those that have not been
+on for a while reconstruct the error (section 2.3 there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.corpus import Corpus, open_corpus
+from unembed.dictionaries.dictionary import Dictionary
+from unembed.dictionaries.files import save_dictionary
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder, require_decoder
+from unembed.stream.capture_points import require_point
+from unembed.stream.run import run
+from unembed.validation import positive_int, valid_seed
+
+_DEAD_AFTER = 200
+"""Steps without activity after which a feature counts as dead."""
+_AUXILIARY = 1 / 32
+
+
+def train_dictionary(
+    lm: Decoder,
+    corpus: Corpus | str | Sequence[str],
+    layer: int,
+    point: str = "resid_post",
+    *,
+    features: int = 2048,
+    k: int = 32,
+    steps: int = 2000,
+    batch: int = 1024,
+    rate: float = 1e-3,
+    seed: int = 0,
+    out: str | Path | None = None,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> Dictionary:
+    """A TopK dictionary of what a point holds over a corpus; read again from the start where the corpus is short.
+
+    Args:
+        lm: the model.
+        corpus: texts, or what `open_corpus` opens.
+        layer: whose activations are read.
+        point: the capture point.
+        features: how many.
+        k: how many are on at a position.
+        steps: updates.
+        batch: positions in one update.
+        rate: of Adam, falling to 0 over the last fifth.
+        seed: of the first weights and the order.
+        out: a folder to write it to, in the layout of SAELens.
+        progress: called every 100 steps with the step and the share of variance that is left unexplained.
+
+    Raises:
+        InvalidInput: k is larger than the number of features, or the corpus is empty.
+
+    Memory: the dictionary four times (weights, gradients, Adam), and the features of one batch.
+    """
+    lm = require_decoder(lm)
+    layer = lm.layer(layer)
+    require_point(lm, point, layer)
+    features, k, steps = positive_int("features", features), positive_int("k", k), positive_int("steps", steps)
+    batch = positive_int("batch", batch)
+    if k > features:
+        raise InvalidInput(f"k {k}", why=f"there are {features} features")
+    generator = torch.Generator().manual_seed(valid_seed(seed))
+    opened = corpus if isinstance(corpus, Corpus) else open_corpus(corpus)
+    batches = _activations(lm, opened, layer, point, batch, generator)
+    first = next(batches, None)
+    if first is None:
+        raise InvalidInput("the corpus", why="it has no tokens")
+    device = first.device
+    scale = float(first.var(dim=0).sum().sqrt()) or 1.0  # the rate holds for activations of any size
+    W_dec = torch.nn.functional.normalize(torch.randn(features, lm.d_model, generator=generator), dim=1).to(device)
+    weights = {
+        "W_enc": W_dec.T.clone(),
+        "b_enc": torch.zeros(features, device=device),
+        "W_dec": W_dec,
+        "b_dec": first.mean(dim=0) / scale,
+    }
+    parameters = {name: t.float().requires_grad_() for name, t in weights.items()}
+    optimiser = torch.optim.Adam(parameters.values(), lr=rate, betas=(0.9, 0.999))
+    idle = torch.zeros(features, dtype=torch.long, device=device)
+    x: Tensor | None = first
+    with torch.enable_grad():
+        for step in range(steps):
+            assert x is not None
+            target = x.float() / scale
+            for group in optimiser.param_groups:
+                group["lr"] = rate * min(1.0, 5 * (1 - step / steps))
+            pre = (target - parameters["b_dec"]) @ parameters["W_enc"] + parameters["b_enc"]
+            best = pre.topk(k, dim=1)
+            on = torch.zeros_like(pre).scatter(1, best.indices, best.values.relu())
+            error = target - on @ parameters["W_dec"] - parameters["b_dec"]
+            variance = (target - target.mean(dim=0)).square().sum().clamp_min(1e-12)
+            loss = error.square().sum() / variance
+            idle = torch.where((on > 0).any(dim=0), 0, idle + 1)
+            dead = idle > _DEAD_AFTER
+            if bool(dead.any()):
+                left = pre.masked_fill(~dead, -torch.inf).topk(min(2 * k, int(dead.sum())), dim=1)
+                revived = torch.zeros_like(pre).scatter(1, left.indices, left.values.relu())
+                missed = error.detach() - revived @ parameters["W_dec"]
+                loss = loss + _AUXILIARY * missed.square().sum() / error.detach().square().sum().clamp_min(1e-12)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            with torch.no_grad():
+                parameters["W_dec"].div_(parameters["W_dec"].norm(dim=1, keepdim=True).clamp_min(1e-8))
+            if progress is not None and (step % 100 == 0 or step == steps - 1):
+                unexplained = float(error.detach().square().sum() / variance)
+                progress({"step": step + 1, "unexplained": round(unexplained, 4), "dead": int(dead.sum())})
+            x = next(batches)
+    found = {name: t.detach() for name, t in parameters.items()}
+    # Features in the units of the activations: encoder and decoder of the scaled ones, biases scaled back.
+    dictionary = Dictionary(
+        found["W_enc"],
+        found["b_enc"] * scale,
+        (found["W_dec"],),
+        found["b_dec"] * scale,
+        "topk",
+        b_in=found["b_dec"] * scale,
+        k=k,
+        reads=point,
+        writes=point,
+        layer=layer,
+        name=f"{lm.name} {point} {layer}",
+    )
+    if out is not None:
+        notes = {"model_name": lm.name, "corpus": opened.fingerprint, "steps": steps, "seed": seed}
+        save_dictionary(dictionary, out, notes)
+    return dictionary
+
+
+@torch.no_grad()
+def _activations(
+    lm: Decoder, corpus: Corpus, layer: int, point: str, size: int, generator: torch.Generator
+) -> Iterator[Float[Tensor, "position d_model"]]:
+    """Batches of activations without end, mixed within a buffer of eight batches."""
+    held: list[Tensor] = []
+    n = 0
+    while True:
+        was_empty = True
+        for batch in corpus.batches(lm):
+            seen = run(
+                lm,
+                batch.tokens.to(lm.device),
+                point,
+                layers=[layer],
+                logits=False,
+                attention_mask=batch.mask.long().to(lm.device),
+            )
+            rows = seen.at(point, layer)[batch.counted.to(lm.device)]
+            was_empty = was_empty and not len(rows)
+            held.append(rows)
+            n += len(rows)
+            if n >= 8 * size:
+                mixed = torch.cat(held)[torch.randperm(n, generator=generator).to(rows.device)]
+                full = len(mixed) // 2 // size * size
+                yield from mixed[:full].split(size)
+                held, n = [mixed[full:]], len(mixed) - full
+        if was_empty:
+            return
+        if n >= 1:  # the rest of a short corpus, before it is read again
+            mixed = torch.cat(held)[torch.randperm(n, generator=generator).to(held[0].device)]
+            yield from mixed.split(size)
+            held, n = [], 0

@@ -1,0 +1,65 @@
+"""The largest activations of every feature of a dictionary over a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unembed.corpus.segments import Batch
+from unembed.dictionaries.dictionary import Dictionary
+from unembed.models.decoder import Decoder
+from unembed.sweeps.reducers.batch_columns import BatchColumns
+from unembed.sweeps.reducers.reducer import Need, Reducer
+from unembed.sweeps.reducers.tie_order import EMPTY
+from unembed.sweeps.reducers.top_lists import TopLists
+from unembed.validation import positive_int
+
+
+class TopFeatures(Reducer):
+    """The top positions of every feature of one layer, exactly; features of 0 are no triggers.
+
+    Memory: 12 bytes a slot, and the features of one batch.
+    """
+
+    def __init__(self, dictionary: Dictionary, layer: int, top: int = 10) -> None:
+        """Settings only."""
+        self.top, self.layer = positive_int("top", top), layer
+        self._dictionary = dictionary
+
+    def start(self, lm: Decoder) -> None:
+        """Empty lists."""
+        W_enc = self._dictionary.W_enc
+        dtype = torch.float64 if W_enc.dtype == torch.float64 else torch.float32
+        self._lists = TopLists(self._dictionary.n_features, self.top, dtype, W_enc.device)
+
+    @property
+    def needs(self) -> Collection[Need]:
+        """What the encoder reads."""
+        return [(self._dictionary.reads, self.layer)]
+
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
+        """Update the lists."""
+        columns = BatchColumns(batch, batch.counted, tensor.device)
+        if columns.n:
+            self._lists.offer(self._dictionary.encode(columns.of(tensor)), 1, columns)
+
+    def merge(self, other: Any) -> None:
+        """Merge two parts."""
+        self._lists.merge(other._lists)
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """Activations and positions, (feature, t) each."""
+        self._lists.flush()
+        positions = self._lists.positions
+        return self._lists.values.cpu().clone(), torch.where(positions == EMPTY, -1, positions).cpu()
+
+    def state(self) -> dict[str, Any]:
+        """The lists."""
+        return dict(self._lists.state())
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the lists."""
+        self._lists.load_state(state)
