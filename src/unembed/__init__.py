@@ -46,9 +46,9 @@ _HOMES: dict[str, str] = {
     "annotation": "unembed.concepts",
     "value_concepts": "unembed.concepts.value_concepts",
     "train": "unembed.training.train_model",
-    "train_dictionary": "unembed.dictionaries.training",
+    "train_dictionary": "unembed.dictionaries.train_dictionary",
     "open_dictionary": "unembed.dictionaries.files",
-    "FeatureEdit": "unembed.dictionaries.attached",
+    "FeatureEdit": "unembed.dictionaries.attachment",
     "UnembedError": "unembed.errors",
     "open_corpus": "unembed.corpus.corpus",
     "sweep": "unembed.sweeps.sweep",
@@ -77,9 +77,9 @@ if TYPE_CHECKING:
     from unembed.control import steering as steering
     from unembed.control import toxicity as toxicity
     from unembed.corpus.corpus import open_corpus as open_corpus
-    from unembed.dictionaries.attached import FeatureEdit as FeatureEdit
+    from unembed.dictionaries.attachment import FeatureEdit as FeatureEdit
     from unembed.dictionaries.files import open_dictionary as open_dictionary
-    from unembed.dictionaries.training import train_dictionary as train_dictionary
+    from unembed.dictionaries.train_dictionary import train_dictionary as train_dictionary
     from unembed.environment import examine as examine
     from unembed.errors import UnembedError as UnembedError
     from unembed.gallery.ranking import rank_memories as rank_memories

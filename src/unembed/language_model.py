@@ -27,7 +27,7 @@ from unembed.stream.run import Run, Tokens, run
 from unembed.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from unembed.dictionaries.attached import AttachedDictionary
+    from unembed.dictionaries.attachment import AttachedDictionary
     from unembed.dictionaries.dictionary import Dictionary
 
 
@@ -134,8 +134,8 @@ class LanguageModel(Decoder):
         *,
         folder: str | None = None,
     ) -> AttachedDictionary:
-        """A dictionary of features at a layer and point; see `unembed.dictionaries.attached.attach`."""
-        from unembed.dictionaries.attached import attach
+        """A dictionary of features at a layer and point; see `unembed.dictionaries.attachment.attach`."""
+        from unembed.dictionaries.attachment import attach
 
         return attach(self, dictionary, layer, point, folder=folder)
 

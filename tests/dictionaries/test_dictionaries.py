@@ -104,7 +104,7 @@ def test_gemma_scopes_layout_is_read_from_npz_and_safetensors(tmp_path: Path) ->
     w = {n: t for n, t in _random().items() if n in ("W_enc", "b_enc", "W_dec", "b_dec", "threshold")}
     folder = tmp_path / "gemma-scope-2b-pt-mlp" / "layer_7" / "width_64"
     folder.mkdir(parents=True)
-    np.savez(folder / "params.npz", **{n: t.numpy() for n, t in w.items()})
+    np.savez(folder / "params.npz", allow_pickle=False, **{n: t.numpy() for n, t in w.items()})
     d = open_dictionary(tmp_path / "gemma-scope-2b-pt-mlp", "layer_7/width_64")
     assert isinstance(d, Dictionary) and (d.layer, d.reads, d.activation) == (7, "mlp_out", "jumprelu")
     other = tmp_path / "gemma-scope-2b-pt-transcoders" / "layer_3"

@@ -56,12 +56,12 @@ def train(
         from unembed.cli.model_loading import opened
 
         lm = opened(model)
-        layer = lm.n_layers // 2 if layer is None else layer
-        folder = out / f"dictionary-{lm.name.replace('/', '-')}-{point}-{lm.layer(layer)}"
+        at = lm.n_layers // 2 if layer is None else lm.layer(layer)
+        folder = out / f"dictionary-{lm.name.replace('/', '-')}-{point}-{at}"
         unembed.train_dictionary(
             lm,
             unembed.open_corpus(corpus),
-            layer,
+            at,
             point,
             features=features,
             k=active,

@@ -5,10 +5,10 @@ dictionary files, their application to a model at a capture point, edits and att
 reconstruction's error in a row of its own, and the training of a small dictionary.
 """
 
-from unembed.dictionaries.attached import AttachedDictionary as AttachedDictionary
-from unembed.dictionaries.attached import FeatureEdit as FeatureEdit
-from unembed.dictionaries.attached import attach as attach
+from unembed.dictionaries.attachment import AttachedDictionary as AttachedDictionary
+from unembed.dictionaries.attachment import FeatureEdit as FeatureEdit
+from unembed.dictionaries.attachment import attach as attach
 from unembed.dictionaries.dictionary import Dictionary as Dictionary
 from unembed.dictionaries.files import open_dictionary as open_dictionary
 from unembed.dictionaries.files import save_dictionary as save_dictionary
-from unembed.dictionaries.training import train_dictionary as train_dictionary
+from unembed.dictionaries.train_dictionary import train_dictionary as train_dictionary

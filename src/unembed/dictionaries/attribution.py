@@ -19,7 +19,7 @@ from unembed.stream.decomposition import Directions, directions, tolerance
 from unembed.stream.run import Run, Tokens, position_of, run
 
 if TYPE_CHECKING:
-    from unembed.dictionaries.attached import AttachedDictionary
+    from unembed.dictionaries.attachment import AttachedDictionary
 
 _STREAM = ("resid_pre", "resid_post")
 

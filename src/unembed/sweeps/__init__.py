@@ -19,9 +19,9 @@ from unembed.sweeps.reducers.next_tokens import NextTokens as NextTokens
 from unembed.sweeps.reducers.reducer import LOGITS as LOGITS
 from unembed.sweeps.reducers.reducer import Need as Need
 from unembed.sweeps.reducers.reducer import Reducer as Reducer
-from unembed.sweeps.reducers.routing import RoutedShare as RoutedShare
-from unembed.sweeps.reducers.routing import RoutedTokens as RoutedTokens
-from unembed.sweeps.reducers.routing import Routing as Routing
+from unembed.sweeps.reducers.router_counts import RoutedShare as RoutedShare
+from unembed.sweeps.reducers.router_counts import RoutedTokens as RoutedTokens
+from unembed.sweeps.reducers.router_counts import Routing as Routing
 from unembed.sweeps.reducers.top_triggers import TopTriggers as TopTriggers
 from unembed.sweeps.reducers.triggers import Triggers as Triggers
 from unembed.sweeps.sweep import sweep as sweep
