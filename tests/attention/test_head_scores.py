@@ -7,7 +7,7 @@ import unembed
 from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
 from unembed.attention import head_scores as room
-from unembed.attention.head_scores import KINDS, repeated_tokens
+from unembed.attention.head_scores import KINDS, HeadScores, repeated_tokens
 from unembed.errors import InvalidInput
 from unembed.lens import final_scale
 
@@ -104,3 +104,11 @@ def test_bad_questions_say_what_is_wrong() -> None:
         circuits.head_scores(tokens=torch.arange(10)[None])
     with pytest.raises(InvalidInput, match="head score 'x'"):
         circuits.head_scores(n_sequences=1, length=4)["x"]
+
+
+def test_scores_show_the_largest_head_of_each_kind_and_no_tensor() -> None:
+    by_sequence = torch.zeros(5, 3, 2, 4)
+    by_sequence[2, :, 1, 3] = 0.75
+    shown = repr(HeadScores.of(by_sequence, 8, 0))
+    assert shown.startswith("HeadScores(2 layers of 4 heads") and "induction 0.75 (L1H3)" in shown
+    assert "tensor" not in shown

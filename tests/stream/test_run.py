@@ -277,3 +277,8 @@ def test_a_users_own_torch_hook_is_included_or_named(tokens: torch.Tensor) -> No
     with pytest.raises(SumNotProved, match="remove hooks of your own"):
         attribution(lm, tokens[:1], 5)
     handle.remove()
+
+
+def test_a_run_shows_its_size_and_points_and_no_tensor() -> None:
+    shown = repr(run(tiny("gpt2"), torch.tensor([[1, 2, 3]]), ("resid_post", "z")))
+    assert shown.startswith("Run(1 x 3 tokens, ") and "resid_post, z" in shown and "tensor" not in shown

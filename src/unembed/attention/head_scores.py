@@ -57,6 +57,13 @@ class HeadScores:
         means = dict(zip(KINDS, by_sequence.mean(dim=1), strict=True))
         return cls(**means, by_sequence=by_sequence, length=length, seed=seed)
 
+    def __repr__(self) -> str:
+        """The largest head of each kind; the tensors themselves are long."""
+        best = {kind: self.top(kind, 1)[0] for kind in KINDS}
+        largest = [f"{kind} {score:.2f} (L{layer}H{head})" for kind, (layer, head, score) in best.items()]
+        layers, heads = self.induction.shape
+        return f"HeadScores({layers} layers of {heads} heads; largest: {', '.join(largest)})"
+
     def __getitem__(self, kind: str) -> Float[Tensor, "layer head"]:
         """The scores of a kind, by name."""
         if kind not in KINDS:

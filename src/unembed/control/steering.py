@@ -156,7 +156,7 @@ def values_table(lm: Decoder, edits: Sequence[Edit], top: int = 8) -> Table:
         "index": [e.index for e in memories],
         "action": [e.action for e in memories],
         "value": [e.value for e in memories],
-        "top_tokens": [Values(lm).top_tokens(e.layer, e.index, top) for e in memories],
+        "top_tokens": [Values(lm).top_tokens(*lm.memory(e.layer, e.index), top) for e in memories],
     }
     return Table("Edited memories", columns, provenance(lm, basis="raw"))
 

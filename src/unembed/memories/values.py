@@ -169,6 +169,9 @@ class Values:
         """Store the model; nothing is read yet."""
         self._lm = lm
 
+    def __repr__(self) -> str:
+        return f"Values({self._lm!r})"
+
     @torch.no_grad()
     def top(
         self,

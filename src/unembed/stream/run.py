@@ -95,6 +95,12 @@ class Run:
     _graph: _Graph | None = None
     """The tensors that the graph of the pass runs through; None where the run has no graph."""
 
+    def __repr__(self) -> str:
+        """The size of the run and what it captured; the tensors themselves are long."""
+        rows, length = self.tokens.shape
+        points = ", ".join(self._captured) or "nothing"
+        return f"Run({rows} x {length} tokens, {len(self.layers)} layers, captured {points})"
+
     @property
     def logits(self) -> Float[Tensor, "batch pos d_vocab"]:
         """The model's logits at every position.

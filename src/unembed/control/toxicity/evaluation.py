@@ -85,14 +85,16 @@ def with_released_word_filter(lm: Decoder, words: Sequence[str]) -> Arm:
     Raises:
         InvalidInput: the model has no tokenizer, or there are no words.
     """
-    if lm.tokenizer is None or not words:
+    tokenizer = lm.tokenizer
+    if tokenizer is None or not words:
         raise InvalidInput("a word filter", why="it needs a tokenizer and at least one word")
-    ids = [lm.tokenizer(f" {word}", add_special_tokens=False)["input_ids"] for word in words]
+    end: Any = tokenizer.eos_token_id
+    ids = [tokenizer(f" {word}", add_special_tokens=False)["input_ids"] for word in words]
     ids = [row for row in ids if row]
     facts = {"released words": hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]}
     return Arm(
         "word filter, as released",
-        processor=lambda: NoBadWordsLogitsProcessor(ids, eos_token_id=lm.tokenizer.eos_token_id),
+        processor=lambda: NoBadWordsLogitsProcessor(ids, eos_token_id=end),
         has_perplexity=False,
         facts=facts,
     )
