@@ -11,7 +11,7 @@ from tests.models.decoder_classes import tiny_model
 import unembed
 from unembed.causality.ablation import ablate
 from unembed.causality.screening import screen
-from unembed.errors import InvalidInput, OutOfRange, Unsupported
+from unembed.errors import InvalidInput, OutOfRange, PointMissing, Unsupported
 from unembed.language_model import load
 
 TOKENS = torch.tensor([5, 17, 23, 42, 11, 8])
@@ -209,3 +209,10 @@ def test_a_screen_estimates_the_effects_of_experts_memories(name: str) -> None:
         for by in (0.9, 1.1)
     )
     assert float(found.memories[1, index]) == pytest.approx((high - low) / 0.2, rel=0.02, abs=1e-4)
+
+
+def test_a_model_without_layers_has_nothing_to_screen_or_ablate() -> None:
+    lm = unembed.load("attn-0l")
+    for question in (screen, ablate):
+        with pytest.raises(PointMissing, match="no layers"):
+            question(lm, TOKENS)

@@ -22,7 +22,7 @@ from unembed.causality.metrics import Metric, MetricFunction, bound
 from unembed.causality.patching import Alignment, patched_pair
 from unembed.causality.replacement import Replacement, change_input
 from unembed.causality.rerun import Rerun
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, PointMissing
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
@@ -100,10 +100,13 @@ def screen(
 
     Raises:
         InvalidInput: several prompts at once, prompts of unequal length, or a metric that does not differ.
+        PointMissing: the model has no layers.
 
     Memory: activations of one forward and backward pass.
     """
     top = positive_int("top", top, least=0)
+    if not lm.n_layers:
+        raise PointMissing(f"{lm.name} has no heads or memories", why="it has no layers")
     given: dict[tuple[str, int], Tensor] | None = None
     if corrupted is None:
         target, pairs, words = prompt, None, "zero"
