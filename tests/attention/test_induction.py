@@ -156,3 +156,35 @@ def test_the_direct_path_is_softmax_of_embedding_times_unembedding(shipped: str)
             counts[b] += a == token
     expected = scipy.stats.spearmanr(counts, log_p[token])[0]
     assert float(found.spearman[0]) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_matching_is_that_of_the_circuit_turned_by_the_offset(dtype: torch.dtype) -> None:
+    lm = tiny("llama", dtype)
+    circuits = unembed.circuits(lm)
+    for offset in (0, 7, [1, 2, 3]):
+        found = circuits.matching(offset=offset).eigenvalues
+        for layer in range(2):
+            for head in range(lm.n_heads):
+                full = circuits.qk_full(layer, head, offset)
+                expected = full.T.double().eigenvalues()
+                for one in expected:  # the same set, whichever way conjugates are ordered
+                    assert (found[layer, head] - one).abs().min() < 1e-3 * expected.abs().max()
+    assert not torch.allclose(circuits.matching().score, circuits.matching(offset=7).score, atol=1e-3)
+    product = circuits.product("qk", "raw")
+    at = [matching_through(lm, product, 0, 1, "raw", offset).score for offset in (0, 9)]
+    assert not torch.allclose(*at, atol=1e-3)
+    with pytest.raises(InvalidInput, match="offset -1"):
+        circuits.matching(offset=-1)
+
+
+def test_a_head_that_looks_at_itself_has_a_current_token_score() -> None:
+    lm = tiny("gpt2")
+    with torch.no_grad():
+        c_attn = lm.hf.transformer.h[0].attn.c_attn
+        c_attn.weight[:, : 2 * lm.d_model] = 0.0
+        c_attn.bias[: 2 * lm.d_model] = 0.0
+    scores = unembed.circuits(lm).head_scores(n_sequences=2, length=6)
+    expected = sum(1 / (n + 1) for n in range(1, 12)) / 11  # attention spread evenly
+    assert scores.current_token[0].tolist() == pytest.approx([expected] * lm.n_heads, rel=1e-5)
+    assert scores["current_token"] is scores.current_token

@@ -18,6 +18,9 @@ COMMANDS = {
     "expand": ["expand", "The first month of the"],
     "induction": ["induction", *SMALL],
     "stream": ["stream", "-m", "attn-2l", "-k", "3"],
+    "offsets": ["offsets", "0", "5", "--to", "6"],
+    "virtual-weights": ["virtual-weights", "L0H5", "-m", "attn-2l", "-k", "3"],
+    "head at an offset": ["head", "1", "2", "-k", "3", "--offset", "4"],
     "look": ["look", "1", "5", "The first month of the first"],
     "scores": ["scores", "0", "5", "The first month of the first"],
     "virtual-head": ["virtual-head", "L0H5", "1.5", "--prompt", "The first month of the first", "-k", "3"],
@@ -40,7 +43,7 @@ def test_every_command_prints_tables_and_json(name: str, tmp_path) -> None:
     assert said["schema"] == "unembed.circuits/1" and said["provenance"]["model"] == "attn-2l" and said["tables"]
     assert all(table["rows"] for table in said["tables"].values())
     html = page.read_text()
-    assert "<html" in html and ("<svg" in html or name in ("skip-trigrams", "direct-path"))
+    assert "<html" in html and ("<svg" in html or name in ("skip-trigrams", "direct-path", "virtual-weights"))
     shown = asked(*COMMANDS[name], "--plain")
     assert shown.exit_code == 0 and "attn-2l · float32" in shown.stdout
     first = next(iter(said["tables"].values()))
@@ -116,3 +119,13 @@ def test_the_basis_is_that_of_the_report_where_none_is_named(tmp_path) -> None:
     both = [asked("composition", "-m", str(folder), "--json", *more).stdout for more in ([], ["--basis", "folded"])]
     assert both[0] == both[1] and json.loads(both[0])["provenance"]["basis"] == "folded"
     assert json.loads(asked(*COMMANDS["composition"], "--json").stdout)["provenance"]["basis"] == "raw"
+
+
+def test_offsets_and_virtual_weights_are_those_of_the_library() -> None:
+    circuits = unembed.circuits(unembed.load("attn-2l"))
+    rows = json.loads(asked(*COMMANDS["offsets"], "--json").stdout)["tables"]["offsets"]["rows"]
+    assert [row["score"] for row in rows] == pytest.approx(circuits.scores_by_offset(0, 5, range(7)).tolist(), rel=1e-5)
+    rows = json.loads(asked(*COMMANDS["virtual-weights"], "--json").stdout)["tables"]["readers"]["rows"]
+    best = circuits.readers_of("L0H5", 3)
+    assert [(row["reader"], row["input"]) for row in rows] == [(w.reader, w.input) for w in best]
+    assert [row["ratio"] for row in rows] == pytest.approx([w.ratio for w in best], rel=1e-5)

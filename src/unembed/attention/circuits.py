@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.attention.by_offset import position_scores, previous_token_by_weights, scores_by_offset
 from unembed.attention.direct_path import DirectPath, direct_path
 from unembed.attention.erasure import MemoryManagement, memory_management
 from unembed.attention.expansion import Expansion, expand
@@ -19,6 +20,7 @@ from unembed.attention.qk_ov import HeadMatrices
 from unembed.attention.score_terms import ScoreTerms, score_terms
 from unembed.attention.skip_trigrams import SkipTrigram, SkipTrigramBugs, skip_trigram_bugs, skip_trigrams
 from unembed.attention.term_importance import TermImportance, term_importance
+from unembed.attention.weights_between import Input, VirtualWeight, readers_of, virtual_weight, writers_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.stream.run import Tokens
@@ -62,6 +64,34 @@ class Circuits(HeadMatrices):
                 why="the second must lie in a later layer to read what the first wrote",
             )
         return VirtualHead(self, (a, b))
+
+    def position_scores(
+        self, layer: int, head: int, basis: str = "raw", *, positions: int | None = None
+    ) -> Float[Tensor, "dst src"]:
+        """Scores of all pairs of positions by the table of positions alone; see `by_offset.position_scores`."""
+        return position_scores(self, layer, head, basis, positions=positions)
+
+    def previous_token_by_weights(self, basis: str = "raw") -> Float[Tensor, "layer head"] | None:
+        """Attention to the position before by the table of positions alone; None where there is none."""
+        return previous_token_by_weights(self, basis)
+
+    def scores_by_offset(
+        self, layer: int, head: int, offsets: Sequence[int], basis: str = "raw"
+    ) -> Float[Tensor, " offset"]:
+        """The mean score of a source so many tokens back; see `by_offset.scores_by_offset`."""
+        return scores_by_offset(self, layer, head, offsets, basis)
+
+    def virtual_weight(self, writer: str, reader: str, basis: str = "raw") -> dict[Input, Float[Tensor, "row column"]]:
+        """The weights between two heads or memories (L0H3, L5M278); see `weights_between.virtual_weight`."""
+        return virtual_weight(self.lm, writer, reader, basis)
+
+    def readers_of(self, writer: str, top: int = 20, basis: str = "raw") -> list[VirtualWeight]:
+        """The later heads and memories that read most of what one writes; see `weights_between.readers_of`."""
+        return readers_of(self.lm, writer, top, basis)
+
+    def writers_of(self, reader: str, top: int = 20, basis: str = "raw") -> list[VirtualWeight]:
+        """The earlier heads and memories whose output one reads most of; see `weights_between.writers_of`."""
+        return writers_of(self.lm, reader, top, basis)
 
     def skip_trigrams(
         self,

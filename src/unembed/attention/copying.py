@@ -5,6 +5,7 @@ Source: Elhage et al. 2021, "Summarizing OV/QK matrices".
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from unembed.attention.folded_weights import (
+    at_least_float32,
     embedding,
     ignores_logit_mean,
     reading_weights,
@@ -19,8 +21,9 @@ from unembed.attention.folded_weights import (
     writing_weights,
 )
 from unembed.attention.low_rank import LowRank, by_modulus
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.validation import positive_int, valid_seed
+from unembed.validation import as_int, positive_int, valid_seed
 
 _BLOCK = 8192
 
@@ -92,18 +95,49 @@ def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basi
     return Spectra(by_modulus(torch.linalg.eigvals(torch.stack(cores).double())))
 
 
+def queries_and_keys(
+    lm: Decoder, layer: int, basis: str, offset: int | Sequence[int]
+) -> tuple[Float[Tensor, "head d_model d_head"], Float[Tensor, "head d_model d_head"]]:
+    """W_Q and W_K of every query head of a layer, turned for an offset where positions are rotary.
+
+    Raises:
+        InvalidInput: an offset is negative or not an integer, or none is given.
+    """
+    offsets, rotary = offsets_of(offset), lm.structure.blocks[layer].attention.rotary
+    W_Q, W_K = (reading_weights(lm, layer, which, basis) for which in "qk")
+    if rotary is None or (offsets == [0] and rotary.factor == 1.0):
+        return W_Q, W_K
+    W_Q, W_K = at_least_float32(W_Q), at_least_float32(W_K)
+    zero = torch.zeros(W_Q.shape[1], dtype=torch.long, device=W_Q.device)
+    # Linear in the rotated queries, so the mean over offsets is taken of one factor.
+    return torch.stack([rotary.rotate(W_Q, zero + o) for o in offsets]).mean(dim=0), rotary.rotate(W_K, zero)
+
+
+def offsets_of(offset: int | Sequence[int]) -> list[int]:
+    """The offsets as a list, each an integer of at least 0."""
+    offsets = [as_int("offset", o) for o in (offset if isinstance(offset, Iterable) else [offset])]
+    if not offsets:
+        raise InvalidInput("no offsets", why="a mean circuit needs at least one")
+    if min(offsets) < 0:
+        raise InvalidInput(f"offset {min(offsets)}", why="a source never lies after its destination")
+    return offsets
+
+
 @torch.no_grad()
-def matching_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basis: str) -> Spectra:
-    """Eigenvalues of W_E W_Q W_K' W_E' of all heads at offset 0: positive where a head attends to the same token.
+def matching_spectra(
+    lm: Decoder, product: Float[Tensor, "d_model d_model"], basis: str, offset: int | Sequence[int] = 0
+) -> Spectra:
+    """Eigenvalues of W_E W_Q W_K' W_E' of all heads: positive where a head attends to the same token.
 
     Args:
         lm: the model.
         product: W_E' W_E, from `product_with_embedding`.
         basis: "raw" or "folded".
+        offset: how far back the source lies, which matters with rotary positions; of several, the mean circuit.
     """
     cores = []
     for layer in range(lm.n_layers):
-        W_Q, W_K = (reading_weights(lm, layer, which, basis).to(product.dtype) for which in "qk")
+        W_Q, W_K = (w.to(product.dtype) for w in queries_and_keys(lm, layer, basis, offset))
         cores.append(W_K.mT @ product @ W_Q)
     return Spectra(by_modulus(torch.linalg.eigvals(torch.stack(cores).double())))
 

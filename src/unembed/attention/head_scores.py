@@ -24,7 +24,7 @@ from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
 from unembed.stream.run import forward_arguments, prepare
 from unembed.validation import as_int, positive_int, valid_seed
 
-KINDS = ("previous_token", "duplicate_token", "induction", "copying", "resting")
+KINDS = ("previous_token", "duplicate_token", "induction", "copying", "resting", "current_token")
 _TOKENS = 2048
 """Tokens in a pass."""
 
@@ -46,6 +46,8 @@ class HeadScores:
     copying: Float[Tensor, "layer head"]
     resting: Float[Tensor, "layer head"]
     """Mean attention to the first position."""
+    current_token: Float[Tensor, "layer head"]
+    """Mean attention to the position itself."""
     by_sequence: Float[Tensor, "kind sequence layer head"]
     """What the means are taken over, in the order of `KINDS`."""
     length: int
@@ -182,7 +184,7 @@ class _Pass:
         """Reduce a layer's pattern to scores."""
         second, later = self.second, self.after_first
         places = {0: (later, later - 1), 1: (second, second - self.length), 2: (second, second - self.length + 1)}
-        for kind, (dst, src) in {**places, 4: (later, torch.zeros_like(later))}.items():
+        for kind, (dst, src) in {**places, 4: (later, torch.zeros_like(later)), 5: (later, later)}.items():
             self.scores[kind, :, layer] = pattern[:, :, dst, src].double().mean(dim=-1)
         most = pattern[:, :, second].argmax(dim=-1)  # (batch, head, dst)
         rows = self.rows.gather(1, most.flatten(1)).view(most.shape).transpose(1, 2)

@@ -8,13 +8,14 @@ Source: Elhage et al. 2021, "Induction heads", "How induction heads work"; Olsso
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.copying import Spectra
+from unembed.attention.copying import Spectra, queries_and_keys
 from unembed.attention.folded_weights import check_basis, reading_weights, writing_weights
 from unembed.attention.head_scores import HeadScores, head_scores
 from unembed.attention.linearized import frozen_run
@@ -27,7 +28,12 @@ from unembed.stream.run import Tokens, position_of
 
 @torch.no_grad()
 def matching_through(
-    lm: Decoder, product: Float[Tensor, "d_model d_model"], writer: int, reader: int, basis: str = "raw"
+    lm: Decoder,
+    product: Float[Tensor, "d_model d_model"],
+    writer: int,
+    reader: int,
+    basis: str = "raw",
+    offset: int | Sequence[int] = 0,
 ) -> Spectra:
     """Eigenvalues of W_E W_QK_b W_OV_a' W_E' for all heads a of one layer and b of a later one: (head_a, head_b, r).
 
@@ -39,10 +45,11 @@ def matching_through(
         writer: layer of a.
         reader: layer of b.
         basis: "raw" or "folded".
+        offset: how far back b looks, which matters with rotary positions; of several, the mean circuit.
     """
     check_basis(basis)
     dtype = product.dtype
-    W_Q, W_K = (reading_weights(lm, reader, which, basis).to(dtype) for which in "qk")
+    W_Q, W_K = (w.to(dtype) for w in queries_and_keys(lm, reader, basis, offset))
     W_V, W_O = reading_weights(lm, writer, "v", basis).to(dtype), writing_weights(lm, writer, basis).to(dtype)
     read = torch.einsum("bmk,aom->abko", W_K, W_O)  # what b's keys see of a's output channels
     meet = torch.einsum("amo,bmk->abok", W_V, product @ W_Q)  # a's values of tokens against b's queries of tokens
@@ -84,6 +91,7 @@ def induction_evidence(
     n_sequences: int = 50,
     length: int | None = None,
     scores: HeadScores | None = None,
+    offset: int | Sequence[int] | None = None,
 ) -> list[InductionEvidence]:
     """Every head above the first layer, the likeliest by its weights first.
 
@@ -94,6 +102,8 @@ def induction_evidence(
         n_sequences: of repeated tokens.
         length: before the repetition; 64, or what the context holds, when None.
         scores: head scores already measured.
+        offset: at which QK circuits match through the partner, where positions are rotary; when None, the mean over 1
+            to the length of the repetition, because an induction head looks back any distance.
 
     Raises:
         InvalidInput: the model has one layer, so nothing can compose.
@@ -109,9 +119,10 @@ def induction_evidence(
     reads = circuits.composition("k", baseline=True, basis=basis, seed=seed)
     scores = scores or head_scores(circuits.lm, n_sequences, length, seed)
     product = circuits.product("qk", basis)
+    back = range(1, scores.length + 1) if offset is None else offset
     found = []
     for layer in range(1, lm.n_layers):
-        matching = torch.stack([matching_through(lm, product, n, layer, basis).score for n in range(layer)])
+        matching = torch.stack([matching_through(lm, product, n, layer, basis, back).score for n in range(layer)])
         for head in range(lm.n_heads):
             best = int(reads[:layer, :, layer, head].argmax())
             a, h = divmod(best, lm.n_heads)

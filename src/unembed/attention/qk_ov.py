@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,9 +24,9 @@ from unembed.attention.folded_weights import (
     writing_weights,
 )
 from unembed.attention.low_rank import LowRank
-from unembed.errors import InvalidInput, Unsupported
+from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
-from unembed.validation import as_int, valid_seed
+from unembed.validation import valid_seed
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class HeadMatrices:
                 why="its attention scores could not be rebuilt from queries and keys when the model was opened",
                 instead="Use OV circuits or captured patterns",
             )
-        offsets = _offsets(offset)
+        offsets = _copying.offsets_of(offset)
         W_Q = reading_weights(self.lm, layer, "q", basis)[head]
         W_K = reading_weights(self.lm, layer, "k", basis, grouped=True)[head // site.queries_per_kv]
         notes = circuit_notes(self.lm, layer, basis, "qk")
@@ -199,9 +199,12 @@ class HeadMatrices:
         """sum(lambda).real / sum(|lambda|) of every head's full OV circuit, in [-1, 1]; +1 is a copying head."""
         return self.copying(basis, centre=centre).score
 
-    def matching(self, basis: str = "raw", *, centre: bool = True) -> _copying.Spectra:
-        """Eigenvalues of every head's full QK circuit at offset 0: positive where it attends to its own token."""
-        return _copying.matching_spectra(self.lm, self.product("qk", basis, centre), basis)
+    def matching(self, basis: str = "raw", *, offset: int | Sequence[int] = 0, centre: bool = True) -> _copying.Spectra:
+        """Eigenvalues of every head's full QK circuit: positive where it attends to its own token.
+
+        With rotary positions, so many tokens back (`offset`; of several the mean circuit).
+        """
+        return _copying.matching_spectra(self.lm, self.product("qk", basis, centre), basis, offset)
 
     def own_token(
         self, layer: int, head: int, basis: str = "raw", *, k: int = 10, n_tokens: int = 512, seed: int = 0
@@ -232,6 +235,10 @@ class HeadMatrices:
     def random_composition(self, seed: int = 0) -> float:
         """The composition that independent Gaussian circuits of these shapes have on average, measured."""
         return self._random_composition(seed)[0]
+
+    def random_composition_deviation(self, seed: int = 0) -> float:
+        """The standard deviation of the composition of such circuits, measured."""
+        return self._random_composition(seed)[1]
 
     def composition_z(self, ratios: Float[Tensor, "*pair"], seed: int = 0) -> Float[Tensor, "*pair"]:
         """Ratios in standard deviations above the mean of independent Gaussian circuits of these shapes."""
@@ -272,13 +279,3 @@ def full_ov(
     """An OV circuit between tokens: W_E W_OV W_U."""
     left = through_embedding(lm, ov.left, basis, sources, centre=centre)
     return LowRank(left, through_unembedding(lm, ov.right, basis, outputs, centre=centre), ov.notes)
-
-
-def _offsets(offset: int | Sequence[int]) -> list[int]:
-    """The offsets as a list, each an integer of at least 0."""
-    offsets = [as_int("offset", o) for o in (offset if isinstance(offset, Iterable) else [offset])]
-    if not offsets:
-        raise InvalidInput("no offsets", why="a mean circuit needs at least one")
-    if min(offsets) < 0:
-        raise InvalidInput(f"offset {min(offsets)}", why="a source never lies after its destination")
-    return offsets

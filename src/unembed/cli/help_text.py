@@ -43,6 +43,8 @@ EXAMPLES = {
     "circuits skip-trigrams": "unembed circuits skip-trigrams 0 3 --check",
     "circuits expand": 'unembed circuits expand "The first month of the" --order 2',
     "circuits induction": "unembed circuits induction --model attn-2l",
+    "circuits offsets": "unembed circuits offsets 0 5 --to 12",
+    "circuits virtual-weights": "unembed circuits virtual-weights L5M278 --model wren",
     "circuits look": 'unembed circuits look 1 5 "The first month of the first" --html look.html',
     "circuits scores": 'unembed circuits scores 0 5 "The first month of the year"',
     "circuits virtual-head": "unembed circuits virtual-head L0H5 L1H5",

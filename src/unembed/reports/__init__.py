@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from unembed.reports.elhage2021.sections.heads import composition_section as composition_section
     from unembed.reports.elhage2021.sections.heads import heads_section as heads_section
     from unembed.reports.elhage2021.sections.heads import induction_section as induction_section
+    from unembed.reports.elhage2021.sections.positions import offsets_section as offsets_section
+    from unembed.reports.elhage2021.sections.positions import virtual_weights_section as virtual_weights_section
     from unembed.reports.elhage2021.sections.prompt import look_section as look_section
     from unembed.reports.elhage2021.sections.prompt import moved_section as moved_section
     from unembed.reports.elhage2021.sections.prompt import score_terms_section as score_terms_section
@@ -52,6 +54,8 @@ else:
             "virtual_head_section": "unembed.reports.elhage2021.sections.prompt",
             "moved_section": "unembed.reports.elhage2021.sections.prompt",
             "score_terms_section": "unembed.reports.elhage2021.sections.prompt",
+            "offsets_section": "unembed.reports.elhage2021.sections.positions",
+            "virtual_weights_section": "unembed.reports.elhage2021.sections.positions",
             "look_section": "unembed.reports.elhage2021.sections.prompt",
             "PAGE": "unembed.reports.document.files",
             "page": "unembed.reports.document.html",

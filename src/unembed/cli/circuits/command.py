@@ -96,6 +96,9 @@ def heads(
 def head(
     layer: LayerOfHead,
     head: HeadOfLayer,
+    offset: Annotated[
+        int, typer.Option("--offset", min=0, help="Of the QK circuit: how far back the source lies (rotary positions).")
+    ] = 0,
     basis: Basis = None,
     top: Top = 15,
     model: options.Model = "attn-2l",
@@ -116,7 +119,7 @@ def head(
     from unembed.reports import head_sections
 
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
-    made = head_sections(circuits, layer, head, top, chosen, seed, provenance)
+    made = head_sections(circuits, layer, head, top, chosen, seed, provenance, offset)
     title = f"Head {layer}.{head} of {circuits.lm.name}"
     deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
 

@@ -18,6 +18,7 @@ from unembed.reports.elhage2021.findings import CLAIMS
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.elhage2021.sections import heads, skip_trigrams, stream
+from unembed.reports.elhage2021.sections.positions import positions_section
 from unembed.reports.options import options_of
 from unembed.reports.random_weights import control_judgements
 from unembed.reports.section_cache import cached_sections
@@ -101,6 +102,7 @@ def _parts(m: Measurements) -> Iterator[tuple[str, Callable[[Measurements], list
     if not m.lm.n_layers:
         return
     yield "heads", heads.all_heads
+    yield "positions", positions
     yield "copying", heads.copying
     yield "skip-trigrams", skip_trigrams.sections
     yield "path expansion", stream.expansion
@@ -111,6 +113,12 @@ def _parts(m: Measurements) -> Iterator[tuple[str, Callable[[Measurements], list
         yield "one position", heads.one_position
     yield "in-context learning", stream.in_context
     yield "stream", stream.stream
+
+
+def positions(m: Measurements) -> list[Section]:
+    """Scores by offset; nothing where positions have no part in any score."""
+    found = positions_section(m.circuits, m.basis, m.provenance)
+    return [] if found is None else [found]
 
 
 _TITLES = {

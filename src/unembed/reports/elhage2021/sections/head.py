@@ -11,16 +11,23 @@ from unembed.results import Provenance, Table
 
 
 def head_sections(
-    circuits: Circuits, layer: int, head: int, top: int, basis: str, seed: int, provenance: Provenance
+    circuits: Circuits,
+    layer: int,
+    head: int,
+    top: int,
+    basis: str,
+    seed: int,
+    provenance: Provenance,
+    offset: int = 0,
 ) -> list[Section]:
     """Everything the weights say about one head."""
     lm = circuits.lm
     layer, head = lm.layer(layer), lm.head(head)
     own = circuits.own_token(layer, head, basis, seed=seed)
-    copying, matching = circuits.copying(basis), circuits.matching(basis)
+    copying, matching = circuits.copying(basis), circuits.matching(basis, offset=offset)
     facts = circuits.ov(layer, head, basis).notes
     understood = lm.structure.blocks[layer].attention.scores_understood
-    said = tuple(dict.fromkeys((*facts, *(circuits.qk(layer, head, 0, basis).notes if understood else ()))))
+    said = tuple(dict.fromkeys((*facts, *(circuits.qk(layer, head, offset, basis).notes if understood else ()))))
     text = (
         f"Copying score {float(copying.score[layer, head]):+.2f}, "
         f"{float(copying.positive_fraction[layer, head]):.0%} of eigenvalues positive; matching score of its QK "
@@ -29,7 +36,7 @@ def head_sections(
         f"{own.n_tokens:,} tokens.",
         *((f"To be known: {'; '.join(said)}.",) if said else ()),
     )
-    exhibits = full_circuit_exhibits(circuits, layer, head, top, basis, provenance)
+    exhibits = full_circuit_exhibits(circuits, layer, head, top, basis, provenance, offset)
     partners = _partners(circuits, layer, head, basis, seed, top, provenance)
     summary = Section("Circuits", text, tuple(exhibits))
     made = [summary, eigenvalue_section(circuits, [(layer, head)], basis, provenance)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -93,6 +94,7 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: str, provenance
     columns["copying_score"] = [float(copying.score[place]) for place in places]
     columns["positive_eigenvalues"] = [float(copying.positive_fraction[place]) for place in places]
     columns["matching_score"] = [float(matching.score[place]) for place in places]
+    columns["positive_matching"] = [float(matching.positive_fraction[place]) for place in places]
     n, length = scores.by_sequence.shape[1], scores.length
     note = (
         f"Means over {n} sequences of {length} random tokens repeated twice, with 95 % intervals. Copying: what the "
@@ -109,8 +111,27 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: str, provenance
             ("copying_score", "Copying score of the OV circuit"),
         )
     )
-    percent = ("previous_token", "duplicate_token", "induction", "resting", "positive_eigenvalues")
-    return Section("Heads", (note,), (Exhibit("heads", table, percent=percent),), heat)
+    percent = ("previous_token", "duplicate_token", "induction", "resting", "current_token", "positive_eigenvalues",
+               "positive_matching")  # fmt: skip
+    scatter = Figure(
+        "heads_positive", "Positive eigenvalues of the QK and OV circuits", "scatter", "heads", "positive_eigenvalues",
+        ("positive_matching",), x_label="OV, share positive", y_label="QK, share positive", percent=True,
+        y_range=(0, 1),
+    )  # fmt: skip
+    edges = [i / 5 for i in range(-5, 6)]
+    known = [float(s) for s in columns["copying_score"]]
+    counted = [sum(low <= s < high or (high == 1 and s == 1) for s in known) for low, high in pairwise(edges)]
+    histogram = Table(
+        "How many heads have which copying score",
+        {"copying_score": [f"{low:+.1f} to {high:+.1f}" for low, high in pairwise(edges)], "heads": counted},
+        provenance,
+    )
+    bars = Figure(
+        "copying_histogram", "Heads by copying score", "bar", "copying_histogram", "copying_score", ("heads",),
+        x_label="copying score", y_label="heads",
+    )  # fmt: skip
+    exhibits = (Exhibit("heads", table, percent=percent), Exhibit("copying_histogram", histogram, folded=True))
+    return Section("Heads", (note,), exhibits, (*heat, scatter, bars))
 
 
 def eigenvalue_section(
@@ -145,7 +166,7 @@ def composition_section(
     circuits: Circuits, modes: str, top: int, basis: str, seed: int, provenance: Provenance
 ) -> Section:
     """The pairs of heads that compose most, above random circuits, and all pairs as one table."""
-    chance = circuits.random_composition(seed)
+    chance, deviation = circuits.random_composition(seed), circuits.random_composition_deviation(seed)
     exhibits, figures = [], []
     heads = circuits.lm.n_heads
     names = {"q": "Q-composition", "k": "K-composition", "v": "V-composition"}
@@ -160,7 +181,8 @@ def composition_section(
             "above_random": (best.values - chance).tolist(),
             "z": circuits.composition_z(best.values, seed).tolist(),
         }
-        title = f"{names[mode]}: the strongest of {int((found > 0).sum()):,} pairs (random circuits: {chance:.4f})"
+        beside = f"random circuits: {chance:.4f} ± {deviation:.4f}"
+        title = f"{names[mode]}: the strongest of {int((found > 0).sum()):,} pairs ({beside})"
         exhibits.append(Exhibit(f"{mode}_composition", Table(title, columns, provenance)))
         if circuits.lm.n_layers == 2:
             pairs = Table(
@@ -239,7 +261,7 @@ def induction_section(
 
 
 def full_circuit_exhibits(
-    circuits: Circuits, layer: int, head: int, top: int, basis: str, provenance: Provenance
+    circuits: Circuits, layer: int, head: int, top: int, basis: str, provenance: Provenance, offset: int = 0
 ) -> list[Exhibit]:
     """The largest entries of a head's full OV circuit and, where scores are understood, of its full QK circuit."""
     lm, exhibits = circuits.lm, []
@@ -259,6 +281,6 @@ def full_circuit_exhibits(
     ov = circuits.ov_full(layer, head, basis).top(top)
     listed("ov_entries", "Largest entries of W_E W_OV W_U", "source", "output", *ov)
     if lm.structure.blocks[lm.layer(layer)].attention.scores_understood:
-        qk = circuits.qk_full(layer, head, 0, basis).top(top)
+        qk = circuits.qk_full(layer, head, offset, basis).top(top)
         listed("qk_entries", "Largest entries of W_E W_QK W_E'", "destination", "source", *qk)
     return exhibits

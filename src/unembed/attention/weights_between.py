@@ -1,0 +1,195 @@
+"""Virtual weights between one head or memory and every later one: how strongly what it writes is read.
+
+A writer's output weights times a reader's input weights are weights between the two, through the stream: W_O W_Q of two
+heads, v W_V of a memory and a head, W_O k of a head and a memory, v k of two memories. Each is compared by its
+Frobenius norm over the product of the two norms; random directions have 1 / sqrt(d_model).
+
+Source: Elhage et al. 2021, "Virtual weights and the residual stream as a communication channel".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.attention.folded_weights import at_least_float32, check_basis, reading_weights, writing_weights
+from unembed.attention.geometry import keys_of, up_projection_of, values_of
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.validation import as_str, positive_int
+
+_NAME = re.compile(r"L(\d+)([HM])(\d+)")
+Input = Literal["Q", "K", "V", "key", "up"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A head or a memory (FFN neuron)."""
+
+    kind: Literal["head", "memory"]
+    layer: int
+    index: int
+
+    @classmethod
+    def named(cls, lm: Decoder, name: str) -> Part:
+        """The part of a name such as L0H3 or L5M278.
+
+        Raises:
+            InvalidInput: the name is of neither form.
+            OutOfRange: the model has no such part.
+        """
+        match = _NAME.fullmatch(as_str("part", name).strip())
+        if match is None:
+            raise InvalidInput(f"part {name!r:.40}", why="a head is written L0H3, a memory L5M278")
+        layer, index = int(match[1]), int(match[3])
+        if match[2] == "H":
+            return cls("head", lm.layer(layer), lm.head(index))
+        return cls("memory", *lm.memory(layer, index))
+
+    @property
+    def name(self) -> str:
+        """Such as L0H3 or L5M278."""
+        return f"L{self.layer}{'H' if self.kind == 'head' else 'M'}{self.index}"
+
+    def location(self, lm: Decoder) -> int:
+        """Halves of layers: attention of layer l at 2 l, its FFN at 2 l + 1 (2 l where both run in parallel)."""
+        in_parallel = lm.structure.blocks[self.layer].parallel
+        return 2 * self.layer + (0 if self.kind == "head" or in_parallel else 1)
+
+
+@dataclass(frozen=True)
+class VirtualWeight:
+    """The weights between a writer and one input of a reader.
+
+    Attributes:
+        writer: its name.
+        reader: its name.
+        input: "Q", "K" or "V" of a head; "key" of a memory, or "up", its up-projection in a gated layer.
+        ratio: ||W_out W_in||_F / (||W_out|| ||W_in||).
+        cosine: of two memories, with its sign; None where a head is part of the pair.
+    """
+
+    writer: str
+    reader: str
+    input: Input
+    ratio: float
+    cosine: float | None = None
+
+
+def written_by(lm: Decoder, part: Part, basis: str) -> Float[Tensor, "row d_model"]:
+    """What a part writes: W_O of a head, the value of a memory."""
+    if part.kind == "head":
+        return at_least_float32(writing_weights(lm, part.layer, basis)[part.index])
+    return at_least_float32(values_of(lm, part.layer, basis)[part.index])[None]
+
+
+def read_by(lm: Decoder, part: Part, basis: str) -> dict[Input, Float[Tensor, "d_model column"]]:
+    """What each input of a part reads: W_Q, W_K, W_V of a head; key, and up-projection, of a memory."""
+    if part.kind == "head":
+        names: tuple[tuple[Input, str], ...] = (("Q", "q"), ("K", "k"), ("V", "v"))
+        return {
+            name: at_least_float32(reading_weights(lm, part.layer, which, basis)[part.index]) for name, which in names
+        }
+    found: dict[Input, Tensor] = {"key": at_least_float32(keys_of(lm, part.layer, basis)[:, part.index, None])}
+    if (up := up_projection_of(lm, part.layer, basis)) is not None:
+        found["up"] = at_least_float32(up[:, part.index, None])
+    return found
+
+
+@torch.no_grad()
+def virtual_weight(
+    lm: Decoder, writer: str, reader: str, basis: str = "raw"
+) -> dict[Input, Float[Tensor, "row column"]]:
+    """The weights between two parts, by input of the reader: (d_head or 1, d_head or 1).
+
+    Args:
+        lm: the model.
+        writer: such as L0H3 or L5M278.
+        reader: a part that reads the stream after the writer wrote to it.
+        basis: "raw" or "folded".
+
+    Raises:
+        InvalidInput: a name is of neither form, or the reader does not come after the writer.
+        OutOfRange: the model has no such part.
+    """
+    check_basis(basis)
+    a, b = Part.named(lm, writer), Part.named(lm, reader)
+    if a.location(lm) >= b.location(lm):
+        raise InvalidInput(f"virtual weights of {a.name} and {b.name}", why="the reader does not come after the writer")
+    rows = written_by(lm, a, basis)
+    return {name: rows @ columns for name, columns in read_by(lm, b, basis).items()}
+
+
+@torch.no_grad()
+def readers_of(lm: Decoder, writer: str, top: int = 20, basis: str = "raw") -> list[VirtualWeight]:
+    """The heads and memories that read most of what one part writes, strongest first.
+
+    Args:
+        lm: the model.
+        writer: such as L0H3 or L5M278.
+        top: how many are listed.
+        basis: "raw" or "folded".
+
+    Memory: the reading weights of a layer.
+    """
+    check_basis(basis)
+    part, top = Part.named(lm, writer), positive_int("top", top)
+    rows, at = written_by(lm, part, basis), part.location(lm)
+    found: list[VirtualWeight] = []
+    for n, block in enumerate(lm.structure.blocks):
+        if 2 * n > at and block.mixer is not None and block.mixer.is_attention:
+            for name, which in (("Q", "q"), ("K", "k"), ("V", "v")):
+                W = at_least_float32(reading_weights(lm, n, which, basis))
+                ratio = (rows @ W).norm(dim=(1, 2)) / (rows.norm() * W.norm(dim=(1, 2)))
+                found += _strongest(part.name, f"L{n}H", name, ratio, None, top)
+        site = block.feed_forward
+        if site is None or not site.has_memories or Part("memory", n, 0).location(lm) <= at:
+            continue
+        for name, columns in (("key", keys_of(lm, n, basis)), ("up", up_projection_of(lm, n, basis))):
+            if columns is not None:
+                product = rows @ at_least_float32(columns)  # (row, memory)
+                sizes = rows.norm() * at_least_float32(columns).norm(dim=0)
+                cosine = product[0] / sizes if part.kind == "memory" else None
+                found += _strongest(part.name, f"L{n}M", name, product.norm(dim=0) / sizes, cosine, top)
+    return sorted(found, key=lambda weight: -weight.ratio)[:top]
+
+
+@torch.no_grad()
+def writers_of(lm: Decoder, reader: str, top: int = 20, basis: str = "raw") -> list[VirtualWeight]:
+    """The heads and memories whose output one part reads most of, strongest first; arguments as in `readers_of`."""
+    check_basis(basis)
+    part, top = Part.named(lm, reader), positive_int("top", top)
+    at = part.location(lm)
+    found: list[VirtualWeight] = []
+    for name, columns in read_by(lm, part, basis).items():
+        for n, block in enumerate(lm.structure.blocks[: part.layer + 1]):
+            if 2 * n < at and block.mixer is not None and block.mixer.is_attention:
+                W_O = at_least_float32(writing_weights(lm, n, basis))
+                ratio = (W_O @ columns).norm(dim=(1, 2)) / (W_O.norm(dim=(1, 2)) * columns.norm())
+                found += _strongest(f"L{n}H", part.name, name, ratio, None, top)
+            site = block.feed_forward
+            if site is None or not site.has_memories or Part("memory", n, 0).location(lm) >= at:
+                continue
+            values = at_least_float32(values_of(lm, n, basis))
+            product = values @ columns  # (memory, column)
+            sizes = values.norm(dim=1) * columns.norm()
+            cosine = product[:, 0] / sizes if part.kind == "memory" else None
+            found += _strongest(f"L{n}M", part.name, name, product.norm(dim=1) / sizes, cosine, top)
+    return sorted(found, key=lambda weight: -weight.ratio)[:top]
+
+
+def _strongest(
+    writer: str, reader: str, name: str, ratio: Float[Tensor, " part"], cosine: Float[Tensor, " part"] | None, top: int
+) -> list[VirtualWeight]:
+    """The largest of one side's parts; the side whose name lacks its number is the one listed."""
+    best = ratio.topk(min(top, len(ratio)))
+    rows = []
+    for value, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+        names = [text if text[-1].isdigit() else f"{text}{i}" for text in (writer, reader)]
+        rows.append(VirtualWeight(names[0], names[1], name, value, None if cosine is None else float(cosine[i])))  # type: ignore[arg-type]
+    return rows
