@@ -49,6 +49,8 @@ BUGS: dict[str, Any] = {"n_layers": 1, "occurring": 9.0, "chance_occurring": 4.0
 IMPORTANCE: dict[str, Any] = {"per_term": [0.1, 0.01]}
 ERASES, ADDS, COIN = (ErasureOnText(2.0, *x, 100) for x in ((1.0, 0.9), (3.0, 0.1), (1.9, 0.5)))
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    # Bigrams no better than token frequencies leave nothing to reach.
+    "bigram table": tuple({"losses": x} for x in ((5.5, 5.0, 7.0), (6.9, 5.0, 7.0), (6.0, 7.0, 7.0))),
     "direct path": tuple({**PATH, "partial": around(*x)} for x in ((0.2, 0.05), (0.0, 0.03), (0.06, 0.04))),
     "copying": (
         {"n_layers": 1, "scores": [0.9, 0.8, 0.1]},
