@@ -181,7 +181,7 @@ export function mount(el, data, options = {}) {
         if (!row.cells.has(c)) row.cells.set(c, writeCell(part(row.el, "cell", "gridcell", c, r), r, c));
     }
     if (pinned.size) movePinned();
-    options.onview?.(seen[0], seen[2] - LABEL, data.columns.length * columnWidth);
+    if (seen[2] > LABEL) options.onview?.(seen[0], seen[2] - LABEL, data.columns.length * columnWidth);
   }
 
   /** An element at column c. */
