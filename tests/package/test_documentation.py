@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,3 +128,36 @@ def test_every_make_target_is_listed_and_phony() -> None:
     targets = set(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
     assert set(re.findall(r"^([a-z-]+):.*## ", text, re.MULTILINE)) == targets
     assert set(re.findall(r"^\.PHONY: (.+)$", text, re.MULTILINE)[0].split()) == targets
+
+
+def ways_of_data() -> dict[str, list[str]]:
+    """The numbered steps under each heading of the section."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.split("## Three ways of data")[1].split("\n## ")[0]
+    parts = [part.partition("\n") for part in section.split("\n### ")[1:]]
+    return {title: re.findall(r"^\d+\. (.+(?:\n   .+)*)", steps, re.MULTILINE) for title, _, steps in parts}
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module of the package or a member of one or of the package itself."""
+    parts = name.removeprefix("unembed.").split(".")
+    for n in range(len(parts), -1, -1):
+        try:
+            found: object = importlib.import_module(".".join(["unembed", *parts[:n]]))
+            for part in parts[n:]:
+                found = getattr(found, part)
+        except (ModuleNotFoundError, AttributeError):
+            continue
+        return True
+    return False
+
+
+def test_each_way_of_data_has_at_most_twelve_steps_that_name_what_exists() -> None:
+    ways = ways_of_data()
+    assert len(ways) == 3 and all(5 <= len(steps) <= 12 for steps in ways.values())
+    names = {
+        n for steps in ways.values() for step in steps for n in re.findall(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)+)`", step)
+    }
+    assert len(names) > 15
+    assert sorted(name for name in names if not name.endswith(".js") and not exists(name)) == []
+    assert not exists("stream.run.no_such_function") and not exists("no_such_room.run")
