@@ -66,6 +66,7 @@ export function matrix(el, data, options = {}) {
  * thumbnails(el, {patterns: [[base64]], side, chosen: [layer, head], name(layer, head)}, {onpick(layer, head)})
  */
 export function thumbnails(el, data, options = {}) {
+  if (!el.isConnected) return; // another screen is open by now, and what is not on the page has no colours
   const { patterns, side, chosen } = data;
   el.className = patterns[0]?.length > 12 ? "thumbs small" : "thumbs";
   const probe = h("span", { class: "map-0", hidden: true });
