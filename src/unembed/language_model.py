@@ -22,7 +22,7 @@ from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
 from unembed.stream.generation import generate
 from unembed.stream.hooks import Hook, attach_hooks
-from unembed.stream.interventions import Edit
+from unembed.stream.interventions import Edits
 from unembed.stream.run import Run, Tokens, run
 from unembed.trace.trace import Trace
 
@@ -38,7 +38,7 @@ class LanguageModel(Decoder):
         self,
         tokens: Tokens,
         capture: str | Collection[str] = (),
-        edits: Sequence[Edit] = (),
+        edits: Edits = (),
         *,
         attention_mask: Tensor | None = None,
         logits: bool = True,
@@ -59,14 +59,14 @@ class LanguageModel(Decoder):
             grad=grad,
         )
 
-    def trace(self, prompt: Tokens, *, edits: Sequence[Edit] = (), show_unlearned: bool = False) -> Trace:
+    def trace(self, prompt: Tokens, *, edits: Edits = (), show_unlearned: bool = False) -> Trace:
         """One prompt seen whole; see `unembed.trace.trace.Trace`."""
         return Trace(self, prompt, edits, show_unlearned=show_unlearned)
 
     def generate(
         self,
         prompt: str | Sequence[str],
-        edits: Sequence[Edit] = (),
+        edits: Edits = (),
         *,
         max_new_tokens: int = 20,
         seed: int | None = None,
@@ -144,7 +144,7 @@ class LanguageModel(Decoder):
         """The value vectors read in the vocabulary; see `unembed.memories.values.Values`."""
         return Values(self)
 
-    def edited(self, edits: Sequence[Edit]) -> AbstractContextManager[Any]:
+    def edited(self, edits: Edits) -> AbstractContextManager[Any]:
         """While inside, every use of `lm.hf`, generation included, happens under these edits."""
         return attach_hooks(self, {}, edits)
 

@@ -166,3 +166,15 @@ def test_bad_vectors_are_refused_in_one_line(tokens: Tensor) -> None:
         Edit("stream", "add", 0, 0, 1.0)
     with pytest.raises(PointMissing):
         run(load("attn-1l"), tokens, edits=[scale_ffn(0, 0.0)])
+
+
+def test_edits_are_several_one_or_none() -> None:
+    lm = load()
+    one = set_coefficient(3, 950, to=0.0)
+    listed = lm.run("The lake is 15", edits=[one]).logits
+    assert torch.equal(lm.run("The lake is 15", edits=one).logits, listed)
+    assert torch.equal(lm.trace("The lake is 15", edits=one).logits(), listed[0, -1])
+    plain = lm.run("The lake is 15").logits
+    assert torch.equal(lm.run("The lake is 15", edits=None).logits, plain)
+    assert not torch.equal(listed, plain)
+    assert lm.generate("The lake is 15", one, max_new_tokens=2) == lm.generate("The lake is 15", [one], max_new_tokens=2)

@@ -24,7 +24,7 @@ from transformers import (
 from unembed.errors import InvalidInput, NotFinite, UnembedError
 from unembed.models.decoder import Decoder
 from unembed.stream.hooks import attach_hooks, memory_guard
-from unembed.stream.interventions import Edit
+from unembed.stream.interventions import Edits
 from unembed.stream.run import prepare
 from unembed.validation import as_str, as_tuple, positive_int, valid_seed
 
@@ -42,7 +42,7 @@ class _Finite(LogitsProcessor):
 def generate(
     lm: Decoder,
     prompt: str | Sequence[str],
-    edits: Sequence[Edit] = (),
+    edits: Edits = (),
     *,
     max_new_tokens: int = 20,
     seed: int | None = None,
@@ -73,7 +73,7 @@ def generate(
 def generate_ids(
     lm: Decoder,
     prompts: Sequence[str],
-    edits: Sequence[Edit] = (),
+    edits: Edits = (),
     *,
     max_new_tokens: int = 20,
     seed: int | None = None,
@@ -150,7 +150,7 @@ class Step:
 def generate_steps(
     lm: Decoder,
     prompt: str,
-    edits: Sequence[Edit] = (),
+    edits: Edits = (),
     *,
     max_new_tokens: int = 20,
     seed: int | None = None,
@@ -198,7 +198,7 @@ def generate_steps(
 
 
 @torch.no_grad()
-def _next(lm: Decoder, given: Tensor, ids: Tensor, cache: Any, edits: Sequence[Edit]) -> tuple[Tensor, Any]:
+def _next(lm: Decoder, given: Tensor, ids: Tensor, cache: Any, edits: Edits) -> tuple[Tensor, Any]:
     """Logits after the last token, and the cache. Hooks are attached only while this runs."""
     with memory_guard("a step of a generation"), attach_hooks(lm, {}, edits) as current:
         out = lm.hf(

@@ -25,6 +25,7 @@ from unembed.stream.capture_points import ForwardPass, capture_point, require_po
 from unembed.stream.experts import install_experts
 from unembed.stream.interventions import (
     Edit,
+    Edits,
     checked,
     edit_coefficients,
     edit_heads,
@@ -45,7 +46,7 @@ class Stop(Exception):
 def attach_hooks(
     lm: Decoder,
     captures: Mapping[tuple[str, int], Callback],
-    edits: Sequence[Edit] = (),
+    edits: Edits = (),
     hooks: Mapping[tuple[str, int], Hook] | None = None,
 ) -> Iterator[ForwardPass]:
     """A context in which every forward pass of `lm.hf` is edited and calls back with the captured tensors.

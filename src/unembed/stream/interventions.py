@@ -137,7 +137,22 @@ def _numbers(vector: Float[Tensor, " d_model"] | Sequence[float]) -> tuple[float
     return tuple(torch.as_tensor(vector, dtype=torch.float64).flatten().tolist())
 
 
-def checked(lm: Decoder, edits: Iterable[Edit]) -> tuple[Edit, ...]:
+Edits = Sequence[Edit] | Edit | None
+"""Changes of a run, in order: several, one, or none."""
+
+
+def as_edits(edits: Edits) -> tuple[Edit, ...]:
+    """One edit, several or none as a tuple.
+
+    Raises:
+        InvalidInput: it is none of these.
+    """
+    if edits is None or isinstance(edits, Edit):
+        return () if edits is None else (edits,)
+    return as_tuple("edits", edits)
+
+
+def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
     """The edits with layers and indices counted from 0, each known to exist in this model.
 
     Raises:
@@ -147,7 +162,7 @@ def checked(lm: Decoder, edits: Iterable[Edit]) -> tuple[Edit, ...]:
     """
     found = []
     most = torch.finfo(lm.dtype).max
-    for edit in as_tuple("edits", edits):
+    for edit in as_edits(edits):
         if not isinstance(edit, Edit):
             raise InvalidInput(
                 f"edit {edit!r:.60}",

@@ -22,7 +22,7 @@ from unembed.stream.hooks import (
     memory_guard,
     on_the_graph,
 )
-from unembed.stream.interventions import Edit
+from unembed.stream.interventions import Edits
 from unembed.validation import as_int, as_str, as_tuple
 
 _ONCE = ("position_embedding",)
@@ -243,7 +243,7 @@ def run(
     lm: Decoder,
     tokens: Tokens,
     capture: str | Collection[str] = (),
-    edits: Sequence[Edit] = (),
+    edits: Edits = (),
     *,
     attention_mask: Tensor | None = None,
     logits: bool = True,

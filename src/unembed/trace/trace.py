@@ -25,7 +25,7 @@ from unembed.models.decoder import Decoder
 from unembed.names import POINTS, STREAM_POINTS
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
-from unembed.stream.interventions import Edit
+from unembed.stream.interventions import Edits, as_edits
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
 from unembed.trace.described_memories import DescribedMemory, described_memories
 from unembed.trace.memory_effects import (
@@ -94,9 +94,7 @@ class Readings(Displayed):
 class Trace(Displayed):
     """A prompt under the model, with edits if there are any. Everything is computed once, when first asked."""
 
-    def __init__(
-        self, lm: Decoder, tokens: Tokens, edits: Sequence[Edit] = (), *, show_unlearned: bool = False
-    ) -> None:
+    def __init__(self, lm: Decoder, tokens: Tokens, edits: Edits = (), *, show_unlearned: bool = False) -> None:
         """Run the prompt and keep the stream and the coefficients.
 
         Args:
@@ -116,7 +114,7 @@ class Trace(Displayed):
                 why="it has no layers: its logits are those of each token alone",
                 instead="Use unembed.circuits(lm).direct_path()",
             )
-        self.lm, self.edits, self.show_unlearned = lm, as_tuple("edits", edits), show_unlearned
+        self.lm, self.edits, self.show_unlearned = lm, as_edits(edits), show_unlearned
         ids, mask = prepare(lm, tokens)
         if ids.shape[0] != 1:
             raise InvalidInput(f"{ids.shape[0]} prompts", why="a trace shows one", instead="Trace them one by one")
