@@ -165,6 +165,6 @@ def test_an_encoder_in_memory_is_refused() -> None:
 
 def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
     build("llama").save_pretrained(tmp_path / "tiny")
-    with pytest.raises(ModelUnavailable, match="tokenizer no-such-folder/x: there is none of this name"):
+    with pytest.raises(ModelUnavailable, match="tokenizer no-such-folder/x: nothing has this name"):
         load(tmp_path / "tiny", tokenizer="no-such-folder/x", offline=True)
     assert load(tmp_path / "tiny", tokenizer=str(tokenizer_folder("wren"))).tokenizer is not None

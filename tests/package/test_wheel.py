@@ -66,6 +66,8 @@ def test_the_wheel_names_its_requirements_and_command(wheel: Path) -> None:
     assert core == {
         *(
             "torch",
+            "fastapi",
+            "uvicorn",
             "transformers",
             "numpy",
             "packaging",

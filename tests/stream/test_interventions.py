@@ -177,4 +177,6 @@ def test_edits_are_several_one_or_none() -> None:
     plain = lm.run("The lake is 15").logits
     assert torch.equal(lm.run("The lake is 15", edits=None).logits, plain)
     assert not torch.equal(listed, plain)
-    assert lm.generate("The lake is 15", one, max_new_tokens=2) == lm.generate("The lake is 15", [one], max_new_tokens=2)
+    assert lm.generate("The lake is 15", one, max_new_tokens=2) == lm.generate(
+        "The lake is 15", [one], max_new_tokens=2
+    )

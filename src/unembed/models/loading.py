@@ -234,9 +234,7 @@ def _pretrained(
         raise _explained(where, error, offline) from error
     found = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else _tokenizer(tokenizer or where, common)
     if found is None and isinstance(tokenizer, str):
-        raise ModelUnavailable(
-            f"tokenizer {tokenizer}", why="there is none of this name", instead="Give its folder or id"
-        )
+        raise ModelUnavailable(f"tokenizer {tokenizer}", why="nothing has this name", instead="Give its folder or id")
     commit = revision or getattr(hf.config, "_commit_hash", None)
     _check_is_decoder(hf)
     return Opened(_placed(hf, device), found, path.name if path.is_dir() else name, commit)
