@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import tiny
-from tests.families import FAMILIES
+from tests.families import EXPERTS, FAMILIES
 from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel
 from unembed.lens import final_scale, logit_direction, logits_of, read, read_ends, top_k
@@ -24,7 +24,7 @@ def test_the_final_basis_on_the_last_stream_is_the_model(any_lm: LanguageModel, 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_frozen_readings_of_parts_add_up(name: str, tokens: torch.Tensor) -> None:
-    lm = tiny(name, torch.float64 if name != "mixtral" else torch.float32)
+    lm = tiny(name, torch.float32 if name in EXPERTS else torch.float64)
     last = run(lm, tokens, ["resid_post"])["resid_post"][-1]
     scale = final_scale(lm, last)
     parts = [last * 0.25 + 1, last * 0.75 - 1]
