@@ -6,6 +6,7 @@ import io
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -193,3 +194,16 @@ def test_folders_that_hold_no_report_are_refused(tmp_path: Path) -> None:
 
 def test_a_report_that_is_refused_leaves_no_folders_in_the_folder(tmp_path: Path) -> None:
     assert not list(prepared(tmp_path / "asked").iterdir())
+
+
+def test_eigenvalues_have_one_scale_on_both_axes_and_heat_maps_a_colour_bar() -> None:
+    table = Table("t", {"x": [3.0, -1.0], "y": [0.5, 0.0], "row": ["a", "b"]}, PROVENANCE)
+    plain = Figure("f", "F", "scatter", "t", "x", ("y",))
+    assert 'viewBox="0 0 460 280"' in draw(plain, table)
+    equal = draw(replace(plain, equal=True), table)
+    height = float(re.search(r'viewBox="0 0 460 ([\d.]+)"', equal)[1])
+    circles = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', equal)]
+    across, down = circles[0][0] - circles[1][0], circles[1][1] - circles[0][1]
+    assert height > 400 and across / 4 == pytest.approx(down / 0.5, rel=0.01), "a unit is as long on either axis"
+    heat = draw(Figure("h", "H", "heat", "t", "x", ("y",), rows="row", y_range=(-2, 2)), table)
+    assert heat.count("<rect") == 2 + 41 and ">2<" in heat and ">−2<" in heat

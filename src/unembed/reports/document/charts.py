@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from unembed.reports.document.model import Figure
 from unembed.reports.document.numbers import format_number
-from unembed.reports.document.svg import LETTER, SERIES, WIDTH, Canvas, Scale, fitted, x_title, y_axis
+from unembed.reports.document.svg import LETTER, SERIES, WIDTH, Canvas, Real, Scale, fitted, x_title, y_axis
 from unembed.results import Table, visible
 
 Columns = Mapping[str, list[Any]]
@@ -198,11 +199,12 @@ def _heat(canvas: Canvas, figure: Figure, columns: Columns) -> None:
     )
     side = canvas.inner_width / max(len(across), 1)
     tall = min(side, 26.0) if len(down) > 1 else 26.0
-    canvas.height = canvas.top + canvas.bottom + tall * len(down)
     values = columns[figure.y[0]]
     low, high = figure.y_range or fitted(values)
     largest = max(abs(low), abs(high)) or 1.0
     write = _writer(figure)
+    _colour_bar(canvas, largest, low < 0, write)
+    canvas.height = canvas.top + canvas.bottom + tall * len(down)
     _categories(canvas, across, figure.x_label)
     every = max(1, math.ceil(14 / tall))
     for r, name in enumerate(down):
@@ -218,17 +220,39 @@ def _heat(canvas: Canvas, figure: Figure, columns: Columns) -> None:
             f"{figure.y_label or figure.rows} {format_number(columns[figure.rows][i])}, "
             f"{figure.x_label or figure.x} {format_number(columns[figure.x][i])}: {write(value)}"
         )
-        colour = f"fill:rgba(var({tone}),{0.04 + 0.96 * strength:.3f})"
+        colour = _heat_colour(tone, strength)
         canvas.box(canvas.left + c * side, canvas.top + r * tall, side - 1, tall - 1, "cell", said, colour)
     if figure.y_label:
         canvas.text(13, canvas.top + tall * len(down) / 2, figure.y_label, turn=-90)
 
 
+def _heat_colour(tone: str, strength: Real) -> str:
+    return f"fill:rgba(var({tone}),{0.04 + 0.96 * strength:.3f})"
+
+
+def _colour_bar(canvas: Canvas, largest: Real, signed: bool, write: Callable[[Any], str]) -> None:
+    """Which colour is which number, above the drawing; makes room for itself."""
+    steps, width, height = 20, 5, 9
+    x, y = canvas.left, canvas.top
+    shares = [i / steps for i in range(-steps if signed else 0, steps + 1)]
+    for i, share in enumerate(shares):
+        colour = _heat_colour("--heat" if share >= 0 else "--cold", abs(share))
+        canvas.box(x + 46 + i * width, y, width, height, "cell", style=colour)
+    canvas.text(x + 40, y + 9, write(-largest if signed else 0.0), anchor="end")
+    canvas.text(x + 52 + len(shares) * width, y + 9, write(largest), anchor="start")
+    canvas.top += height + 10
+
+
 def _scatter(canvas: Canvas, figure: Figure, columns: Columns) -> None:
     _legend(canvas, figure, columns)
-    y = _vertical(canvas, figure, _all(columns, figure.y, ("",)))
-    xs = columns[figure.x]
+    xs, ys = columns[figure.x], _all(columns, figure.y, ("",))
     low, high = fitted(xs)
+    if figure.equal:
+        ends = [abs(end) for end in (low, high, *fitted(ys))]
+        low, high = -max(ends), max(ends)
+        canvas.height = canvas.top + canvas.bottom + canvas.inner_width
+        figure = replace(figure, y_range=(low, high))
+    y = _vertical(canvas, figure, ys)
     x = Scale(low, high, canvas.left, WIDTH - canvas.right)
     for tick in x.ticks():
         canvas.text(x(tick), canvas.height - canvas.bottom + 16, format_number(tick))

@@ -95,6 +95,7 @@ class Figure:
         logarithmic: y axis in powers of ten.
         y_range: ends of the y axis (of the colours in "heat"); found from the data when None.
         note: caption below.
+        equal: for "scatter", both axes have one scale around zero, as a complex plane has.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Figure:
     logarithmic: bool = False
     y_range: tuple[int | float, int | float] | None = None
     note: str = ""
+    equal: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

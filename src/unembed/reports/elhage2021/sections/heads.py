@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -104,11 +105,22 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: str, provenance
     )
     table = Table(f"Heads of {circuits.lm.name}", columns, provenance)
     heat = tuple(
-        Figure(f"heads_{kind}", title, "heat", "heads", "head", (kind,), x_label="head", y_label="layer", rows="layer")
-        for kind, title in (
-            ("previous_token", "Attention to the previous token"),
-            ("induction", "Attention to the token after the earlier occurrence"),
-            ("copying_score", "Copying score of the OV circuit"),
+        Figure(
+            f"heads_{kind}",
+            title,
+            "heat",
+            "heads",
+            "head",
+            (kind,),
+            x_label="head",
+            y_label="layer",
+            rows="layer",
+            y_range=ends,
+        )
+        for kind, title, ends in (
+            ("previous_token", "Attention to the previous token", (0, 1)),
+            ("induction", "Attention to the token after the earlier occurrence", (0, 1)),
+            ("copying_score", "Copying score of the OV circuit", (-1, 1)),
         )
     )
     percent = ("previous_token", "duplicate_token", "induction", "resting", "current_token", "positive_eigenvalues",
@@ -155,7 +167,7 @@ def eigenvalue_section(
         figures.append(
             Figure(
                 name, f"Head {layer}.{head}: copying score {score:+.2f}", "scatter", name, "x", ("y",),
-                x_label="real, log radius", y_label="imaginary, log radius",
+                x_label="real, log radius", y_label="imaginary, log radius", equal=True,
             )
         )  # fmt: skip
     text = ("Each point is an eigenvalue of `W_E W_OV W_U`; its distance from the middle is log10(1 + |lambda|).",)
@@ -201,6 +213,9 @@ def composition_section(
                     "reader", ("above_random",), x_label="head of layer 1", y_label="head of layer 0", rows="writer",
                 )
             )  # fmt: skip
+    # One scale for the three pictures, so that their colours compare.
+    most = max((abs(v) for e in exhibits if e.folded for v in e.table.columns["above_random"]), default=0.0)
+    figures = [replace(figure, y_range=(-most, most)) for figure in figures] if most else figures
     text = (
         "How much of what the writer's OV circuit puts into the stream the reader's queries (Q), keys (K) or values "
         "(V) take up: the Frobenius norm of the product over the product of the norms, beside the mean for random "
