@@ -257,7 +257,7 @@ def test_what_hooks_and_gradients_cannot_do_is_said_in_one_line(tokens: torch.Te
         run(lm, tokens, hooks={"resid_post": lambda t, _layer: t[:1]})
     with pytest.raises(InvalidInput, match="is not one of"):
         run(lm, tokens, hooks={"nowhere": lambda t, _layer: t})
-    with pytest.raises(PointMissing, match="kept no graph"):
+    with pytest.raises(PointMissing, match="which records the graph"):
         run(lm, tokens, "z").gradient("z", of=torch.zeros(()))
     with pytest.raises(InvalidInput, match="not one number computed"):
         run(lm, tokens, "z", grad=True).gradient("z", of=torch.zeros(()))

@@ -1,11 +1,10 @@
 """A document's sentences.
 
 The papers split WikiText's lines at the dependency parser's boundaries (`en_core_web_sm`, on words split at spaces).
-That needs one release of one trained model; the rule here needs nothing and gives the same answer everywhere. A line
-end
-ends a sentence, headings are sentences of their own, and inside a line a sentence ends after `.`, `?` or `!` (closing
-quotes and brackets included) when a capital, a digit or an opening sign follows and the word before is no abbreviation.
-Nothing is dropped but blank lines, and nothing has a least or largest length, as in the papers.
+That needs one release of one trained model; the rule here needs no model and gives the same result everywhere. A line
+break ends a sentence, and a heading is a sentence. Within a line, a sentence ends after `.`, `?` or `!` (closing quotes
+and brackets included) if a capital, a digit or an opening bracket follows and the word before is not an abbreviation.
+Only blank lines are dropped; as in the papers, sentences have no minimum or maximum length.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a computation hands back: a frozen table with a provenance, and how it prints and saves.
+"""Results of computations: a frozen table with a provenance, and how it is printed and saved.
 
 Owns the provenance (which model, corpus, basis, dtype, seed and version a number comes from), the table (rows, JSON,
 CSV, Parquet, HTML, terminal) and the one function that makes token text visible. Computes nothing and knows no model.

@@ -1,4 +1,4 @@
-"""How wide each column of a table is drawn on a terminal."""
+"""Widths of the columns of a table on a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def column_blocks(least: Sequence[int], width: int, gap: int) -> list[range]:
-    """Runs of columns that fit beside each other without breaking a word; a wider column is a block of its own.
+    """Groups of adjacent columns that fit the width without breaking a word; a wider column is a group of its own.
 
     Args:
         least: the width at which no word breaks, by column.
@@ -23,9 +23,9 @@ def column_blocks(least: Sequence[int], width: int, gap: int) -> list[range]:
 
 
 def column_widths(natural: Sequence[int], least: Sequence[int], room: int) -> list[int | None]:
-    """Widths for columns that do not all fit as wide as they would be.
+    """Widths for columns that together exceed the room.
 
-    Every column gets the width of its longest word, and what is left over goes to the columns that want it, a
+    Every column gets the width of its longest word, and the remaining room goes to wider columns, a
     character at a time to the one that lacks most.
 
     Args:

@@ -1,4 +1,4 @@
-"""How results show themselves: a short table, or a drawing once `unembed.notebook` is imported."""
+"""How results are displayed: as a short table, or as a drawing once `unembed.notebook` is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing a result so that a reader finds all of it or nothing."""
+"""Writing files atomically: a reader finds the whole file or none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNFINISHED = ".writing"
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
-    """The path, if a file can stand there: for asking before hours of work, not after.
+    """Check that a file can be written at a path, before hours of work; return the path.
 
     Raises:
         InvalidInput: the folder does not exist, the path is a folder or a device, or no file can have such a name.
@@ -47,10 +47,10 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
-    """The path, after a folder stands there.
+    """Create a folder unless it exists; return its path.
 
     Raises:
-        InvalidInput: none can: a file is in its place or its way, or the folder above cannot be written to.
+        InvalidInput: it cannot be created: a file has its name, or the folder above cannot be written to.
     """
     folder = as_path(path)
     try:
@@ -67,9 +67,9 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 @contextmanager
 def writing(place: str | os.PathLike[str], *, instead: str) -> Iterator[None]:
-    """Around writes of whatever library: a disk that is full, or a place that cannot be written to, is one sentence.
+    """Context manager: report a full disk or a place without write permission as one error, whichever library writes.
 
-    Other failures pass as they are.
+    Other exceptions pass unchanged.
 
     Args:
         place: the file or folder that is written.
@@ -89,18 +89,18 @@ def writing(place: str | os.PathLike[str], *, instead: str) -> Iterator[None]:
 
 
 def _unwritable(error: BaseException, place: Path) -> str | None:
-    """What kept it from being written, None where it was something else."""
+    """The reason why a write failed; None if the exception has another cause."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, OSError) and inner.errno is not None:
-            # Without room the error names no file; without leave to write it does, and reading fails so too.
+            # A full disk is reported without a file name; a missing permission with one, for reads as well.
             inside = inner.filename is not None and Path(os.fsdecode(inner.filename)).is_relative_to(place)
             if inner.errno in _NO_ROOM or inside:
                 return inner.strerror
         inner = inner.__cause__ or inner.__context__
     # What is written in Rust (safetensors) raises errors of its own, with the system's number in the text.
-    told = next((number for number in _NO_ROOM if f"(os error {number})" in str(error)), None)
-    return None if told is None else os.strerror(told)
+    number = next((number for number in _NO_ROOM if f"(os error {number})" in str(error)), None)
+    return None if number is None else os.strerror(number)
 
 
 @contextmanager

@@ -138,7 +138,11 @@ class Run:
         """
         captured = self._point(point)
         if self._graph is None:
-            raise PointMissing("this run has no gradients", why="it kept no graph", instead="Run with grad=True")
+            raise PointMissing(
+                "this run has no gradients",
+                why="it ran without grad=True, which records the graph",
+                instead="Run it with grad=True",
+            )
         return self._graph.gradient(point, captured.layers, of)
 
     def _point(self, point: str) -> _Layers:

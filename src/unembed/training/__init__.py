@@ -1,8 +1,8 @@
 """How the shipped models are made: vocabulary, networks, optimiser, loop, measurement, n-gram comparison, model cards.
 
 `train(name, corpus=folder, out=folder)` makes one model from a folder of `*.jsonl.xz` (one JSON object with a `text` a
-line); `python -m unembed.training --corpus folder` makes all. Killed runs go on from their last checkpoint. Opening
-models is left to `unembed.models`.
+line); `python -m unembed.training --corpus folder` makes all. Interrupted runs resume from their last checkpoint.
+Models are opened by `unembed.models`.
 """
 
 from __future__ import annotations

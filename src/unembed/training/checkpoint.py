@@ -1,4 +1,4 @@
-"""Everything that a training run needs to go on as if it had never stopped."""
+"""Checkpoints of training: everything that a run needs to resume with the same result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unembed.results import whole_file
 
 
 def previous(path: Path) -> Path:
-    """Where `save` leaves the checkpoint before the last."""
+    """The path of the previous checkpoint, which `save` keeps."""
     return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 

@@ -1,4 +1,4 @@
-"""From documents to one line of token ids, kept on disk so that a resumed training reads the same numbers."""
+"""Documents as one array of token ids, stored on disk so that a resumed training reads the same tokens."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A vocabulary in which every piece is frequent: Unigram, pruned by count, bytes only as fallback.
 
-A memory's reading is a list of tokens. Where the vocabulary holds pieces that hardly occur in the text, their
-embeddings stay near where they began and fill the readings with noise; so a piece stays only if the encoded training
-text uses it often enough.
+A memory's reading is a list of tokens. Embeddings of pieces that are rare in the text stay close to their initial
+values and fill readings with noise, so a piece is kept only if the encoded training text uses it often enough.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}{1,4}| ?[^\s\p{L}\p{M}\p{N}]+|\s"
 
 
 def word_counts(texts: Iterable[str]) -> Counter[str]:
-    """How often each word (with its leading space), number, run of signs or single white space occurs."""
+    """Counts of each word (with its leading space), number, run of punctuation, and single whitespace character."""
     pattern = regex.compile(WORDS)
     counts: Counter[str] = Counter()
     for text in texts:
@@ -52,9 +51,9 @@ def tokenizer_of(pieces: list[tuple[str, float]]) -> Tokenizer:
 def fit_vocabulary(counts: Counter[str], *, size: int, fragments: int = 2000, least: int = 200) -> Tokenizer:
     """The commonest whole words, and as many fragments as the remaining words need.
 
-    Whole words have the first claim to a place: a person who reads a list of tokens stumbles over stems (" Palestin").
-    Fragments come from Unigram training on the words without a place of their own. Those that the text uses too
-    seldom are dropped, and their places go to the next common words.
+    Whole words come first, because stems such as " Palestin" make lists of tokens hard to read. Fragments come from
+    Unigram training on the remaining words. Fragments that the text uses too rarely are dropped, and the next most
+    common words take their slots.
 
     Args:
         counts: the words of the training text and how often each occurs.

@@ -346,7 +346,7 @@ def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str
         f"block {path}",
         f"its output is not stream + attention + FFN (relative error {error:.1e}, stream times {gain:.4g}): something "
         "else is added, or the stream itself is normalised",
-        "Load with dtype='float32': gains per channel cannot be told from rounding" if probe.tolerance > 1e-3 else None,
+        "Load with dtype='float32': gains per channel are within rounding errors" if probe.tolerance > 1e-3 else None,
     )
 
 
