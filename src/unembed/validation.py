@@ -100,6 +100,17 @@ def as_pair(name: str, value: Any) -> tuple[Any, Any]:
     return items[0], items[1]
 
 
+def as_expert_pair(name: str, value: Any) -> tuple[int | None, int]:
+    """(expert, index) as integers; expert None stands for the shared expert. Whether they exist is not checked here.
+
+    Raises:
+        InvalidInput: the value is not such a pair.
+    """
+    if len(value) != 2:
+        raise InvalidInput(f"{name} {value!r:.60}", why="it is not a pair", instead="Give (expert, index)")
+    return None if value[0] is None else as_int("expert", value[0]), as_int(name, value[1])
+
+
 def as_path(value: Any) -> Path:
     """A string or path object as a `Path`. The file system is not touched.
 

@@ -16,7 +16,7 @@ from unembed.index.passages import Passages
 from unembed.index.stream_files import open_stream
 from unembed.names import MemoryIndex, memory_name
 from unembed.results import Provenance, Table
-from unembed.validation import as_int, as_str
+from unembed.validation import as_expert_pair, as_int, as_str
 
 _SHOWN_TOKENS = 8
 
@@ -148,7 +148,7 @@ class IndexFiles:
         layers = self.manifest.layers
         if isinstance(index, tuple):
             experts = self.experts_of(layer) if -len(layers) <= as_int("layer", layer) < len(layers) else None
-            expert, within = index
+            expert, within = as_expert_pair("memory", index)
             n, width = experts or (0, 0)
             if experts is None or not within >= 0 or (expert is not None and not (0 <= expert < n and within < width)):
                 why = "its FFN is not a mixture of experts" if experts is None else f"it has {n} experts of {width}"

@@ -22,7 +22,7 @@ from unembed.models.vocabulary import Vocabulary, unlearned_by_counts, unlearned
 from unembed.models.weights import Weights
 from unembed.names import MemoryIndex, memory_name
 from unembed.results import Provenance
-from unembed.validation import as_int
+from unembed.validation import as_expert_pair, as_int
 
 _CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
 
@@ -231,7 +231,7 @@ class Decoder:
         layer = self.layer(layer)
         site = self.feed_forward(layer)
         if isinstance(index, tuple):
-            expert, within = index
+            expert, within = as_expert_pair("memory", index)
             if site.experts is None:
                 raise Unsupported(f"an expert of layer {layer}", why="its FFN is not a mixture of experts")
             if expert is None:
