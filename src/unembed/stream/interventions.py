@@ -149,7 +149,15 @@ def as_edits(edits: Edits) -> tuple[Edit, ...]:
     """
     if edits is None or isinstance(edits, Edit):
         return () if edits is None else (edits,)
-    return as_tuple("edits", edits)
+    found = as_tuple("edits", edits)
+    for edit in found:
+        if not isinstance(edit, Edit):
+            raise InvalidInput(
+                f"edit {edit!r:.60}",
+                why="it is not an edit",
+                instead="Make one with set_coefficient or scale_head",
+            )
+    return found
 
 
 def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
@@ -163,12 +171,6 @@ def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
     found = []
     most = torch.finfo(lm.dtype).max
     for edit in as_edits(edits):
-        if not isinstance(edit, Edit):
-            raise InvalidInput(
-                f"edit {edit!r:.60}",
-                why="it is not an edit",
-                instead="Make one with set_coefficient or scale_head",
-            )
         if abs(edit.value) > most:
             raise InvalidInput(
                 f"edit value {edit.value:g}", why=f"the model computes in {lm.dtype}, which ends at {most:.2g}"
