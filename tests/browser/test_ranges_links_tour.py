@@ -23,6 +23,7 @@ def label_of(page, layer):
 
 
 def drag(page, start, end):
+    grid(page).evaluate("(el) => el.scrollIntoView({ block: 'center' })")
     a, b = (label_of(page, n).bounding_box() for n in (start, end))
     page.mouse.move(a["x"] + 20, a["y"] + 10)
     page.mouse.down()
@@ -40,7 +41,8 @@ def test_dragging_over_layers_shows_what_they_do_together(opened, lm):
     expect(inspector(page).get_by_role("heading", name="Layers 2 to 4, together")).to_be_visible()
     assert "layers=2-4" in address(page) and asked == []
     trace = lm.trace(PROMPT)
-    rows = [r for r in trace.attribution(int(trace.prediction[-1])).rows if 2 <= r.layer <= 4]
+    question = trace.question()
+    rows = [r for r in trace.attribution(question.token, against=question.against).rows if 2 <= r.layer <= 4]
     said = inspector(page).get_by_text("they give").inner_text().replace("−", "-")
     shown = [float(x) for x in re.findall(r"([+-][\d.]+) by", said)]
     for number, ffn in zip(shown, (False, True), strict=True):
