@@ -107,7 +107,7 @@ def test_bad_questions_say_what_is_wrong() -> None:
 
 
 def test_scores_show_the_largest_head_of_each_kind_and_no_tensor() -> None:
-    by_sequence = torch.zeros(5, 3, 2, 4)
+    by_sequence = torch.zeros(len(KINDS), 3, 2, 4)
     by_sequence[2, :, 1, 3] = 0.75
     shown = repr(HeadScores.of(by_sequence, 8, 0))
     assert shown.startswith("HeadScores(2 layers of 4 heads") and "induction 0.75 (L1H3)" in shown

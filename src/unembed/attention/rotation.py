@@ -111,7 +111,7 @@ def _check_rotatable(lm: Decoder) -> None:
         why = "a norm or projections follow the embedding table"
     elif any(b.attention.branch_norm is not None for b in structure.blocks):
         why = "a norm's gain on a branch's output prefers the channels it has"
-    elif any(b.feed_forward is not None and not b.feed_forward.has_memories for b in structure.blocks):
+    elif any(b.feed_forward is not None and b.feed_forward.down_proj is None for b in structure.blocks):
         why = "its FFN is a mixture of experts"
     elif tied and structure.final_norm is not None and not _is_level(structure.final_norm):
         why = "its unembedding is its embedding, and the final norm's gain cannot be folded into one of the two"
