@@ -15,6 +15,7 @@ from types import FrameType
 
 def main() -> None:
     """Entry point of the `unembed` command; the commands are imported only when it runs."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on generation is none for these commands
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     try:

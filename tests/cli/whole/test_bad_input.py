@@ -155,7 +155,6 @@ USAGE: dict[str, tuple[object, ...]] = {
     "unknown basis": ("trace", PROMPT, "--basis", "sideways"),
     "frozen basis of a value": ("value", 0, 0, "--basis", "frozen"),
     "two forms on stdout": ("trace", PROMPT, "--json", "--csv"),
-    "no token to explain": ("explain", PROMPT),
     "top of zero": ("trace", PROMPT, "--top", 0),
 }
 
