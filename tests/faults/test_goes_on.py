@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
@@ -139,6 +140,8 @@ def test_serve_ends_with_one_line_and_keeps_its_labels(world: World, tmp_path: P
         def up() -> bool:
             try:
                 return bool(ask("labels?layer=1&index=3"))
+            except urllib.error.HTTPError:
+                raise
             except OSError:
                 return False
 
@@ -147,7 +150,7 @@ def test_serve_ends_with_one_line_and_keeps_its_labels(world: World, tmp_path: P
         ask("labels", {"layer": 1, "index": 3, "label": "months", "author": "ann"})
         once(lambda: True)(process)
 
-    with mock.patch("unembed.server.serve.new_token", lambda: "known"):
+    with mock.patch("unembed.server.serve.session_token", lambda _port, _folder: "known"):
         line = f"serve --no-browser --port {port} --model {world.folder}/model --index index"
         ended = command(line, tmp_path, asked_then_interrupted)
     assert ended.code == 130 and ended.stderr == "unembed: Interrupted.\n", ended
