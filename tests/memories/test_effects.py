@@ -10,6 +10,7 @@ from tests.conftest import tiny
 from tests.models.decoder_classes import tiny_model
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.memories.effects import sub_update_effects
+from unembed.stream.decomposition import memory_branch
 
 FAMILIES = ["gpt2", "llama", "gemma2", "olmo2", "gptj"]
 PROMPT = [5, 9, 14, 3, 22]
@@ -111,3 +112,17 @@ def test_dominant_ones_come_first_and_bad_input_is_one_clear_line():
         sub_update_effects(lm, PROMPT, 0, TOKEN, indices=[99_999])
     with pytest.raises(Unsupported):
         sub_update_effects(unembed.load(tiny_model("jetmoe")), PROMPT, 0, TOKEN)
+
+
+def test_where_a_block_rescales_the_stream_what_is_taken_out_is_rescaled_with_it():
+    """Behind Gemma 4's layer scalar; the branch norm's scale stays that of the run."""
+    lm = unembed.load(tiny_model("gemma4_text"))
+    layer = lm.n_layers - 1
+    gain = lm.structure.blocks[layer].exit_gain
+    assert gain != 1.0
+    found = sub_update_effects(lm, PROMPT, layer, TOKEN, top=4, basis="raw")
+    seen = lm.run(PROMPT, ("resid_post", "coefficients"))
+    m, after = seen.at("coefficients", layer)[0, -1], seen.at("resid_post", layer)[0, -1]
+    written = memory_branch(lm, layer, m).written(lm.weights.W_out[layer][found.index]) * m[found.index, None]
+    before, without = ((x @ lm.weights.W_U).softmax(-1)[..., TOKEN] for x in (after, after - gain * written))
+    torch.testing.assert_close(found.change_removed, without - before, rtol=1e-4, atol=1e-8)

@@ -295,5 +295,7 @@ def test_positions_left_behind_change_nothing_before_them(shape, tmp_path):
 
 def test_every_recipe_trains_all_positions_it_ships():
     for name, recipe in RECIPES.items():
+        if not recipe.shape.n_layers:
+            continue  # a table of bigrams has no positions
         assert max(phase.context for phase in recipe.phases) == recipe.shape.context, name
         assert 512 % recipe.shape.context == 0

@@ -27,7 +27,7 @@ from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import BASES
 from unembed.results import Table
-from unembed.stream.decomposition import memory_branch
+from unembed.stream.decomposition import memory_branch, require_one_stream
 from unembed.stream.run import Run, Tokens, prepare, run
 from unembed.validation import as_tuple, positive_int
 
@@ -116,6 +116,7 @@ def sub_update_effects(
         raise InvalidInput(
             f"{ids.shape[0]} prompts", why="effects are measured on a single prompt", instead="Give one prompt"
         )
+    require_one_stream(lm, "the effects of single sub-updates")
     position = lm._within("position", position, ids.shape[1])
     w = lm.single_token(token)
     before = "resid_pre" if lm.structure.blocks[layer].parallel else "resid_mid"
@@ -147,9 +148,11 @@ def _effects(
     values = branch.written(W_out[index])
     parts = m[index, None] * values
     x, after = result.at(before, layer)[0, position], result.at("resid_post", layer)[0, position]
+    block = lm.structure.blocks[layer]
+    behind = parts * block.exit_gain * block.handover  # what of them is in the stream behind the block
     scale = final_scale(lm, result.at("resid_post", lm.n_layers - 1)[0, position])
     first, alone, last, removed = (
-        _logits(lm, rows, basis, scale) for rows in (x[None], x + parts, after[None], after - parts)
+        _logits(lm, rows, basis, scale) for rows in (x[None], x + parts, after[None], after - behind)
     )
     linear = _logits(lm, parts, basis, scale)[:, token] if basis != "final" else None
     score = alone[:, token] - first[0, token] if linear is None else linear

@@ -7,7 +7,8 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from unembed.concepts.annotation.judge import require_judge
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, Unsupported
+from unembed.models.decoder import Decoder
 
 T = TypeVar("T")
 _KINDS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
@@ -32,3 +33,17 @@ def options_of(cls: type[T], study: str, given: Mapping[str, Any]) -> T:
         if not fits and not (optional and value is None):
             raise InvalidInput(f"option {name}={value!r}", why=f"it must be of type {kind}")
     return cls(**given)
+
+
+def require_dense_memories(lm: Decoder, study: str) -> None:
+    """Refuse a model whose memories belong to experts: the studies sample memories that every token reaches.
+
+    Raises:
+        Unsupported: a layer is a mixture of experts.
+    """
+    if any(b.feed_forward is not None and b.feed_forward.experts is not None for b in lm.structure.blocks):
+        raise Unsupported(
+            f"{study} on {lm.name}",
+            why="its FFN is a mixture of experts, and the study samples memories that every token reaches",
+            instead="Use an index, traces and attributions, which know experts",
+        )

@@ -156,7 +156,7 @@ def test_a_newer_search_for_examples_ends_the_one_under_way(indexed, monkeypatch
         finally:
             ended.set()
 
-    monkeypatch.setattr("unembed.server.routes.heads.head_examples", endless)
+    monkeypatch.setattr("unembed.server.routes.heads.examples_of_heads", endless)
     headers = {"x-client": "a page examples"}  # and numbers of windows for which no answer is kept
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(indexed.post, "/api/v1/heads/1/0/examples", json={"windows": 9}, headers=headers)

@@ -109,7 +109,7 @@ def test_an_attribution_is_what_the_command_prints(client, command):
 def test_edits_change_the_trace_and_its_id(client, wren):
     edit = {"action": "set", "layer": 3, "index": 5, "value": 40.0}
     plain, edited = post(client), post(client, edits=[edit])
-    assert plain["id"] != edited["id"] and edited["edits"] == ["memory 3.5 set to 40"]
+    assert plain["id"] != edited["id"] and edited["edits"] == ["memory L3M5 set to 40"]
     assert plain["stages"][1]["probabilities"][:3] == edited["stages"][1]["probabilities"][:3]
     assert plain["stages"][1]["probabilities"][3:] != edited["stages"][1]["probabilities"][3:]
     layer = client.get(f"/api/v1/traces/{edited['id']}").json()

@@ -22,7 +22,7 @@ from unembed.reports.geva2021.sections.poles import poles_sections
 from unembed.reports.geva2021.sections.refinement import last_layer_section, refinement_section
 from unembed.reports.geva2021.sections.settings import settings_section
 from unembed.reports.geva2021.sections.values import values_section
-from unembed.reports.options import options_of
+from unembed.reports.options import options_of, require_dense_memories
 from unembed.reports.random_weights import control_judgements
 from unembed.reports.stages import Work
 
@@ -41,6 +41,7 @@ def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
         Unsupported: the model has no FFN memories.
     """
     chosen = options_of(Options, "geva2021", options)
+    require_dense_memories(lm, "geva2021")
     m = measure(lm, corpus, work, chosen)
     control: dict[str, Judgement] = {}
     if chosen.control:

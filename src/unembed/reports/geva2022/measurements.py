@@ -27,6 +27,7 @@ from unembed.memories.values import values_of, written_values
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2022.applications import Applications, measure_applications
 from unembed.reports.geva2022.options import Options
+from unembed.reports.options import require_dense_memories
 from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance
 from unembed.stream.run import run
@@ -122,6 +123,7 @@ def measure(lm: Decoder, corpus: Corpus, work: Work, options: Options) -> Measur
     """
     if not lm.d_mlp:
         raise Unsupported(f"geva2022 on {lm.name}", why="it has no feed-forward memories")
+    require_dense_memories(lm, "geva2022")
     _ = lm.vocabulary  # a missing tokenizer is refused before any work
     options = with_known_bases(lm, options)
     hidden = hidden_tokens(lm, options)
