@@ -12,6 +12,7 @@ from unembed.cli import options
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from unembed import LanguageModel
     from unembed.causality import Metric, Patching
 
 Point = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "heads", "patterns", "memories"]
@@ -269,7 +270,7 @@ def _check_ablation(
         raise typer.BadParameter("give a prompt or a corpus; both only with --to mean", param_hint="--corpus")
 
 
-def _clusters(lm: Any, memories: list[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
+def _clusters(lm: LanguageModel, memories: list[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
     """The clusters that some memories' values are in, cut as `unembed clusters` does."""
     if not memories:
         return {}
@@ -281,7 +282,7 @@ def _clusters(lm: Any, memories: list[tuple[int, int]]) -> dict[str, list[tuple[
     return {f"cluster of L{n}M{i}": found.members(found.of(n, i)) for n, i in memories}
 
 
-def _concepts(lm: Any, names: list[str], folder: Path | None) -> dict[str, list[tuple[int, int]]]:
+def _concepts(lm: LanguageModel, names: list[str], folder: Path | None) -> dict[str, list[tuple[int, int]]]:
     """The memories that have a label in an index."""
     if not names:
         return {}
