@@ -130,7 +130,7 @@ def paths(
 
     Everything else below the reader keeps its own activations, and everything above runs on. `recovered` is the
     fraction of the difference between the two runs: 0 no effect, 1 all of it. Between two heads the composition score
-    of their weights stands beside it.
+    of their weights is shown with it.
     """
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     edits = options.edits(set_)
