@@ -14,6 +14,8 @@ from unembed.reports.document.intervals import Measured
 from unembed.reports.document.model import Finding, Verdict
 
 M = TypeVar("M")
+Numbers = Mapping[str, Any]
+"""What a claim's `measure` gives its `judge`, by name."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Claim(Generic[M]):
     quantity: str
     published: str
     test: str
-    measure: Callable[[M], Mapping[str, Any] | None]
+    measure: Callable[[M], Numbers | None]
     judge: Callable[..., Judgement]
 
     def judgement(self, m: M) -> Judgement | None:
@@ -104,6 +106,11 @@ def verdict_of(*conditions: bool | None) -> Verdict:
     if any(c is not None and not c for c in conditions):
         return "differs"
     return "cannot be told" if any(c is None for c in conditions) else "agrees"
+
+
+def at_depth(n_layers: int, depth: int, *conditions: bool | None) -> tuple[bool | None, ...]:
+    """The conditions, or an open one where the claim is about models of another depth."""
+    return conditions if n_layers == depth else (None,)
 
 
 def above(measured: Measured, line: int | float) -> bool | None:

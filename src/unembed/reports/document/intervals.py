@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
+from jaxtyping import Float
+from scipy.stats import binomtest, rankdata
 
 DRAWS = 1000
 """Resamples behind every interval."""
@@ -179,3 +180,15 @@ def columns(name: str, numbers: Sequence[Measured]) -> dict[str, list[Any]]:
     if any(m.published is not None for m in numbers):
         found[f"{name}_published"] = [m.published for m in numbers]
     return found
+
+
+def rank_correlation(x: Float[np.ndarray, " pair"], y: Float[np.ndarray, " pair"], *, seed: int = 0) -> Measured:
+    """Spearman's rank correlation with its bootstrap interval over pairs; nothing for fewer than ten or constants."""
+    known = ~(np.isnan(x) | np.isnan(y))
+    x, y = x[known], y[known]
+    if len(x) < 10 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return Measured(float("nan"), float("nan"), float("nan"), len(x))
+    a, b = rankdata(x), rankdata(y)
+    a, b = (a - a.mean()) / a.std(), (b - b.mean()) / b.std()
+    whole = mean_of(a * b, seed=seed)
+    return Measured(whole.value, max(whole.low, -1.0), min(whole.high, 1.0), len(x))

@@ -40,3 +40,13 @@ def format_interval(measured: Measured, *, percent: bool = False) -> str:
     """A measured number with its interval: `12.1 [11.0, 13.2]`, or `12.1 % [11.0, 13.2]`."""
     low, high = (format_number(float(e), percent=percent).removesuffix(" %") for e in (measured.low, measured.high))
     return f"{format_number(float(measured.value), percent=percent)} [{low}, {high}]"
+
+
+def percent(measured: Measured) -> str:
+    """A measured share in percent with its interval: `12.1 % [11.0, 13.2]`."""
+    return format_interval(measured, percent=True)
+
+
+def signed(measured: Measured) -> str:
+    """A measured number with its sign and its interval, two decimals: `+0.12 [+0.10, +0.14]`."""
+    return f"{measured.value:+.2f} [{measured.low:+.2f}, {measured.high:+.2f}]".replace("-", "−")

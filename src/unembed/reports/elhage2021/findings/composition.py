@@ -1,0 +1,111 @@
+"""The claims about heads that read heads: Q-, K- and V-composition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unembed.reports.claims import Claim, Judgement, Numbers, at_depth, verdict_of
+from unembed.reports.elhage2021.measurements import ROLE, Measurements
+
+STANDS_OUT = 5.0
+"""Standard deviations above random circuits from which on a composition stands out."""
+
+
+_COMPOSITION = "Two-layer models: three kinds of composition"
+"""Every claim of the study, in the order of its sections."""
+
+
+def _composition(m: Measurements) -> Numbers | None:
+    if m.lm.n_layers < 2:
+        return None
+    peaks = {mode: _strongest(ratios) for mode, ratios in m.compositions.items()}
+    _, writer, _ = peaks["k"]
+    chance = m.circuits.random_composition(m.seed)
+    most = peaks["k"][0] - chance
+    return {
+        "n_layers": m.lm.n_layers,
+        "peaks": {mode: (value - chance, a, b) for mode, (value, a, b) in peaks.items()},
+        "z": float(m.circuits.composition_z(torch.tensor(peaks["k"][0]), m.seed)),
+        "previous": float(m.scores.previous_token[writer]),
+        "n_reaching_half": {mode: int(((ratios - chance) > most / 2).sum()) for mode, ratios in m.compositions.items()},
+    }
+
+
+def _strongest(ratios: Tensor) -> tuple[float, tuple[int, int], tuple[int, int]]:
+    """The largest entry of (layer, head, later layer, later head), with writer and reader."""
+    value, at = ratios.flatten().max(dim=0)
+    n_heads, n_layers = ratios.shape[1], ratios.shape[2]
+    writer, reader = divmod(int(at), n_layers * n_heads)
+    return float(value), divmod(writer, n_heads), divmod(reader, n_heads)
+
+
+def judge_k_composition(z: float, previous: float, peaks: Mapping[str, Any], **_: Any) -> Judgement:
+    """The strongest K-composition, and what its earlier head attends to."""
+    value, writer, reader = peaks["k"]
+    return Judgement(
+        f"The strongest K-composition, {writer[0]}.{writer[1]} read by {reader[0]}.{reader[1]}, is {value:+.3f} above "
+        f"random circuits, {z:.0f} standard deviations; {writer[0]}.{writer[1]} attends to the previous token with "
+        f"{previous:.0%}.",
+        verdict_of(z >= STANDS_OUT, previous >= ROLE),
+    )
+
+
+def _judge_small(mode: str, n_layers: int, z: float, peaks: Mapping[str, Any], n: int) -> Judgement:
+    value, writer, reader = peaks[mode]
+    beside = f"{value / peaks['k'][0]:.0%} of" if 0 <= value < peaks["k"][0] else "not below"
+    return Judgement(
+        f"The strongest pair, {writer[0]}.{writer[1]} with {reader[0]}.{reader[1]}, is {value:+.3f} above random "
+        f"circuits, {beside} the strongest K-composition; {n} pair{'s' * (n != 1)} reach half of that.",
+        verdict_of(*at_depth(n_layers, 2, n == 0 if z >= STANDS_OUT else None)),
+    )
+
+
+def judge_q_composition(
+    n_layers: int, z: float, peaks: Mapping[str, Any], n_reaching_half: Mapping[str, int], **_: Any
+) -> Judgement:
+    """Q-composition beside the strongest K-composition."""
+    return _judge_small("q", n_layers, z, peaks, n_reaching_half["q"])
+
+
+def judge_v_composition(
+    n_layers: int, z: float, peaks: Mapping[str, Any], n_reaching_half: Mapping[str, int], **_: Any
+) -> Judgement:
+    """V-composition beside the strongest K-composition."""
+    return _judge_small("v", n_layers, z, peaks, n_reaching_half["v"])
+
+
+CLAIMS: tuple[Claim[Measurements], ...] = (
+    Claim(
+        "K-composition", "composition",
+        "The K-composition that stands out is with a previous-token head.",
+        _COMPOSITION,
+        "Frobenius ratio of every pair above random circuits, and the earlier head's attention to the previous token.",
+        "in words",
+        f"The strongest pair is at least {STANDS_OUT:g} standard deviations of random circuits above their mean, and "
+        f"its earlier head attends to the previous token with at least {ROLE:.0%}; uniform attention gives less than "
+        "5 %.",
+        _composition, judge_k_composition,
+    ),
+    Claim(
+        "Q-composition", "composition",
+        "Q-composition is small in the two-layer model.",
+        _COMPOSITION,
+        "Frobenius ratio of every pair above random circuits.",
+        "in words",
+        "In a two-layer model whose strongest K-composition stands out, no pair reaches half of it.",
+        _composition, judge_q_composition,
+    ),
+    Claim(
+        "V-composition", "composition",
+        "V-composition is small in the two-layer model.",
+        _COMPOSITION,
+        "Frobenius ratio of every pair above random circuits.",
+        "in words",
+        "In a two-layer model whose strongest K-composition stands out, no pair reaches half of it.",
+        _composition, judge_v_composition,
+    ),
+)  # fmt: skip

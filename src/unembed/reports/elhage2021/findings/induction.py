@@ -1,0 +1,100 @@
+"""The claims about induction heads, by what they do and by their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unembed.attention.induction import InductionEvidence
+from unembed.reports.claims import Claim, Judgement, Numbers, verdict_of
+from unembed.reports.elhage2021.measurements import ROLE, Measurements
+
+
+def _induction(m: Measurements) -> Numbers | None:
+    return {"evidence": m.evidence} if m.evidence else None
+
+
+def judge_induction_heads(evidence: Sequence[InductionEvidence]) -> Judgement:
+    """Heads that attend to the token after the earlier occurrence."""
+    found = sorted((e for e in evidence if e.induction >= ROLE), key=lambda e: -e.induction)
+    best = max(evidence, key=lambda e: e.induction)
+    names = ", ".join(f"{e.layer}.{e.head} ({e.induction:.0%})" for e in found[:6])
+    here = (
+        f"On repeated random tokens {len(found)} heads do so with at least {ROLE:.0%}: {names}."
+        if found
+        else f"No head reaches {ROLE:.0%}; the most is {best.layer}.{best.head} with {best.induction:.1%}."
+    )
+    return Judgement(here, verdict_of(bool(found)))
+
+
+def judge_induction_by_weights(evidence: Sequence[InductionEvidence]) -> Judgement:
+    """The signs of induction in the weights of the heads found by what they do."""
+    found = [e for e in evidence if e.induction >= ROLE]
+    signs = [e for e in found if min(e.copying, e.matching, e.k_composition) > 0 and e.partner_previous_token >= ROLE]
+    first = max(evidence, key=lambda e: e.by_weights)
+    return Judgement(
+        f"{len(signs)} of the {len(found)} heads found by what they do copy, match through the earlier head that their "
+        f"keys read most, and that head attends to the previous token with at least {ROLE:.0%}. The likeliest by "
+        f"weights alone, {first.layer}.{first.head}, attends to what followed with {first.induction:.0%}.",
+        verdict_of(None if not found else len(signs) == len(found), None if not found else first.induction >= ROLE),
+    )
+
+
+def _one_position(m: Measurements) -> Numbers | None:
+    if m.lm.n_layers < 2:
+        return None
+    one = m.one_position
+    names = m.lm.token_strings(one.tokens)
+    at = int(one.effects.attention.argmax())
+    return {
+        "head": f"{one.layer}.{one.head}",
+        "attention": float(one.effects.attention[at]),
+        "effect": float(one.effects.effect[at]),
+        "attended": (at, names[at]),
+        "expected": (one.expected, names[one.expected]),
+    }
+
+
+def judge_one_position(
+    head: str, attention: float, effect: float, attended: tuple[int, str], expected: tuple[int, str]
+) -> Judgement:
+    """One position of repeated text."""
+    return Judgement(
+        f"Head {head} gives most attention ({attention:.0%}) to position {attended[0]}, `{attended[1]}`, which adds "
+        f"{effect:+.2f} to the logit of `{expected[1]}`.",
+        verdict_of(attended[0] == expected[0], attention >= ROLE, effect > 0),
+    )
+
+
+CLAIMS: tuple[Claim[Measurements], ...] = (
+    Claim(
+        "induction heads", "induction",
+        "Two-layer models have induction heads: on repeated random tokens they attend to the token after the earlier "
+        "occurrence.",
+        "Two-layer models: induction heads",
+        "Mean attention from the second half of repeated random tokens to the token after the earlier occurrence.",
+        "in words",
+        f"Some head reaches {ROLE:.0%}; uniform attention gives about 1 %.",
+        _induction, judge_induction_heads,
+    ),
+    Claim(
+        "induction by weights", "induction",
+        "Induction heads show in the weights: a copying OV circuit, K-composition with a previous-token head, and a QK "
+        "circuit that matches through it.",
+        "Two-layer models: how induction heads work",
+        "Eigenvalue scores of OV and of QK through the earlier head that the keys read most, and that head's attention "
+        "to the previous token.",
+        "in words",
+        f"All heads found by what they do have positive scores and composition above random, and an earlier head that "
+        f"attends to the previous token with at least {ROLE:.0%}; and the likeliest by weights is one of them.",
+        _induction, judge_induction_by_weights,
+    ),
+    Claim(
+        "one position", "one position",
+        "An induction head attends to the token after an earlier occurrence and raises it.",
+        "Two-layer models: induction heads",
+        "The strongest induction head's attention, and its effect on the logit, at the last token of repeated text.",
+        "in words",
+        f"Most attention, at least {ROLE:.0%}, goes to the token after the earlier occurrence and raises its logit.",
+        _one_position, judge_one_position,
+    ),
+)  # fmt: skip

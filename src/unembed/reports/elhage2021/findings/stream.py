@@ -1,0 +1,47 @@
+"""The claims about the residual stream: memories and heads that erase."""
+
+from __future__ import annotations
+
+from unembed.attention.erasure import MemoryManagement
+from unembed.reports.claims import Claim, Judgement, Numbers, verdict_of
+from unembed.reports.elhage2021.measurements import Measurements
+
+
+def _memory_management(m: Measurements) -> Numbers:
+    return {"found": m.memory_management}
+
+
+def judge_memory_management(found: MemoryManagement) -> Judgement:
+    """Memories and heads that oppose what is there and leave less of it."""
+    memories = [e for e in found.memories if e.cosine < found.threshold and e.on_text is not None]
+    heads = [e for e in found.erasing_heads if e.negative_share > found.head_threshold and e.on_text is not None]
+    outcomes = [e.on_text.erases for e in (*memories, *heads) if e.on_text is not None]
+    erasing = [sum(e.on_text is not None and e.on_text.erases is True for e in some) for some in (memories, heads)]
+    here = (
+        f"{sum(found.counts):,} of {found.n_memories:,} memories (FFN neurons) have key and value more than five "
+        f"standard deviations of random directions opposed; of the {len(memories)} most opposed, {erasing[0]} oppose "
+        f"what is there on text and leave less of it. "
+        if found.n_memories
+        else ""
+    )
+    here += (
+        f"{len(heads)} heads have a share of negative OV eigenvalues above {found.head_threshold:.2f} (random heads: "
+        f"{found.chance[0]:.2f}); {erasing[1]} of them erase on text."
+    )
+    condition = True if True in outcomes else None if None in outcomes else False
+    return Judgement(here, verdict_of(condition))
+
+
+CLAIMS: tuple[Claim[Measurements], ...] = (
+    Claim(
+        "memory management", "stream",
+        "Some MLP neurons and attention heads perform memory management: they read a direction and write its negative.",
+        "The residual stream as a communication channel",
+        "Cosine of key and value, negative OV eigenvalues, and on text the stream along the written direction before "
+        "and after.",
+        "in words",
+        "A memory or head five standard deviations beyond random weights opposes what is there more often than a coin "
+        "does, with its interval, and less of it is there afterwards.",
+        _memory_management, judge_memory_management,
+    ),
+)  # fmt: skip

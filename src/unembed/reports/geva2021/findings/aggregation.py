@@ -1,0 +1,161 @@
+"""The claims of section 5.1, memories are aggregated: how many are active, and whether a layer says what one does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of, within
+from unembed.reports.document.intervals import (
+    Measured,
+    mean_of,
+    share_of,
+)
+from unembed.reports.document.numbers import percent
+from unembed.reports.geva2021.formatting import stop_words
+from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.sections.aggregation import SHORT
+
+FEWEST_CASES = 20
+"""Agreeing cases below which they are not judged."""
+
+
+def _active(m: Measurements) -> Numbers:
+    return {"layers": [mean_of(row, seed=m.seed, share=True) for row in m.examples["above_zero"]]}
+
+
+def judge_active(layers: list[Measured]) -> Judgement:
+    """Active memories in every layer."""
+    low, high = min(layers, key=lambda x: x.value), max(layers, key=lambda x: x.value)
+    here = f"Between {percent(low)} and {percent(high)} of the memories have a coefficient above 0, by layer."
+    return Judgement(here, verdict_of(*(within(x, 0.1, 0.5) for x in layers)))
+
+
+def judge_active_drop(layers: list[Measured]) -> Judgement:
+    """Where the fewest memories are active, and how few."""
+    least = min(range(len(layers)), key=lambda n: layers[n].value)
+    deepest = layers[least]
+    here = (
+        f"The fewest are active in layer {least} of {len(layers)} ({percent(deepest)}); {percent(layers[0])} are in "
+        f"the first and {percent(layers[-1])} in the last."
+    )
+    if len(layers) < 4:
+        return Judgement(here, "cannot be told")
+    middle = 0.4 <= least / (len(layers) - 1) <= 0.8
+    return Judgement(here, verdict_of(middle, below(deepest, 2 / 3 * layers[0].value), below(deepest, layers[-1].low)))
+
+
+def _zero(m: Measurements) -> Numbers:
+    n = len(m.positions)
+    return {
+        "active": [share_of(int((~row).sum()), n) for row in m.examples["any_active"]],
+        "all_memories": [share_of(int((~row).sum()), n) for row in m.examples["any_value"]],
+    }
+
+
+def judge_zero(active: list[Measured], all_memories: list[Measured]) -> Judgement:
+    """Examples in which the layer predicts what no memory does."""
+    least = min(range(len(active)), key=lambda n: active[n].value)
+    here = (
+        f"In at least {percent(active[least])} of the examples (layer {least}) the layer's prediction differs from "
+        f"every active memory's, in at least {percent(min(all_memories, key=lambda x: x.value))} from every memory's."
+    )
+    return Judgement(here, verdict_of(*(above(x, 0.68) for x in active)))
+
+
+def _agreeing(m: Measurements) -> Numbers | None:
+    e = m.examples
+    layers, which = np.nonzero(e["any_active"])
+    if len(which) < FEWEST_CASES:
+        return None
+    stop = stop_words(m.lm)
+    n_layers, n = e["update"].shape
+    short = m.example_text.prefix_lengths(m.positions) < SHORT
+    everyone = np.tile(np.arange(n), n_layers)
+    return {
+        "stops": mean_of(stop[e["update"][layers, which]], units=which, seed=m.seed, share=True),
+        "all_stops": mean_of(stop[e["update"]].ravel(), units=everyone, seed=m.seed, share=True),
+        "shorts": mean_of(short[which], units=which, seed=m.seed, share=True),
+        "all_shorts": share_of(int(short.sum()), n),
+    }
+
+
+def judge_stops(stops: Measured, all_stops: Measured, **_: Any) -> Judgement:
+    """Stop words among agreeing cases and among all predictions."""
+    here = (
+        f"In {percent(stops)} of the agreeing cases the token is a stop word, against {percent(all_stops)} of all "
+        "layers' predictions."
+    )
+    return Judgement(here, verdict_of(within(stops, 0.45, 0.75), above(stops, all_stops.high)))
+
+
+def judge_shorts(shorts: Measured, all_shorts: Measured, **_: Any) -> Judgement:
+    """Short prefixes among agreeing cases and among all examples."""
+    here = (
+        f"In {percent(shorts)} of the agreeing cases the prefix has fewer than {SHORT} tokens, against "
+        f"{percent(all_shorts)} of all examples."
+    )
+    return Judgement(here, verdict_of(within(shorts, 0.28, 0.58), above(shorts, all_shorts.high)))
+
+
+CLAIMS: tuple[Claim[Measurements], ...] = (
+    Claim(
+        "active memories",
+        "active",
+        "Between 10 and 50 % of the memories are active for a typical example.",
+        "Sec. 5.1, Fig. 7",
+        "share of coefficients above 0, by layer",
+        "10 to 50 %",
+        "Every layer lies between 10 and 50 %; bootstrap over examples.",
+        _active,
+        judge_active,
+    ),
+    Claim(
+        "active memories drop",
+        "active",
+        "The number of active memories drops towards layer 10 of 16.",
+        "Sec. 5.1, Fig. 7",
+        "layer with the fewest active memories, and their share",
+        "from 40 to 50 % down to 10 to 15 % in layer 10 of 16 (read off Fig. 7 by a third party)",
+        "The minimum lies between 0.4 and 0.8 of the depth, below two thirds of the first layer and below the last; "
+        "bootstrap over examples.",
+        _active,
+        judge_active_drop,
+    ),
+    Claim(
+        "zero agreement",
+        "composition",
+        "In at least 68 % of the examples the layer's prediction differs from every memory's.",
+        "Sec. 5.1, Fig. 8",
+        "share of examples in which no active memory has the layer's first token first, by layer",
+        "at least about 68 % in every layer",
+        "Every layer lies above 68 %; exact binomial intervals over examples.",
+        _zero,
+        judge_zero,
+    ),
+    Claim(
+        "stop words",
+        "composition",
+        "Where a memory agrees, the token is a common stop word in 60 % of the cases.",
+        "Sec. 5.1",
+        "stop words among agreeing cases",
+        "60 %",
+        "Between 45 and 75 %, and above the share of stop words in all layers' predictions; bootstrap over examples, "
+        "whose layers are resampled together.",
+        _agreeing,
+        judge_stops,
+    ),
+    Claim(
+        "short prefixes",
+        "composition",
+        "Where a memory agrees, the prefix has fewer than five tokens in 43 % of the cases.",
+        "Sec. 5.1",
+        "short prefixes among agreeing cases",
+        "43 %",
+        "Between 28 and 58 %, and above the share of short prefixes in all examples; bootstrap over examples, whose "
+        "layers are resampled together.",
+        _agreeing,
+        judge_shorts,
+    ),
+)
