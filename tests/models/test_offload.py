@@ -6,6 +6,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import pytest
 import torch
 from tools.fine_tune import fine_tune
@@ -22,7 +23,6 @@ from unembed.models.norms import Norm
 from unembed.models.offload import is_offloaded, parameter, parameter_names
 from unembed.stream.run import run
 
-accelerate = pytest.importorskip("accelerate")
 ON_DISK = {"": "disk"}
 
 

@@ -33,6 +33,14 @@ def parameter(module: nn.Module, name: str = "weight") -> Tensor | None:
     return hook.weights_map[name].to(hook.execution_device, own.dtype)
 
 
+def is_readable(module: nn.Module) -> bool:
+    """Whether every parameter of a module itself is in it, or can be fetched for it alone."""
+    try:
+        return all(parameter(module, name) is not None for name, _ in module.named_parameters(recurse=False))
+    except Unsupported:
+        return False
+
+
 def device_of(module: nn.Module) -> torch.device | None:
     """Where a module computes, told by its first parameter; None where it has none.
 

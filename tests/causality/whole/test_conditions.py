@@ -42,7 +42,6 @@ QUESTIONS: dict[str, Callable[[LanguageModel], Tensor]] = {
 @pytest.mark.parametrize("name", ["gpt2-relu", "llama", "mixtral"])
 @pytest.mark.parametrize("question", list(QUESTIONS))
 def test_offloaded_layers_give_the_same_numbers(name: str, question: str, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
     build(name).save_pretrained(tmp_path / "model")
     lm = unembed.load(tmp_path / "model", device_map={"": "disk"}, offload_folder=tmp_path / "offload")
     assert all(p.is_meta for p in lm.hf.parameters())

@@ -111,7 +111,6 @@ def test_a_device_map_has_nothing_to_act_on(tmp_path: Path):
 
 
 def test_what_was_saved_anew_takes_a_device_map(tmp_path: Path):
-    pytest.importorskip("accelerate")
     folder = str(written(tmp_path, state()))
     load(folder).hf.save_pretrained(tmp_path / "saved")
     assert torch.equal(load(tmp_path / "saved", device_map={"": "disk"}).weights.W_E, load(folder).weights.W_E)

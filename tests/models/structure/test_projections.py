@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import peft
 import pytest
 import torch
 from torch import nn
@@ -110,7 +111,6 @@ def test_plain_projections_stay_views() -> None:
 
 @pytest.mark.parametrize("use_dora", [False, True])
 def test_peft_models_open_unmerged(use_dora: bool, tokens: torch.Tensor) -> None:
-    peft = pytest.importorskip("peft")
     hf = build("llama")
     config = peft.LoraConfig(r=4, target_modules=["down_proj", "v_proj", "o_proj"], use_dora=use_dora)
     with warnings.catch_warnings():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 
+import bitsandbytes.nn
 import pytest
 import torch
 from torch import Tensor, nn
+from torchao import quantization
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.families import _LLAMA, build
@@ -127,7 +129,6 @@ def test_a_dynamically_quantized_ffn_leaves_attribution_by_component(tokens: Ten
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_torchao_weight_only_models_are_dequantized(bits: int, dtype: torch.dtype, tokens: Tensor) -> None:
-    quantization = pytest.importorskip("torchao.quantization")
     hf = build("llama", dtype)
     config = (
         quantization.Int8WeightOnlyConfig()
@@ -143,26 +144,26 @@ def test_torchao_weight_only_models_are_dequantized(bits: int, dtype: torch.dtyp
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_bitsandbytes_4bit_models_add_up(kind: str, dtype: torch.dtype, tokens: Tensor) -> None:
-    modules = pytest.importorskip("bitsandbytes").nn
     torch.manual_seed(0)
     sizes = {**_LLAMA, "hidden_size": 128, "head_dim": 32, "intermediate_size": 192}  # its kernels take blocks of 64
     hf = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **sizes)).to(dtype)
 
     def make(linear: nn.Linear) -> nn.Module:
-        packed = modules.Linear4bit(
+        packed = bitsandbytes.nn.Linear4bit(
             linear.in_features, linear.out_features, bias=False, compute_dtype=dtype, quant_type=kind
         )
-        packed.weight = modules.Params4bit(linear.weight.data, requires_grad=False, quant_type=kind)
+        packed.weight = bitsandbytes.nn.Params4bit(linear.weight.data, requires_grad=False, quant_type=kind)
         return packed.to("cpu")
 
     _check(_replaced(hf, make), tokens, 5e-2)  # on a CPU with bfloat16 products its kernel uses them for float32 too
 
 
 def test_bitsandbytes_int8_is_refused_because_it_quantizes_activations(tokens: Tensor) -> None:
-    modules = pytest.importorskip("bitsandbytes").nn
 
     def make(linear: nn.Linear) -> nn.Module:
-        packed = modules.Linear8bitLt(linear.in_features, linear.out_features, bias=False, has_fp16_weights=False)
+        packed = bitsandbytes.nn.Linear8bitLt(
+            linear.in_features, linear.out_features, bias=False, has_fp16_weights=False
+        )
         packed.load_state_dict(linear.state_dict())
         return packed.to("cpu")
 

@@ -10,6 +10,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -31,7 +32,6 @@ from unembed.stream.interventions import Edit, add_to_coefficient, scale_head
 from unembed.sweeps import ActiveFraction, MeanVariance, Reducer, TopTriggers, sweep
 from unembed.sweeps.ray.model_transfer import ModelReference, deserialize_model, serialize_model
 
-accelerate = pytest.importorskip("accelerate")
 PROMPT = "The first month of the year is"
 CASES = {
     "gpt2-devices": 0,

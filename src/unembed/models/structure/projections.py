@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from unembed.models.offload import device_of, parameter
+from unembed.models.offload import device_of, is_readable, parameter
 from unembed.models.structure.attention_layout import relative
 from unembed.models.structure.probe import Probe, is_linear
 from unembed.models.structure.quantized import Layout, computing_dtype, is_packed, layouts_of
@@ -69,6 +69,8 @@ def check_projections(probe: Probe, blocks: Iterable[Block], head: nn.Module) ->
     for module in dict.fromkeys(_projections(blocks, head)):
         call = probe.recording.calls.get(paths.get(module, ""))
         if call is None or call.given is None or call.returned is None or hasattr(module, "W_U"):
+            continue
+        if not is_readable(module):  # reading its weights says why; nothing else needs them
             continue
         x, y = (t.reshape(-1, t.shape[-1]) for t in (call.given, call.returned))
         if (type(module) in (nn.Linear, Conv1D) or not _has_children(module)) and _plain_matches(module, x, y):
