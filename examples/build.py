@@ -41,13 +41,13 @@ print(repr(answer))
 trace
 """,
     """## Where does the answer come from?
-The stream is read after every layer as if it were the last. The answer's place among all 8,192 tokens says when it took the lead.""",
+The stream is read after every layer as if it were the last. The answer's rank among all 8,192 tokens says when it took the lead.""",
     """
 ranks = trace.ranks_of(answer)[:, -1]
 for event in trace.events(position=-1):
     print(event)
-picture("Place of the answer, by layer", "line", trace.provenance, "layer", "place",
-        x=list(range(lm.n_layers)), place=[int(rank) + 1 for rank in ranks])
+picture("Rank of the answer, by layer", "line", trace.provenance, "layer", "rank",
+        x=list(range(lm.n_layers)), rank=ranks.tolist())
 """,
     """## Which writers wrote it?
 The logit is a sum over everything that wrote to the stream. The attribution checks itself against the model's own logit.""",

@@ -56,7 +56,7 @@ def test_ranks_count_larger_logits_and_a_tie_shares_the_better() -> None:
     every = torch.arange(lm.d_vocab).expand(50, -1)
     reading = read(lm, x, 3, track=every)
     logits = logits_of(lm, x)
-    assert torch.equal(reading.tracked_ranks, (logits[:, None, :] > logits[:, :, None]).sum(-1))
+    assert torch.equal(reading.tracked_ranks, (logits[:, None, :] > logits[:, :, None]).sum(-1) + 1)
 
 
 def test_reading_by_chunks_equals_reading_at_once(tokens: torch.Tensor) -> None:
@@ -70,7 +70,7 @@ def test_reading_by_chunks_equals_reading_at_once(tokens: torch.Tensor) -> None:
     torch.testing.assert_close(reading.probabilities, probabilities.gather(1, reading.ids))
     assert torch.equal(reading.ids[:, 0], logits.argmax(-1))
     torch.testing.assert_close(reading.tracked_probabilities, probabilities.gather(1, track))
-    above = (logits[:, None, :] > logits.gather(1, track)[:, :, None]).sum(-1)
+    above = (logits[:, None, :] > logits.gather(1, track)[:, :, None]).sum(-1) + 1
     assert torch.equal(reading.tracked_ranks, above)
 
 

@@ -6,7 +6,7 @@ Three bases, because "what this vector says" depends on what is done about the f
 - `final`: the model's own final norm and readout, soft cap included; on the last stream it is the model's prediction.
 - `frozen`: the final norm with the scale it had in the run; linear, so the readings of parts add up.
 
-Ranks count the tokens with a larger logit: 0 is the top.
+A rank is 1 plus the number of tokens with a larger logit, so the top token has rank 1.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class Reading:
     """log of the sum of exp(logit) over the whole vocabulary, hidden tokens included."""
     tracked_logits: Float[Tensor, "*pos tracked"]
     tracked_ranks: Int[Tensor, "*pos tracked"]
+    """From 1, the top."""
 
     @property
     def probabilities(self) -> Float[Tensor, "*pos k"]:
@@ -305,7 +306,7 @@ def _read_rows(
     in_list = torch.where(listed, values[:, None, :], -torch.inf).amax(dim=2)
     own = torch.where(listed.any(dim=2), in_list, own)
     higher = torch.where(listed.any(dim=2), (values[:, None, :] > own[:, :, None]).sum(dim=2), higher)
-    return ids, values, torch.logsumexp(torch.stack(totals, dim=1), dim=1), own, higher
+    return ids, values, torch.logsumexp(torch.stack(totals, dim=1), dim=1), own, higher + 1
 
 
 def _higher(scores: Tensor, own: Tensor, at: Tensor) -> Tensor:

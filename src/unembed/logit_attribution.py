@@ -495,7 +495,7 @@ def memory_contributions_per_unit(
     """
     target, other = pair(lm, token, against)
     column = position_of(seen, position)
-    pulled = _pulled(lm, seen, column, logit_direction(lm, target, other))
+    pulled = _pulled(lm, seen, layers, column, logit_direction(lm, target, other))
     return [_per_unit(lm, seen, n, column, pulled.ffn(n))[0] for n in layers]
 
 
@@ -518,11 +518,15 @@ def _contributions_along(
     lm: Decoder, seen: Run, layers: Sequence[int], position: int, direction: Float[Tensor, " d_model"]
 ) -> list[Float[Tensor, " d_mlp"]]:
     column = position_of(seen, position)
-    pulled = _pulled(lm, seen, column, direction)
+    pulled = _pulled(lm, seen, layers, column, direction)
     return [_of_memories(lm, seen, n, column, pulled.ffn(n))[0] for n in layers]
 
 
-def _pulled(lm: Decoder, seen: Run, column: int, direction: Float[Tensor, " d_model"]) -> Directions:
+def _pulled(
+    lm: Decoder, seen: Run, layers: Sequence[int], column: int, direction: Float[Tensor, " d_model"]
+) -> Directions:
+    for n in layers:
+        lm.feed_forward(n)  # raises where a layer has no memories
     scale = final_scale(lm, seen.at("resid_post", lm.n_layers - 1)[0, column])
     return directions(lm, direction / scale, seen, column)
 

@@ -31,13 +31,13 @@ def test_a_trace_shows_the_librarys_numbers(opened, lm):
     names = {cells.nth(i).get_attribute("aria-label") for i in range(cells.count())}
     for n in range(lm.n_layers):
         for p in range(len(trace)):
-            rank = int(trace.prediction_ranks()[n, p]) + 1
+            rank = int(trace.prediction_ranks()[n, p])
             start = f"Layer {n} after FFN, position {p} "
             name = next(name for name in names if name.startswith(start))
             shown = reading.tokens[n][p][0].replace(" ", "·")
             assert f"first {shown} " in name and f"rank of the final prediction {rank:,}" in name
     for p in range(len(trace)):
-        rank = int(trace.prediction_ranks("resid_pre")[0, p]) + 1
+        rank = int(trace.prediction_ranks("resid_pre")[0, p])
         name = next(name for name in names if name.startswith(f"Embedding, position {p} "))
         shown = entering.tokens[0][p][0].replace(" ", "·")
         assert f"first {shown} " in name and f"rank of the final prediction {rank:,}" in name

@@ -197,7 +197,7 @@ def test_the_race_in_probabilities_asks_nothing_and_says_who_passes_whom(opened,
     expect(
         page.get_by_text(
             f"·girl passes ·boy for good in layer {since}: after layer {since}, "
-            f"rank {ranks[0][since] + 1} against {ranks[1][since] + 1}, "
+            f"rank {ranks[0][since]} against {ranks[1][since]}, "
         )
     ).to_be_visible()
     assert f"pins={boy}" in address(page)
@@ -238,11 +238,11 @@ def test_big_moves_of_the_answer_are_marked(opened, lm):
     page = opened(f"{AT_LITTLE}&stages=both")
     expect(the_sum(page)).to_be_visible()
     trace = lm.trace(LITTLE)
-    mid, post = (trace.prediction_ranks(point) + 1 for point in ("resid_mid", "resid_post"))
+    mid, post = (trace.prediction_ranks(point) for point in ("resid_mid", "resid_post"))
     events = {(e.layer, e.position, "ffn" if e.cause == "ffn" else "attention") for e in trace.events()}
     expected = set()
     for p in range(len(trace)):
-        was = int(trace.prediction_ranks("resid_pre")[0, p]) + 1
+        was = int(trace.prediction_ranks("resid_pre")[0, p])
         for n in range(lm.n_layers):
             for cause, places in (("attention", mid), ("ffn", post)):
                 now = int(places[n, p])
@@ -336,7 +336,7 @@ def test_candidates_tell_how_many_places_they_moved(opened, lm):
     expect(column).to_have_count(10)
     trace = lm.trace(LITTLE)
     for i, token in enumerate(trace.readings().ids[3, -1].tolist()):
-        moved = int(trace.ranks_of(token, "resid_mid", position=7)[3, 0]) - i
+        moved = int(trace.ranks_of(token, "resid_mid", position=7)[3, 0]) - 1 - i
         expected = f"▲{moved}" if moved > 0 else f"▼{-moved}" if moved else ""
         assert "".join(column.nth(i).locator(".delta").all_inner_texts()) == expected
 

@@ -77,19 +77,19 @@ def _finding(kind: str, sentence: str, nats: float) -> Finding:
 def _layer(layer: int, n_layers: int) -> LayerView:
     is_late = layer >= n_layers - 2
     after = [JANUARY, THE, HOSTILE] if is_late else [THE, HOSTILE, JANUARY]
-    rank = 9412 // 8**layer if not is_late else 0
+    rank = 9413 // 8**layer if not is_late else 1
     events = []
     if layer == n_layers - 2:
-        events.append(EventView("saturation", layer, 6, JANUARY.id, JANUARY.token, 11, 0, "ffn", RISE))
+        events.append(EventView("saturation", layer, 6, JANUARY.id, JANUARY.token, 12, 1, "ffn", RISE))
     if layer == 1:
-        events.append(EventView("elimination", layer, 6, HOSTILE.id, HOSTILE.token, 0, 13, "ffn", FALL))
+        events.append(EventView("elimination", layer, 6, HOSTILE.id, HOSTILE.token, 1, 14, "ffn", FALL))
     months = [" January", " February", " March", " April", " May", " June", " July", "\n"]
     return LayerView(
         layer=layer,
         before=[THE, HOSTILE],
         middle=[HOSTILE, THE],
         after=after,
-        rank_before=9412 // 8 ** max(0, layer - 1),
+        rank_before=9413 // 8 ** max(0, layer - 1),
         rank_middle=rank + 1,
         rank_after=rank,
         events=events,

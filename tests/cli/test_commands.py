@@ -62,7 +62,7 @@ def test_json_holds_the_numbers_of_the_library(unembed: Run, gpt2_folder: Path) 
 
 def test_json_schema_is_stable(unembed: Run, gpt2_folder: Path) -> None:
     view = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json"))
-    assert view["schema"] == "unembed.trace/2"
+    assert view["schema"] == "unembed.trace/3"
     assert list(view) == [
         *("schema", "provenance", "model", "sizes", "prompt", "edits", "tokens", "position", "basis", "show_unlearned"),
         *("prediction", "without_edits", "target", "against", "layers", "grid", "attributions", "findings"),

@@ -56,8 +56,8 @@ def test_promoting_is_the_brute_force_search(wren):
     scores = torch.stack([wren.weights.W_out[n] @ wren.weights.W_U for n in range(wren.n_layers)])
     # How many tokens score higher than the best form, for every value.
     best, _ = scores[..., ids].max(-1)
-    rank = (scores > best[..., None]).sum(-1)
-    expected = torch.where(rank < LISTED, best, -torch.inf).flatten().topk(4)
+    rank = (scores > best[..., None]).sum(-1) + 1
+    expected = torch.where(rank <= LISTED, best, -torch.inf).flatten().topk(4)
     found = promoting(wren, ["war"], 4)
     assert [p.layer * wren.d_mlp + p.index for p in found] == expected.indices.tolist()
     assert [p.rank for p in found] == rank.flatten()[expected.indices].tolist()
@@ -84,7 +84,7 @@ def test_firing_shows_the_highest_prefix(wren):
 def test_a_value_wanted_and_unwanted_is_turned_on():
     from unembed.memories.token_ranking import RankedValue
 
-    a, b = RankedValue(0, 1, "a", "a", 0, 1.0, ()), RankedValue(0, 2, "b", "b", 0, 1.0, ())
+    a, b = RankedValue(0, 1, "a", "a", 1, 1.0, ()), RankedValue(0, 2, "b", "b", 1, 1.0, ())
     edits = chosen_edits([a], [a, b], to=3.0, by=0.0)
     assert edits == [unembed.set_coefficient(0, 1, 3.0), unembed.scale_coefficient(0, 2, 0.0)]
 

@@ -65,7 +65,7 @@ def test_every_number_is_the_traces(family):
 def test_batches_merge_to_the_same_sample_and_the_seed_moves_only_random_ones():
     lm = tiny("gpt2")
     one, other = sampled(lm, tokens=4), sampled(lm, tokens=1000)
-    for name in ("segment", "final", "final_before", "final_after", "candidates", "dominant"):
+    for name in ("segment", "final", "final_embedded", "final_before", "final_after", "candidates", "dominant"):
         assert (getattr(one, name) == getattr(other, name)).all()
     np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
     seeded = sampled(lm, seed=5, tokens=4)
@@ -86,14 +86,15 @@ def test_batches_merge_to_the_same_sample_and_the_seed_moves_only_random_ones():
 
 def hand_made() -> EventSample:
     """Three layers, three examples; the last candidate never falls."""
-    after = np.array([[0, 3, 0], [2, 1, 0], [0, 0, 0]])
-    before = np.array([[1, 4, 2], [0, 2, 0], [3, 0, 0]])
-    fallen = np.array([[0, 5, 0], [7, 2, 0], [7, 0, 0]])
+    after = np.array([[1, 4, 1], [3, 2, 1], [1, 1, 1]])
+    before = np.array([[2, 5, 3], [1, 3, 1], [4, 1, 1]])
+    fallen = np.array([[1, 6, 1], [8, 3, 1], [8, 1, 1]])
     scores = np.arange(3 * 3 * 10 * 2 * 2, dtype=float).reshape(3, 3, 10, 2, 2)
     n = np.arange(3)
     return EventSample(
-        n, n + 1, n, n, n / 3, before, after, fallen * 0 + 9, fallen, fallen * -1.0, scores[..., 0, 0].astype(int),
-        scores[..., 0, 0], scores[..., 0, 0, 0] / 900, scores[..., 0, 0, 0] / 9000, scores, -scores, 0,
+        n, n + 1, n, n, n / 3, before[0], before, after, fallen * 0 + 9, fallen, 1.0 - fallen,
+        scores[..., 0, 0].astype(int), scores[..., 0, 0], scores[..., 0, 0, 0] / 900, scores[..., 0, 0, 0] / 9000,
+        scores, -scores, 0,
     )  # fmt: skip
 
 
@@ -102,13 +103,13 @@ def test_events_of_hand_made_ranks():
     assert sample.saturation.tolist() == [2, 2, 0]
     assert sample.by_ffn().tolist() == [True, False, True]
     layer, rank = sample.elimination
-    assert (layer.tolist(), rank.tolist()) == ([1, 0, 0], [7, 5, 0])
-    assert [(i, e.kind, e.layer, e.cause) for i, e in sample.events()] == [
-        (0, "saturation", 2, "ffn"),
-        (0, "elimination", 1, "ffn"),
-        (1, "saturation", 2, "attention"),
-        (1, "elimination", 0, "ffn"),
-        (2, "saturation", 0, "ffn"),
+    assert (layer.tolist(), rank.tolist()) == ([1, 0, 0], [8, 6, 1])
+    assert [(i, e.kind, e.layer, e.cause, e.rank_before) for i, e in sample.events()] == [
+        (0, "saturation", 2, "ffn", 4),
+        (0, "elimination", 1, "ffn", 1),
+        (1, "saturation", 2, "attention", 2),
+        (1, "elimination", 0, "ffn", 1),
+        (2, "saturation", 0, "ffn", 3),
     ]
     assert saturation_shares(sample) == pytest.approx([1 / 3, 0, 2 / 3])
     assert [a.tolist() for a in counted_events(sample, "saturation")] == [[0], [2]]
@@ -153,7 +154,7 @@ def test_examples_are_seeded_prefixes_with_the_token_that_follows(lm):
 def test_a_corpus_sample_and_bad_input(lm):
     sample = event_sample(lm, TEXTS, 4)
     assert len(sample) == 4
-    assert (sample.final_after[-1] == 0).all()
+    assert (sample.final_after[-1] == 1).all()
     with pytest.raises(InvalidInput, match="at least 1"):
         event_sample(lm, TEXTS, 0)
     with pytest.raises(Unsupported, match="memories"):

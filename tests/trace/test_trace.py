@@ -144,14 +144,14 @@ def test_events_follow_their_definition_read_off_full_rankings(name: str, tokens
     lm = tiny(name)
     trace = lm.trace(tokens[0])
     before = "resid_pre" if lm.structure.blocks[0].parallel else "resid_mid"
-    seen = run(lm, tokens[:1], [before, "resid_post"])
+    seen = run(lm, tokens[:1], ["resid_pre", before, "resid_post"])
     structure = lm.structure
     with torch.no_grad():
         order = {
             p: structure.capped(structure.head(structure.final_norm.module(seen[p][:, 0]))).argsort(
                 dim=-1, descending=True
             )
-            for p in (before, "resid_post")
+            for p in ("resid_pre", before, "resid_post")
         }
     for position in range(9):
         final = int(order["resid_post"][-1, position, 0])
@@ -159,14 +159,16 @@ def test_events_follow_their_definition_read_off_full_rankings(name: str, tokens
         settled = next(n for n in range(lm.n_layers) if all(t == final for t in tops[n:]))
         events = {e.kind: e for e in trace.events(position)}
         event = events["saturation"]
-        rank = order[before][settled, position].tolist().index(final)
-        assert (event.layer, event.token, event.rank_before) == (settled, final, rank)
-        assert event.cause == ("ffn" if rank > 0 else "attention")
+        entering, rank = (order[p][settled, position].tolist().index(final) + 1 for p in ("resid_pre", before))
+        cause = "ffn" if rank > 1 else "attention" if entering > 1 else "embedding"
+        assert (event.layer, event.token, event.cause) == (settled, final, cause)
+        assert (event.rank_before, event.rank_after) == (rank if cause == "ffn" else entering, 1)
+        assert event.rank_before > 1 or settled == 0
         fell = [
-            order["resid_post"][n, position].tolist().index(int(order[before][n, position, 0]))
+            order["resid_post"][n, position].tolist().index(int(order[before][n, position, 0])) + 1
             for n in range(lm.n_layers)
         ]
-        if max(fell) == 0:
+        if max(fell) == 1:
             assert "elimination" not in events
         else:
             assert (events["elimination"].layer, events["elimination"].rank_after) == (fell.index(max(fell)), max(fell))
@@ -226,7 +228,7 @@ def test_the_spread_is_that_of_the_whole_distributions(name: str, tokens: torch.
 
 
 @pytest.mark.parametrize("name", WITH_MEMORIES)
-def test_standings_are_places_and_shares_among_all_tokens(name: str, tokens: torch.Tensor) -> None:
+def test_ranks_and_probabilities_are_those_among_all_tokens(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     trace = lm.trace(tokens[0])
     with torch.no_grad():
@@ -235,7 +237,7 @@ def test_standings_are_places_and_shares_among_all_tokens(name: str, tokens: tor
         for position in (None, 3):
             ranks, probabilities = trace.ranks_and_probabilities(token, position=position)
             at = slice(None) if position is None else [position]
-            assert torch.equal(ranks[-1], (p[at] > p[at, token : token + 1]).sum(-1))
+            assert torch.equal(ranks[-1], (p[at] > p[at, token : token + 1]).sum(-1) + 1)
             torch.testing.assert_close(probabilities[-1], p[at, token], rtol=1e-4, atol=1e-6)
     listed = [5, 11, int(trace.prediction[3])]
     points = ["resid_post", "resid_pre"]
@@ -245,19 +247,19 @@ def test_standings_are_places_and_shares_among_all_tokens(name: str, tokens: tor
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gptj"])
-def test_moves_are_all_the_updates_that_halve_or_double_a_place(name: str, tokens: torch.Tensor) -> None:
+def test_rank_changes_are_all_the_updates_that_halve_or_double_a_rank(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     trace = lm.trace(tokens[0])
     found = {(m.layer, m.position, m.cause): (m.kind, m.rank_before, m.rank_after) for m in trace.rank_changes(11)}
     expected = {}
     if not trace.parallel:
-        pre, mid, post = (trace.ranks_of(11, p) + 1 for p in ("resid_pre", "resid_mid", "resid_post"))
+        pre, mid, post = (trace.ranks_of(11, p) for p in ("resid_pre", "resid_mid", "resid_post"))
         for cause, before, after in (("attention", pre, mid), ("ffn", mid, post)):
             for n in range(lm.n_layers):
                 for p in range(len(trace)):
                     a, b = int(before[n, p]), int(after[n, p])
                     if a >= 2 * b or b >= 2 * a:
-                        expected[n, p, cause] = ("rise" if b < a else "fall", a - 1, b - 1)
+                        expected[n, p, cause] = ("rise" if b < a else "fall", a, b)
     assert found == expected and bool(found) is not trace.parallel
     assert trace.rank_changes(11, 4) == [m for m in trace.rank_changes(11) if m.position == 4]
     assert trace.rank_changes(position=4) == trace.rank_changes(int(trace.prediction[4]), 4)

@@ -44,7 +44,7 @@ the sub-update alone moves log p(w), in nats."""
 
 @dataclass(frozen=True, eq=False)
 class EventSample:
-    """Examples in columns, in corpus order. Ranks count from 0."""
+    """Examples in columns, in corpus order. Ranks count from 1."""
 
     segment: Int[np.ndarray, " example"]
     length: Int[np.ndarray, " example"]
@@ -53,6 +53,8 @@ class EventSample:
     final: Int[np.ndarray, " example"]
     """The model's prediction."""
     final_probability: Float[np.ndarray, " example"]
+    final_embedded: Int[np.ndarray, " example"]
+    """Rank of the prediction in the stream that enters layer 0."""
     final_before: Int[np.ndarray, "layer example"]
     """Rank of the prediction before each FFN."""
     final_after: Int[np.ndarray, "layer example"]
@@ -90,17 +92,18 @@ class EventSample:
 
     @property
     def elimination(self) -> tuple[Int[np.ndarray, " example"], Int[np.ndarray, " example"]]:
-        """The layer whose own candidate falls furthest, and the rank it falls to (0: no candidate falls)."""
+        """The layer whose own candidate falls furthest, and the rank it falls to (1: no candidate falls)."""
         layer, rank = elimination_layer(torch.from_numpy(self.candidates_after))
         return layer.numpy(), rank.numpy()
 
     def by_ffn(self) -> np.ndarray:
-        """Whether the FFN made the prediction first at its saturation layer (else attention or a block before)."""
-        return self.final_before[self.saturation, np.arange(len(self))] > 0
+        """Whether the FFN made the prediction first at its saturation layer (else attention or the embedding)."""
+        return self.final_before[self.saturation, np.arange(len(self))] > 1
 
     def events(self) -> list[tuple[int, Event]]:
         """Every event, with the number of its example."""
-        ranks = (self.final_before, self.final_after, self.candidates, self.candidates_after)
+        entering = np.concatenate([self.final_embedded[None], self.final_after[:-1]])
+        ranks = (entering, self.final_before, self.final_after, self.candidates, self.candidates_after)
         events = events_of(torch.from_numpy(self.final), *map(torch.from_numpy, ranks))
         return [(event.position, replace(event, position=int(self.length[event.position]) - 1)) for event in events]
 
@@ -148,10 +151,9 @@ class EventRecorder(Reducer):
 
     @property
     def needs(self) -> list[Need]:
-        """The stream before and after each FFN, and the coefficients."""
-        return [
-            need for n, before in enumerate(self._points) for need in (before, ("coefficients", n), ("resid_post", n))
-        ]
+        """The embedding, the stream before and after each FFN, and the coefficients."""
+        each = [(before, ("coefficients", n), ("resid_post", n)) for n, before in enumerate(self._points)]
+        return list(dict.fromkeys([("resid_pre", 0), *(need for layer in each for need in layer)]))
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
         """Record the last column of each row."""
@@ -166,6 +168,7 @@ class EventRecorder(Reducer):
         last = read(lm, after[-1], 1, hidden=self.hidden)
         final = last.ids[:, 0]
         rows = read(lm, before, 1, track=final[None, :, None].expand(lm.n_layers, -1, -1), hidden=self.hidden)
+        embedded = read(lm, activations["resid_pre", 0].to(lm.device), 1, track=final[:, None], hidden=self.hidden)
         candidates = rows.ids[..., 0]
         track = torch.stack([final.expand(lm.n_layers, -1), candidates], dim=-1)
         after_ranks = read(lm, after, 1, track=track, hidden=self.hidden).tracked_ranks
@@ -176,6 +179,7 @@ class EventRecorder(Reducer):
             "next_token": batch.after,
             "final": final,
             "final_probability": last.probabilities[:, 0],
+            "final_embedded": embedded.tracked_ranks[:, 0],
             "final_before": rows.tracked_ranks[..., 0],
             "final_after": after_ranks[..., 0],
             "candidates": candidates,

@@ -40,7 +40,7 @@ def counted_events(
             keep = keep & (layers < sample.n_layers - 1)
     elif kind == "elimination":
         layers, rank = sample.elimination
-        keep = rank > 0
+        keep = rank > 1
     else:
         raise InvalidInput(f"event {kind!r}", why="the kinds of event are saturation and elimination")
     return layers[keep], examples[keep]

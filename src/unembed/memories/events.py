@@ -1,14 +1,14 @@
 """Saturation and elimination events, and rank changes: which layers moved a token up or down.
 
-All are defined on ranks alone (0 is the top), over the FFN updates of one position. "Before" is the stream that the
+All are defined on ranks alone (from 1, the top), over the FFN updates of one position. "Before" is the stream that the
 update reads (resid_mid; resid_pre where attention and FFN are parallel), "after" is resid_post.
 
 - Saturation: the first layer after which the model's final prediction ranks first after every FFN update. Its cause
-  is the FFN if the token did not yet rank first before that update, else attention or an earlier block.
+  is the FFN if the token did not yet rank first before that update; else attention if it did not rank first in the
+  stream that enters the layer; else the embedding (in layer 0 only). Its ranks are those before and after the cause.
 - Elimination: among a position's updates, the one that pushes the candidate that was first before it furthest down;
   there is none if no candidate falls.
-- Rank change (ours): an update of attention or FFN across which a token's rank, counted from 1, at least halves or
-  doubles.
+- Rank change (ours): an update of attention or FFN across which a token's rank at least halves or doubles.
 
 Source: Geva et al. 2022, section 5.1, with the definitions that the released code uses.
 """
@@ -21,13 +21,15 @@ from typing import Literal
 from jaxtyping import Int
 from torch import Tensor
 
+Cause = Literal["ffn", "attention", "embedding"]
+
 MIN_RANK_RATIO = 2
 """Smallest factor between a token's ranks before and after an update that counts as a rank change."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event or rank change (rise, fall). Ranks count from 0, the top."""
+    """One event or rank change (rise, fall). Ranks count from 1, the top."""
 
     kind: Literal["saturation", "elimination", "rise", "fall"]
     layer: int
@@ -35,16 +37,17 @@ class Event:
     token: int
     rank_before: int
     rank_after: int
-    cause: Literal["ffn", "attention"]
+    cause: Cause
+    """The update between the two ranks; "embedding" if the token ranked first before any update."""
 
 
 def saturation_layer(final_ranks_after: Int[Tensor, "layer ..."]) -> Int[Tensor, " ..."]:
     """The first layer from which on the final prediction stays first.
 
     Args:
-        final_ranks_after: the rank of the final prediction after each layer's FFN. Its last row is 0.
+        final_ranks_after: the rank of the final prediction after each layer's FFN. Its last row is 1.
     """
-    first = final_ranks_after == 0
+    first = final_ranks_after == 1
     stays = first.flip(0).long().cumprod(dim=0).flip(0)
     return first.shape[0] - stays.sum(dim=0).clamp_min(1)
 
@@ -58,7 +61,7 @@ def elimination_layer(
         candidate_ranks_after: at each layer, the rank after the FFN of the token that was first before it.
 
     Returns:
-        Layer (the earliest of equal ones) and rank; a rank of 0 means that no candidate fell anywhere.
+        Layer (the earliest of equal ones) and rank; a rank of 1 means that no candidate fell anywhere.
     """
     rank = candidate_ranks_after.max(dim=0).values
     layer = (candidate_ranks_after == rank).long().argmax(dim=0)
@@ -67,6 +70,7 @@ def elimination_layer(
 
 def events_of(
     final: Int[Tensor, " pos"],
+    final_ranks_entering: Int[Tensor, "layer pos"],
     final_ranks_before: Int[Tensor, "layer pos"],
     final_ranks_after: Int[Tensor, "layer pos"],
     candidates: Int[Tensor, "layer pos"],
@@ -76,6 +80,7 @@ def events_of(
 
     Args:
         final: the model's prediction.
+        final_ranks_entering: its rank in the stream that enters each layer.
         final_ranks_before: its rank before each FFN.
         final_ranks_after: its rank after each FFN.
         candidates: the top token before each FFN.
@@ -86,12 +91,12 @@ def events_of(
     events = []
     for p in range(final.shape[0]):
         layer = int(saturation[p])
-        before = int(final_ranks_before[layer, p])
-        cause = "ffn" if before > 0 else "attention"
-        events.append(Event("saturation", layer, p, int(final[p]), before, 0, cause))
-        if int(rank[p]) > 0:
+        entering, before = int(final_ranks_entering[layer, p]), int(final_ranks_before[layer, p])
+        cause: Cause = "ffn" if before > 1 else "attention" if entering > 1 else "embedding"
+        events.append(Event("saturation", layer, p, int(final[p]), before if cause == "ffn" else entering, 1, cause))
+        if int(rank[p]) > 1:
             layer = int(elimination[p])
-            events.append(Event("elimination", layer, p, int(candidates[layer, p]), 0, int(rank[p]), "ffn"))
+            events.append(Event("elimination", layer, p, int(candidates[layer, p]), 1, int(rank[p]), "ffn"))
     return events
 
 
@@ -101,7 +106,7 @@ def rank_changes_of(
     after: Int[Tensor, "layer pos"],
     cause: Literal["ffn", "attention"],
 ) -> list[Event]:
-    """Every update across which a token's rank, counted from 1, at least halves or doubles, by position and layer.
+    """Every update across which a token's rank at least halves or doubles, by position and layer.
 
     Args:
         tokens: the token followed at each position.
@@ -109,7 +114,7 @@ def rank_changes_of(
         after: its rank after it.
         cause: whose updates these are.
     """
-    up, down = before + 1 >= MIN_RANK_RATIO * (after + 1), after + 1 >= MIN_RANK_RATIO * (before + 1)
+    up, down = before >= MIN_RANK_RATIO * after, after >= MIN_RANK_RATIO * before
     return [
         Event("rise" if up[n, p] else "fall", n, p, int(tokens[p]), int(before[n, p]), int(after[n, p]), cause)
         for p, n in (up | down).T.nonzero().tolist()

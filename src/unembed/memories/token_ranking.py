@@ -31,7 +31,7 @@ class RankedValue:
     token: str
     """The form of the word that it promotes most."""
     rank: int
-    """Where that token stands in the value's own list, from 0."""
+    """Where that token stands in the value's own list, from 1."""
     score: float
     """e_w . v: what a coefficient of 1 adds to the token's raw score."""
     top_tokens: tuple[str, ...]
@@ -146,7 +146,7 @@ def _confirmed(
             shown = tuple(lm.token_strings(listed[:preview]))
             score = float(best[at])
             text = lm.token_strings([token])[0]
-            found.append(RankedValue(layer, index, word, text, listed.index(token), score, shown))
+            found.append(RankedValue(layer, index, word, text, listed.index(token) + 1, score, shown))
     return found
 
 

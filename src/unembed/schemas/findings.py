@@ -48,7 +48,7 @@ def findings(
         question: the token, and what it is compared with.
         effects: what the memories add to the question, where the model has any.
         position: where.
-        layers: all layers at that position, with the places and probabilities of the target.
+        layers: all layers at that position, with the ranks and probabilities of the target.
     """
     target = question.token
     text, *other = trace.lm.token_strings([target] if question.against is None else [target, question.against])
@@ -78,7 +78,7 @@ def _weight(finding: Finding) -> float:
 
 
 def _point(event: EventView) -> str:
-    return "resid_post" if event.cause == "ffn" else "resid_mid"
+    return {"ffn": "resid_post", "attention": "resid_mid"}.get(event.cause, "resid_pre")
 
 
 def _of_event(event: EventView, nats: float) -> Finding:

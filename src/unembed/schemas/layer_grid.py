@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
     from unembed.trace.trace import Trace
 
-SCHEMA = "unembed.emergence/1"
+SCHEMA = "unembed.emergence/2"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
 
 STAGES = ("resid_mid", "resid_post")
@@ -34,7 +34,7 @@ class Stage:
     ids: list[list[list[int]]]
     probabilities: list[list[list[float]]]
     rank_of_prediction: list[list[int]]
-    """The rank, from 0, of what the model says after the last layer at that position."""
+    """The rank, from 1, of the model's prediction after the last layer at that position."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a trace or an explanation shows, as plain values: the one source of its terminal, JSON, CSV and HTML forms.
 
-Ranks count from 0, the top, as in tensors; sentences and drawings count from 1.
+Ranks count from 1, the top.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from unembed.attention.head_outputs import HeadUpdate
 from unembed.memories.top_sub_updates import SubUpdate
 from unembed.trace.described_memories import DescribedMemory
 
-SCHEMA_TRACE = "unembed.trace/2"
-SCHEMA_EXPLAIN = "unembed.explain/2"
+SCHEMA_TRACE = "unembed.trace/3"
+SCHEMA_EXPLAIN = "unembed.explain/3"
 """Names of the JSON forms; the number rises when a field changes its meaning or goes."""
+
+
+_UPDATES = {"ffn": "FFN", "attention": "attention"}
 
 
 @dataclass(frozen=True)
@@ -48,25 +51,25 @@ class EventView:
     rank_before: int
     rank_after: int
     cause: str
-    """"ffn" or "attention": what brought it about."""
+    """"ffn", "attention" or, for a token that ranked first before any update, "embedding"."""
     sentence: str = ""
     """All of it in words."""
 
     @property
     def place(self) -> str:
         """Where it happened."""
-        return f"layer {self.layer} {'FFN' if self.cause == 'ffn' else 'attention'}"
+        return "embedding" if self.cause == "embedding" else f"layer {self.layer} {_UPDATES[self.cause]}"
 
     @property
     def happened(self) -> str:
         """What became of the token, to be read after its name."""
         if self.kind in ("rise", "fall"):
-            return f"{self.kind}s from rank {self.rank_before + 1:,} to {self.rank_after + 1:,}"
+            return f"{self.kind}s from rank {self.rank_before:,} to {self.rank_after:,}"
         if self.kind == "elimination":
-            return f"falls from rank 1 to {self.rank_after + 1:,}"
-        if self.cause == "ffn":
-            return f"rises from rank {self.rank_before + 1:,} to 1 and stays there"
-        return "comes first and stays first to the end"
+            return f"falls from rank 1 to {self.rank_after:,}"
+        if self.cause == "embedding":
+            return "ranks first before any update and after each"
+        return f"rises from rank {self.rank_before:,} to 1 and stays there"
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,7 @@ class Finding:
     """Its weight: nats of a token's log-probability, or of its logit."""
     layer: int
     point: str
-    """The stream after the update: resid_mid after attention, resid_post after the FFN."""
+    """The stream after the update: resid_mid after attention, resid_post after the FFN; resid_pre for the embedding."""
     index: int | None
     """Of the memory, where it is one."""
 

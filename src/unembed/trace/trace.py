@@ -165,7 +165,7 @@ class Trace(Displayed):
         names = {"resid_pre": "before", "resid_mid": "after_attention", "resid_post": "after_ffn"}
         for point in points:
             columns[f"{names[point]}_token"] = [layer[-1][0] for layer in self.readings(point).tokens]
-        columns["rank"] = (self.prediction_ranks()[:, -1] + 1).tolist()
+        columns["rank"] = self.prediction_ranks()[:, -1].tolist()
         text = self.lm.token_strings([int(self.prediction[-1])])[0]
         return Table(f"Top tokens after the last token, and the rank of {text!r}", columns, self.provenance)
 
@@ -214,7 +214,7 @@ class Trace(Displayed):
         first, after = self._before_ffn.ids[..., :1], self._after
         listed = after.ids == first
         own = torch.where(listed, after.logits, -torch.inf).amax(dim=-1, keepdim=True)
-        ranks = (after.logits > own).sum(dim=-1)
+        ranks = (after.logits > own).sum(dim=-1) + 1
         others = ~listed.any(dim=-1)
         if bool(others.any()):
             x = self.run["resid_post"][:, 0][others]
@@ -342,13 +342,13 @@ class Trace(Displayed):
     def ranks_of(
         self, token: str | int, point: str = "resid_post", basis: str = "final", position: int | None = None
     ) -> Int[Tensor, "layer pos"]:
-        """The rank of a token at every layer, and at every position or the one that is asked; 0 is the top."""
+        """The rank of a token at every layer, and at every position or at one; 1 is the top."""
         return self.ranks_and_probabilities(token, point, basis, position)[0]
 
     def ranks_and_probabilities(
         self, token: str | int, point: str = "resid_post", basis: str = "final", position: int | None = None
     ) -> tuple[Int[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
-        """The rank (0 is the top) and the probability of a token at every layer, at every position or the one asked.
+        """The rank (from 1, the top) and the probability of a token at every layer, at every position or at one.
 
         Raises:
             PointMissing: the model has no such point.
@@ -367,7 +367,7 @@ class Trace(Displayed):
     def ranks_among(
         self, tokens: Sequence[Sequence[int]], points: Sequence[str], layer: int, position: int, basis: str = "final"
     ) -> Int[Tensor, "point token"]:
-        """The ranks of chosen tokens, as many at each point, at points of one layer and position; 0 is the top."""
+        """The ranks of chosen tokens, as many at each point, at points of one layer and position; 1 is the top."""
         layer, column = self.lm.layer(layer), position_of(self.run, position)
         x = torch.stack([self.run_with((point,)).at(point, layer)[0, column] for point in points])
         scale = self.scale[[column]].expand(len(points), 1) if basis == "frozen" else None
@@ -375,7 +375,7 @@ class Trace(Displayed):
         return read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self._hidden).tracked_ranks
 
     def prediction_ranks(self, point: str = "resid_post") -> Int[Tensor, "layer pos"]:
-        """The rank of every position's own final prediction at a point of every layer; 0 is the top.
+        """The rank of every position's own final prediction at a point of every layer; 1 is the top.
 
         Raises:
             PointMissing: the model has no such point.
@@ -609,6 +609,7 @@ class Trace(Displayed):
     def _events(self) -> list[Event]:
         return events_of(
             self._final[:, 0].cpu(),
+            self._entering.tracked_ranks[..., 0].cpu(),
             self._before_ffn.tracked_ranks[..., 0].cpu(),
             self._after.tracked_ranks[..., 0].cpu(),
             self._before_ffn.ids[..., 0].cpu(),
@@ -630,7 +631,7 @@ class Trace(Displayed):
         return [e for e in self._events if e.position == column]
 
     def rank_changes(self, token: str | int | None = None, position: int | None = None) -> list[Event]:
-        """Updates across which a token's place at least halves or doubles, attention's and the FFN's apart.
+        """Updates across which a token's rank at least halves or doubles, attention's and the FFN's apart.
 
         Args:
             token: the token to follow; each position's own prediction when None.

@@ -83,7 +83,7 @@ def test_findings_stand_under_the_layers_in_their_order_and_what_they_tell_is_to
 def test_an_explanation_shows_ranks_and_attributions() -> None:
     out = io.StringIO()
     Console(file=out, width=100).print(draw_explanation(sample_view(), 100))
-    assert "9,413 → 1,178 → 1,177" in out.getvalue()
+    assert "9,413 → 1,177 → 1,176" in out.getvalue()
     assert "Memories behind" not in out.getvalue()
 
 

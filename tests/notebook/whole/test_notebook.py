@@ -56,7 +56,7 @@ def test_what_is_too_large_stays_a_table(trace, monkeypatch):
 def test_a_widget_holds_the_data_and_the_selection(trace):
     pytest.importorskip("anywidget")
     widget = trace.widget()
-    assert widget.data["schema"] == "unembed.emergence/1" and widget.selection == {}
+    assert widget.data["schema"] == "unembed.emergence/2" and widget.selection == {}
     widget.selection = {"layer": 2, "position": 3}
     assert "export default" in widget._esm and not re.search(r"^import ", widget._esm, re.MULTILINE)
 

@@ -38,7 +38,7 @@ def test_values_agree_where_a_loop_over_all_of_them_says_so(basis: str, target: 
             assert found.followed[row] == len(paired) and found.hits[row] == paired.count(int(p.argmax()))
             if paired:
                 assert found.target[row] == paired[0]
-                assert found.rank[row] == int((p > p[paired[0]]).sum())
+                assert found.rank[row] == int((p > p[paired[0]]).sum()) + 1
             else:
                 assert found.target[row] == found.rank[row] == -1
         rows = found.layer(layer)
@@ -82,4 +82,4 @@ def test_the_negative_pole_pairs_the_lowest_coefficients_with_negated_values(fam
             following = [t for t in text.next_tokens(places[order].numpy()).tolist() if t >= 0]
             assert found.hits[row] == following.count(found.top[row]) and found.followed[row] == len(following)
             if following:
-                assert found.target[row] == following[0] and found.rank[row] == int((p > p[following[0]]).sum())
+                assert found.target[row] == following[0] and found.rank[row] == int((p > p[following[0]]).sum()) + 1

@@ -147,7 +147,7 @@ def _layers(view: TraceView) -> str:
 def _layer_row(layer: LayerView, target: int) -> str:
     middle = "" if layer.middle is None else _candidates(layer.middle, target)
     ranks = [layer.rank_before, layer.rank_middle, layer.rank_after]
-    shown = " → ".join(f"{rank + 1:,}" for rank in ranks if rank is not None)
+    shown = " → ".join(f"{rank:,}" for rank in ranks if rank is not None)
     return (
         f"<tr><td class='n'>{layer.layer}</td><td>{_candidates(layer.before[:1], target)}</td>"
         f"<td>{middle}</td><td>{_candidates(layer.after, target)}</td><td class='n'>{shown}</td></tr>"

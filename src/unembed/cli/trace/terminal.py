@@ -168,7 +168,7 @@ def _cell(candidates: Sequence[Candidate], lines: int, room: int, target: int, s
 def _ranks(layer: LayerView, has_middle: bool) -> list[int]:
     """The target's rank before the layer, after its attention, and after its FFN."""
     middle = [layer.rank_before if layer.rank_middle is None else layer.rank_middle] if has_middle else []
-    return [rank + 1 for rank in (layer.rank_before, *middle, layer.rank_after)]
+    return [layer.rank_before, *middle, layer.rank_after]
 
 
 def _places(ranks: Sequence[int], digits: Sequence[int]) -> Text:

@@ -60,7 +60,7 @@ class Examples:
     @property
     def saturation(self) -> Int[Tensor, " example"]:
         """The first layer from which the final prediction stays first."""
-        return saturation_layer((self.top != self.top[:, -1:]).long().T)
+        return saturation_layer(torch.where(self.top == self.top[:, -1:], 1, 2).T)
 
     def __getitem__(self, rows: Tensor | slice) -> Examples:
         """Some of the examples."""

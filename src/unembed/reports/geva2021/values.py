@@ -30,7 +30,7 @@ class Agreement:
     target: Int[np.ndarray, " key"]
     """The token that follows the key's first trigger; -1 where no trigger has one."""
     rank: Int[np.ndarray, " key"]
-    """Tokens that the value puts before the target; -1 where there is no target."""
+    """The rank of the target in the value's reading, from 1; -1 where there is no target."""
     hits: Int[np.ndarray, " key"]
     """How many of the key's triggers are followed by the value's first token."""
     followed: Int[np.ndarray, " key"]

@@ -63,7 +63,7 @@ def judge_agreement_above_chance(whole: Measured, by_chance: float, one_token: f
 
 def _ranks(m: Measurements) -> Numbers:
     a = m.agreement
-    known = a.rank >= 0
+    known = a.rank > 0
     layer = _layer_of(m)
     medians = [
         float(np.median(a.rank[known & (layer == n)])) if (known & (layer == n)).any() else float("nan")
@@ -76,7 +76,7 @@ def _ranks(m: Measurements) -> Numbers:
 def judge_ranks(medians: list[float], trend: Measured, d_vocab: int) -> Judgement:
     """The rank of the trigger's next token, by layer."""
     here = (
-        f"Its median rank goes from {medians[0] + 1:,.0f} in the first layer to {medians[-1] + 1:,.0f} in the last, of "
+        f"Its median rank goes from {medians[0]:,.0f} in the first layer to {medians[-1]:,.0f} in the last, of "
         f"{d_vocab:,} tokens; the rank correlation with the layer is {format_interval(trend)} over keys."
     )
     # A drift that leaves the rank as it was on a logarithmic scale is not an improvement.

@@ -21,7 +21,7 @@ def poles_sections(m: Measurements) -> tuple[Section, ...]:
         return ()
     a, b, found, provenance = m.agreement, m.agreement_negative, m.patterns_negative, provenance_of(m)
     layers = range(m.triggers.n_layers)
-    ranks = [np.where(b.rank[b.layer(n)] >= 0, b.rank[b.layer(n)], np.nan) for n in layers]
+    ranks = [np.where(b.rank[b.layer(n)] > 0, b.rank[b.layer(n)], np.nan) for n in layers]
     agreement = {
         "layer": list(layers),
         **columns("positive", [_rate(a, n, m.seed) for n in layers]),

@@ -29,7 +29,7 @@ def values_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     upper = first_upper(n_layers)
     rates = [_rate(m, a.layer(n)) for n in range(n_layers)]
     chance = [a.by_chance(n) for n in range(n_layers)]
-    ranks = [np.where(a.rank[a.layer(n)] >= 0, a.rank[a.layer(n)], np.nan) for n in range(n_layers)]
+    ranks = [np.where(a.rank[a.layer(n)] > 0, a.rank[a.layer(n)], np.nan) for n in range(n_layers)]
     table = {
         "layer": list(range(n_layers)),
         **columns("agreement", rates),
@@ -92,14 +92,14 @@ def values_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
             ),
             Figure(
                 "fig5_rank",
-                "Fig. 5: place of the trigger's next token in the value's distribution",
+                "Fig. 5: rank of the trigger's next token in the value's distribution",
                 "box",
                 "agreement",
                 "layer",
                 ("rank",),
                 ("rank",),
                 "layer",
-                "rank, from 0",
+                "rank",
             ),
             Figure(
                 "fig6_max_probability",

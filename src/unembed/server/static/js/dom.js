@@ -48,8 +48,8 @@ export function fixed(x, digits, plus = false) {
   return x < 0 && Number(text) ? `−${text}` : plus && Number(text) ? `+${text}` : text;
 }
 
-/** A rank from 0 as people read it, from 1. */
-export const shownRank = (rank) => grouped.format(rank + 1);
+/** A rank with its thousands separated. */
+export const shownRank = (rank) => grouped.format(rank);
 const grouped = new Intl.NumberFormat("en"); // toLocaleString looks the language up every time: 25 µs
 
 /** An index clamped to 0 … n - 1. */

@@ -12,15 +12,15 @@ import { go, idOf, state } from "./state.js";
  * the rank of each candidate there.
  */
 export function candidates(list, { before = null, from = null, onpick = null, rank = null, n = 6 } = {}) {
-  const was = new Map((before || []).map((c, i) => [c.id, i]));
+  const was = new Map((before || []).map((c, i) => [c.id, i + 1]));
   const rows = list.slice(0, n).map((c, i) => {
     const old = from ? from[i] : was.get(c.id);
     const moved =
-      (from || before) === null || old === i
+      (from || before) === null || old === i + 1
         ? ""
         : old === undefined
           ? "new"
-          : `${old > i ? "▲" : "▼"}${Math.abs(old - i).toLocaleString("en")}`;
+          : `${old > i + 1 ? "▲" : "▼"}${Math.abs(old - i - 1).toLocaleString("en")}`;
     return h(
       "li",
       {},

@@ -40,7 +40,7 @@ function emergence(el, data, chosen) {
           cls: id === data.prediction[p] ? "answer" : "",
           glyph: event ? (event.kind === "saturation" ? "◆" : "✕") : "",
           same: !!below && below.cells[p].id === id && !event && layer < n - 1,
-          name: `Layer ${layer}, position ${p} ${visible(t.token)}: first ${visible(data.texts[id])} ${percent(stage.probabilities[layer][p][0])}, rank of the final prediction ${stage.rank_of_prediction[layer][p] + 1}`,
+          name: `Layer ${layer}, position ${p} ${visible(t.token)}: first ${visible(data.texts[id])} ${percent(stage.probabilities[layer][p][0])}, rank of the final prediction ${stage.rank_of_prediction[layer][p]}`,
         };
       }),
     });

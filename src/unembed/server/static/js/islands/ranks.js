@@ -26,7 +26,7 @@ export function mount(el, data, options = {}) {
     const n = next.layers.length;
     const x = (i) => PAD.left + (n < 2 ? 0 : (i * (W - PAD.left - PAD.right)) / (n - 1));
     const deepest = Math.log10(Math.max(10, next.size));
-    const y = (v) => PAD.top + (next.probability ? 1 - v : Math.log10(v + 1) / deepest) * (H - PAD.top - PAD.bottom);
+    const y = (v) => PAD.top + (next.probability ? 1 - v : Math.log10(v) / deepest) * (H - PAD.top - PAD.bottom);
     const of = (one) => (next.probability ? one.probabilities : one.ranks);
     share = (i) => `${(100 * x(i)) / W}%`;
     const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, class: "ranks", role: "img", "aria-label": described(next) });
@@ -36,7 +36,7 @@ export function mount(el, data, options = {}) {
         text(PAD.left - 8, y(v) + 4, label, "end"),
       );
     if (next.probability) for (const p of QUARTERS) rule(p, said(p));
-    else for (let rank = 1; rank <= next.size; rank *= 10) rule(rank - 1, rank.toLocaleString("en"));
+    else for (let rank = 1; rank <= next.size; rank *= 10) rule(rank, rank.toLocaleString("en"));
     const every = Math.ceil(n / 16);
     for (let i = 0; i < n; i += every) svg.append(text(x(i), H - 8, next.layers[i], "middle"));
     const cursor = s("line", { y1: PAD.top - 6, y2: H - PAD.bottom + 4, class: "cursor" });
@@ -61,7 +61,7 @@ export function mount(el, data, options = {}) {
             s(
               "title",
               {},
-              `${visible(one.name)}: rank ${(one.ranks[i] + 1).toLocaleString("en")}, ${said(one.probabilities[i])}, after layer ${next.layers[i]}`,
+              `${visible(one.name)}: rank ${one.ranks[i].toLocaleString("en")}, ${said(one.probabilities[i])}, after layer ${next.layers[i]}`,
             ),
           ),
         );
@@ -89,8 +89,7 @@ export function mount(el, data, options = {}) {
 
 function described(data) {
   const lines = data.series.map(
-    (one) =>
-      `${visible(one.name)}: ${(data.probability ? one.probabilities.map(said) : one.ranks.map((r) => r + 1)).join(", ")}`,
+    (one) => `${visible(one.name)}: ${(data.probability ? one.probabilities.map(said) : one.ranks).join(", ")}`,
   );
   return `${data.probability ? "Probability" : "Rank"} after each layer. ${lines.join(". ")}`;
 }

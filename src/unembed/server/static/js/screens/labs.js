@@ -52,7 +52,7 @@ export function render(root, page) {
             ? [
                 table(
                   ["memory", "word", "rank", "score", "promotes"],
-                  found.rows.map((r) => [memoryLink(r), r.word, r.rank + 1, r.score, toks(r.top_tokens, 99)]),
+                  found.rows.map((r) => [memoryLink(r), r.word, r.rank, r.score, toks(r.top_tokens, 99)]),
                 ),
                 button(
                   "Put these into the edits",

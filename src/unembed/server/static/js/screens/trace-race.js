@@ -88,7 +88,7 @@ export function race(t, { layer, ask }) {
       asTable(
         "As a table",
         ["layer", ...series.flatMap((one) => [`rank of ${visible(one.name)}`, "probability"])],
-        () => view.layers.map((one, i) => [one.layer, ...series.flatMap((s) => [s.ranks[i] + 1, s.probabilities[i]])]),
+        () => view.layers.map((one, i) => [one.layer, ...series.flatMap((s) => [s.ranks[i], s.probabilities[i]])]),
       ),
     );
   }

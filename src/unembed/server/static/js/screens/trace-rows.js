@@ -46,11 +46,11 @@ export function rowsOf(t, seen, only) {
   const plain = diff && t.plain && seen === data ? t.plain : null;
   const made = edits().filter((e) => e.on);
   const eventsAt = new Map();
-  for (const e of seen.events)
-    eventsAt.set(
-      `${e.layer} ${e.position} ${stages !== "both" || e.cause === "ffn" ? "resid_post" : "resid_mid"} ${e.kind}`,
-      1,
-    );
+  for (const e of seen.events) {
+    const after = stages !== "both" || e.cause === "ffn" ? "resid_post" : "resid_mid";
+    const row = e.cause === "embedding" ? "-1 resid_pre" : `${e.layer} ${after}`;
+    eventsAt.set(`${row} ${e.position} ${e.kind}`, 1);
+  }
   const shown = seen.stages.filter((one) => stages === "both" || one.point === "resid_post");
   const [from, to] = only || [-1, seen.stages.at(-1).ids.length - 1];
   const found = [];
@@ -85,15 +85,13 @@ export function rowsOf(t, seen, only) {
                 : nats !== null
                   ? nats / most
                   : metric === "rank"
-                    ? 1 - Math.log2(rank + 1) / V
+                    ? 1 - Math.log2(rank) / V
                     : Math.sqrt(followed ?? prob)),
           ),
         );
-        const kinds = ["saturation", "elimination"].filter((kind) => eventsAt.has(`${n} ${p} ${one.point} ${kind}`));
+        const kinds = ["saturation", "elimination"].filter((kind) => eventsAt.has(`${n} ${one.point} ${p} ${kind}`));
         if (!kinds.length && was)
-          kinds.push(
-            ...(was[p] + 1 >= BIG * (rank + 1) ? ["a big rise"] : rank + 1 >= BIG * (was[p] + 1) ? ["a big fall"] : []),
-          );
+          kinds.push(...(was[p] >= BIG * rank ? ["a big rise"] : rank >= BIG * was[p] ? ["a big fall"] : []));
         const glyph = kinds.map((kind) => SIGNS[kind]).join("");
         let cls = id === seen.prediction[p] ? "answer" : "";
         if (other)

@@ -344,7 +344,7 @@ export function render(root, page) {
               visible(tokens[p].token),
               visible(c.text),
               c.prob,
-              c.rank + 1,
+              c.rank,
               ...more(c),
             ]),
           ),

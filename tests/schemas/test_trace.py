@@ -1,0 +1,98 @@
+"""Ranks in JSON count from 1, and an event's ranks are those before and after the update that caused it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import tiny
+from unembed.control.steering import ranked_values_table
+from unembed.language_model import LanguageModel, load
+from unembed.memories.token_ranking import promoting
+from unembed.schemas.layer_grid import emergence, trajectories
+from unembed.schemas.trace_builder import TraceSettings, explain_view, trace_view
+
+SETTINGS = TraceSettings("five tokens", -1, 5, "final", True, (), None)
+
+
+@pytest.fixture(scope="module")
+def wren() -> LanguageModel:
+    return load()
+
+
+def ranks_in(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
+    """Every whole number of a JSON value below a name that says rank, with that name."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from ranks_in(one, key if "rank" in key or key.endswith("_from") else name)
+    elif isinstance(value, list):
+        for one in value:
+            yield from ranks_in(one, name)
+    elif name and isinstance(value, int):
+        yield name, value
+
+
+def _listed(lm: LanguageModel, layer: int, index: int) -> list[str]:
+    scores = lm.weights.W_out[layer][index] @ lm.weights.W_U
+    scores[lm.unlisted] = -torch.inf
+    return lm.token_strings(scores.argsort(descending=True)[:30])
+
+
+def as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def test_a_rank_of_zero_is_found_wherever_it_stands() -> None:
+    assert dict(ranks_in({"a": [{"rank_after": 0}], "ranks": [[3]], "id": 0})) == {"rank_after": 0, "ranks": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, torch.float32) for name in ("gpt2", "llama", "gptj", "gemma2", "attention-only")),
+        *((name, torch.bfloat16) for name in ("gpt2", "llama", "gptj", "gemma2")),
+    ],
+)
+def test_ranks_in_json_count_from_one(name: str, dtype: torch.dtype, tokens: torch.Tensor) -> None:
+    lm = tiny(name, dtype)
+
+    def tracing(prompt: Any, *, edits: Any = ()) -> Any:
+        return lm.trace(tokens[0], edits=edits, show_unlearned=True)
+
+    trace = tracing("")
+    final = int(trace.prediction[-1])
+    options = {"token": None, "tracing": tracing}
+    whole, _ = trace_view(lm, SETTINGS, layer=None, memories=3, point="resid_post", **options)
+    one, _ = trace_view(lm, SETTINGS, layer=1, memories=3, point=None, heads=True, **options)
+    explained, _ = explain_view(lm, SETTINGS, by=None, writers=5, **options)
+    values = [view.to_dict() for view in (whole, one, explained, emergence(lm, trace, ""))]
+    values.append(trajectories(trace, [final, 5]))
+    found = [pair for value in values for pair in ranks_in(as_json(value))]
+    assert {"rank_before", "rank_after", "after_from", "rank_of_prediction", "ranks"} <= {key for key, _ in found}
+    assert [pair for pair in found if not 1 <= pair[1] <= lm.d_vocab] == []
+    assert whole.layers[-1].rank_after == 1
+
+
+def test_tables_of_ranked_values_count_from_one(wren: LanguageModel) -> None:
+    table = ranked_values_table(wren, promoting(wren, ["month"], 20))
+    assert [row["rank"] for row in table.rows()] == [
+        _listed(wren, row["layer"], row["index"]).index(row["token"]) + 1 for row in table.rows()
+    ]
+
+
+def test_an_event_of_attention_has_the_ranks_before_and_after_attention(
+    wren: LanguageModel,
+) -> None:
+    trace = wren.trace("He was born on 16 May, and she was born on the first day of the year")
+    events = [event for event in trace.events() if event.cause == "attention"]
+    assert events
+    for event in events:
+        entering, after = (
+            trace.ranks_of(event.token, point)[event.layer, event.position] for point in ("resid_pre", "resid_mid")
+        )
+        assert (event.rank_before, event.rank_after) == (int(entering), int(after))
+        assert event.rank_before > event.rank_after == 1
