@@ -104,7 +104,7 @@ def rank_changes_of(
     tokens: Int[Tensor, " pos"],
     before: Int[Tensor, "layer pos"],
     after: Int[Tensor, "layer pos"],
-    cause: Literal["ffn", "attention"],
+    cause: Cause,
 ) -> list[Event]:
     """Every update across which a token's rank at least halves or doubles, by position and layer.
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -16,13 +15,12 @@ from unembed.attention.head_outputs import HeadUpdate, head_updates
 from unembed.causality.effects import total_effects
 from unembed.errors import InvalidInput, Unsupported
 from unembed.gallery import memory_descriptions
-from unembed.lens import Reading, final_scale, joined, logits_of, read
+from unembed.lens import Reading
 from unembed.logit_attribution import Attribution, attribution, points_needed
-from unembed.memories.events import Event, events_of, rank_changes_of
+from unembed.memories.events import Event
 from unembed.memories.sub_updates import Dominant, dominant
 from unembed.memories.top_sub_updates import SubUpdate, top_sub_updates
 from unembed.models.decoder import Decoder
-from unembed.names import POINTS, STREAM_POINTS
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.interventions import Edits, as_edits
@@ -35,60 +33,14 @@ from unembed.trace.memory_effects import (
     memory_effects,
     memory_effects_by_layer,
 )
+from unembed.trace.prompt_events import prompt_events, prompt_rank_changes
 from unembed.trace.question import Question, question
+from unembed.trace.readings import TOP, Readings, StreamReadings
 from unembed.trace.usual_coefficients import usual_coefficients
 from unembed.validation import as_str, as_tuple, positive_int
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
-
-_TOP = 10
-_READ_WITH_UNLEARNED = ("provenance", "_before_ffn", "_after", "_candidate_ranks", "_entering", "_events")
-"""What is computed once, and differs where unlearned tokens are listed."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Readings(Displayed):
-    """The logit lens of one prompt: the top tokens of the stream at one point of every layer and position."""
-
-    point: str
-    basis: str
-    hidden: bool
-    """Whether tokens that the model never learned were left out."""
-    reading: Reading
-    tokens: list[list[list[str]]]
-    """Token texts by layer, position and rank."""
-    provenance: Provenance
-
-    def to_table(self) -> Table:
-        """One row for each layer, position and rank (from 1): the token, its id, logit and probability."""
-        layers, positions, k = self.ids.shape
-        size = layers * positions * k
-        columns = {
-            "layer": [i // (positions * k) for i in range(size)],
-            "position": [i // k % positions for i in range(size)],
-            "rank": [i % k + 1 for i in range(size)],
-            "token": [token for layer in self.tokens for position in layer for token in position],
-            "id": self.ids.flatten().tolist(),
-            "logit": self.logits.flatten().tolist(),
-            "probability": self.probabilities.flatten().tolist(),
-        }
-        return Table(f"Readings of {self.point} in basis {self.basis}", columns, self.provenance)
-
-    @property
-    def ids(self) -> Int[Tensor, "layer pos k"]:
-        """Top tokens, best first."""
-        return self.reading.ids
-
-    @property
-    def logits(self) -> Float[Tensor, "layer pos k"]:
-        """Their logits."""
-        return self.reading.logits
-
-    @property
-    def probabilities(self) -> Float[Tensor, "layer pos k"]:
-        """Their probabilities."""
-        return self.reading.probabilities
 
 
 class Trace(Displayed):
@@ -127,8 +79,9 @@ class Trace(Displayed):
         if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
             points.add("coefficients")
         self.run: Run = run(lm, ids, sorted(points), self.edits, attention_mask=mask)
-        self._readings: dict[tuple[str, int, str], Readings] = {}
         self._runs: dict[str, Run] = {}
+        self._readings: dict[tuple[str, int, str], Readings] = {}
+        self._stream = self._read_without(self._hidden)
 
     def showing(self, unlearned: bool) -> Trace:
         """This trace with unlearned tokens listed and ranked, or left out. The model is not run again."""
@@ -136,9 +89,13 @@ class Trace(Displayed):
             return self
         other = copy(self)
         other.show_unlearned, other._readings = unlearned, {}
-        for name in _READ_WITH_UNLEARNED:
+        other._stream = other._read_without(other._hidden)
+        for name in ("provenance", "_events"):
             vars(other).pop(name, None)
         return other
+
+    def _read_without(self, hidden: Bool[Tensor, " d_vocab"] | None) -> StreamReadings:
+        return StreamReadings(self.lm, self.run_with, self._before, hidden)
 
     @property
     def _hidden(self) -> Bool[Tensor, " d_vocab"] | None:
@@ -180,66 +137,18 @@ class Trace(Displayed):
         notes: dict[str, Any] = {"edits": [e.to_dict() for e in self.edits]} if self.edits else {}
         return self.lm.provenance(notes={**notes, "show_unlearned": self.show_unlearned})
 
-    @cached_property
+    @property
     def scale(self) -> Float[Tensor, "pos 1"]:
         """The scale of the final norm at every position of the run."""
-        return final_scale(self.lm, self.run.at("resid_post", self.lm.n_layers - 1)[0])
+        return self._stream.scale
 
-    @cached_property
+    @property
     def prediction(self) -> Int[Tensor, " pos"]:
         """The model's most likely next token after every position."""
-        return self._final[:, 0]
-
-    @cached_property
-    def _last_logits(self) -> Float[Tensor, "pos d_vocab"]:
-        return self.run.logits[0]
-
-    @cached_property
-    def _final(self) -> Int[Tensor, "pos 1"]:
-        return self._last_logits.argmax(dim=-1, keepdim=True)
-
-    @cached_property
-    def _before_ffn(self) -> Reading:
-        """Readings before each FFN, with the rank of the final prediction."""
-        return self._read_at(self._before, slice(None))
-
-    @cached_property
-    def _after(self) -> Reading:
-        """Readings after each FFN, with the rank of the final prediction."""
-        return self._read_at("resid_post", slice(None))
-
-    @cached_property
-    def _candidate_ranks(self) -> Int[Tensor, "layer pos"]:
-        """The rank after each FFN of what was first before it: from the list of the top tokens, where it is in it."""
-        first, after = self._before_ffn.ids[..., :1], self._after
-        listed = after.ids == first
-        own = torch.where(listed, after.logits, -torch.inf).amax(dim=-1, keepdim=True)
-        ranks = (after.logits > own).sum(dim=-1) + 1
-        others = ~listed.any(dim=-1)
-        if bool(others.any()):
-            x = self.run["resid_post"][:, 0][others]
-            ranks[others] = read(self.lm, x, 1, track=first[others], hidden=self._hidden).tracked_ranks[:, 0]
-        return ranks
-
-    @cached_property
-    def _entering(self) -> Reading:
-        """Readings of the stream entering each layer, with the rank of the final prediction.
-
-        What enters a layer is what left the layer below. Where that is so, bit for bit, only the lowest is read anew.
-        """
-        x, below = self.run["resid_pre"][:, 0], self.run["resid_post"][:-1, 0]
-        track = self._final.expand(x.shape[0], -1, -1)
-        if not torch.equal(x[1:], below):
-            return read(self.lm, x, _TOP, track=track, hidden=self._hidden)
-        below_them = Reading(*(getattr(self._after, f.name)[:-1] for f in fields(Reading)))
-        return joined([read(self.lm, x[:1], _TOP, track=track[:1], hidden=self._hidden), below_them])
-
-    def _read_at(self, point: str, layers: slice) -> Reading:
-        x = self.run[point][layers, 0]
-        return read(self.lm, x, _TOP, track=self._final.expand(x.shape[0], -1, -1), hidden=self._hidden)
+        return self._stream.prediction
 
     def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, str, Reading]]:
-        """Read the stream some layers at a time, after all FFNs and then before them: what `readings` has, as it comes.
+        """Read the stream some layers at a time, after all FFNs and then before them: what `readings` has, in parts.
 
         Args:
             vectors: read at most so many at once, but at least one layer.
@@ -248,18 +157,8 @@ class Trace(Displayed):
             Layers from the bottom up, the point, and its readings of those layers, with the rank of the final
             prediction as the tracked one. When all have come, `readings` and `events` need no others.
         """
-        n, step = self.lm.n_layers, max(1, positive_int("vectors", vectors) // max(1, len(self)))
-        for name, point in (("_after", "resid_post"), ("_before_ffn", self._before)):
-            if name in vars(self):
-                continue
-            found: list[Reading] = []
-            for start in range(0, n, step):
-                layers = range(start, min(n, start + step))
-                found.append(self._read_at(point, slice(layers.start, layers.stop)))
-                yield layers, point, found[-1]
-            setattr(self, name, joined(found))
+        return self._stream.by_layers(vectors)
 
-    @torch.no_grad()
     def entropy_and_kl(
         self, point: str = "resid_post"
     ) -> tuple[Float[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
@@ -274,18 +173,9 @@ class Trace(Displayed):
 
         Memory: 3 * pos * d_vocab numbers.
         """
-        final = self._last_logits.float().log_softmax(dim=-1)
-        x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0]
-        entropy, divergence = [], []
-        for layer in x:
-            log_p = logits_of(self.lm, layer).float().log_softmax(dim=-1)
-            p = log_p.exp()
-            entropy.append(-torch.linalg.vecdot(p, log_p))
-            # Rounding can bring the sum of the same numbers, taken twice, below zero.
-            divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
-        return torch.stack(entropy), torch.stack(divergence)
+        return self._stream.entropy_and_kl(point)
 
-    def readings(self, point: str = "resid_post", top: int = _TOP, basis: str = "final") -> Readings:
+    def readings(self, point: str = "resid_post", top: int = TOP, basis: str = "final") -> Readings:
         """Top tokens of the stream at a point, for every layer and position.
 
         Raises:
@@ -297,28 +187,7 @@ class Trace(Displayed):
         return self._readings[key]
 
     def _read(self, point: str, top: int, basis: str) -> Readings:
-        if point in POINTS and point not in STREAM_POINTS:
-            raise InvalidInput(f"readings of {point}", why=f"the stream is read at {', '.join(STREAM_POINTS)}")
-        kept = point in self.run
-        if not kept:
-            self.run_with((point,))
-        plain = basis == "final" and top == _TOP
-        if plain and point == "resid_post":
-            reading = self._after
-        elif plain and point == self._before:
-            reading = self._before_ffn
-        elif plain and point == "resid_pre":
-            reading = self._entering
-        else:
-            x = (self.run if kept else self.run_with((point,)))[point][:, 0]
-            reading = read(
-                self.lm,
-                x,
-                top,
-                basis=basis,
-                scale=self.scale.expand(*x.shape[:-1], 1) if basis == "frozen" else None,
-                hidden=self._hidden,
-            )
+        reading = self._stream.read(point, top, basis)
         flat = self.lm.token_strings(reading.ids)
         layers, positions, k = reading.ids.shape
         texts = [
@@ -326,9 +195,8 @@ class Trace(Displayed):
             for n in range(layers)
         ]
         notes = {**self.provenance.notes, "point": point}
-        return Readings(
-            point, basis, not self.show_unlearned, reading, texts, self.lm.provenance(basis=basis, notes=notes)
-        )
+        provenance = self.lm.provenance(basis=basis, notes=notes)
+        return Readings(point, basis, not self.show_unlearned, reading, texts, provenance)
 
     def run_with(self, points: Sequence[str]) -> Run:
         """A run of the same prompt and edits with these points: the trace's own, or another, kept for later."""
@@ -353,26 +221,15 @@ class Trace(Displayed):
         Raises:
             PointMissing: the model has no such point.
         """
-        at = slice(None) if position is None else [position_of(self.run, position)]
-        token = self.lm.single_token(token)
-        if basis == "final" and position is not None and token == int(self.prediction[at]):
-            found, at = self._of_prediction(point), (slice(None), at)  # noted when the stream was read
-        else:
-            x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0, at]
-            track = torch.full((*x.shape[:-1], 1), token)
-            scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
-            found, at = read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self._hidden), ...
-        return found.tracked_ranks[..., 0][at], found.tracked_probabilities[..., 0][at]
+        column = None if position is None else position_of(self.run, position)
+        return self._stream.ranks_and_probabilities(self.lm.single_token(token), point, basis, column)
 
     def ranks_among(
         self, tokens: Sequence[Sequence[int]], points: Sequence[str], layer: int, position: int, basis: str = "final"
     ) -> Int[Tensor, "point token"]:
         """The ranks of chosen tokens, as many at each point, at points of one layer and position; 1 is the top."""
         layer, column = self.lm.layer(layer), position_of(self.run, position)
-        x = torch.stack([self.run_with((point,)).at(point, layer)[0, column] for point in points])
-        scale = self.scale[[column]].expand(len(points), 1) if basis == "frozen" else None
-        track = torch.as_tensor(tokens)
-        return read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self._hidden).tracked_ranks
+        return self._stream.ranks_among(tokens, points, layer, column, basis)
 
     def prediction_ranks(self, point: str = "resid_post") -> Int[Tensor, "layer pos"]:
         """The rank of every position's own final prediction at a point of every layer; 1 is the top.
@@ -380,24 +237,13 @@ class Trace(Displayed):
         Raises:
             PointMissing: the model has no such point.
         """
-        return self._of_prediction(point).tracked_ranks[..., 0]
-
-    def _of_prediction(self, point: str) -> Reading:
-        """A reading of every layer and position whose first tracked token is the position's final prediction."""
-        if point == "resid_post":
-            return self._after
-        if point == self._before:
-            return self._before_ffn
-        if point == "resid_pre":
-            return self._entering
-        x = (self.run if point in self.run else self.run_with((point,)))[point][:, 0]
-        return read(self.lm, x, 1, track=self._final.expand(x.shape[0], -1, -1), hidden=self._hidden)
+        return self._stream.read(point).tracked_ranks[..., 0]
 
     def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
         """The model's logits after a position."""
-        return self._last_logits[position_of(self.run, position)]
+        return self._stream.logits[position_of(self.run, position)]
 
-    def dominant(self, top: int = _TOP) -> list[Dominant]:
+    def dominant(self, top: int = TOP) -> list[Dominant]:
         """For every layer, the dominant sub-updates of every position."""
         return [
             dominant(self.run.at("coefficients", n)[0], self.lm.weights.W_out[n], top) for n in range(self.lm.n_layers)
@@ -407,7 +253,7 @@ class Trace(Displayed):
         self,
         layer: int,
         position: int = -1,
-        top: int = _TOP,
+        top: int = TOP,
         token: str | int | None = None,
         *,
         k: int = 10,
@@ -431,7 +277,7 @@ class Trace(Displayed):
         self,
         layers: Sequence[int],
         position: int = -1,
-        top: int = _TOP,
+        top: int = TOP,
         token: str | int | None = None,
         *,
         k: int = 10,
@@ -472,7 +318,7 @@ class Trace(Displayed):
         self,
         asked: Question | None = None,
         position: int = -1,
-        top: int = _TOP,
+        top: int = TOP,
         *,
         layers: Sequence[int] | None = None,
         index: Index | None = None,
@@ -520,7 +366,7 @@ class Trace(Displayed):
         layers: Sequence[int],
         asked: Question | None = None,
         position: int = -1,
-        top: int = _TOP,
+        top: int = TOP,
         *,
         index: Index | None = None,
         order: MemoryOrder = "effect",
@@ -607,14 +453,7 @@ class Trace(Displayed):
 
     @cached_property
     def _events(self) -> list[Event]:
-        return events_of(
-            self._final[:, 0].cpu(),
-            self._entering.tracked_ranks[..., 0].cpu(),
-            self._before_ffn.tracked_ranks[..., 0].cpu(),
-            self._after.tracked_ranks[..., 0].cpu(),
-            self._before_ffn.ids[..., 0].cpu(),
-            self._candidate_ranks.cpu(),
-        )
+        return prompt_events(self._stream)
 
     def events(self, position: int | None = None) -> list[Event]:
         """Saturation and elimination events, at one position or at all.
@@ -644,24 +483,8 @@ class Trace(Displayed):
             OutOfRange: no such position.
         """
         column = None if position is None else position_of(self.run, position)
-        halves: list[tuple[str, str, Literal["ffn", "attention"]]]
-        if self._before == "resid_mid":
-            halves = [("resid_pre", "resid_mid", "attention"), ("resid_mid", "resid_post", "ffn")]
-        elif any(b.feed_forward is not None for b in self.lm.structure.blocks):
-            return []
-        else:
-            halves = [("resid_pre", "resid_post", "attention")]
-        if token is None:
-            at, tokens = slice(None) if column is None else [column], self.prediction.cpu()
-            ranks = {point: self.prediction_ranks(point)[:, at].cpu() for half in halves for point in half[:2]}
-            tokens = tokens[at]
-        else:
-            ranks = {point: self.ranks_of(token, point, position=column).cpu() for half in halves for point in half[:2]}
-            tokens = torch.full((ranks["resid_post"].shape[1],), self.lm.single_token(token))
-        found = [move for a, b, cause in halves for move in rank_changes_of(tokens, ranks[a], ranks[b], cause)]
-        if column is not None:
-            found = [replace(move, position=column) for move in found]
-        return sorted(found, key=lambda move: (move.position, move.layer))
+        target = None if token is None else self.lm.single_token(token)
+        return prompt_rank_changes(self._stream, target, column)
 
     def head_updates(
         self,
