@@ -1,19 +1,27 @@
-"""RESULTS.md as a page that a person can read: what is claimed, what is missed, then the tables in groups.
+"""RESULTS.md as a page that a person can read: ten claims, misses first, when each was measured, then all tables in groups.
 
 Each script replaces its own sections (`measure.record`); the first page and the order of the groups are made again from the
-sections that are there, so neither can disagree with them.
+sections that are there, so neither can disagree with them. `python benchmarks/summary.py` makes them again;
+`python benchmarks/summary.py --stale` lists the sections whose code has changed since they were measured.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 HEAD = """# Results
 
-Ratios to a peer or a limit measured in the same run; absolute times are those of one machine (2 cores of a server
-processor, no GPU). `make bench` measures all of it again. A ratio at or below its limit is met.
+Each claim is a ratio: our cost over the cost of a peer, or over a limit, both measured in the same run. It is met when the ratio is at most its
+target. Absolute numbers are those of one machine (2 cores of a server processor, no GPU). `make bench` measures everything again, in stages; stopped,
+it goes on where it was.
 """
+
+FIRST_PAGE = ("In short", "Missed", "When it was measured")
 
 # In this order: the heading of a group, and how the titles of its sections begin.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -28,34 +36,85 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Robustness": ("Faults",),
 }
 
-# The claims of the first page: the section's title, how the claim begins, and what it means in a sentence.
-HEADLINES: tuple[tuple[str, str, str], ...] = (
-    ("Capture of a prompt of 32 tokens", "capture", "Capture of every stream and coefficient, to a plain forward pass"),
-    ("The trace job", "readings", "A whole trace (logit lens, sub-updates, events), to the matrix products it needs"),
-    (
+SOURCES: dict[str, tuple[str, ...]] = {
+    "A prompt": ("stream", "trace", "lens.py", "logit_attribution.py", "memories", "models"),
+    "Causality": ("causality", "stream"),
+    "Memory and size": ("stream", "models", "sweeps"),
+    "Sweeps and indexes": ("sweeps", "index", "stream"),
+    "Circuits": ("attention",),
+    "Clusters, concepts, reports": ("memories", "concepts", "reports"),
+    "Control": ("control",),
+    "The explorer": ("server", "schemas"),
+    "Robustness": ("index", "sweeps", "server"),
+}
+"""What of the package the sections of a group measure."""
+
+
+class Headline(NamedTuple):
+    """A claim of the first page."""
+
+    section: str
+    """How the title of the section begins."""
+    claim: str
+    """How the claim begins."""
+    sentence: str
+    ours: str = ""
+    """The name of our median, and of the peer's; without them the claim's note has both numbers."""
+    peer: str = ""
+    cells: int = 1
+    """How many times the peer's number is taken: where it was timed on a part of the job."""
+
+
+HEADLINES = (
+    Headline("Start-up of commands", "index triggers", "A command that runs no model: CPU time, to 0.8 s"),
+    Headline("Start-up of commands", "trace", "A command that runs one: CPU time, to imports and one forward pass"),
+    Headline(
+        "Leaving early in a model of GPT-2",
+        "head and loop too",
+        "Early exit saves, of the layers' time, at least 0.6 of the layers that it skips",
+    ),
+    Headline(
+        "Capture of a prompt of 32 tokens",
+        "capture",
+        "Capture of every stream and coefficient, to a plain forward pass",
+        "unembed",
+        "plain forward",
+    ),
+    Headline(
+        "The trace job",
+        "readings",
+        "A whole trace (logit lens, sub-updates, events), to the matrix products it needs",
+        "unembed",
+        "forward body + logit product",
+    ),
+    Headline(
         "Attribution of one logit",
         "to one plain",
         "Attribution of one logit to 36,864 memories, to a plain forward pass",
+        "unembed",
+        "plain forward",
     ),
-    (
+    Headline(
         "Patching resid_pre",
-        "time, to 240 plain",
-        "Patching the stream of 12 layers by 20 positions, to 240 plain forward passes",
+        "time, to TransformerLens",
+        "Patching the stream of 12 layers by 20 positions, to TransformerLens",
+        "ours, 240 cells",
+        "TransformerLens 4.3.0, 24 cells",
+        10,
     ),
-    ("Patching resid_pre", "time, to TransformerLens", "The same patching, to TransformerLens"),
-    ("Peak memory", "load + trace", "Peak memory of loading and tracing, to plain transformers"),
-    ("Sweep, GPT-2 small's shape", "", "Top triggers of every key over a corpus, to the forward passes alone"),
-    ("Sweep beside TransformerLens, GPT-2 small's shape", "sweep", "The same sweep, to TransformerLens"),
-    (
+    Headline("Peak memory", "load + trace", "Peak memory of loading and tracing, to plain transformers"),
+    Headline(
+        "Sweep beside TransformerLens, GPT-2 small's shape",
+        "sweep",
+        "Top triggers of every key over a corpus, to TransformerLens",
+        "sweep",
+        "TransformerLens",
+    ),
+    Headline(
         "Composition scores of GPT-2 small's size",
         "time",
         "Q, K and V composition of all pairs of 144 heads, to TransformerLens",
     ),
-    ("Copying scores of GPT-2 small's size", "first call", "Copying scores of 144 heads, to TransformerLens"),
-    ("Index of a million keys", "`triggers`", "The triggers of a key in an index of a million, to 10 ms"),
-    ("Clustering 36,864 x 768", "", "Exact clustering of 36,864 values, to the peer"),
-    ("Start-up of commands", "index triggers", "A command that runs no model, to 0.8 s of CPU time"),
-    ("Start-up of commands", "trace", "A command that runs one, to importing torch and the model and one forward pass"),
 )
 
 
@@ -79,7 +138,7 @@ def sections(text: str) -> dict[str, str]:
     parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)[1:]
     bodies = (re.sub(r"^# .+\n", "", body, flags=re.MULTILINE) for body in parts[1::2])
     found = {title: body.strip() for title, body in zip(parts[::2], bodies, strict=True)}
-    return {title: body for title, body in found.items() if title not in ("In short", "Missed")}
+    return {title: body for title, body in found.items() if title not in FIRST_PAGE}
 
 
 def rows(body: str) -> list[Row]:
@@ -97,16 +156,53 @@ def measured_on(body: str) -> str:
     return date.group() if date else ""
 
 
+def numbers(headline: Headline, row: Row, body: str) -> tuple[str, str]:
+    """Our number and the peer's or the limit's, with units; empty where the section does not have them."""
+    if headline.ours:
+        medians = "".join(re.findall(r"^Medians: (.*)", body, flags=re.MULTILINE))
+        found = [re.search(rf"(?:^|, ){re.escape(name)} ([\d.e+]+) ms", medians) for name in headline[3:5]]
+        ours, peer = (
+            float(one[1]) * times if one else None for one, times in zip(found, (1, headline.cells), strict=True)
+        )
+        return _duration(ours), _duration(peer)
+    note = row.note.partition(" · ")[2]
+    saved = re.match(r"([\d.]+) % of time, ([\d.]+) % of layers", note)
+    if saved:
+        return f"{saved[1]} %", f"{0.6 * float(saved[2]):.3g} %"
+    both = re.search(r"([\d.]+)( [A-Za-z]+)? (?:and|to) ([\d.]+) (\w+)", note)
+    if both:
+        unit = both[4]
+        return f"{both[1]} {unit}", f"{both[3]} {unit}"
+    one = re.match(r"([\d.]+) (\w+)", note)
+    return (f"{one[1]} {one[2]}", f"{float(one[1]) / float(row.ratio):.3g} {one[2]}") if one else ("", "")
+
+
+def _duration(milliseconds: float | None) -> str:
+    if milliseconds is None:
+        return ""
+    return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
+
+
 def page(found: dict[str, str]) -> str:
     """RESULTS.md of these sections."""
-    lines = [HEAD, *_missed(found), "", "## In short", "", "| | ratio | limit | | measured |", "|---|---|---|---|---|"]
-    for begins, claim, sentence in HEADLINES:
-        title = next((title for title in found if title.startswith(begins)), None)
-        row = next((row for row in rows(found[title]) if row.claim.startswith(claim)), None) if title else None
+    lines = [
+        HEAD,
+        "## In short",
+        "",
+        "| | ours | peer or limit | ratio | target | | measured |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    shown = []
+    for headline in HEADLINES:
+        title = next((title for title in found if title.startswith(headline.section)), None)
+        row = next((row for row in rows(found[title]) if row.claim.startswith(headline.claim)), None) if title else None
         if title is not None and row is not None:
             verdict = row.note.split(" · ")[0]
-            lines.append(f"| {sentence} | {row.ratio} | {row.target} | {verdict} | {measured_on(found[title])} |")
-    lines.append("")
+            ours, peer = numbers(headline, row, found[title])
+            cells = (headline.sentence, ours, peer, row.ratio, row.target, verdict, measured_on(found[title]))
+            shown.append((not row.is_missed, f"| {' | '.join(cells)} |"))
+    lines += [line for _, line in sorted(shown, key=lambda one: one[0])]
+    lines += ["", *_missed(found), "", *_dates(found), ""]
     left = dict(found)
     for group, beginnings in {**GROUPS, "Others": ("",)}.items():
         titles = [title for title in left if title.startswith(beginnings)]
@@ -115,6 +211,37 @@ def page(found: dict[str, str]) -> str:
         for title in titles:
             lines += [f"## {title}", "", left.pop(title), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _dates(found: dict[str, str]) -> list[str]:
+    """Since when each table was not measured again, the oldest first."""
+    by_date: dict[str, list[str]] = {}
+    for title, body in found.items():
+        by_date.setdefault(measured_on(body) or "not recorded", []).append(title)
+    order = sorted(by_date, key=lambda date: (date != "not recorded", date))
+    return [
+        "## When it was measured",
+        "",
+        "A section is as old as its last run; its code may have changed since (`python benchmarks/summary.py --stale`).",
+        "",
+        "| last run | sections |",
+        "|---|---|",
+        *(f"| {date} | {'; '.join(by_date[date])} |" for date in order),
+    ]
+
+
+def stale(found: dict[str, str], root: Path) -> list[str]:
+    """The sections that were measured on a day before the last commit to the code that they measure."""
+    lines = []
+    for group, beginnings in GROUPS.items():
+        paths = [f"src/unembed/{name}" for name in SOURCES[group]]
+        words = ["git", "log", "-1", "--format=%cs", "--", *paths]
+        changed = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+        for title in (title for title in found if title.startswith(beginnings)):
+            measured = measured_on(found[title])
+            if not measured or measured < changed:
+                lines.append(f"{title}: measured {measured or 'on a day not recorded'}, code changed {changed}")
+    return lines
 
 
 def _missed(found: dict[str, str]) -> list[str]:
@@ -135,3 +262,12 @@ def _missed(found: dict[str, str]) -> list[str]:
                 f"| {title} | {counts} | {first.claim} | {first.ratio} | {first.target} | {measured_on(body)} |"
             )
     return lines
+
+
+if __name__ == "__main__":
+    results = Path(__file__).parent / "RESULTS.md"
+    contents = sections(results.read_text(encoding="utf-8"))
+    if "--stale" in sys.argv:
+        print("\n".join(stale(contents, results.parents[1])))
+    else:
+        results.write_text(page(contents), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""The pictures of the explorer that the documentation shows, made again: `make pictures`, or one by name.
+"""The pictures that the documentation shows, made again: `make pictures`, or one by name.
 
-They show the index that `make run` has built, a copy of it, so that nothing is left there. Look at them before they are
-committed: they are not compared with anything.
+Those of the explorer show the index that `make run` has built, a copy of it, so that nothing is left there. Look at
+them before they are committed: they are not compared with anything.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from playwright.sync_api import Page, sync_playwright
 
 import unembed
 from tests.browser.conftest import CHROMIUM, TOKEN, Served
+from tests.browser.printed_pictures import PAGES
 from unembed.index.default_index import cached_index
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -73,8 +74,22 @@ PICTURES = {
 }
 
 
+def make_printed(names: Iterable[str], to: Path) -> None:
+    """Make these pictures of a terminal and of a report in a folder."""
+    if CHROMIUM is None:
+        sys.exit("Cannot make pictures: there is no chromium on the path. Install it")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for name in names:
+            page = browser.new_page(viewport={"width": 400, "height": 200}, color_scheme="light")
+            page.set_content(PAGES[name]())
+            page.locator("body").screenshot(path=to / f"{name}.png")
+            print(to / f"{name}.png")
+        browser.close()
+
+
 def make(names: Iterable[str], to: Path) -> None:
-    """Make these pictures in a folder."""
+    """Make these pictures of the explorer in a folder."""
     if CHROMIUM is None:
         sys.exit("Cannot make pictures: there is no chromium on the path. Install it")
     lm = unembed.load()
@@ -124,7 +139,9 @@ def _settled(page: Page) -> None:
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or list(PICTURES)
-    if strange := set(wanted) - set(PICTURES):
-        sys.exit(f"No such picture: {', '.join(sorted(strange))}. There are {', '.join(PICTURES)}")
-    make(wanted, IMAGES)
+    wanted = sys.argv[1:] or [*PICTURES, *PAGES]
+    if strange := set(wanted) - set(PICTURES) - set(PAGES):
+        sys.exit(f"No such picture: {', '.join(sorted(strange))}. There are {', '.join([*PICTURES, *PAGES])}")
+    if screens := [name for name in wanted if name in PICTURES]:
+        make(screens, IMAGES)
+    make_printed([name for name in wanted if name in PAGES], IMAGES)

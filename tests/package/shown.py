@@ -1,9 +1,10 @@
-"""What README.md and the tutorial show of real output: run, compared, and with `--write` put in (`make readme`).
+"""What pages show of real output: run, compared, and with `--write` put in (`make readme`).
 
 A fenced block after a comment `<!-- shown: COMMAND -->` holds what the command prints at 80 columns, and after
 `<!-- shown: COMMAND; rows REGEX -->` only the rows that begin so, with `...` where rows between them are left out.
 After `<!-- shown: python -->` it holds code, and after each statement that prints, what it printed, as comments. The
-blocks of a page run in order, in one empty folder and process, so that one may use what another left.
+blocks of a page run in order, in one folder and process, so that one may use what another left. The folder holds only
+the examples and the published models of the source, at their places.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from typing import Any
 
 README = Path(__file__).parents[2] / "README.md"
 TUTORIAL = README.parent / "docs" / "tutorial.md"
+SMALL_MODEL = README.parent / "docs" / "small-model.md"
+PAGES = (README, TUTORIAL, SMALL_MODEL)
+SOURCES = ("examples", "tests/data/models")
 REFERENCE = README.parent / "docs" / "cli-reference.md"
 _BLOCK = re.compile(r"<!-- shown: (?P<what>.+?) -->\n```(?P<kind>\w+)\n(?P<body>.*?)```\n", re.DOTALL)
 
@@ -37,6 +41,9 @@ def fresh(text: str) -> list[str]:
     """What each block of a page should hold now."""
     names: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for source in map(Path, SOURCES):
+            source.parent.mkdir(parents=True, exist_ok=True)
+            source.symlink_to(README.parent / source)
         return [_python(body, names) if what == "python" else _command(what) for what, body in blocks(text)]
 
 
@@ -142,7 +149,8 @@ def command_reference() -> str:
 
 if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"  # as in the tests; torch is not imported yet
-    pages = {page: written(page.read_text(encoding="utf-8")) for page in (README, TUTORIAL)}
+    chosen = [page for page in PAGES if not sys.argv[2:] or page.name in sys.argv[2:]]
+    pages = {page: written(page.read_text(encoding="utf-8")) for page in chosen}
     if "--write" in sys.argv:
         for page, text in {**pages, REFERENCE: command_reference()}.items():
             page.write_text(text, encoding="utf-8")

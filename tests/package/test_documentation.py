@@ -12,6 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import unembed
+from tests.package.shown import PAGES as SHOWN
 from tests.package.shown import README, TUTORIAL, blocks, code, command_of, command_reference, drift, fresh
 from unembed.cli.commands import app
 
@@ -70,7 +71,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("page", [README, TUTORIAL], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.name)
 def test_a_page_shows_what_is_printed(page: Path, ready: None) -> None:
     shown = blocks(page.read_text(encoding="utf-8"))
     assert len(shown) >= 2

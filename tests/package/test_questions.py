@@ -1,0 +1,64 @@
+"""Every command and every Python line of docs/questions.md works as typed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.package.shown import README
+from unembed.cli.commands import app
+
+PAGE = (README.parent / "docs" / "questions.md").read_text(encoding="utf-8")
+CELLS = [row.split(" | ") for row in re.findall(r"^\| (.+\? \| .+) \|$", PAGE, re.MULTILINE)]
+ROWS = [re.findall(r"`([^`]+)`", cells[1]) for cells in CELLS]
+LIGHTER = "--option sequences=4 --option tokens=300 --option windows=8 --option control=false"
+LIGHTER_PYTHON = "sequences=4, tokens=300, windows=8, control=False, out="
+"""What a test adds to the lines of a report, so that they take seconds: smaller samples."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty folder, and a ready index of four articles where `make run` builds one of twelve."""
+    made = tmp_path_factory.mktemp("questions")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        patch.setenv("UNEMBED_CACHE", str(made / "cache"))
+        built = CliRunner().invoke(app, ["index", "build", "--detokenize", "--max-documents", "4"])
+        assert built.exit_code == 0, built.output
+        yield made
+
+
+@pytest.fixture(scope="module")
+def names(folder: Path) -> dict[str, Any]:
+    """What the block at the top of the page defines."""
+    found: dict[str, Any] = {}
+    block = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    exec(block[1], found)
+    return found
+
+
+def test_every_row_has_a_question_a_command_a_python_line_and_its_limits() -> None:
+    assert len(CELLS) >= 20
+    assert [row[0] for row in CELLS if len(row) != 4 or not all(cell.strip() for cell in row)] == []
+    assert [lines for lines in ROWS if len(lines) != 2 or not lines[0].startswith("unembed ")] == []
+
+
+@pytest.mark.parametrize("command", [lines[0] for lines in ROWS])
+def test_a_command_of_the_page_works_as_typed(command: str, folder: Path) -> None:
+    added = LIGHTER if command.startswith("unembed report") else ""
+    done = CliRunner().invoke(app, shlex.split(command)[1:] + shlex.split(added))
+    assert done.exit_code == 0, f"{command}: {done.stderr} {done.exception!r}"
+    assert done.stdout or "--out" in command
+
+
+@pytest.mark.parametrize("line", [lines[1] for lines in ROWS])
+def test_a_python_line_of_the_page_works_as_typed(line: str, names: dict[str, Any]) -> None:
+    lighter = line.replace("out=", LIGHTER_PYTHON) if line.startswith("unembed.report(") else line
+    assert eval(lighter, names) is not None
