@@ -32,8 +32,7 @@ pre {{ margin: 0; padding: 20px 26px; color: {foreground}; font: 15px/1.42 "Deja
 
 _REPORT = """<!doctype html><meta charset="utf-8"><title>report</title><style>{style}
 body {{ max-width: none; width: max-content; margin: 0; padding: 24px 28px; }}
-.picture {{ display: grid; grid-template-columns: 400px 860px; gap: 32px; align-items: start; }}
-.scroll {{ overflow: visible; }}
+.picture {{ display: grid; grid-template-columns: 400px 990px; gap: 32px; align-items: start; }}
 </style><body><div class="picture"><div>{figure}</div><div class="exhibit">{table}</div></div>"""
 
 

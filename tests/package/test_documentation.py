@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,16 @@ def rooms() -> list[str]:
 def test_architecture_has_a_paragraph_for_every_room() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert [room for room in rooms() if f"**`{room}`**:" not in text] == []
+
+
+def test_the_rows_of_the_architecture_are_those_of_the_import_contract() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = re.search(r"\|---\|---\|\n((?:\|.*\n)+)", text)
+    assert table is not None
+    rows = [set(re.findall(r"`(\w+)`", row)) for row in table[1].splitlines()]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = [set(layer.split(" | ")) for layer in contracts[0]["layers"]]
+    assert rows == [layer for layer in layers if layer != {"__main__"}]
 
 
 def test_every_public_name_is_documented_and_every_documented_name_is_public() -> None:
