@@ -38,7 +38,9 @@ def test_the_rows_of_the_architecture_are_those_of_the_import_contract() -> None
     table = re.search(r"\|---\|---\|\n((?:\|.*\n)+)", text)
     assert table is not None
     rows = [set(re.findall(r"`(\w+)`", row)) for row in table[1].splitlines()]
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
     layers = [set(layer.split(" | ")) for layer in contracts[0]["layers"]]
     assert rows == [layer for layer in layers if layer != {"__main__"}]
 
