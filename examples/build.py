@@ -1,6 +1,6 @@
 """Write and run the notebooks of this folder: `python examples/build.py` (needs nbformat, nbclient and ipykernel).
 
-The cells stand here as text, so that changes to them can be read; the notebooks hold what the cells printed.
+The cells are text here, so that changes can be reviewed; the notebooks contain what the cells printed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def picture(title, kind, provenance, across, up, **columns):
 
 PREDICTION = [
     """# A prediction taken apart
-Why does a model say what it says? We open `wren`, the small model that ships with the package, and follow one prediction from tokens
+Why does a model predict what it predicts? We open `wren`, the small model that ships with the package, and follow one prediction from tokens
 to layers, from layers to memories and heads, and then change it.""",
     SETUP,
     """
@@ -41,7 +41,7 @@ print(repr(answer))
 trace
 """,
     """## Where does the answer come from?
-The stream is read after every layer as if it were the last. The answer's rank among all 8,192 tokens says when it took the lead.""",
+The logit lens reads the stream after every layer as if it were the last. The rank of the answer among all 8,192 tokens shows when it comes first.""",
     """
 ranks = trace.ranks_of(answer)[:, -1]
 for event in trace.events(position=-1):
@@ -49,27 +49,28 @@ for event in trace.events(position=-1):
 picture("Rank of the answer, by layer", "line", trace.provenance, "layer", "rank",
         x=list(range(lm.n_layers)), rank=ranks.tolist())
 """,
-    """## Which writers wrote it?
-The logit is a sum over everything that wrote to the stream. The attribution checks itself against the model's own logit.""",
+    """## Which parts of the model contribute?
+The logit is a sum over everything that adds to the stream (direct logit attribution). The sum is checked against the model's own logit.""",
     """
 attribution = trace.attribution(answer, by="component")
 print(f"sum {attribution.total:.4f}, model {attribution.logit:.4f}, relative error {attribution.error:.1e}")
-picture("Share of each component in the answer's logit", "bar", trace.provenance, "writer", "logit",
-        x=[row.label for row in attribution.rows], share=[float(row.contribution) for row in attribution.rows])
+picture("Contribution of each component to the answer's logit", "bar", trace.provenance, "component", "logit",
+        x=[row.label for row in attribution.rows], contribution=[float(row.contribution) for row in attribution.rows])
 """,
     """
 for row in trace.attribution(answer, by="memory").top(8):
     print(f"{row.label:24} {row.contribution:+.3f}")
 """,
-    """## What do the memories say?
-A memory's value, read through the unembedding, is a list of tokens that it moves together. These wrote most in the last layer.""",
+    """## What do the memories promote?
+A memory (FFN neuron) adds its value, times a coefficient m, to the stream. Read through the unembedding, a value is a list of tokens that it promotes
+together. These are the largest sub-updates of the last layer, each with its share of the layer's sum.""",
     """
 for update in trace.sub_updates(layer=lm.n_layers - 1, top=6, token=answer):
     print(f"{update.index:5} m = {update.coefficient:6.2f}   share {update.share:5.1%}   {update.promoted[:8]}")
 """,
     """## Change it
-An attribution says what each writer added, not what would happen without it. For that, take it out and run again: the head that gave the answer
-most, then the memory that did.""",
+An attribution says what each part added, not what would happen without it. To see that, remove the part and run again: the head that contributes
+most to the answer, then the memory.""",
     """
 head = max((row for row in trace.attribution(answer, by="head").rows if row.label.startswith("head")), key=lambda row: row.contribution)
 memory = max((row for row in trace.attribution(answer, by="memory").rows if row.label.startswith("memory")), key=lambda row: row.contribution)
@@ -78,10 +79,10 @@ before = float(trace.logits()[token])
 for what, edit, row in (("head", unembed.scale_head(head.layer, head.index, by=0.0), head),
                         ("memory", unembed.set_coefficient(memory.layer, memory.index, to=0.0), memory)):
     after = float(lm.trace(prompt, edits=[edit]).logits()[token])
-    print(f"{what} {row.layer}.{row.index}: its share is {row.contribution:+.3f}; without it the logit moves by {after - before:+.3f}")
+    print(f"{what} {row.layer}.{row.index}: contribution {row.contribution:+.3f}; without it the logit changes by {after - before:+.3f}")
 """,
-    """The two numbers differ where later layers react to what was taken out, and where the norm's scale changes. Both are true; they answer
-different questions.""",
+    """The two numbers, direct and total effect, differ where later layers react to the removal and where the norm's scale changes. Both are right; they
+answer different questions.""",
     """
 for text in lm.generate(prompt, max_new_tokens=12, seed=1) + lm.generate(
         prompt, edits=[unembed.scale_head(head.layer, head.index, by=0.0)], max_new_tokens=12, seed=1):
@@ -91,8 +92,8 @@ for text in lm.generate(prompt, max_new_tokens=12, seed=1) + lm.generate(
 
 CIRCUIT = [
     """# A circuit in a two-layer model
-`attn-2l` has two layers of attention and nothing else, so that its logits are sums of paths through heads. We look for its induction head, the
-head that finds an earlier occurrence of the present token and copies what followed, first by behaviour and then in the weights alone.""",
+`attn-2l` has two layers of attention and nothing else, so its logits are sums over paths through heads. We look for its induction head, the
+head that finds an earlier occurrence of the present token and copies what followed it, first by behaviour and then in the weights alone.""",
     SETUP,
     """
 lm = unembed.load("attn-2l")
@@ -107,9 +108,9 @@ picture("Induction score of every head, on random tokens that repeat", "bar", pr
         x=[f"{layer}.{h}" for layer in range(lm.n_layers) for h in range(lm.n_heads)],
         score=[float(s) for s in scores.induction.flatten()])
 """,
-    """## How does it know where to look?
-To find what *followed* the earlier occurrence, the keys of the second layer must hold the token *before* each position. That is what a
-previous-token head in the first layer writes. In the weights this shows as K-composition, compared with random matrices of the same shapes.""",
+    """## How does it find the position?
+To find what *followed* the earlier occurrence, the keys of the second layer must encode the token *before* each position. A previous-token head in the
+first layer writes that. In the weights this appears as K-composition, compared with random matrices of the same shapes.""",
     """
 k = circuits.composition("k", baseline=True)[0, :, induction[0], induction[1]]
 picture(f"K-composition of head {induction[0]}.{induction[1]} with each head of layer 0, above chance", "bar", provenance,
@@ -120,20 +121,20 @@ print("strongest:", int(k.argmax()), "previous-token head:", previous[1])
 copying = circuits.copying_scores()
 print(f"copying score of the induction head: {copying[induction]:.2f} (1: every eigenvalue of W_E W_OV W_U is positive)")
 """,
-    """## See it at work
-A name comes twice, the second time only its beginning. Where does the head look, what does the model say, and what would it say without it?""",
+    """## On a prompt
+A name occurs twice, the second time only its beginning. Where does the head attend, what does the model predict, and what without the head?""",
     """
 prompt = "Lord Farquaad was short. The ogre laughed at Lord Far"
 run = lm.run(prompt, capture=("pattern",))
 pattern = run["pattern"][induction[0]][0, induction[1], -1]
 tokens = lm.token_strings(run.tokens[0])
-for place in pattern.topk(3).indices.tolist():
-    print(f"{pattern[place]:.2f} on {tokens[place]!r}, after {tokens[place - 1]!r}")
+for position in pattern.topk(3).indices.tolist():
+    print(f"{pattern[position]:.2f} on {tokens[position]!r}, after {tokens[position - 1]!r}")
 for what, edits in (("with", []), ("without", [unembed.scale_head(*induction, by=0.0)])):
     print(what, "the head:", lm.token_strings(lm.trace(prompt, edits=edits).logits().topk(3).indices))
 """,
     """## The logits as a sum of paths
-Nothing is left out at order 2, so the sum is exact.""",
+Order 2 includes every path of a two-layer model, so the sum is exact.""",
     """
 expansion = circuits.expand(prompt, order=2)
 print(f"{len(expansion.labels)} paths, exact: {expansion.exact}, error {expansion.error:.1e}")
@@ -141,8 +142,8 @@ norms = expansion.vectors.norm(dim=1)
 for term in norms.topk(8).indices.tolist():
     print(f"{expansion.labels[term]:28} {norms[term]:.2f}")
 """,
-    """## Take it away
-If the head does what we think, random text that repeats becomes as surprising the second time as the first.""",
+    """## Without the head
+If this is the induction head, repeated random text should be almost as surprising the second time as the first once the head is removed.""",
     """
 generator = torch.Generator().manual_seed(0)
 once = torch.randint(300, lm.d_vocab, (8, 48), generator=generator)
@@ -162,7 +163,7 @@ picture("Loss by position; the text repeats from 48 on", "line", provenance, "po
 
 
 def notebook(cells: list[str]) -> nbformat.NotebookNode:
-    """Prose and code told apart by how a cell begins: code begins with a line break."""
+    """Cells that begin with a line break are code, all others prose."""
     made = nbformat.v4.new_notebook()
     for number, text in enumerate(cells):
         new = nbformat.v4.new_code_cell if text.startswith("\n") else nbformat.v4.new_markdown_cell
