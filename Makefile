@@ -60,7 +60,7 @@ browser: $(VENV)/.installed-browser  ## the explorer in headless Chromium (a `ch
 families: $(VENV)/.installed-dev  ## a tiny model of every decoder class of transformers; write docs/decoder-classes.md
 	$(BIN)/python -m tests.models.decoder_classes --write
 
-pictures: $(VENV)/.installed-browser $(READY)  ## make the documentation's pictures of the explorer again
+pictures: $(VENV)/.installed-browser $(READY)  ## make the documentation's pictures again: explorer, terminal, report
 	@$(BIN)/python -m tests.browser.pictures $(ARGS)
 
 lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between rooms, the explorer's JavaScript
@@ -83,7 +83,7 @@ models: $(VENV)/.installed-dev  ## train the embedded models again: CORPUS=folde
 	@test -n "$(CORPUS)" || { echo 'Name the corpus: make models CORPUS=path/to/corpus (see docs/models.md)' >&2; exit 2; }
 	@$(BIN)/python -m unembed.training --corpus "$(CORPUS)" $(ARGS)
 
-readme: $(VENV)/.installed-dev $(READY)  ## run the commands whose output README.md and the tutorial show, and put in what they print
+readme: $(VENV)/.installed-dev $(READY)  ## run the commands whose output README.md and the documentation show, and put in what they print
 	@$(BIN)/python -m tests.package.shown --write
 
 toxic-model: $(VENV)/.installed-dev  ## fine-tune a copy of wren on COMMENTS=jigsaw.csv, to measure suppression on (not shipped)
