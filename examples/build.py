@@ -66,7 +66,7 @@ A memory (FFN neuron) adds its value, times a coefficient m, to the stream. Read
 together. These are the largest sub-updates of the last layer, each with its share of the layer's sum.""",
     """
 for update in trace.sub_updates(layer=lm.n_layers - 1, top=6, token=answer):
-    print(f"{update.index:5} m = {update.coefficient:6.2f}   share {update.share:5.1%}   {update.promoted[:8]}")
+    print(f"{update.name:8} m = {update.coefficient:6.2f}   share {update.share:5.1%}   {update.promoted[:8]}")
 """,
     """## Change it
 An attribution says what each part added, not what would happen without it. To see that, remove the part and run again: the head that contributes
@@ -76,10 +76,10 @@ head = max((row for row in trace.attribution(answer, by="head").rows if row.labe
 memory = max((row for row in trace.attribution(answer, by="memory").rows if row.label.startswith("memory")), key=lambda row: row.contribution)
 token = lm.encode(answer)[0, -1]
 before = float(trace.logits()[token])
-for what, edit, row in (("head", unembed.scale_head(head.layer, head.index, by=0.0), head),
-                        ("memory", unembed.set_coefficient(memory.layer, memory.index, to=0.0), memory)):
+for edit, row in ((unembed.scale_head(head.layer, head.index, by=0.0), head),
+                  (unembed.set_coefficient(memory.layer, memory.index, to=0.0), memory)):
     after = float(lm.trace(prompt, edits=[edit]).logits()[token])
-    print(f"{what} {row.layer}.{row.index}: contribution {row.contribution:+.3f}; without it the logit changes by {after - before:+.3f}")
+    print(f"{row.label}: contribution {row.contribution:+.3f}; without it the logit changes by {after - before:+.3f}")
 """,
     """The two numbers, direct and total effect, differ where later layers react to the removal and where the norm's scale changes. Both are right; they
 answer different questions.""",
@@ -143,7 +143,7 @@ for term in norms.topk(8).indices.tolist():
     print(f"{expansion.labels[term]:28} {norms[term]:.2f}")
 """,
     """## Without the head
-If this is the induction head, repeated random text should be almost as surprising the second time as the first once the head is removed.""",
+If this is the induction head, then without it random text should be more surprising when it repeats.""",
     """
 generator = torch.Generator().manual_seed(0)
 once = torch.randint(300, lm.d_vocab, (8, 48), generator=generator)
@@ -176,5 +176,8 @@ if __name__ == "__main__":
     for name, cells in (("take_a_prediction_apart", PREDICTION), ("a_circuit_in_attn_2l", CIRCUIT)):
         made = notebook(cells)
         NotebookClient(made, timeout=300).execute()
+        for cell in made.cells:  # without the warnings of libraries
+            if cell.cell_type == "code":
+                cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
         nbformat.write(made, HERE / f"{name}.ipynb")
         print(HERE / f"{name}.ipynb")
