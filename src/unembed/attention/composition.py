@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.attention.composed_weights import require_ov
 from unembed.attention.folded_weights import reading_weights, require_heads, writing_weights
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
@@ -85,6 +86,8 @@ def inner_products(
 
 def writers(lm: Decoder, layers: Sequence[int], basis: str) -> Gram:
     """W_OV' W_OV of the heads of some layers: what they write."""
+    for layer in layers:
+        require_ov(lm, layer, basis)
     return Gram.of(_stacked([writing_weights(lm, n, basis).mT for n in layers]), _reads(lm, layers, "v", basis))
 
 
@@ -92,6 +95,8 @@ def readers(lm: Decoder, layers: Sequence[int], mode: str, basis: str) -> Gram:
     """What a head reads with its queries (W_QK W_QK'), its keys (W_QK' W_QK) or its values (W_OV W_OV')."""
     outer = _reads(lm, layers, mode, basis)
     if mode == "v":
+        for layer in layers:
+            require_ov(lm, layer, basis)
         return Gram.of(outer, _stacked([writing_weights(lm, n, basis).mT for n in layers]))
     return Gram.of(outer, _reads(lm, layers, "k" if mode == "q" else "q", basis))
 

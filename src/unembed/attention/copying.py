@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
+from unembed.attention.composed_weights import require_ov
 from unembed.attention.folded_weights import (
     at_least_float32,
     embedding,
@@ -86,6 +87,7 @@ def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basi
     """
     cores = []
     for layer in range(lm.n_layers):
+        require_ov(lm, layer, basis)
         W_V, W_O = reading_weights(lm, layer, "v", basis, grouped=True), writing_weights(lm, layer, basis)
         kv, d_model, d_head = W_V.shape
         # One product for all heads of the layer; those of a group share their values.

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from unembed.attention.composed_weights import require_ov
 from unembed.attention.folded_weights import (
     at_least_float32,
     check_basis,
@@ -125,6 +126,8 @@ def memory_management(
     check_basis(basis)
     require_heads(lm, "memory management")
     top, threshold = positive_int("top", top), -5.0 * lm.d_model**-0.5
+    for n in range(lm.n_layers):
+        require_ov(lm, n, basis)
     cosines: dict[int, Tensor] = {}
     for n, block in enumerate(lm.structure.blocks):
         if block.feed_forward is not None and block.feed_forward.has_memories:

@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from unembed.attention.composed_weights import check_part, composed_notes, composed_weights, is_composed
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
@@ -90,7 +91,7 @@ def without_channel_mean(lm: Decoder, rows: Float[Tensor, "*any d_model"]) -> Fl
 
 
 def reading_weights(
-    lm: Decoder, layer: int, which: str, basis: str = "raw", *, grouped: bool = False
+    lm: Decoder, layer: int, which: str, basis: str = "raw", *, grouped: bool = False, part: str | None = None
 ) -> Float[Tensor, "head d_model d_head"]:
     """W_Q, W_K or W_V of a layer, for each query head (for each key-value head when `grouped`).
 
@@ -101,9 +102,17 @@ def reading_weights(
         basis: "raw" gives a view of the weights unless heads share keys and values; "folded" gives new tensors, in
             float32 where the weights are in half precision.
         grouped: one matrix for each key-value head instead of each query head.
+        part: "content" or "rotary" of the queries and keys of latent attention; all of them when None.
+
+    Raises:
+        Unsupported: what is read is no fixed matrix (see `composed_weights`).
     """
     site = lm.structure.blocks[layer].attention
-    matrix = {"q": lm.weights.W_Q, "k": lm.weights.W_K, "v": lm.weights.W_V}[which][layer]
+    check_part(site, part)
+    if is_composed(site):
+        matrix = composed_weights(lm, layer, which, basis, part)
+    else:
+        matrix = {"q": lm.weights.W_Q, "k": lm.weights.W_K, "v": lm.weights.W_V}[which][layer]
     if basis == "folded":
         matrix = _through_norm(site.pre_norm, at_least_float32(matrix))
         module = {"q": site.q_norm, "k": site.k_norm}.get(which)
@@ -307,7 +316,7 @@ def _is_table(lm: Decoder, basis: str) -> bool:
 def circuit_notes(lm: Decoder, layer: int, basis: str, circuit: str) -> tuple[str, ...]:
     """What a reader must know about a circuit of this layer to read its numbers correctly."""
     site = lm.structure.blocks[layer].attention
-    notes = []
+    notes = composed_notes(site, basis, circuit)
     if site.pre_norm is not None or site.branch_norm is not None:
         notes.append("norm gains folded in" if basis == "folded" else "norms left out")
     if site.queries_per_kv > 1:

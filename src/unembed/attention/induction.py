@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.attention.composed_weights import require_ov
 from unembed.attention.copying import Spectra, queries_and_keys
 from unembed.attention.folded_weights import check_basis, reading_weights, writing_weights
 from unembed.attention.head_scores import HeadScores, head_scores
@@ -48,6 +49,7 @@ def matching_through(
         offset: how far back b looks, which matters with rotary positions; of several, the mean circuit.
     """
     check_basis(basis)
+    require_ov(lm, writer, basis)
     dtype = product.dtype
     W_Q, W_K = (w.to(dtype) for w in queries_and_keys(lm, reader, basis, offset))
     W_V, W_O = reading_weights(lm, writer, "v", basis).to(dtype), writing_weights(lm, writer, basis).to(dtype)

@@ -153,6 +153,8 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
     """
     require_plain_stream(lm, "path expansion")
     require_heads(lm, "paths through heads")
+    for n in range(lm.n_layers):
+        lm.weights.W_V[n]  # says why where values are read through a latent or multiplied by a gate
     seen = run(lm, tokens, required_points(lm))
     layers, error = [], 0.0
     # Many families compute norms and softmax in float32, whatever the weights are.

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.attention.composed_weights import require_ov
 from unembed.attention.folded_weights import (
     at_least_float32,
     default_basis,
@@ -118,6 +119,7 @@ def _unit(x: Float[Tensor, " d_model"]) -> Float[Tensor, " d_model"]:
 
 def _composition(lm: Decoder, layer: int, key: Float[Tensor, " d_model"], basis: str) -> Float[Tensor, " head"]:
     """||W_V W_O k|| / ||W_V W_O||_F for a key of length 1."""
+    require_ov(lm, layer, basis)
     W_V = at_least_float32(reading_weights(lm, layer, "v", basis))
     W_O = without_channel_mean(lm, at_least_float32(writing_weights(lm, layer, basis)))
     along = (W_V @ (W_O @ key)[..., None])[..., 0].norm(dim=-1)

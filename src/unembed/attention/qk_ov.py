@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unembed.attention import composition as _composition
 from unembed.attention import copying as _copying
+from unembed.attention.composed_weights import require_ov
 from unembed.attention.folded_weights import (
     at_least_float32,
     check_basis,
@@ -60,15 +61,21 @@ class HeadMatrices:
 
         Raises:
             OutOfRange: there is no such head.
+            Unsupported: in the folded basis, a gate per channel or a norm stands between W_V and W_O.
         """
         layer, head = self.resolve_head(layer, head, basis)
+        require_ov(self.lm, layer, basis)
         kv = head // self.lm.structure.blocks[layer].attention.queries_per_kv
         W_V = reading_weights(self.lm, layer, "v", basis, grouped=True)[kv]
         W_O = writing_weights(self.lm, layer, basis)[head]
         return LowRank(W_V, W_O, circuit_notes(self.lm, layer, basis, "ov"))
 
-    def qk(self, layer: int, head: int, offset: int | Sequence[int] = 0, basis: str = "raw") -> LowRank:
+    def qk(
+        self, layer: int, head: int, offset: int | Sequence[int] = 0, basis: str = "raw", *, part: str | None = None
+    ) -> LowRank:
         """W_QK = W_Q W_K' (d_model, d_model): score(dst, src) = scale * x_dst W_QK x_src'.
+
+        In latent attention the score is the sum of a content and a rotary part, each divided by its own size in a run.
 
         Args:
             layer: counted from 0.
@@ -76,6 +83,7 @@ class HeadMatrices:
             offset: how many tokens the source lies before the destination; matters with rotary positions only. Of
                 several, the mean circuit.
             basis: "raw" or "folded".
+            part: "content" or "rotary", in latent attention: one term of the score. The folded basis needs it there.
 
         Returns:
             The circuit; rotated factors are float32 where the weights are in half precision.
@@ -83,7 +91,7 @@ class HeadMatrices:
         Raises:
             OutOfRange: there is no such head.
             InvalidInput: an offset is negative or not an integer, or none is given.
-            Unsupported: the model's scores are not understood.
+            Unsupported: the model's scores are not understood, or both parts of latent attention in the folded basis.
         """
         layer, head = self.resolve_head(layer, head, basis)
         site = self.lm.structure.blocks[layer].attention
@@ -94,10 +102,12 @@ class HeadMatrices:
                 instead="Use OV circuits or captured patterns",
             )
         offsets = _copying.offsets_of(offset)
-        W_Q = reading_weights(self.lm, layer, "q", basis)[head]
-        W_K = reading_weights(self.lm, layer, "k", basis, grouped=True)[head // site.queries_per_kv]
+        W_Q = reading_weights(self.lm, layer, "q", basis, part=part)[head]
+        W_K = reading_weights(self.lm, layer, "k", basis, grouped=True, part=part)[head // site.queries_per_kv]
         notes = circuit_notes(self.lm, layer, basis, "qk")
-        if site.rotary is not None:
+        if part is not None:
+            notes = (*notes, f"the {part} part of the score alone")
+        if site.rotary is not None and part != "content":
             name = str(offsets[0]) if len(offsets) == 1 else f"mean of {offsets[0]} to {offsets[-1]}"
             notes = (*notes, f"rotary, offset {name}")
             if offsets != [0] or site.rotary.factor != 1.0:

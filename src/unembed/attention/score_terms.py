@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.attention.composed_weights import is_composed, read_in_run
 from unembed.attention.folded_weights import QKNorm
 from unembed.errors import InvalidInput, OutOfRange, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
@@ -128,21 +129,31 @@ def _read(lm: Decoder, layer: int, x: Tensor, positions: Tensor | None) -> dict[
     return parts
 
 
+def _projected(
+    lm: Decoder, layer: int, which: str, parts: Mapping[str, Tensor]
+) -> dict[str, Float[Tensor, "head pos d_head"]]:
+    """Queries or keys of all heads by part, through one matrix, and its bias as a part."""
+    weights = lm.weights
+    matrix, bias = (
+        (weights.W_Q[layer], weights.b_Q[layer]) if which == "q" else (weights.W_K[layer], weights.b_K[layer])
+    )
+    made = {name: torch.einsum("pm,hmd->hpd", part, matrix.double()) for name, part in parts.items()}
+    if bias is not None:
+        pos = next(iter(made.values())).shape[1]
+        whole = bias.double()[:, None].expand(-1, pos, -1)
+        made["bias"] = made["bias"] + whole if "bias" in made else whole
+    return made
+
+
 def _turned(
     lm: Decoder, layer: int, site: AttentionSite, parts: Mapping[str, Tensor], which: str
 ) -> dict[str, Float[Tensor, "head pos d_head"]]:
     """Queries or keys of all heads by part: projected, normed with the run's sizes, turned by position."""
-    matrix, bias, module = {
-        "q": (lm.weights.W_Q[layer], lm.weights.b_Q[layer], site.q_norm),
-        "k": (lm.weights.W_K[layer], lm.weights.b_K[layer], site.k_norm),
-    }[which]
-    made = {name: torch.einsum("pm,hmd->hpd", part, matrix.double()) for name, part in parts.items()}
-    pos = next(iter(made.values())).shape[1]
-    if bias is not None:
-        made["bias"] = made.get("bias", torch.zeros(1, dtype=torch.float64)) + bias.double()[:, None].expand(
-            -1, pos, -1
-        )
-    where = torch.arange(pos, device=matrix.device)
+    module = site.q_norm if which == "q" else site.k_norm
+    made = read_in_run(lm, layer, which, parts) if is_composed(site) else _projected(lm, layer, which, parts)
+    first = next(iter(made.values()))
+    pos = first.shape[1]
+    where = torch.arange(pos, device=lm.device)
     rotary = site.rotary
 
     def rotate(t: Tensor) -> Tensor:
@@ -152,9 +163,9 @@ def _turned(
         return {name: rotate(t) for name, t in made.items()}
     if site.norm_after_rotary:
         made = {name: rotate(t) for name, t in made.items()}
-    norm = QKNorm.of(module, matrix.shape[0], matrix.shape[2], matrix)
+    norm = QKNorm.of(module, first.shape[0], first.shape[2], first.to(lm.dtype))
     whole = torch.stack(list(made.values())).sum(dim=0)
-    sizes = norm.sizes(whole.to(matrix.dtype)).double()
+    sizes = norm.sizes(whole.to(lm.dtype)).double()
     made = {name: norm.linear(t) / sizes for name, t in made.items()}
     if bool(norm.bias.any()):
         made["bias"] = made.get("bias", torch.zeros(1, dtype=torch.float64)) + norm.bias.double()[:, None]

@@ -106,6 +106,18 @@ class Weights:
                 + " work; else load the model without quantization",
             )
 
+    def projection(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
+        """The matrix by which a projection of the structure multiplies, inputs as rows.
+
+        Raises:
+            Unsupported: it is not linear in its input, or packed in an unknown way.
+        """
+        return self._matrix(module)
+
+    def projection_bias(self, module: nn.Module) -> Float[Tensor, " d_out"] | None:
+        """What a projection of the structure adds, or None."""
+        return self._bias(module)
+
     def _matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
         """The matrix by which a projection multiplies, inputs as rows."""
         self._checked(module)

@@ -19,9 +19,10 @@ from unembed.models.structure.attention_layout import (
     relative,
 )
 from unembed.models.structure.families import facts_of
+from unembed.models.structure.head_readings import find_readings
 from unembed.models.structure.probe import Probe, called_linears, same
 from unembed.models.structure.rotary import rotary_candidates
-from unembed.models.structure.structure import AttentionSite, ValueSource
+from unembed.models.structure.structure import GATES, AttentionSite, ValueSource
 
 _QK_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_layernorm", "key_layernorm"))
 _HEAD_COUNTS = ("num_v_heads", "num_heads", "n_heads", "num_attention_heads", "nheads", "n_mamba_heads")
@@ -95,9 +96,10 @@ def mixer_site(
             else f"its values were not found in {', '.join(projections) or 'any projection'}: pattern times values is "
             "not what the out-projection receives"
         )
-        return _without_values(
+        site = _without_values(
             probe, path, known, out_proj, n_heads, z[None], True, reason, values or (shared and shared[1])
         )
+        return site if values is None else _with_readings(probe, path, site, values, pattern, clamped)
     projected = found[0]
     value_input = next(g for part, g, _ in projections.values() if part is projected.layout.v)[None]
     query_input = next(g for part, g, _ in projections.values() if part is projected.layout.q)[None]
@@ -119,7 +121,7 @@ def mixer_site(
             d_head=z.shape[-1] // n_heads,
             factor=1.0,
             clip=clip,
-            gated=False,
+            gate="",
         ),
         values_missing="",
         pre_norm=probe.entry_norm(pre_norm) if pre_norm else None,
@@ -138,6 +140,38 @@ def mixer_site(
         clip=clip,
         scores_understood=scores is not None,
         positions_read=not torch.equal(query_input, value_input),
+    )
+
+
+def _with_readings(
+    probe: Probe, path: str, site: AttentionSite, values: ValueSource, pattern: Tensor, clamped: Any
+) -> AttentionSite:
+    """The site with what its heads read, where that is a latent or lies beside a gate, and its scores."""
+    found = find_readings(probe, site.path, site.module, values, site.out_proj)
+    if found is None:
+        return site
+    latent = found.readings.parts["v"][0].latent
+    ways = ["its keys and values are read through a latent with a norm of its own"] if latent is not None else []
+    ways += [GATES[values.gate]] if values.gate else []
+    reason = " and ".join(ways) or site.values_missing
+    site = replace(site, readings=found.readings, values_missing=reason, n_kv_heads=found.n_kv_heads)
+    if "q" not in found.readings.parts:
+        return site
+    window = _window(probe, path, site.module)
+    scores, q_norm, k_norm, after = _scores(probe, site.path, site.module, pattern, found, clamped, window)
+    if scores is None:
+        return replace(site, q_norm=q_norm, k_norm=k_norm)
+    return replace(
+        site,
+        scale=scores.scale,
+        rotary=scores.rotary,
+        q_norm=q_norm,
+        k_norm=k_norm,
+        norm_after_rotary=after,
+        softcap=scores.softcap,
+        alibi_slopes=scores.alibi_slopes,
+        window=window,
+        scores_understood=True,
     )
 
 

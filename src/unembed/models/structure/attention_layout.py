@@ -105,14 +105,14 @@ def find_values(
     """
     n_heads, pos = pattern.shape[0], pattern.shape[1]
     d_head = z.shape[-1] // n_heads
-    goals = [(z, False)]
+    goals = [(z, "")]
     alike = [(g, out) for g, out in norms if g.numel() == out.numel() == z.numel()]
-    goals += [(g.reshape(pos, -1), True) for g, out in alike if relative(out.reshape(pos, -1), z) < 1e-6]
+    goals += [(g.reshape(pos, -1), "norm") for g, out in alike if relative(out.reshape(pos, -1), z) < 1e-6]
     mixed: list[tuple[ValueSource, Tensor]] = []
     for module, out in outputs.values():
         for form in _FORMS:
             for n_kv in (k for k in range(1, n_heads + 1) if n_heads % k == 0):
-                source = ValueSource(module, form, n_heads, n_kv, d_head, 1.0, None, False)
+                source = ValueSource(module, form, n_heads, n_kv, d_head, 1.0, None, "")
                 if not _fits(source, out, pos):
                     continue
                 values = source.split(out)[0].repeat_interleave(n_heads // n_kv, 0)
@@ -121,14 +121,16 @@ def find_values(
         for source, total in mixed:
             factor = float((total * goal).double().sum() / total.double().square().sum().clamp_min(1e-30))
             if relative(factor * total, goal) <= tolerance:
-                return replace(source, factor=1.0 if abs(factor - 1) <= tolerance else factor, gated=normed)
+                return replace(source, factor=1.0 if abs(factor - 1) <= tolerance else factor, gate=normed)
     gates = list(_gate_candidates(outputs, n_heads, d_head, pos))
     for source, total in mixed:
         # A factor per head and position (a sink's share) is one number for d_head channels, so it can be checked.
         by_head, goal = (t.double().view(pos, n_heads, d_head) for t in (total, z))
         per_head = (by_head * goal).sum(-1, keepdim=True) / by_head.square().sum(-1, keepdim=True).clamp_min(1e-30)
-        if relative(per_head * by_head, goal) <= tolerance or any(relative(total * g, z) <= tolerance for g in gates):
-            return replace(source, gated=True)
+        if relative(per_head * by_head, goal) <= tolerance:
+            return replace(source, gate="head")
+        if any(relative(total * g, z) <= tolerance for g in gates):
+            return replace(source, gate="channel")
     return None
 
 

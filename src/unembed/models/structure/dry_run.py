@@ -115,6 +115,8 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
         pair = kwargs.get("position_embeddings")
         if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(t, Tensor) for t in pair):
             call.rotary = (pair[0].detach(), pair[1].detach())
+        elif isinstance(pair, Tensor) and pair.is_complex():  # DeepSeek-V2 turns pairs of channels as complex numbers
+            call.rotary = (pair.real.detach(), pair.imag.detach())
         recording.calls[path] = call
 
     def note_output(path: str, output: Any) -> None:

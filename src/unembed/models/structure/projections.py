@@ -89,6 +89,9 @@ def _projections(blocks: Iterable[Block], head: nn.Module) -> Iterable[nn.Module
         if block.mixer is not None:
             layout = block.mixer.head_layout
             yield from (() if layout is None else (layout.q, layout.k, layout.v))
+            readings = block.mixer.readings
+            for part in () if readings is None else (r for parts in readings.parts.values() for r in parts):
+                yield from (m for m in (part.module, part.latent and part.latent.module) if m is not None)
             if block.mixer.out_projection is not None:
                 yield block.mixer.out_projection
         site = block.feed_forward

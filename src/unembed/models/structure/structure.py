@@ -6,6 +6,7 @@ families is a field here, so code above reads fields and never checks a family's
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,14 @@ class HeadLayout:
     """The modules that project; one and the same module unless `kind` is "split"."""
 
 
+GATES = {
+    "head": "a factor of each position and head multiplies what its heads mixed",
+    "channel": "a gate of each position and channel multiplies what its heads mixed",
+    "norm": "a norm stands between what its heads mixed and the out-projection",
+}
+"""What may stand between the mixed values and the out-projection, in words."""
+
+
 @dataclass(frozen=True, eq=False)
 class ValueSource:
     """Where the values that a pattern mixes can be captured: at the output of a module."""
@@ -53,8 +62,14 @@ class ValueSource:
     factor: float
     """What the mixed values are multiplied by on their way to z; 1 in most families."""
     clip: float | None
-    gated: bool
-    """True where z is the mixed values times a gate or a norm's scale, one factor per position and channel."""
+    gate: str
+    """What multiplies the mixed values on their way to z: "" where nothing does, "head" for one factor per position
+    and head, "channel" for one per position and channel, "norm" for a norm with its gain."""
+
+    @property
+    def gated(self) -> bool:
+        """True where z is the mixed values times a gate or a norm's scale."""
+        return bool(self.gate)
 
     def split(self, t: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch kv_head pos d_head"]:
         """The values in the module's output, clipped and scaled."""
@@ -80,6 +95,59 @@ class ValueSource:
         if self.clip is not None:
             values = values.clamp(-self.clip, self.clip)
         return values if self.factor == 1.0 else values * self.factor
+
+
+@dataclass(frozen=True, eq=False)
+class Latent:
+    """A narrow vector between the stream and the heads: some columns of a projection of the stream, then normed."""
+
+    module: nn.Module
+    start: int
+    stop: int
+    """Columns of the module's output."""
+    norm: Norm | None
+    factor: float
+    """What the normed latent is multiplied by (Dots 3)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """One part of every head's query, key or value: some channels of each head's slice of a projection's output."""
+
+    module: nn.Module | None
+    """The projection that reads the stream, or the latent; None where the latent itself is the part."""
+    latent: Latent | None
+    n_heads: int
+    """How many heads lie side by side in the output; 1 where all share it."""
+    start: int
+    stop: int
+    factor: float = 1.0
+
+    @property
+    def width(self) -> int:
+        """How many channels of a head this part is."""
+        return self.stop - self.start
+
+    def split(self, t: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes head part"]:
+        """The part of each head, in an output or in a matrix's last axis."""
+        part = t.unflatten(-1, (self.n_heads, -1))[..., self.start : self.stop]
+        return part if self.factor == 1.0 else part * self.factor
+
+
+@dataclass(frozen=True, eq=False)
+class HeadReadings:
+    """How queries, keys and values are read where no layout of one matrix each was found.
+
+    Parts that are rotated come first in a query and a key, whatever their order in the model; scores are the same.
+    """
+
+    parts: Mapping[str, tuple[Reading, ...]]
+    """For "q", "k" and "v"; without "q" and "k" where only the values are understood."""
+
+    @property
+    def has_latent_keys(self) -> bool:
+        """True where a key has parts behind different norms."""
+        return len({None if r.latent is None else r.latent.norm for r in self.parts.get("k", ())}) > 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +204,8 @@ class AttentionSite:
     """False where the pattern could not be rebuilt from q and k: QK questions are refused, all others hold."""
     positions_read: bool
     """True where learned positions are added to what Q and K read, but not to the stream (attention-only models)."""
+    readings: HeadReadings | None = None
+    """What circuits read where `head_layout` is None: through a latent, or beside an output gate."""
 
     @property
     def queries_per_kv(self) -> int:

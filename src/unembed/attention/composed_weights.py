@@ -1,0 +1,192 @@
+"""What heads read through more than one matrix: the queries, keys and values of latent attention.
+
+With W_D the down-projection, g the gain of the norm behind it and W_U the up-projection, a head reads
+x W_D g W_U / sigma, where sigma is the latent's size at that position. By weights this is linear up to that number, as
+with every norm; two things are not, and are refused by name in the folded basis:
+
+- A key of latent attention has a content part that is divided by its latent's size and a rotary part that is not (or by
+  a size of its own): no fixed matrix gives both. Each part alone has a circuit; `score_terms` takes the sizes of a run.
+- An output gate with a factor for every channel stands between W_V and W_O, so W_V W_O is not what the head does.
+
+Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and equations 9 to 19 (latent attention).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.errors import InvalidInput, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.structure.structure import GATES, AttentionSite, Latent, Reading
+
+PARTS = ("rotary", "content")
+"""The parts of a query or key in latent attention, in the order in which they lie here."""
+
+
+def is_composed(site: AttentionSite) -> bool:
+    """True where circuits read through `composed_weights` instead of one matrix for each of W_Q, W_K and W_V."""
+    return site.head_layout is None and site.readings is not None
+
+
+def check_part(site: AttentionSite, part: str | None) -> None:
+    """Refuse a part that queries and keys of a layer do not have.
+
+    Raises:
+        InvalidInput: the part is not in `PARTS`, or the layer's queries and keys have no parts.
+    """
+    if part is None:
+        return
+    if part not in PARTS:
+        raise InvalidInput(f"part {part!r:.60}", why=f"a key of latent attention has the parts {' and '.join(PARTS)}")
+    if site.readings is None or len(site.readings.parts.get("k", ())) < len(PARTS):
+        raise InvalidInput(f"part {part!r}", why="the keys of this layer have no parts", instead="Leave it out")
+
+
+def composed_weights(
+    lm: Decoder, layer: int, which: str, basis: str = "raw", part: str | None = None
+) -> Float[Tensor, "head d_model d_part"]:
+    """W_Q, W_K or W_V of a layer through its latents, for each query head or, with grouped keys, each key-value head.
+
+    Args:
+        lm: the model.
+        layer: counted from 0.
+        which: "q", "k" or "v".
+        basis: "raw" leaves the gains of the latents' norms out, "folded" multiplies them in; neither divides.
+        part: one of `PARTS`, of queries and keys; all of it when None.
+
+    Raises:
+        Unsupported: the whole key in the folded basis where its parts are behind different norms; queries that are no
+            linear map of one latent.
+
+    Memory: head * d_model * d_part numbers, and the matrices of the latent.
+    """
+    site = lm.structure.blocks[layer].attention
+    readings = site.readings
+    if readings is None or which not in readings.parts:
+        raise Unsupported(
+            f"the {'queries' if which == 'q' else 'keys'} of layer {layer} of {lm.name}",
+            why="its queries are not read through one matrix or one normed latent",
+            instead="Use OV circuits or captured patterns",
+        )
+    check_part(site, part)
+    if which == "k" and part is None and basis == "folded" and readings.has_latent_keys:
+        raise Unsupported(
+            f"the whole keys of layer {layer} of {lm.name} in the folded basis",
+            why="the content part of a key is divided by its latent's size in a run and the rotary part is not, so "
+            "no fixed matrix gives both",
+            instead="Choose part='content' or part='rotary', basis='raw', or scores on a prompt",
+        )
+    chosen = readings.parts[which] if part is None else [readings.parts[which][PARTS.index(part)]]
+    heads = site.n_heads if which == "q" else site.n_kv_heads
+    found = [_matrix(lm, reading, basis).expand(heads, -1, -1) for reading in chosen]
+    return torch.cat(found, dim=-1) if len(found) > 1 else found[0]
+
+
+def _matrix(lm: Decoder, reading: Reading, basis: str) -> Float[Tensor, "head d_model d_part"]:
+    folded = basis == "folded"
+    latent = reading.latent
+    matrix = None if reading.module is None else lm.weights.projection(reading.module)
+    if latent is not None:
+        down = _down(lm, latent)
+        if matrix is None:
+            matrix = torch.eye(down.shape[1], dtype=down.dtype, device=down.device)
+        if folded:
+            matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+            matrix = matrix if latent.norm is None else latent.norm.folded(matrix)
+            matrix = matrix * latent.factor
+        matrix = down.to(matrix.dtype) @ matrix
+    assert matrix is not None
+    heads = matrix.unflatten(-1, (reading.n_heads, -1))[..., reading.start : reading.stop]
+    return (heads * reading.factor if folded else heads).movedim(0, -2)
+
+
+def _down(lm: Decoder, latent: Latent) -> Float[Tensor, "d_model rank"]:
+    return lm.weights.projection(latent.module)[:, latent.start : latent.stop]
+
+
+def read_in_run(
+    lm: Decoder, layer: int, which: str, parts: Mapping[str, Float[Tensor, "pos d_model"]]
+) -> dict[str, Float[Tensor, "head pos d_part"]]:
+    """Queries, keys or values of a run, by part of what the attention read: the sizes of latents are those of the sum.
+
+    Args:
+        lm: the model.
+        layer: counted from 0.
+        which: "q", "k" or "v".
+        parts: float64 vectors that add up to what the attention read, by name; biases join "bias".
+
+    Raises:
+        Unsupported: queries that are no linear map of one latent.
+    """
+    site = lm.structure.blocks[layer].attention
+    if site.readings is None or which not in site.readings.parts:
+        composed_weights(lm, layer, which)  # raises and says why
+    assert site.readings is not None
+    made: dict[str, list[Tensor]] = {}
+    every = site.readings.parts[which]
+    for at, reading in enumerate(every):
+        read = dict(parts)
+        if reading.latent is not None:
+            read = _through(lm, reading.latent, read)
+        if reading.module is not None:
+            bias = lm.weights.projection_bias(reading.module)
+            read = _plus({n: t @ lm.weights.projection(reading.module).double() for n, t in read.items()}, bias)
+        for name, t in read.items():
+            heads = reading.split(t).transpose(0, 1)
+            empty = [heads.new_zeros(heads.shape[0], heads.shape[1], r.width) for r in every[:at]]
+            made.setdefault(name, empty).append(heads)
+        for name in made.keys() - read.keys():
+            made[name].append(torch.zeros_like(made[name][0][..., :1]).expand(-1, -1, reading.width))
+    heads = site.n_heads if which == "q" else site.n_kv_heads
+    return {name: torch.cat([t.expand(heads, -1, -1) for t in ts], dim=-1) for name, ts in made.items()}
+
+
+def _through(lm: Decoder, latent: Latent, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Parts of what a latent reads, behind its norm with the size of their sum."""
+    bias = lm.weights.projection_bias(latent.module)
+    down = _down(lm, latent).double()
+    read = _plus({n: t @ down for n, t in parts.items()}, None if bias is None else bias[latent.start : latent.stop])
+    if latent.norm is not None:
+        size = latent.norm.scale(torch.stack(list(read.values())).sum(dim=0))
+        read = _plus({n: latent.norm.frozen(t, size) for n, t in read.items()}, latent.norm.bias)
+    return {n: t * latent.factor for n, t in read.items()}
+
+
+def _plus(parts: dict[str, Tensor], bias: Tensor | None) -> dict[str, Tensor]:
+    if bias is None:
+        return parts
+    whole = bias.double().expand_as(next(iter(parts.values())))
+    return {**parts, "bias": parts["bias"] + whole if "bias" in parts else whole}
+
+
+def require_ov(lm: Decoder, layer: int, basis: str) -> None:
+    """Refuse the folded OV circuits of a layer whose heads do not write W_V W_O, up to a factor for each position.
+
+    Raises:
+        Unsupported: a gate per channel, or a norm, stands between W_V and W_O.
+    """
+    values = lm.structure.blocks[layer].attention.values
+    if basis == "folded" and values is not None and values.gate in ("channel", "norm"):
+        raise Unsupported(
+            f"the folded OV circuits of layer {layer} of {lm.name}",
+            why=GATES[values.gate],
+            instead="Use basis='raw', which leaves it out, or an attribution by source, which includes it",
+        )
+
+
+def composed_notes(site: AttentionSite, basis: str, circuit: str) -> list[str]:
+    """What a reader must know about latents and gates to read a circuit of this layer."""
+    notes = []
+    readings = site.readings if is_composed(site) else None
+    letters = "v" if circuit == "ov" else "qk"
+    parts = [] if readings is None else [r for letter in letters for r in readings.parts.get(letter, ())]
+    if any(r.latent is not None and r.latent.norm is not None for r in parts):
+        gains = "its gain folded in" if basis == "folded" else "its gain left out"
+        notes.append(f"a latent's norm divides by the latent's size in a run: {gains}")
+    if circuit == "ov" and site.values is not None and site.values.gate:
+        notes.append(f"{GATES[site.values.gate]}: left out")
+    return notes

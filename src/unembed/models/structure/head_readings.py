@@ -1,0 +1,206 @@
+"""What heads read where no single matrix says it: through a latent, or out of a projection that also holds a gate.
+
+Latent attention (DeepSeek-V2, section 2.1, equations 9 to 19) reads keys and values as W_U norm(W_D x). With the norm's
+scale kept from a run that is linear; by weights it is linear up to that scale. A key has two parts: a content part
+behind the latent's norm, and a rotary part, shared by all heads, that is not behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unembed.errors import ModelNotUnderstood
+from unembed.models.norms import Norm
+from unembed.models.structure.attention_layout import relative
+from unembed.models.structure.probe import Probe, is_linear
+from unembed.models.structure.structure import HeadReadings, Latent, Reading, ValueSource
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """One module inside the attention with what it was given and returned, each (pos, width)."""
+
+    path: str
+    module: nn.Module
+    given: Tensor
+    returned: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ReadHeads:
+    """Queries and keys of a dry run as the readings give them, rotary channels first."""
+
+    readings: HeadReadings
+    q: Float[Tensor, "pos q_width"]
+    k: Float[Tensor, "pos k_width"]
+    n_kv_heads: int
+
+
+def find_readings(
+    probe: Probe, attention_path: str, module: nn.Module, source: ValueSource, out_proj: nn.Module
+) -> ReadHeads | None:
+    """What queries, keys and values read, for an attention whose values were found at `source`; None where unknown.
+
+    What is found gives the dry run's values by construction; queries and keys are judged by the caller, on the pattern.
+    """
+    x = probe.recording.given(attention_path)
+    if x is None or source.form not in ("heads", "latent"):
+        return None
+    calls = {c.path.rsplit(".", 1)[-1]: c for c in _calls(probe, attention_path, module) if c.module is not out_proj}
+    linear = {name: c for name, c in calls.items() if is_linear(c.module)}
+    norms = [c for c in calls.values() if "norm" in type(c.module).__name__.lower()]
+    v = next((c for c in linear.values() if c.module is source.module), None)
+    if v is None:
+        return None
+    into_v = _latent(probe, v.given, x[0], linear, norms)
+    if into_v is None:
+        return None
+    n_kv = source.n_kv_heads
+    each = v.returned.shape[-1] // n_kv
+    value = Reading(v.module, into_v.latent, n_kv, each - source.d_head, each, source.factor)
+    keys = _keys(probe, source, each - source.d_head, v, into_v, linear, norms, x[0])
+    if keys is None:
+        return None
+    queries = _queries(probe, source, keys, linear, norms, x[0])
+    if queries is None:
+        return ReadHeads(HeadReadings({"v": (value,)}), x.new_empty(0, 0), x.new_empty(0, 0), n_kv)
+    outputs = {c.module: c.returned for c in linear.values()} | {c.module: c.returned for c in norms}
+    q, k = (
+        torch.cat([_captured(r, outputs, n) for r in rs], -1) for rs, n in ((queries, source.n_heads), (keys, n_kv))
+    )
+    readings = HeadReadings({"q": queries, "k": keys, "v": (value,)})
+    return ReadHeads(readings, q.flatten(1), k.flatten(1), n_kv)
+
+
+def _calls(probe: Probe, path: str, module: nn.Module) -> Iterator[_Call]:
+    for name, part in module.named_modules():
+        call = probe.recording.calls.get(f"{path}.{name}") if name else None
+        if call is None or call.given is None or call.returned is None or part is module:
+            continue
+        given, returned = (t.reshape(-1, t.shape[-1]) for t in (call.given, call.returned))
+        yield _Call(f"{path}.{name}", part, given, returned)
+
+
+@dataclass(frozen=True, eq=False)
+class _Into:
+    """What leads from the stream to a projection: nothing (None), or a latent."""
+
+    latent: Latent | None
+
+
+def _latent(probe: Probe, given: Tensor, x: Tensor, linear: Mapping[str, _Call], norms: list[_Call]) -> _Into | None:
+    """How a projection's input is made of the stream; None where it is made otherwise."""
+    if given.shape == x.shape and torch.equal(given, x):
+        return _Into(None)
+    for norm in norms:
+        if norm.returned.shape != given.shape:
+            continue
+        factor = float((norm.returned * given).double().sum() / norm.returned.double().square().sum().clamp_min(1e-30))
+        if relative(factor * norm.returned, given) > probe.tolerance:
+            continue
+        for down in linear.values():
+            start = _columns(norm.given, down.returned)
+            if start is not None and down.given.shape == x.shape and torch.equal(down.given, x):
+                known = _checked(probe, norm)
+                near = 1.0 if abs(factor - 1) <= probe.tolerance else factor
+                return (
+                    None if known is None else _Into(Latent(down.module, start, start + given.shape[-1], known, near))
+                )
+    return None
+
+
+def _columns(part: Tensor, whole: Tensor) -> int | None:
+    """The first column of `whole` from which on it holds `part`, at its start or its end."""
+    width = part.shape[-1]
+    if len(part) != len(whole):
+        return None
+    starts = {0, whole.shape[-1] - width} if whole.shape[-1] >= width else set()
+    return next((s for s in sorted(starts) if torch.equal(whole[:, s : s + width], part)), None)
+
+
+def _checked(probe: Probe, call: _Call) -> Norm | None:
+    norm = Norm(call.module, call.path, call.given.shape[-1])
+    try:
+        norm.check(call.given, call.returned, max(probe.tolerance, 1e-4))
+    except (ModelNotUnderstood, RuntimeError):
+        return None
+    return norm
+
+
+def _keys(
+    probe: Probe,
+    source: ValueSource,
+    d_content: int,
+    v: _Call,
+    into_v: _Into,
+    linear: Mapping[str, _Call],
+    norms: list[_Call],
+    x: Tensor,
+) -> tuple[Reading, ...] | None:
+    if into_v.latent is None:  # keys from a projection of their own
+        hits = [c for name, c in linear.items() if name.lower().startswith("k") and _reads(c, x)]
+        if len(hits) != 1 or hits[0].returned.shape[-1] % source.n_kv_heads:
+            return None
+        each = hits[0].returned.shape[-1] // source.n_kv_heads
+        return (Reading(hits[0].module, None, source.n_kv_heads, 0, each),)
+    latent = into_v.latent
+    content = Reading(v.module, latent, source.n_heads, 0, d_content)
+    down = next(c for c in linear.values() if c.module is latent.module)
+    if latent.stop == down.returned.shape[-1]:
+        return (content,)
+    rest = down.returned[:, latent.stop :]
+    norm = next((c for c in norms if c.given.shape == rest.shape and torch.equal(c.given, rest)), None)
+    known = None if norm is None else _checked(probe, norm)
+    if norm is not None and known is None:
+        return None
+    rotary = Latent(latent.module, latent.stop, down.returned.shape[-1], known, 1.0)
+    return (Reading(None, rotary, 1, 0, rest.shape[-1]), content)
+
+
+def _queries(
+    probe: Probe,
+    source: ValueSource,
+    keys: tuple[Reading, ...],
+    linear: Mapping[str, _Call],
+    norms: list[_Call],
+    x: Tensor,
+) -> tuple[Reading, ...] | None:
+    d_key = sum(r.width for r in keys)
+    for name, call in reversed(list(linear.items())):
+        width = call.returned.shape[-1]
+        if not name.lower().startswith("q") or width % source.n_heads or width // source.n_heads < d_key:
+            continue
+        into = _latent(probe, call.given, x, linear, norms)
+        if into is None:
+            continue
+        whole = Reading(call.module, into.latent, source.n_heads, 0, d_key)
+        if len(keys) == 1:
+            return (whole,)
+        d_content = keys[1].width  # in a query the content part comes first
+        return (
+            Reading(call.module, into.latent, source.n_heads, d_content, d_key),
+            Reading(call.module, into.latent, source.n_heads, 0, d_content),
+        )
+    return None
+
+
+def _reads(call: _Call, x: Tensor) -> bool:
+    return call.given.shape == x.shape and torch.equal(call.given, x)
+
+
+def _captured(reading: Reading, outputs: Mapping[nn.Module, Tensor], n_heads: int) -> Float[Tensor, "pos head width"]:
+    """A part of the heads in what a module returned in the dry run."""
+    if reading.module is not None:
+        heads = reading.split(outputs[reading.module])
+    else:
+        assert reading.latent is not None
+        latent = reading.latent
+        own = outputs[latent.module][:, latent.start : latent.stop]
+        own = own if latent.norm is None else outputs[latent.norm.module]
+        heads = reading.split(own)
+    return heads.expand(-1, n_heads, -1) if heads.shape[1] == 1 else heads
