@@ -1,4 +1,6 @@
-"""The pictures that the documentation shows, made again: `make pictures`, or one by name.
+"""The pictures that the documentation shows: `make pictures` makes all of them, or some by name.
+
+The explorer's are of every screen, in both themes, at three widths.
 
 Those of the explorer show the index that `make run` has built, a copy of it, so that nothing is left there. Look at
 them before they are committed: they are not compared with anything.
@@ -6,15 +8,16 @@ them before they are committed: they are not compared with anything.
 
 from __future__ import annotations
 
+import base64
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote_plus
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 import unembed
 from tests.browser.conftest import CHROMIUM, TOKEN, Served
@@ -22,16 +25,20 @@ from tests.browser.printed_pictures import PAGES
 from unembed.index.default_index import cached_index
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-PROMPT = "prompt=" + quote("Once upon a time there was a little")
-WIDTH = 1280
+PROMPT = "prompt=" + quote_plus("Once upon a time there was a little")
+THEMES = ("light", "dark")
+WIDTHS = {390: 2600, 1280: 1800, 2560: 1700}
+"""The widths of a window, and how much of a page a picture shows at most; all in CSS pixels."""
 
 
 def _run(page: Page) -> None:
-    page.get_by_role("button", name="Run both").click()
+    page.get_by_text("Diverges at generated token").wait_for()
 
 
 def _group(page: Page) -> None:
-    page.get_by_role("button", name="Compute clusters").click()
+    button = page.get_by_role("button", name="Compute clusters")
+    if button.count():  # they are computed once, and stored in the index
+        button.click()
 
 
 def _turn(page: Page) -> None:
@@ -40,8 +47,25 @@ def _turn(page: Page) -> None:
         slider.press("ArrowRight")
 
 
+def _continue(page: Page) -> None:
+    page.get_by_role("gridcell", name="Layer 4, position 5").click()
+    page.get_by_role("button", name="Continue all three").click()
+
+
+def _steer(page: Page) -> None:
+    page.get_by_role("textbox", name="Words to raise").fill("safe, thank")
+    page.get_by_role("textbox", name="Words to raise").press("Enter")
+
+
+def _score(page: Page) -> None:
+    page.get_by_role("button", name="Sample and score").click()
+    page.get_by_role("table", name="Mean toxicity by prompt").wait_for()
+
+
 def _begin(page: Page) -> None:
     box = page.get_by_placeholder("your name")
+    if box.input_value():
+        return
     box.fill("ann")
     box.press("Enter")
     _settled(page)
@@ -54,23 +78,23 @@ class Picture(NamedTuple):
     """A screen as it is shown."""
 
     where: str
-    height: int
-    theme: str = "light"
     act: Callable[[Page], None] | None = None
     """What to do there first."""
 
 
-PICTURES = {
-    "trace": Picture(f"#/trace?{PROMPT}", 1180),
-    "trace-dark": Picture(f"#/trace?{PROMPT}", 1180, "dark"),
-    "layer": Picture(f"#/layer?{PROMPT}&layer=5", 960),
-    "memory": Picture(f"#/memory?memory=L5M132&{PROMPT}", 1240, act=_group),
-    "intervene": Picture(f"#/intervene?{PROMPT}&edits=L5M132:set:0@all", 960, act=_run),
-    "heads": Picture(f"#/heads?{PROMPT}", 1290),
-    "atlas": Picture("#/atlas?memory=L5M908", 1000),
-    "search": Picture("#/search?query=month", 900),
-    "label": Picture("#/label", 900, act=_begin),
-    "labs": Picture(f"#/labs/early-exit?{PROMPT}", 760, act=_turn),
+SCREENS = {
+    "trace": Picture(f"#/trace?{PROMPT}"),
+    "layer": Picture(f"#/layer?{PROMPT}&layer=5"),
+    "memory": Picture(f"#/memory?memory=L5M132&{PROMPT}", _group),
+    "intervene": Picture(f"#/intervene?{PROMPT}&edits=L5M132:set:0@all", _run),
+    "compare": Picture("#/compare?prompt=The+blue+car+and+the+red&other=The+blue+sky+and+the+red", _continue),
+    "heads": Picture(f"#/heads?{PROMPT}"),
+    "atlas": Picture("#/atlas?memory=L5M908"),
+    "search": Picture("#/search?query=month"),
+    "label": Picture("#/label", _begin),
+    "labs-steer": Picture(f"#/labs/steer?{PROMPT}", _steer),
+    "labs-toxicity": Picture(f"#/labs/toxicity?{PROMPT}&edits=L5M132:scale:0@all", _score),
+    "labs-early-exit": Picture(f"#/labs/early-exit?{PROMPT}", _turn),
 }
 
 
@@ -88,8 +112,13 @@ def make_printed(names: Iterable[str], to: Path) -> None:
         browser.close()
 
 
-def make(names: Iterable[str], to: Path) -> None:
-    """Make these pictures of the explorer in a folder."""
+def names(screen: str) -> Iterable[tuple[str, int, str]]:
+    """The pictures of a screen: name, width, theme."""
+    return [(f"{screen}-{theme}-{width}", width, theme) for width in WIDTHS for theme in THEMES]
+
+
+def make(screens: Iterable[str], to: Path) -> None:
+    """Make the pictures of these screens in a folder."""
     if CHROMIUM is None:
         sys.exit("Cannot make pictures: there is no chromium on the path. Install it")
     lm = unembed.load()
@@ -101,28 +130,37 @@ def make(names: Iterable[str], to: Path) -> None:
         served = Served(lm, unembed.Index.open(copy, lm), "wikitext")
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         try:
-            for name in names:
-                _take(browser, served, PICTURES[name], to / f"{name}.png")
-                print(to / f"{name}.png")
+            for screen in screens:
+                for width in WIDTHS:
+                    _take(browser, served, screen, width, to)
         finally:
             browser.close()
-            served.server.should_exit = True
-            served.thread.join(timeout=10)
-            served.session.close()
+            served.stop()
 
 
-def _take(browser, served: Served, picture: Picture, to: Path) -> None:
-    viewport = {"width": WIDTH, "height": picture.height}
-    page = browser.new_page(viewport=viewport, color_scheme=picture.theme)
+def _take(browser: Browser, served: Served, screen: str, width: int, to: Path) -> None:
+    """One screen at one width, in both themes."""
+    page = browser.new_page(viewport={"width": width, "height": 900})
     page.goto(f"{served.address}?token={TOKEN}")
-    page.goto(served.address + picture.where)
+    page.goto(served.address + SCREENS[screen].where)
     page.reload()
     _settled(page)
-    if picture.act:
-        picture.act(page)
+    act = SCREENS[screen].act
+    if act:
+        act(page)
         _settled(page)
-        page.evaluate("scrollTo(0, 0)")
-    page.screenshot(path=to)
+    tall = int(page.evaluate("document.documentElement.scrollHeight"))
+    page.set_viewport_size({"width": width, "height": max(900, min(tall, WIDTHS[width]))})
+    page.evaluate("() => (document.activeElement?.blur(), scrollTo(0, 0))")
+    pages = page.context.new_cdp_session(page)
+    for name, at, theme in names(screen):
+        if at != width:
+            continue
+        page.emulate_media(color_scheme=theme)
+        page.wait_for_timeout(1000)  # canvases are drawn again
+        taken = pages.send("Page.captureScreenshot", {"format": "webp", "quality": 60})
+        (to / f"{name}.webp").write_bytes(base64.b64decode(taken["data"]))
+        print(to / f"{name}.webp", flush=True)
     page.close()
 
 
@@ -139,9 +177,9 @@ def _settled(page: Page) -> None:
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or [*PICTURES, *PAGES]
-    if strange := set(wanted) - set(PICTURES) - set(PAGES):
-        sys.exit(f"No such picture: {', '.join(sorted(strange))}. There are {', '.join([*PICTURES, *PAGES])}")
-    if screens := [name for name in wanted if name in PICTURES]:
+    wanted = sys.argv[1:] or [*SCREENS, *PAGES]
+    if strange := set(wanted) - set(SCREENS) - set(PAGES):
+        sys.exit(f"No such picture: {', '.join(sorted(strange))}. There are {', '.join([*SCREENS, *PAGES])}")
+    if screens := [name for name in wanted if name in SCREENS]:
         make(screens, IMAGES)
     make_printed([name for name in wanted if name in PAGES], IMAGES)

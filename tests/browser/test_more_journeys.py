@@ -194,8 +194,9 @@ def test_a_name_leads_to_its_concept_and_into_the_edits(opened, served):
 def test_chosen_results_join_a_concept_and_leave_it(opened, served):
     held = served.session.index
     page = opened("#/search?query=year")
-    page.get_by_role("checkbox").first.check()
-    page.get_by_role("checkbox").nth(2).check()
+    boxes = page.get_by_role("checkbox", name="Choose L")
+    boxes.first.check()
+    boxes.nth(2).check()
     chosen = [page.get_by_role("link", name=re.compile(r"^L\dM\d+$")).nth(n).inner_text() for n in (0, 2)]
     name = "years </script> & "
     page.get_by_role("combobox", name="Concept").fill(name)
@@ -214,7 +215,7 @@ def test_chosen_results_join_a_concept_and_leave_it(opened, served):
     page.go_back()
     expect(page.get_by_role("heading", name="Search", exact=True)).to_be_visible()
     expect(page.get_by_role("columnheader", name="found by")).to_be_visible()
-    page.get_by_role("checkbox").first.check()
+    boxes.first.check()
     page.get_by_role("combobox", name="Concept").fill("YEARS </script> &")
     page.get_by_role("combobox", name="Concept").press("Enter")
     expect(page.get_by_text("0 added to YEARS </script> &, 1 were there.")).to_be_visible()

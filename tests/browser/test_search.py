@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 def rows(page):
     """The result rows."""
-    return page.get_by_role("table").get_by_role("checkbox")
+    return page.get_by_role("table").get_by_role("checkbox", name="Choose L")
 
 
 def test_all_results_of_a_search_are_counted_and_reached(opened, served, lm):

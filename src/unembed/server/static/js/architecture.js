@@ -39,7 +39,7 @@ export function architecture(el, { model, at = null, view = null }) {
       "aria-label": said,
       "aria-current": here(n, part) && "true",
     };
-    const text = [dense ? name[0] : name, number(x)];
+    const text = [h("span", { class: "what", data: { short: name[0] } }, dense ? name[0] : name), number(x)];
     return view
       ? h("button", { type: "button", onclick: () => turn({ layer: String(n), stage, layers: "" }), ...props }, text)
       : h("span", { role: "img", ...props }, text);
@@ -70,4 +70,7 @@ export function architecture(el, { model, at = null, view = null }) {
       ),
     ),
   );
+  // In a narrow window the blocks scroll in their own box: what is chosen is in view.
+  const chosen = innerWidth < 640 && /** @type {HTMLElement | null} */ (el.querySelector(".on"));
+  if (chosen) el.firstChild.scrollLeft = chosen.offsetLeft - el.clientWidth / 2;
 }

@@ -5,6 +5,7 @@ import { shell } from "./code.js";
 import { button, fill, h, num, textBox } from "./dom.js";
 import * as names from "./names.js";
 import { pane } from "./parts.js";
+import { save } from "./sharing.js";
 import { go } from "./state.js";
 
 /** The commands that build an index of the served model, and serve it. */
@@ -43,6 +44,12 @@ export async function noIndex(box, text) {
       cost,
     ),
   );
+}
+
+/** Save all labels as a file, one JSON object a line. */
+export async function exportLabels() {
+  const answer = await fetch("api/v1/annotations/export");
+  save("labels.jsonl", await answer.text(), "application/x-ndjson");
 }
 
 /**

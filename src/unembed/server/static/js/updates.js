@@ -40,7 +40,6 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
     effect: places(rows.map(effect)),
     coefficient: places(rows.filter((u) => !isHead(u)).map((u) => u.coefficient)),
   };
-  const largest = Math.max(...rows.map((u) => Math.abs(effect(u))), 1e-9);
   const columns = [
     ["Writer", ""],
     ["Coefficient", "n wide-only", "after the activation function; in gated layers gate × up"],
@@ -58,7 +57,7 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
     ],
     [h("span", { class: "hidden" }, "Edit"), ""],
   ];
-  const line = (u) => {
+  const line = (largest) => (u) => {
     const head = isHead(u);
     const e = effect(u);
     const id = `L${u.layer}${head ? "H" : "M"}${u.index}`;
@@ -116,7 +115,7 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
           columns.map(([text, cls, title]) => h("th", { scope: "col", class: cls, title }, text)),
         ),
       ),
-      h("tbody", {}, list.map(line)),
+      h("tbody", {}, list.map(line(Math.max(...list.map((u) => Math.abs(effect(u))), 1e-9)))),
     );
   fill(
     el,

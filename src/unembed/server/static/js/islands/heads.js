@@ -117,7 +117,7 @@ export function pattern(el, data) {
   const edge = 86;
   const width = edge + (n - from) * size + 34; // the last name leans over the edge
   const svg = s("svg", {
-    viewBox: `0 0 ${width} ${edge + n * size + 4}`,
+    viewBox: `0 0 ${width} ${edge + (n - from) * size + 4}`,
     class: "heatmap",
     role: "img",
     "aria-label": `Attention of ${n} destinations (rows) over their sources (columns)`,
@@ -125,8 +125,9 @@ export function pattern(el, data) {
   });
   const names = data.tokens.map((t) => visible(t).slice(0, 12));
   data.weights.forEach((row, dst) => {
-    if (size >= 9)
-      svg.append(s("text", { x: edge - 5, y: edge + dst * size + size * 0.7, "text-anchor": "end" }, names[dst]));
+    if (dst < from) return; // it sees only the column that is hidden
+    const y = edge + (dst - from) * size;
+    if (size >= 9) svg.append(s("text", { x: edge - 5, y: y + size * 0.7, "text-anchor": "end" }, names[dst]));
     row.forEach((w, src) => {
       if (src < from) return;
       svg.append(
@@ -134,7 +135,7 @@ export function pattern(el, data) {
           "rect",
           {
             x: edge + (src - from) * size,
-            y: edge + dst * size,
+            y,
             width: size - 1,
             height: size - 1,
             rx: 1.5,

@@ -359,7 +359,8 @@ export function render(root, page) {
       .sort((a, b) => a[0] - b[0]);
     fill(
       panel,
-      h("h3", {}, memoryLink(one(i))),
+      // Its name is a line of its own where it is the description.
+      h("h3", {}, described ? memoryLink(one(i)).slice(0, names.isLabelled(one(i)) ? 2 : 1) : memoryLink(one(i))),
       described && h("p", {}, described.description, h("span", { class: "faint" }, ` best memory ${described.rank}`)),
       h("p", {}, top(i)),
       h(

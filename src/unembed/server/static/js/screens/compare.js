@@ -11,9 +11,9 @@ import * as tray from "../tray.js";
 const CLEAN = "The blue car and the red";
 const CORRUPTED = "The blue sky and the red";
 const POINTS = [
-  ["resid_pre", "Residual stream", "what enters a layer"],
-  ["attn_out", "Attention output", "what a layer's attention adds"],
-  ["mlp_out", "FFN output", "what a layer's FFN adds"],
+  ["resid_pre", "Residual stream", "the residual stream that enters layer"],
+  ["attn_out", "Attention output", "the attention output of layer"],
+  ["mlp_out", "FFN output", "the FFN output of layer"],
 ];
 const SIDES = [
   ["clean", "Clean prompt"],

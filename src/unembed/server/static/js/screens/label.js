@@ -2,15 +2,17 @@
 import * as api from "../api.js";
 import { button, fill, h, num, numberBox, say, segmented, textBox, worded } from "../dom.js";
 import { token } from "../islands/tokens.js";
-import { noIndex } from "../labels.js";
+import { exportLabels, noIndex } from "../labels.js";
 import { authorBox, withdraw } from "../names.js";
 import { card, empty, pane, table } from "../parts.js";
-import { save as saveFile } from "../sharing.js";
 
 const CONFIDENCES = [["", "–"], ...[1, 2, 3, 4, 5].map((n) => [String(n), String(n)])];
 
 /** What an annotator has begun and not saved, kept by this browser until it is saved. */
 const draftKey = (author, { what, seed }, number) => `draft ${author} ${what} ${seed} ${number}`;
+
+/** The beginning of a definition, up to the end of a word. */
+const shortened = (text) => (text.length > 44 ? `${text.slice(0, 44).replace(/\s*\S*$/, "")} …` : text);
 
 export function render(root, page) {
   const { model } = page;
@@ -140,7 +142,7 @@ export function render(root, page) {
     };
     const name = textBox("Describe the pattern", {
       placeholder: "describe the pattern in a few words",
-      style: { flex: 1 },
+      style: { flex: "1 1 280px" },
       value: draft.name,
       oninput: () => {
         draft.name = name.value;
@@ -210,7 +212,7 @@ export function render(root, page) {
           { title: one.description || "" },
           boxes[i],
           token(one.token),
-          one.description ? h("span", { class: "faint" }, one.description.slice(0, 44)) : null,
+          one.description ? h("span", { class: "faint" }, shortened(one.description)) : null,
         ),
       ),
     );
@@ -333,11 +335,6 @@ export function render(root, page) {
           : h("p", { class: "faint" }, "Agreement appears when two people have annotated the same item."),
       );
     });
-
-  async function exportLabels() {
-    const answer = await fetch("api/v1/annotations/export");
-    saveFile("labels.jsonl", await answer.text(), "application/x-ndjson");
-  }
 
   async function importLabels() {
     try {

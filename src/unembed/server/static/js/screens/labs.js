@@ -30,8 +30,9 @@ export function render(root, page) {
 
   function steer() {
     if (!model.can.memories) return fill(host, h("p", { class: "note" }, "This model has no memories to turn on."));
-    const up = textBox("Words to raise", { placeholder: "words to raise, such as safe, thank" });
-    const down = textBox("Words to lower", { placeholder: "words to lower" });
+    const entered = (e) => e.key === "Enter" && find();
+    const up = textBox("Words to raise", { placeholder: "words to raise, such as safe, thank", onkeydown: entered });
+    const down = textBox("Words to lower", { placeholder: "words to lower", onkeydown: entered });
     const out = h("div", { class: "stack" });
     shown = Object.assign(() => null, {
       code: () => [

@@ -2,6 +2,7 @@
 import { button, fill, h, percent, selectBox, textBox } from "../dom.js";
 import * as bars from "../islands/bars.js";
 import { token, visible } from "../islands/tokens.js";
+import { exportLabels } from "../labels.js";
 import * as names from "../names.js";
 import { about, card, empty, link, memoryLink, pane, table, toks, trail, waiting, written } from "../parts.js";
 import { differ, edits, go, idOf, setEdits, state, turn } from "../state.js";
@@ -39,7 +40,7 @@ export function render(root, page) {
   const title = h("h1");
   const pieces = h("p", { class: "faint" });
   const facets = h("div", { class: "row" });
-  const results = h("div", { class: "stack" });
+  const results = h("div", { class: "stack found" });
   const bulk = h("div", { class: "row" });
   const joined = h("p", { class: "soft", role: "status" });
   const known = h("datalist", { id: "known-concepts" });
@@ -50,6 +51,7 @@ export function render(root, page) {
     onkeydown: (e) => e.key === "Enter" && join(),
   });
   const who = names.authorBox();
+  who.addEventListener("keydown", (e) => e.key === "Enter" && join());
   fill(
     root,
     h(
@@ -212,7 +214,16 @@ export function render(root, page) {
         ),
       hits.length
         ? table(
-            ["", "memory", "found by", "match", "rank", "score", "density", "top tokens"],
+            [
+              tickAll(hits.filter((x) => x.of !== "head")),
+              "memory",
+              "found by",
+              "match",
+              "rank",
+              "score",
+              "density",
+              "top tokens",
+            ],
             hits.map((x) => [
               x.of === "head" ? "" : tick(x),
               link(x, x.of),
@@ -288,7 +299,7 @@ export function render(root, page) {
         card("Over the layers", null, layers),
       ),
       table(
-        ["", "memory", "named so by", "of", "top tokens"],
+        [tickAll(members), "memory", "named so by", "of", "top tokens"],
         members.map((x) => [tick(x), memoryLink(x), x.authors.join(", "), x.annotators, toks(x.top_tokens)]),
         `${members.length} ${members.length === 1 ? "memory" : "memories"}`,
       ),
@@ -305,6 +316,22 @@ export function render(root, page) {
       "aria-label": `Choose L${x.layer}M${x.index}`,
       onchange: (e) => (e.target.checked ? chosen.set(key(x), x) : chosen.delete(key(x)), tools()),
     });
+
+  /** All rows that are shown, chosen or let go. */
+  function tickAll(list) {
+    const set = (on) => {
+      for (const x of list) on ? chosen.set(key(x), x) : chosen.delete(key(x));
+      named() ? drawConcept() : rows();
+      /** @type {HTMLElement | null} */ (results.querySelector("thead input"))?.focus();
+    };
+    return h("input", {
+      type: "checkbox",
+      checked: list.length > 0 && list.every((x) => chosen.has(key(x))),
+      "aria-label": `Choose all ${list.length} shown`,
+      title: `Choose all ${list.length} shown`,
+      onchange: (e) => set(e.target.checked),
+    });
+  }
 
   /** One step puts all chosen memories into the edits. */
   function tools() {
@@ -371,6 +398,7 @@ export function render(root, page) {
         joined,
         `${ids.length} added to ${name}${before ? `, ${before} were there` : ""}. `,
         button("Open", () => go({ path: ["concept", name] }), { class: "quiet" }),
+        button("Export all labels", exportLabels, { class: "quiet" }),
         ids.length > 0 &&
           button(
             "Undo",

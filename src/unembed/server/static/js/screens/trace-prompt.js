@@ -14,7 +14,7 @@ const EXAMPLES = [
 /** What a new user may try first: what the button says, and the state that it opens. */
 const TASKS = [
   ["Which memories write this token?", { screen: "trace", prompt: FIRST, by: "memory" }],
-  ["Find a theme and silence it", { screen: "search", query: "month" }],
+  ["Find a theme and silence it", { screen: "search", query: "January" }],
   ["Find an induction head", { screen: "heads", prompt: "one two three four one two three" }],
 ];
 
