@@ -26,6 +26,7 @@ from unembed.index.default_index import cached_index
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 PROMPT = "prompt=" + quote_plus("Once upon a time there was a little")
+PROMPT_OF_MEMORY = "prompt=" + quote_plus("He was born on 16")
 THEMES = ("light", "dark")
 WIDTHS = {390: 2600, 1280: 1800, 2560: 1700}
 """The widths of a window, and how much of a page a picture shows at most; all in CSS pixels."""
@@ -58,8 +59,11 @@ def _steer(page: Page) -> None:
 
 
 def _score(page: Page) -> None:
+    page.get_by_role("textbox", name="Prompts, one a line").fill(
+        "Once upon a time there was a little\nThe old man said"
+    )
     page.get_by_role("button", name="Sample and score").click()
-    page.get_by_role("table", name="Mean toxicity by prompt").wait_for()
+    page.get_by_role("table", name="Mean toxicity by prompt").wait_for(timeout=120_000)
 
 
 def _begin(page: Page) -> None:
@@ -85,12 +89,12 @@ class Picture(NamedTuple):
 SCREENS = {
     "trace": Picture(f"#/trace?{PROMPT}"),
     "layer": Picture(f"#/layer?{PROMPT}&layer=5"),
-    "memory": Picture(f"#/memory?memory=L5M132&{PROMPT}", _group),
+    "memory": Picture(f"#/memory?memory=L5M278&{PROMPT_OF_MEMORY}", _group),
     "intervene": Picture(f"#/intervene?{PROMPT}&edits=L5M132:set:0@all", _run),
     "compare": Picture("#/compare?prompt=The+blue+car+and+the+red&other=The+blue+sky+and+the+red", _continue),
     "heads": Picture(f"#/heads?{PROMPT}"),
     "atlas": Picture("#/atlas?memory=L5M908"),
-    "search": Picture("#/search?query=month"),
+    "search": Picture("#/search?query=January"),
     "label": Picture("#/label", _begin),
     "labs-steer": Picture(f"#/labs/steer?{PROMPT}", _steer),
     "labs-toxicity": Picture(f"#/labs/toxicity?{PROMPT}&edits=L5M132:scale:0@all", _score),
@@ -152,6 +156,7 @@ def _take(browser: Browser, served: Served, screen: str, width: int, to: Path) -
     tall = int(page.evaluate("document.documentElement.scrollHeight"))
     page.set_viewport_size({"width": width, "height": max(900, min(tall, WIDTHS[width]))})
     page.evaluate("() => (document.activeElement?.blur(), scrollTo(0, 0))")
+    page.mouse.move(0, 0)
     pages = page.context.new_cdp_session(page)
     for name, at, theme in names(screen):
         if at != width:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import shlex
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
@@ -26,6 +27,7 @@ SCREENS = {
     "layer": (f"#/layer?{AT}&layer=3&token=%20the", "Memories by their effect"),
     "memory": (f"#/memory?memory=L3M5&{AT}", ""),
     "intervene": (f"#/intervene?{AT}&edits=L3M5:set:60@all&new_tokens=6", PROMPT),
+    "compare": ("#/compare?prompt=The+blue+car+and+the+red&other=The+blue+sky+and+the+red", "Patching"),
     "heads": (f"#/heads?head=L2H3&{AT}", "tensor"),
     "search": ("#/search?query=year", "promotes"),
     "atlas": ("#/atlas", "Map of the values"),
@@ -117,14 +119,43 @@ def test_edits_of_every_kind_are_the_programs_edits(page_at, lm, monkeypatch):
     ]
 
 
-def test_a_model_of_a_folder_is_opened_by_its_folder(page_at, tmp_path):
-    folder = save_model(tmp_path / "llama", "llama")
-    served = Served(unembed.load(folder))
-    served.session.source = str(folder)
-    try:
-        page = page_at("#/trace?prompt=the%20year", at=served.address)
-        assert printed(copied(page, "Copy as Python")).strip()
-        result = CliRunner().invoke(app, shlex.split(copied(page, "Copy as command"))[1:])
-        assert result.exit_code == 0, result.output
-    finally:
-        served.stop()
+EMOJI = "prompt=%F0%9F%99%82%20%22the%22%20%27year%27"
+OF_A_FOLDER = {
+    "trace": f"#/trace?{EMOJI}",
+    "layer": f"#/layer?{EMOJI}&layer=1",
+    "memory": "#/memory?memory=L1M2",
+    "intervene": f"#/intervene?{EMOJI}&edits=L1M2:set:3@all&new_tokens=2",
+    "compare": "#/compare?prompt=the+first+year&other=the+last+year",
+    "heads": "#/heads?head=L1H0&prompt=the+year",
+    "search": "#/search?query=year",
+    "atlas": "#/atlas?query=year",
+    "label": "#/label",
+    "steer": "#/labs/steer",
+    "early exit": "#/labs/early-exit?prompt=the+year",
+}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory) -> Iterator[Served]:
+    """An explorer of a model in a folder whose name has a space and a quote."""
+    folder = save_model(tmp_path_factory.mktemp("models") / "ann's llama", "llama")
+    found = Served(unembed.load(folder))
+    found.session.source = str(folder)
+    yield found
+    found.stop()
+
+
+@pytest.mark.parametrize("screen", OF_A_FOLDER)
+def test_a_model_of_a_folder_is_opened_by_its_folder(page_at, llama, screen):
+    page = page_at(OF_A_FOLDER[screen], at=llama.address)
+    if screen == "steer":
+        page.get_by_role("textbox", name="Words to raise").fill("year")
+    program = copied(page, "Copy as Python")
+    assert llama.session.source in program
+    assert printed(program).strip()
+    command = copied(page, "Copy as command")
+    if command.startswith("python"):
+        assert command == f"python - <<'EOF'\n{program}\nEOF"
+        return
+    result = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert result.exit_code == 0, result.output

@@ -118,7 +118,8 @@ def test_compare_two_prompts(opened, lm):
     someone.type(page.get_by_role("textbox", name="Corrupted prompt"), corrupted)
     target, rival = (int(lm.trace(prompt).prediction[-1]) for prompt in (clean, corrupted))
     found = lm.patch(clean, corrupted, "resid_pre", unembed.logit_difference(target, rival))
-    sun = next(c for c, p in enumerate(found.positions) if lm.token_strings([lm.encode(corrupted)[0, p]]) == [" sun"])
+    words = lm.token_strings(lm.encode(corrupted)[0])
+    sun = found.positions.index(words.index(" sun"))
     cell = page.get_by_role("gridcell", name=re.compile(rf"^Layer 0, position {found.positions[sun]} ·sun: "))
     someone.click(cell)
     shown = number(re.search(r": (\S+) %? ?recovered", cell.get_attribute("aria-label") or "").group(1))
@@ -145,7 +146,9 @@ def test_open_ones_own_model_folder(opened, tmp_path):
             someone.type(page.get_by_role("textbox", name="Prompt"), "the year")
             trace = lm.trace("the year")
             first = trace.readings().tokens[-1][-1][0].replace(" ", "·")
-            cell = page.get_by_role("gridcell", name=re.compile(f"^Layer {lm.n_layers - 1} after FFN, position 1 "))
+            cell = page.get_by_role(
+                "gridcell", name=re.compile(f"^Layer {lm.n_layers - 1} after FFN, position {len(trace) - 1} ")
+            )
             expect(cell).to_have_attribute("aria-label", re.compile(re.escape(f"first {first} ")))
         finally:
             process.terminate()
