@@ -94,7 +94,7 @@ def record(title: str, claims: list[Claim], seconds: dict[str, list[float]] | No
 
 def into_results(title: str, tables: list[Any]) -> None:
     """Tables under a title of RESULTS.md, in the place of those written before."""
-    parts = []
+    parts = [f"{datetime.date.today().isoformat()} · {_processor()}\n"]
     for table in tables:
         names = [n for n in table.column_names if n != "exits_by_layer"]
         parts += [

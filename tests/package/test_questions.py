@@ -17,8 +17,8 @@ from unembed.cli.commands import app
 PAGE = (README.parent / "docs" / "questions.md").read_text(encoding="utf-8")
 CELLS = [row.split(" | ") for row in re.findall(r"^\| (.+\? \| .+) \|$", PAGE, re.MULTILINE)]
 ROWS = [re.findall(r"`([^`]+)`", cells[1]) for cells in CELLS]
-LIGHTER = "--option sequences=4 --option tokens=300 --option windows=8 --option control=false"
-LIGHTER_PYTHON = "sequences=4, tokens=300, windows=8, control=False, out="
+LIGHTER = "--option sequences=2 --option tokens=100 --option windows=4 --option control=false"
+LIGHTER_PYTHON = "sequences=2, tokens=100, windows=4, control=False, out="
 """What a test adds to the lines of a report, so that they take seconds: smaller samples."""
 
 
