@@ -1,4 +1,7 @@
-"""Every Python block of the documentation runs, in a folder of its own; a page's blocks share their names."""
+"""Every Python block of the documentation runs, in a folder of its own; a page's blocks share their names.
+
+Blocks after `<!-- shown: python -->` are run elsewhere, with what they print (`tests/package/test_documentation.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 from tests.package.shown import README
 
 DOCS = README.parent / "docs"
-_BLOCK = re.compile(r"(?P<before><!-- not run: .+? -->\n)?```python\n(?P<code>.*?)```\n", re.DOTALL)
+_BLOCK = re.compile(r"(?P<before><!-- (?:not run: .+?|shown: python) -->\n)?```python\n(?P<code>.*?)```\n", re.DOTALL)
 PAGES = {str(page.relative_to(DOCS)): _BLOCK.findall(page.read_text(encoding="utf-8")) for page in DOCS.rglob("*.md")}
 PAGES = {name: found for name, found in PAGES.items() if found}
 
