@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.package.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
-SHIPPED, BESIDE = PAGE.split("## What is installed beside it")
+SHIPPED, INSTALLED = PAGE.split("## What is installed with it")
 
 
 def rows(text: str) -> list[list[str]]:
@@ -44,4 +44,4 @@ def test_every_requirement_has_a_row() -> None:
     users = ("ray", "nlp", "notebook", "data", "big")
     wanted = {re.split(r"[<>=\[]", name)[0] for name in project["dependencies"]}
     wanted |= {re.split(r"[<>=\[]", name)[0] for extra in users for name in extras[extra]}
-    assert {package for package, *_ in rows(BESIDE)} == wanted
+    assert {package for package, *_ in rows(INSTALLED)} == wanted
