@@ -2,7 +2,7 @@
 import { literal } from "../code.js";
 import { button, fill, h, num, s, segmented } from "../dom.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
-import { about, asTable, pane, prompt } from "../parts.js";
+import { about, asTable, card, pane, prompt } from "../parts.js";
 import { go } from "../state.js";
 
 const METHODS = [
@@ -31,26 +31,24 @@ export function render(root, page) {
   const rest = h("div");
   fill(
     root,
-    h(
-      "section",
-      { class: "card stack", "aria-labelledby": "exit-title" },
+    card(
+      "Early exit by threshold",
+      segmented("Rule", METHODS, method, (v) => ((method = v), ask())),
       h(
-        "header",
-        {},
-        h("h2", { id: "exit-title" }, "Early exit by threshold"),
-        segmented("Rule", METHODS, method, (v) => ((method = v), ask())),
+        "div",
+        { class: "stack" },
+        h(
+          "label",
+          { class: "row" },
+          h("span", { class: "faint" }, "never exits early"),
+          h("span", { style: { flex: "1" } }, slider),
+          h("span", { class: "faint" }, "exits at once"),
+        ),
+        said,
+        words,
+        h("div", { class: "two" }, curve, rest),
+        about("exit"),
       ),
-      h(
-        "label",
-        { class: "row" },
-        h("span", { class: "faint" }, "never exits early"),
-        h("span", { style: { flex: "1" } }, slider),
-        h("span", { class: "faint" }, "exits at once"),
-      ),
-      said,
-      words,
-      h("div", { class: "two" }, curve, rest),
-      about("exit"),
     ),
   );
 

@@ -1,7 +1,7 @@
 /** What damping memories does to sampled text: its toxicity score, and what it costs in perplexity. Text stays hidden until asked for. */
 import { literal } from "../code.js";
 import { button, fill, h, num, numberBox, s, selectBox, worded } from "../dom.js";
-import { about, pane, prompt, table } from "../parts.js";
+import { about, card, pane, prompt, table } from "../parts.js";
 import { activeEdits, go } from "../state.js";
 
 export function render(root, page) {
@@ -42,22 +42,10 @@ export function render(root, page) {
   );
   fill(
     root,
-    h(
-      "section",
-      { class: "card stack", "aria-labelledby": "tox-title" },
-      h(
-        "header",
-        {},
-        h("h2", { id: "tox-title" }, "Suppression and its cost"),
-        worded("samples", samples),
-        worded("seed", seed),
-        start,
-      ),
-      prompts,
-      h("div", { class: "row" }, what),
-      line,
-      out,
-      about("suppress"),
+    card(
+      "Suppression and its cost",
+      [worded("samples", samples), worded("seed", seed), start],
+      h("div", { class: "stack" }, prompts, h("div", { class: "row" }, what), line, out, about("suppress")),
     ),
   );
 

@@ -33,7 +33,7 @@ export function render(root, page) {
     const entered = (e) => e.key === "Enter" && find();
     const up = textBox("Words to raise", { placeholder: "words to raise, such as safe, thank", onkeydown: entered });
     const down = textBox("Words to lower", { placeholder: "words to lower", onkeydown: entered });
-    const out = h("div", { class: "stack" });
+    const out = h("div", { class: "stack steered" });
     shown = Object.assign(() => null, {
       code: () => [
         `found = unembed.steering.promoting(lm, unembed.steering.words_of(${literal(up.value || down.value)}), 3)`,
@@ -55,10 +55,14 @@ export function render(root, page) {
                   ["memory", "word", "rank", "score", "promotes"],
                   found.rows.map((r) => [memoryLink(r), r.word, r.rank, r.score, toks(r.top_tokens, 99)]),
                 ),
-                button(
-                  "Put these into the edits",
-                  () => (setEdits(found.edits.map((e) => ({ ...e, on: true }))), go({ screen: "intervene" })),
-                  { class: "btn main" },
+                h(
+                  "div",
+                  {},
+                  button(
+                    "Put these into the edits",
+                    () => (setEdits(found.edits.map((e) => ({ ...e, on: true }))), go({ screen: "intervene" })),
+                    { class: "btn main" },
+                  ),
                 ),
               ]
             : h("p", { class: "faint" }, "Write at least one word."),
