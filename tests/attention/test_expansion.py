@@ -1,5 +1,7 @@
 """Paths add up to the logits: exactly for attention-only models, with a stated remainder elsewhere."""
 
+import math
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -93,6 +95,7 @@ def test_term_importance_equals_the_definition_on_one_window(tmp_path) -> None:
     text = "The first month of the year is the month that comes before the second month of the year . " * 3
     found = unembed.circuits(lm).term_importance([text], window=40, max_tokens=30)
     assert found.error is not None and found.error < 1e-9
+    assert found.direct_reduction == pytest.approx(math.log(lm.d_vocab) - float(found.losses[0]))
     assert found.n_terms == (1, 16, 64)
     ids = next(iter(unembed.open_corpus([text], segmentation="windows", window=40).batches(lm)))
     rows = ids.mask.bool().all(1)
@@ -112,6 +115,19 @@ def test_term_importance_equals_the_definition_on_one_window(tmp_path) -> None:
     assert found.losses[1].item() == pytest.approx(loss(x + ones[0] + ones[1]), rel=1e-9)
     for n in range(2):
         assert found.by_layer[n].item() == pytest.approx(loss(x + ones[n]), rel=1e-9)
+        assert found.without_layer[n].item() == pytest.approx(loss(x + ones[1 - n]), rel=1e-9)
+    given = found.layer_reductions_given_others
+    assert given.tolist() == pytest.approx([loss(x + ones[1 - n]) - loss(x + ones[0] + ones[1]) for n in range(2)])
+    gains: dict[bool, list[float]] = {True: [], False: []}
+    for position in range(tokens.shape[1]):
+        after = int(target[0, position])
+        if not ids.counted[rows][0, position] or after < 0:
+            continue
+        both = [(stream[0, position] @ lm.weights.W_U).log_softmax(-1)[after] for stream in (x, x + ones[0])]
+        gains[after in tokens[0, : position + 1].tolist()].append(float(both[1] - both[0]))
+    assert len(gains[True]) > 3 and len(gains[False]) > 3
+    assert found.repeated_gain[0].item() == pytest.approx(sum(gains[True]) / len(gains[True]), rel=1e-5)
+    assert found.new_gain[0].item() == pytest.approx(sum(gains[False]) / len(gains[False]), rel=1e-5)
     assert found.losses[2].item() == pytest.approx(found.loss, rel=1e-9)
     torch.testing.assert_close(found.reductions_per_term[1], found.reductions[1] / 64)
 

@@ -5,7 +5,7 @@ import torch
 
 import unembed
 from tests.families import build
-from unembed.attention.rotation import random_rotation, rotate_stream
+from unembed.attention.rotation import random_rotation, rotate_stream, rotated
 from unembed.errors import InvalidInput
 
 PROMPT = torch.tensor([[5, 9, 31, 5, 77, 12]])
@@ -32,6 +32,21 @@ def test_turning_the_stream_leaves_the_function(name: str) -> None:
     torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(turned.norm(dim=-1), entered.norm(dim=-1), rtol=1e-5, atol=1e-6)
     assert (turned - entered).norm() > 0.3 * entered.norm()
+
+
+def test_a_turned_copy_leaves_the_model_as_it_was() -> None:
+    lm = unembed.load(build("llama", torch.float64))
+    before = lm.weights.W_E.clone()
+    turned = rotated(lm, seed=5)
+    torch.testing.assert_close(lm.weights.W_E, before, rtol=0, atol=0)
+    assert (turned.weights.W_E - before).norm() > 0.3 * before.norm()
+    torch.testing.assert_close(turned.run(PROMPT).logits, lm.run(PROMPT).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_a_tied_model_behind_a_gain_is_refused_by_name() -> None:
+    lm = unembed.load(build("gpt2"))
+    with pytest.raises(InvalidInput, match=f"{lm.name}.*unembedding is its embedding"):
+        rotated(lm)
 
 
 @pytest.mark.parametrize(("name", "why"), [("gemma2", "branch"), ("bloom", "follow"), ("mixtral", "experts")])

@@ -156,3 +156,16 @@ def sample() -> Report:
         ),
         {"model": "wren", "examples": 4000, "corpus": "WikiText"},
     )
+
+
+def figures_without_published(report: Report) -> list[str]:
+    """Figures that neither draw a published value nor say why there is none."""
+
+    def draws(figure: Figure) -> bool:
+        table = report[figure.table]
+        columns = [f"{name}_published" for name in figure.y]
+        return bool(figure.references) or any(
+            row[c] is not None for c in columns if c in table.column_names for row in table.rows()
+        )
+
+    return [f.name for s in report.sections for f in s.figures if not draws(f) and not f.published]

@@ -18,7 +18,8 @@ from unembed.reports import Exhibit, Figure, Report, Section, reopen, write
 from unembed.reports.document.charts import draw
 from unembed.reports.document.files import prepared
 from unembed.reports.document.html import page
-from unembed.reports.document.numbers import format_number
+from unembed.reports.document.model import Reference
+from unembed.reports.document.numbers import as_written, format_number
 from unembed.reports.document.svg import Scale, fitted
 from unembed.reports.document.terminal import summary
 from unembed.results import Table
@@ -207,3 +208,76 @@ def test_eigenvalues_have_one_scale_on_both_axes_and_heat_maps_a_colour_bar() ->
     assert height > 400 and across / 4 == pytest.approx(down / 0.5, rel=0.01), "a unit is as long on either axis"
     heat = draw(Figure("h", "H", "heat", "t", "x", ("y",), rows="row", y_range=(-2, 2)), table)
     assert heat.count("<rect") == 2 + 41 and ">2<" in heat and ">−2<" in heat
+
+
+def test_published_values_are_drawn_where_they_lie() -> None:
+    table = Table("T", {"layer": [0, 1, 2], "share": [0.1, 0.2, 0.3]}, PROVENANCE)
+    references = (
+        Reference("line, published", (0.5,)),
+        Reference("band, published", (0.4, 0.8), (0.6, 1.0), at=(0.0, 1.0), series=0),
+        Reference("stretch, published", at=(0.5, 1.0)),
+    )
+    figure = Figure("f", "F", "line", "t", "layer", ("share",), ("here",), y_range=(0, 1), references=references)
+    svg = ElementTree.fromstring(draw(figure, table, standalone=True))
+    paths = [(e.get("class", ""), e.get("d", "")) for e in svg.iter() if e.tag.endswith("path")]
+    # The drawing is 460 wide; its axes span x 56 to 450, and y up from its lower edge.
+    (level,) = [d for kind, d in paths if kind == "ref" and d.count("L") == 1 and d.startswith("M56.0")]
+    heights = {float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", level)}
+
+    def tick(word: str) -> float:
+        at = next(e for e in svg.iter() if e.text == word and e.get("text-anchor") == "end")
+        return float(at.get("y", 0)) - 4
+
+    assert heights == {pytest.approx((tick("0") + tick("1")) / 2, abs=0.1)}, "0.5 lies half way up"
+    assert [kind for kind, _ in paths if "refband" in kind] == ["refband s0", "refband"]
+    words = "".join(svg.itertext())
+    assert all(f"{name}, published" in words for name in ("line", "band", "stretch"))
+    alone = draw(replace(figure, references=()), table)
+    assert "published" not in alone and 'class="ref' not in alone
+
+
+@pytest.mark.parametrize("wrong", [((0.1, 0.2), (), ()), ((0.1,), (0.2, 0.3), ()), ((), (), (0.1,))])
+def test_a_reference_has_as_many_values_as_places(wrong) -> None:
+    with pytest.raises(InvalidInput, match="as many values as places"):
+        Reference("x", *wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("-0.31 [-0.4, -0.2]", "−0.31 [−0.4, −0.2]"),
+        ("+0.00 [-0.00, +0.00]", "0.00 [0.00, 0.00]"),
+        ("3e-07", "3e−07"),
+        ("GPT-2, layers 4-11, wikitext-103, attn-2l, --top 25", "GPT-2, layers 4-11, wikitext-103, attn-2l, --top 25"),
+        ("42% of 96.4%", "42 % of 96.4 %"),
+    ],
+)
+def test_there_is_one_minus_sign_and_one_way_to_write_percent(text: str, shown: str) -> None:
+    assert as_written(text) == shown
+
+
+def test_the_page_says_why_a_finding_differs_and_keeps_the_text_of_a_corpus() -> None:
+    report = sample()
+    section = next(s for s in report.sections if s.findings)
+    finding = replace(section.findings[0], verdict="differs", explanation="The text is -3% shorter.")
+    prefix = Table("Prefixes", {"prefix_text": ["it fell by -3% today"]}, PROVENANCE)
+    changed = replace(section, findings=(finding,), exhibits=(*section.exhibits, Exhibit("prefixes", prefix)))
+    made = page(replace(report, sections=tuple(changed if s is section else s for s in report.sections)))
+    assert "The text is −3 % shorter." in made and "it fell by -3% today" in made
+
+
+def test_intervals_of_many_columns_stand_below_their_numbers() -> None:
+    columns = {"layer": [0]} | {f"c{i}{end}": [0.1] for i in range(6) for end in ("", "_low", "_high")}
+
+    def html_of(columns: dict[str, list]) -> str:
+        exhibit = Exhibit("t", Table("T", columns, PROVENANCE))
+        return page(Report("n", "t", "s", "p", PROVENANCE, (Section("S", (), (exhibit,)),)))
+
+    assert 'class="scroll wide"' in html_of(columns)
+    assert 'class="scroll wide"' not in html_of({k: v for k, v in columns.items() if k[1:2] in "ay012"})
+
+
+def test_headings_of_numbers_keep_the_word_token() -> None:
+    table = Table("T", {"previous_token": [0.5], "next_token": [" a"]}, PROVENANCE)
+    made = page(Report("n", "t", "s", "p", PROVENANCE, (Section("S", (), (Exhibit("t", table),)),)))
+    assert ">previous token</th>" in made and ">next</th>" in made

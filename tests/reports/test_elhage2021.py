@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import unembed
-from tests.reports.sample import sample
+from tests.reports.sample import figures_without_published, sample
 from tests.sweeps.recorder import lettered, texts
 from unembed.attention.skip_trigrams import count_in_corpus, shuffled_sources
 from unembed.errors import InvalidInput
@@ -33,7 +33,7 @@ def test_the_report_on_the_two_layer_model(tmp_path: Path, monkeypatch: pytest.M
     assert stages[-1] == "done" and "zero layers" in stages and "random weights" in stages
     assert (tmp_path / "out" / "report.html").read_text().count("<svg") >= 8
     circuits = unembed.circuits(lm)
-    rows = list(report["heads"].rows())
+    rows = list(report["heads_by_weights"].rows())
     copying = circuits.copying_scores()
     assert [r["copying_score"] for r in rows] == pytest.approx(copying.flatten().tolist(), rel=1e-6)
     best = max(report["k_composition"].rows(), key=lambda r: r["ratio"])
@@ -50,6 +50,9 @@ def test_the_report_on_the_two_layer_model(tmp_path: Path, monkeypatch: pytest.M
     assert induction.verdict == "agrees" and induction.informative
     assert sum("(agrees)" in f.control for f in report.findings if f.informative) == 0
     assert reopen(tmp_path / "out").findings == report.findings
+    assert all(bool(f.explanation) == (f.verdict == "differs") for f in report.findings)
+    assert figures_without_published(report) == []
+    assert {"repeated_tokens", "copied", "published_values"} <= set(report.exhibits)
 
 
 def test_a_stopped_study_goes_on_with_the_part_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

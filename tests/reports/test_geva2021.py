@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import unembed
 from tests.conftest import tiny
+from tests.reports.sample import figures_without_published
 from tests.sweeps.recorder import lettered, texts
 from unembed.cli.commands import app
 from unembed.concepts.annotation.files import Pattern
@@ -58,6 +59,9 @@ def test_every_figure_of_the_paper_has_its_table_and_findings(tmp_path: Path) ->
     for row in report["patterns"].rows():
         assert sum(row[k] for k in ("shallow", "both", "semantic", "none")) == pytest.approx(1)
     assert len(report["predictive_values"]) == 10
+    assert figures_without_published(report) == []
+    assert all(bool(f.explanation) == (f.verdict == "differs") for f in report.findings)
+    assert all(row["origin_text"] for row in report["published_values"].rows())
     assert not (tmp_path / "r" / stages.STAGES).exists()
     assert page(reopen(tmp_path / "r")) == (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
 

@@ -12,6 +12,7 @@ import torch
 import unembed
 from tests.cli.conftest import save_model
 from tests.models.architectures.test_wikilm import wikilm
+from tests.reports.sample import figures_without_published
 from tests.sweeps.recorder import lettered
 from unembed.concepts.annotation.files import KINDS, Pattern, automatic
 from unembed.concepts.annotation.judge import judge_annotation
@@ -47,6 +48,8 @@ def test_every_table_and_figure_of_the_paper_is_there_and_opens_again(made):
               "extreme_clusters", "fig4", "fig6"}  # fmt: skip
     assert wanted <= set(report.exhibits)
     assert all(f.source for f in report.findings)
+    assert figures_without_published(report) == []
+    assert all(bool(f.explanation) == (f.verdict == "differs") for f in report.findings)
     again = reopen(folder)
     assert again.exhibits.keys() == report.exhibits.keys()
     assert again["tab4"].to_dict()["rows"] == report["tab4"].to_dict()["rows"]

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from unembed.attention.head_examples import Progress as Progress
     from unembed.attention.head_examples import examples_of_heads as examples_of_heads
     from unembed.attention.low_rank import LowRank as LowRank
+    from unembed.attention.rotation import random_rotation as random_rotation
+    from unembed.attention.rotation import rotate_stream as rotate_stream
+    from unembed.attention.rotation import rotated as rotated
     from unembed.attention.skip_trigrams import count_in_corpus as count_in_corpus
     from unembed.attention.skip_trigrams import frequent_tokens as frequent_tokens
 else:
@@ -33,6 +36,9 @@ else:
             "Progress": "unembed.attention.head_examples",
             "examples_of_heads": "unembed.attention.head_examples",
             "LowRank": "unembed.attention.low_rank",
+            "random_rotation": "unembed.attention.rotation",
+            "rotate_stream": "unembed.attention.rotation",
+            "rotated": "unembed.attention.rotation",
             "count_in_corpus": "unembed.attention.skip_trigrams",
             "frequent_tokens": "unembed.attention.skip_trigrams",
         },

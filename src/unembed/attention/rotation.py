@@ -7,14 +7,20 @@ Source: Elhage et al. 2021, "The residual stream as a communication channel".
 
 from __future__ import annotations
 
+import copy
+from typing import TypeVar
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.models.loading import Opened
 from unembed.models.norms import Norm
 from unembed.models.offload import is_offloaded
+
+D = TypeVar("D", bound=Decoder)
 
 
 def random_rotation(d_model: int, seed: int = 0, *, keep_mean: bool = False) -> Float[Tensor, "d_model d_model"]:
@@ -34,11 +40,25 @@ def random_rotation(d_model: int, seed: int = 0, *, keep_mean: bool = False) -> 
     return basis @ inner @ basis.T
 
 
+def rotated(lm: D, seed: int = 0) -> D:
+    """A copy of the model whose stream is turned by one random rotation; it computes what the model computes.
+
+    Raises:
+        InvalidInput: as `rotate_stream`.
+
+    Memory: a second model of the same size.
+    """
+    _check_rotatable(lm)
+    copied = type(lm)(Opened(copy.deepcopy(lm.hf), lm.tokenizer, f"{lm.name}, stream turned"))
+    rotate_stream(copied, seed)
+    return copied
+
+
 @torch.no_grad()
 def rotate_stream(lm: Decoder, seed: int = 0) -> int:
     """Turn every weight that touches the stream by one random rotation, in place; the model computes what it did.
 
-    Norm gains are first folded into what reads through them. For a model that is not needed afterwards: give a copy.
+    Norm gains are first folded into what reads through them. `rotated` leaves the model as it is and turns a copy.
 
     Returns:
         How many matrices were turned.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import comb
+from math import comb, log
 from typing import Any
 
 import torch
@@ -29,6 +29,11 @@ class TermImportance:
     Attributes:
         losses: with paths of order at most 0, 1, ... (order + 1 entries).
         by_layer: with the direct path and the heads of one layer alone (layer).
+        without_layer: with the direct path and the single heads of all layers but one (layer).
+        uniform: of a guess that gives every token the same probability, log(d_vocab).
+        repeated_gain: for each row of text, what the single heads of the first layer take off the loss of the direct
+            path, where the next token stood earlier in the row; NaN where there is no such place.
+        new_gain: the same where the next token did not stand earlier.
         n_terms: paths of each order.
         loss: the model's own.
         n_tokens: predictions the means are over.
@@ -38,6 +43,10 @@ class TermImportance:
 
     losses: Float[Tensor, " order"]
     by_layer: Float[Tensor, " layer"]
+    without_layer: Float[Tensor, " layer"]
+    uniform: float
+    repeated_gain: Float[Tensor, " row"]
+    new_gain: Float[Tensor, " row"]
     n_terms: tuple[int, ...]
     loss: float
     n_tokens: int
@@ -58,6 +67,16 @@ class TermImportance:
     def layer_reductions(self) -> Float[Tensor, " layer"]:
         """What the heads of one layer, each alone, take off the loss of the direct path."""
         return self.losses[0] - self.by_layer
+
+    @property
+    def layer_reductions_given_others(self) -> Float[Tensor, " layer"]:
+        """What the heads of one layer take off the loss of the direct path with all other single heads."""
+        return self.without_layer - self.losses[1]
+
+    @property
+    def direct_reduction(self) -> float:
+        """What the direct path takes off the loss of a uniform guess: the step to order 0."""
+        return self.uniform - float(self.losses[0])
 
 
 @torch.no_grad()
@@ -89,16 +108,21 @@ def term_importance(
     )
     losses = torch.zeros(highest + 1, dtype=torch.float64)
     by_layer = torch.zeros(lm.n_layers, dtype=torch.float64)
+    without_layer = torch.zeros(lm.n_layers, dtype=torch.float64)
+    gains: list[tuple[Tensor, Tensor]] = []
     own, count = 0.0, 0
     source, rows = _rows(lm, corpus, window, tokens_per_batch)
     for tokens, target, keep in rows:
         frozen = frozen_run(lm, tokens)
         target, keep = target.to(lm.device).long(), keep.to(lm.device)
         alone, state = _order_one_by_layer(frozen), stream_by_order(frozen, highest)
+        singles = torch.stack(alone).sum(dim=0)
         for k in range(highest + 1):
             losses[k] += _loss(frozen, state[: k + 1].sum(dim=0), target, keep)
         for n in range(lm.n_layers):
             by_layer[n] += _loss(frozen, state[0] + alone[n], target, keep)
+            without_layer[n] += _loss(frozen, state[0] + singles - alone[n], target, keep)
+        gains.append(_gains(frozen, state[0], alone[0], tokens.to(lm.device), target, keep))
         own += float(_cross_entropy(frozen.run.logits, target, keep))
         count += int(keep.sum())
         if count >= max_tokens:
@@ -108,7 +132,11 @@ def term_importance(
     loss = own / count
     n_terms = tuple(comb(lm.n_layers, k) * lm.n_heads**k for k in range(highest + 1))
     error = abs(float(losses[-1]) / count - loss) if highest == lm.n_layers else None
-    return TermImportance(losses / count, by_layer / count, n_terms, loss, count, error, source)
+    repeated, new = (torch.cat(side) for side in zip(*gains, strict=True))
+    return TermImportance(
+        losses / count, by_layer / count, without_layer / count, log(lm.d_vocab), repeated, new, n_terms, loss, count,
+        error, source,
+    )  # fmt: skip
 
 
 def _rows(
@@ -137,6 +165,27 @@ def _rows(
 
 def _order_one_by_layer(frozen: FrozenRun) -> list[Float[Tensor, "batch pos d_model"]]:
     return [layer.layer_sum(frozen.constants_before(n)) for n, layer in enumerate(frozen.layers)]
+
+
+def _gains(
+    frozen: FrozenRun, direct: Tensor, first_layer: Tensor, tokens: Tensor, target: Tensor, keep: Tensor
+) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
+    """What the first layer's heads take off the direct path's loss, by row: of tokens that stood earlier, and of new.
+
+    Earlier includes the position that predicts.
+    """
+
+    def losses(stream: Tensor) -> Float[Tensor, "row pos"]:
+        logits = frozen.logits(stream)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return torch.nn.functional.cross_entropy(logits.transpose(1, 2), target.clamp_min(0), reduction="none")
+
+    gain = (losses(direct) - losses(direct + first_layer)).double().cpu()
+    earlier = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=target.device).tril()
+    stood = ((tokens[:, None, :] == target[:, :, None]) & earlier).any(dim=-1).cpu()
+    kept = keep.cpu()
+    repeated, new = (torch.where(kept & at, gain, torch.nan).nanmean(dim=1) for at in (stood, ~stood))
+    return repeated, new
 
 
 def _loss(frozen: FrozenRun, last: Tensor, target: Tensor, keep: Tensor) -> float:

@@ -14,6 +14,8 @@ from unembed.reports.document.intervals import Measured
 from unembed.reports.document.model import Finding, Verdict
 
 M = TypeVar("M")
+UNEXPLAINED = "Unexplained: nothing measured here accounts for it."
+"""What a finding that differs says where its claim has no explanation."""
 Numbers = Mapping[str, Any]
 """What a claim's `measure` gives its `judge`, by name."""
 
@@ -40,6 +42,7 @@ class Claim(Generic[M]):
         test: the threshold in words, and why it is this one.
         measure: the numbers that `judge` takes, by name; None where the model or the options give none.
         judge: takes the numbers to a judgement.
+        explain: of a finding that differs: a sentence of measured facts; None where they explain nothing.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Claim(Generic[M]):
     test: str
     measure: Callable[[M], Numbers | None]
     judge: Callable[..., Judgement]
+    explain: Callable[[M], str | None] = lambda _: None
 
     def judgement(self, m: M) -> Judgement | None:
         """The judgement on a study's measurements; None where there is nothing to judge."""
@@ -77,6 +81,7 @@ class Claim(Generic[M]):
             found.verdict,
             "" if control is None else f"{control.here} ({control.verdict})",
             control is None or control.verdict != "agrees",
+            (self.explain(m) or UNEXPLAINED) if found.verdict == "differs" else "",
         )
 
 

@@ -71,7 +71,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         for x in ([1.0, 0.1, 0.1], [0.655, 0.5, 0.245], [0.01, 0.0])
     ),
     "second layer": tuple(
-        {**IMPORTANCE, "reductions": [1.0, 0.1], "by_layer": x} for x in ([0.1, 0.9], [0.5, 0.9], [0.01, 0.04])
+        {**IMPORTANCE, "reductions": [1.0, 0.1], "by_layer": [0.5, 0.9], "given_others": x}
+        for x in ([0.1, 0.9], [0.5, 0.9], [0.01, 0.04])
+    ),
+    "primitive in-context learning": tuple(
+        {"n_layers": 1, "repeated": around(0.8, 0.1), "new": around(0.3, 0.1), "lead": around(*x)}
+        for x in ((0.5, 0.1), (-0.5, 0.1), (0.1, 0.2))
+    ),
+    "no privileged basis": (
+        {"error": 1e-6, "why": "", "exact": True},
+        {"error": 0.1, "why": "", "exact": True},
+        {"error": None, "why": "the stream of x cannot be turned in place", "exact": True},
     ),
     "K-composition": (COMPOSITION, {**COMPOSITION, "previous": 0.02}, {}),
     "Q-composition": (COMPOSITION, MANY, NOTHING),
@@ -114,7 +124,7 @@ def test_a_claim_without_an_open_verdict_is_judged_on_every_head_or_position() -
 
 
 def test_claims_of_one_layer_models_are_judged_on_one_layer_models() -> None:
-    for name in ("copying", "skip-trigrams", "bugs"):
+    for name in ("copying", "skip-trigrams", "bugs", "primitive in-context learning"):
         claim = next(c for c in CLAIMS if c.name == name)
         assert claim.judge(**{**CASES[name][0], "n_layers": 2}).verdict == "cannot be told"
 

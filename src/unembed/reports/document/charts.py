@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unembed.reports.document.model import Figure
+from unembed.reports.document.model import Figure, Reference
 from unembed.reports.document.numbers import format_number
 from unembed.reports.document.svg import LETTER, SERIES, WIDTH, Canvas, Real, Scale, fitted, x_title, y_axis
 from unembed.results import Table, visible
@@ -46,7 +46,7 @@ def _names(figure: Figure) -> list[str]:
 def _writer(figure: Figure) -> Callable[[Any], str]:
     def write(value: Any) -> str:
         if figure.percent and isinstance(value, int | float):
-            return f"{100 * value:.4g}".replace("-", "−") + "%"
+            return f"{100 * value:.4g}".replace("-", "−") + " %"
         return format_number(value)
 
     return write
@@ -66,7 +66,8 @@ def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[
 
 
 def _vertical(canvas: Canvas, figure: Figure, values: Sequence[Any], *, zero: bool = True) -> Scale:
-    low, high = figure.y_range or fitted(values, zero=zero, logarithmic=figure.logarithmic)
+    published = [v for r in figure.references for v in (*r.low, *r.high)]
+    low, high = figure.y_range or fitted([*values, *published], zero=zero, logarithmic=figure.logarithmic)
     scale = Scale(low, high, canvas.height - canvas.bottom, canvas.top, figure.logarithmic)
     y_axis(canvas, scale, figure.y_label, _writer(figure))
     return scale
@@ -78,8 +79,42 @@ def _beside(columns: Columns, name: str) -> tuple[list[Any] | None, list[Any] | 
 
 def _legend(canvas: Canvas, figure: Figure, columns: Columns, *, always: bool = False) -> None:
     names, kinds = _names(figure), [_fill(i, name) for i, name in enumerate(figure.y)]
-    if len(names) > 1 or always:
+    printed = [i for i, name in enumerate(figure.y) if any(v is not None for v in _beside(columns, name)[2] or ())]
+    if len(names) > 1 or always or figure.references or printed:
+        names += [r.label for r in figure.references] + ["published"] * bool(printed)
+        kinds += [_reference_kind(r) for r in figure.references]
+        kinds += [f"ref s{printed[0] % SERIES}" if len(printed) == 1 else "ref"] * bool(printed)
         canvas.legend(names, kinds)
+
+
+def _reference_kind(reference: Reference) -> str:
+    return "ref" if reference.series < 0 else f"ref s{reference.series % SERIES}"
+
+
+def _references(canvas: Canvas, figure: Figure, x: Callable[[int], float], n: int, y: Scale) -> None:
+    """Published values over the drawing: dashed lines, with the band between them where there are two ends."""
+    first, last = x(0), x(max(n - 1, 0))
+    for reference in figure.references:
+        across = [first + at * (last - first) for at in reference.at] or [canvas.left, WIDTH - canvas.right]
+        times = 1 if reference.at else 2
+        low, high = (
+            list(zip(across, (y(v) for v in side * times), strict=False)) for side in (reference.low, reference.high)
+        )
+        kind = _reference_kind(reference)
+        if not low:  # a stretch of the axis
+            top, foot = canvas.top, canvas.height - canvas.bottom
+            half = (last - first) / max(n - 1, 1) / 2
+            ends = across[0] - half, across[1] + half
+            corners = [(ends[0], top), (ends[1], top), (ends[1], foot), (ends[0], foot)]
+            canvas.path(corners, kind.replace("ref", "refband", 1), closed=True)
+            for x_end in ends:
+                canvas.path([(x_end, top), (x_end, foot)], kind)
+        if high:
+            canvas.path([*low, *reversed(high)], kind.replace("ref", "refband", 1), closed=True)
+        for edge in (low, high):
+            if len(edge) == 1:  # one place alone: a short mark
+                edge = [(edge[0][0] - 14, edge[0][1]), (edge[0][0] + 14, edge[0][1])]
+            canvas.path(edge, kind)
 
 
 def _all(columns: Columns, names: Sequence[str], suffixes: Sequence[str] = ("", "_low", "_high", "_published")) -> list:
@@ -110,11 +145,12 @@ def _lines(canvas: Canvas, figure: Figure, columns: Columns) -> None:
             edge = [(x(i), y(high[i])) for i in known] + [(x(i), y(low[i])) for i in reversed(known)]
             canvas.path(edge, f"band f{colour}", closed=True)
         if published is not None:
-            canvas.path([(x(i), y(published[i])) for i in places], f"line dash s{colour}")
+            canvas.path([(x(i), y(published[i])) for i in places], f"ref s{colour}")
         canvas.path([(x(i), y(columns[name][i])) for i in places], f"line s{colour}")
         for i in places:
             if math.isfinite(y(columns[name][i])):
                 canvas.dot(x(i), y(columns[name][i]), 3, f"f{colour}", _hover(figure, columns, name, i, label))
+    _references(canvas, figure, x, len(places), y)
 
 
 def _bars(canvas: Canvas, figure: Figure, columns: Columns) -> None:
@@ -137,7 +173,8 @@ def _bars(canvas: Canvas, figure: Figure, columns: Columns) -> None:
             if low is not None and high is not None and math.isfinite(y(low[i])):
                 canvas.rule(left + width / 2, y(low[i]), left + width / 2, y(high[i]), "whisker zero")
             if published is not None and math.isfinite(y(published[i])):
-                canvas.rule(left - 2, y(published[i]), left + width + 2, y(published[i]), "middle dash")
+                canvas.rule(left - 2, y(published[i]), left + width + 2, y(published[i]), "ref")
+    _references(canvas, figure, x, n, y)
 
 
 def _fill(number: int, name: str) -> str:
@@ -162,6 +199,7 @@ def _stacks(canvas: Canvas, figure: Figure, columns: Columns) -> None:
             said = _hover(figure, columns, name, i, label)
             canvas.box(x(i) - width / 2, top, width, foot - top - 0.6, _fill(s, name), said, "fill-opacity:.88")
             below += value
+    _references(canvas, figure, x, n, y)
 
 
 def _boxes(canvas: Canvas, figure: Figure, columns: Columns) -> None:
@@ -188,6 +226,7 @@ def _boxes(canvas: Canvas, figure: Figure, columns: Columns) -> None:
             half = 0.4 * width
             canvas.box(middle - half, y(q75), 2 * half, max(y(q25) - y(q75), 1), f"f{colour}", said, "fill-opacity:.55")
             canvas.rule(middle - half, y(q50), middle + half, y(q50), "middle")
+    _references(canvas, figure, x, n, y)
 
 
 def _heat(canvas: Canvas, figure: Figure, columns: Columns) -> None:
@@ -254,8 +293,9 @@ def _scatter(canvas: Canvas, figure: Figure, columns: Columns) -> None:
         figure = replace(figure, y_range=(low, high))
     y = _vertical(canvas, figure, ys)
     x = Scale(low, high, canvas.left, WIDTH - canvas.right)
+    write = _writer(figure)
     for tick in x.ticks():
-        canvas.text(x(tick), canvas.height - canvas.bottom + 16, format_number(tick))
+        canvas.text(x(tick), canvas.height - canvas.bottom + 16, write(tick))
     x_title(canvas, figure.x_label)
     for s, (name, label) in enumerate(zip(figure.y, _names(figure), strict=True)):
         for i, value in enumerate(columns[name]):

@@ -9,9 +9,9 @@ from typing import Any
 
 from unembed.reports.document.charts import draw
 from unembed.reports.document.model import Exhibit, Figure, Finding, Report, Section, summary_line
-from unembed.reports.document.numbers import format_number
+from unembed.reports.document.numbers import as_written, format_number
 from unembed.reports.document.svg import STYLE as FIGURE_STYLE
-from unembed.results import visible_html
+from unembed.results import Table, visible_html
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf8; --card: #fff; --ink: #1d2433; --soft: #667085; --line: #e4e2dd;
@@ -34,12 +34,12 @@ header .source { color: var(--soft); font-size: .95rem; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .6rem 1.4rem;
   margin: 1.6rem 0; padding: 1rem 0; border-block: 1px solid var(--line); }
 .facts dt { color: var(--soft); font-size: .8rem; } .facts dd { margin: 0; font-variant-numeric: tabular-nums;
-  overflow-wrap: anywhere; font-weight: 560; }
+  overflow-wrap: anywhere; font-weight: 560; } .facts .long { grid-column: 1 / -1; }
 nav ul { columns: 2 16rem; margin: 1rem 0 0; padding: 0; list-style: none; max-width: 50rem; }
 nav li { break-inside: avoid; padding: .1rem 0; }
 section { margin-top: 3.2rem; scroll-margin-top: 1rem; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1.2rem;
-  margin: 1.1rem 0; }
+  margin: 1.1rem 0; align-items: start; }
 figure { max-width: 40rem; margin: 0; padding: 1rem 1rem .7rem; background: var(--card); border: 1px solid var(--line);
   border-radius: 12px; }
 figcaption { font-size: .85rem; margin-top: .4rem; line-height: 1.45; }
@@ -49,8 +49,9 @@ figcaption { font-size: .85rem; margin-top: .4rem; line-height: 1.45; }
 .finding p { margin: 0; } .finding small { color: var(--soft); display: block; font-size: .78rem; }
 .finding.yes { border-left-color: var(--accent); } .finding.no { border-left-color: var(--against); }
 .verdict { font-weight: 620; font-size: .85rem; white-space: nowrap; align-self: start; color: var(--soft); }
-.claim p { font-weight: 560; max-width: none; } .outcome, .test { grid-column: 1 / -1; }
+.claim p { font-weight: 560; max-width: none; } .outcome, .test, .why { grid-column: 1 / -1; }
 .outcome { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 14rem), 1fr)); gap: .5rem 1.6rem; }
+.finding .why { max-width: none; font-size: .92rem; } .finding .why small { display: inline; }
 .finding .test { color: var(--soft); font-size: .85rem; max-width: none; } .finding .test small { display: inline; }
 .verdicts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 0 2rem; }
 .verdicts ul { margin: .2rem 0 1rem; padding-left: 1.1rem; font-size: .92rem; } .verdicts small { color: var(--soft); }
@@ -67,6 +68,8 @@ th { color: var(--soft); font-weight: 520; text-align: left; padding: .5rem .8re
   font-size: .82rem; background: var(--wash); }
 td { padding: .38rem .8rem; border-top: 1px solid var(--line); vertical-align: top; }
 th.n, td.n { text-align: right; white-space: nowrap; } td .range { color: var(--soft); font-size: .85em; }
+.wide th, .wide td { padding-inline: .5rem; } .wide th { white-space: normal; vertical-align: bottom; }
+.wide td .range { display: block; font-size: .76em; }
 td.published, th.published { color: var(--soft); } td.prose { min-width: 17rem; overflow-wrap: anywhere; }
 summary { cursor: pointer; font-weight: 620; padding: .2rem 0; } summary span { color: var(--soft); font-weight: 400; }
 footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--line); color: var(--soft);
@@ -80,6 +83,10 @@ _VERDICTS = {
     "differs": ("no", "✕ differs"),
     "cannot be told": ("open", "· cannot be told"),
 }
+_INTERVALS = 4
+"""Columns with intervals from which on these stand below their numbers."""
+_LONG = 28
+"""Letters of a fact that takes a line of its own."""
 _SUFFIXES = ("_low", "_high", "_n", "_published")
 
 
@@ -99,16 +106,26 @@ def _prose(text: str) -> str:
     return f'<bdi class="prose">{visible_html(text, prose=True)[5:-6]}</bdi>'
 
 
+def _words(text: str) -> str:
+    """The report's own words, with one minus sign; text of a corpus stays as it is."""
+    return _prose(as_written(text))
+
+
+def _title_of(text: str) -> str:
+    return html.escape(as_written(text))
+
+
 def _paragraph(text: str, kind: str = "") -> str:
     """Text with `code` between backticks; everything that could mislead made visible."""
     parts = re.split(r"`([^`]*)`", text)
-    inner = "".join(f"<code>{html.escape(p)}</code>" if i % 2 else _prose(p) for i, p in enumerate(parts) if p)
+    inner = "".join(f"<code>{html.escape(p)}</code>" if i % 2 else _words(p) for i, p in enumerate(parts) if p)
     return f"<p{f' class={kind}' if kind else ''}>{inner}</p>"
 
 
 def _header(report: Report) -> str:
     facts = "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{_prose(format_number(value))}</dd></div>"
+        f"<div{' class=long' if len(str(value)) > _LONG else ''}><dt>{html.escape(name)}</dt>"
+        f"<dd>{_prose(format_number(value))}</dd></div>"
         for name, value in report.facts.items()
     )
     contents = "".join(f'<li><a href="#s{i}">{html.escape(s.title)}</a></li>' for i, s in enumerate(report.sections))
@@ -129,7 +146,7 @@ def _tally(findings: list[Finding]) -> str:
     for verdict, (kind, label) in _VERDICTS.items():
         claims = [f for f in findings if f.verdict == verdict]
         items = "".join(
-            f"<li>{_prose(f.claim)}{'' if f.informative else ' <small>random weights pass this too</small>'}</li>"
+            f"<li>{_words(f.claim)}{'' if f.informative else ' <small>random weights pass this too</small>'}</li>"
             for f in claims
         )
         if claims:
@@ -157,34 +174,44 @@ def _section(number: int, section: Section, report: Report) -> str:
 def _figure(figure: Figure, report: Report) -> str:
     table = report[figure.table]
     notes = [figure.note] if figure.note else []
-    if any(f"{name}_published" in table.column_names for name in figure.y):
+    if figure.references or any(_has_published(table, name) for name in figure.y):
         notes.append("Dashed: published.")
+    elif figure.published:
+        notes.append(figure.published)
     if figure.kind == "box":
         notes.append("Boxes hold the middle half with the median, whiskers nine tenths.")
     elif figure.kind in ("line", "bar") and any(f"{name}_low" in table.column_names for name in figure.y):
         notes.append("Bands and whiskers: 95 % intervals.")
-    caption = f"<figcaption>{_prose(' '.join(notes))}</figcaption>" if notes else ""
-    return f"<figure><h3>{html.escape(figure.title)}</h3>{draw(figure, table)}{caption}</figure>"
+    caption = f"<figcaption>{_words(' '.join(notes))}</figcaption>" if notes else ""
+    return f"<figure><h3>{_title_of(figure.title)}</h3>{draw(figure, table)}{caption}</figure>"
+
+
+def _has_published(table: Table, name: str) -> bool:
+    column = f"{name}_published"
+    return column in table.column_names and any(row[column] is not None for row in table.rows())
 
 
 def _finding(finding: Finding) -> str:
     kind, words = _VERDICTS[finding.verdict]
     cells = [f"<div><small>Here</small>{_paragraph(finding.here)}</div>"]
-    if finding.published and finding.published != finding.claim:
+    in_words = finding.published in ("", "in words", finding.claim)
+    if not in_words:
         cells.append(f"<div><small>Published</small>{_paragraph(finding.published)}</div>")
     if finding.control:
         cells.append(f"<div><small>Random weights</small>{_paragraph(finding.control)}</div>")
     note = "" if finding.informative else "<small>not informative: random weights pass too</small>"
-    source = f"<small>{html.escape(finding.source)}</small>" if finding.source else ""
-    test = f'<p class="test"><small>Test</small> {_prose(finding.test)}</p>' if finding.test else ""
+    sources = [finding.source, "published without a number" if in_words and finding.published else ""]
+    source = f"<small>{html.escape(', '.join(filter(None, sources)))}</small>" if any(sources) else ""
+    why = f'<p class="why"><small>Why</small> {_words(finding.explanation)}</p>' if finding.explanation else ""
+    test = f'<p class="test"><small>Test</small> {_words(finding.test)}</p>' if finding.test else ""
     return (
         f'<div class="finding {kind}"><div class="claim">{_paragraph(finding.claim)}{source}</div>'
-        f'<div class="verdict">{words}{note}</div><div class="outcome">{"".join(cells)}</div>{test}</div>'
+        f'<div class="verdict">{words}{note}</div><div class="outcome">{"".join(cells)}</div>{why}{test}</div>'
     )
 
 
 def _exhibit(exhibit: Exhibit) -> str:
-    title = html.escape(exhibit.table.title)
+    title = _title_of(exhibit.table.title)
     note = _paragraph(exhibit.note, "soft") if exhibit.note else ""
     body = f"{note}{_table(exhibit)}"
     if exhibit.folded:
@@ -200,21 +227,25 @@ def _table(exhibit: Exhibit) -> str:
     head = []
     for name in shown:
         numeric = all(isinstance(row[name], int | float | None) for row in rows)
-        head.append(f"<th{' class=n' if numeric else ''}>{html.escape(_title(name))}</th>")
+        head.append(f"<th{' class=n' if numeric else ''}>{html.escape(_title(name, numeric))}</th>")
         if f"{name}_n" in names:
             head.append("<th class='n'>n</th>")
-        if f"{name}_published" in names:
+        if _has_published(exhibit.table, name):
             head.append("<th class='n published'>published</th>")
-    body = "".join(f"<tr>{''.join(_cells(exhibit, row, name) for name in shown)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{"".join(head)}</tr></thead><tbody>{body}</tbody></table></div>'
+    printed = {name for name in shown if _has_published(exhibit.table, name)}
+    body = "".join(f"<tr>{''.join(_cells(exhibit, row, name, name in printed) for name in shown)}</tr>" for row in rows)
+    wide = sum(f"{name}_low" in names for name in shown) > _INTERVALS
+    kind = "scroll wide" if wide else "scroll"
+    return f'<div class="{kind}"><table><thead><tr>{"".join(head)}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _title(name: str) -> str:
-    return re.sub(r"_(token|text)(s?)$", r"", name).replace("_", " ") or name
+def _title(name: str, numeric: bool) -> str:
+    """The heading of a column; what marks a column of tokens or text is left out."""
+    return (name if numeric else re.sub(r"_(token|text)(s?)$", "", name)).replace("_", " ") or name
 
 
-def _cells(exhibit: Exhibit, row: dict[str, Any], name: str) -> str:
-    """The cell of a column, and those of what belongs to it."""
+def _cells(exhibit: Exhibit, row: dict[str, Any], name: str, printed: bool) -> str:
+    """The cell of a column, and those of what belongs to it; with the published value where it is `printed`."""
     percent = name in exhibit.percent
     value = row[name]
     if isinstance(value, int | float | None):
@@ -229,7 +260,7 @@ def _cells(exhibit: Exhibit, row: dict[str, Any], name: str) -> str:
         cells = f"<td{wrap}>{_text(name, value)}</td>"
     if f"{name}_n" in row:
         cells += f'<td class="n">{format_number(row[f"{name}_n"])}</td>'
-    if f"{name}_published" in row:
+    if printed:
         cells += f'<td class="n published">{format_number(row[f"{name}_published"], percent=percent)}</td>'
     return cells
 

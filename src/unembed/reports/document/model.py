@@ -33,6 +33,7 @@ class Finding:
         verdict: the outcome of the test.
         control: the same measurement on the same architecture with random weights; empty where none was made.
         informative: False where the random weights pass the test too.
+        explanation: of a finding that differs: the measured facts behind it, or that nothing measured explains it.
     """
 
     claim: str
@@ -44,6 +45,7 @@ class Finding:
     verdict: Verdict
     control: str = ""
     informative: bool = True
+    explanation: str = ""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -74,6 +76,31 @@ class Exhibit:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """Published values drawn in a figure: a dashed line, a band where there are two ends, or a stretch of the x axis.
+
+    Attributes:
+        label: what the legend calls it, with the paper's model.
+        low: the values, or the lower ends; empty for a stretch of the x axis between two places.
+        high: the upper ends; empty for a line.
+        at: where each value lies between the first (0) and the last (1) place of the x axis, because the paper's
+            models have other depths; empty for one value that holds all along the axis.
+        series: the column of `y`, counted from 0, that it is the published value of; -1 for none in particular.
+    """
+
+    label: str
+    low: tuple[int | float, ...] = ()
+    high: tuple[int | float, ...] = ()
+    at: tuple[int | float, ...] = ()
+    series: int = -1
+
+    def __post_init__(self) -> None:
+        whole = len(self.at) == 2 if not self.low else len(self.low) == max(len(self.at), 1)
+        if not whole or (self.high and len(self.high) != len(self.low)):
+            raise InvalidInput(f"reference {self.label!r}", why="it has as many values as places, and as many ends")
+
+
+@dataclass(frozen=True)
 class Figure:
     """A drawing of some columns of one table of the report.
 
@@ -96,6 +123,8 @@ class Figure:
         y_range: ends of the y axis (of the colours in "heat"); found from the data when None.
         note: caption below.
         equal: for "scatter", both axes have one scale around zero, as a complex plane has.
+        references: published values drawn in it.
+        published: where none can be drawn: why, in a sentence for the caption.
     """
 
     name: str
@@ -113,6 +142,8 @@ class Figure:
     y_range: tuple[int | float, int | float] | None = None
     note: str = ""
     equal: bool = False
+    references: tuple[Reference, ...] = ()
+    published: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -159,7 +190,7 @@ class Section:
                 Exhibit(e["name"], tables[e["name"]], e["note"], tuple(e["percent"]), e["folded"])
                 for e in stored["tables"]
             ),
-            tuple(Figure(**{k: _tuple(v) for k, v in f.items()}) for f in stored["figures"]),
+            tuple(_figure(f) for f in stored["figures"]),
             tuple(Finding(**f) for f in stored["findings"]),
         )
 
@@ -240,6 +271,11 @@ class Report:
         provenance = Provenance.from_dict(stored["provenance"])
         name, title, subtitle, source = (str(stored[k]) for k in ("name", "title", "subtitle", "source"))
         return cls(name, title, subtitle, source, provenance, sections, stored["facts"])
+
+
+def _figure(stored: Mapping[str, Any]) -> Figure:
+    references = tuple(Reference(**{k: _tuple(v) for k, v in r.items()}) for r in stored.get("references", ()))
+    return Figure(**{k: _tuple(v) for k, v in stored.items() if k != "references"}, references=references)
 
 
 SCHEMA = "unembed.report/2"

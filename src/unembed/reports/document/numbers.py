@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from unembed.reports.document.intervals import Measured
 
@@ -29,6 +30,12 @@ def format_number(value: int | float | str | None, *, percent: bool = False) -> 
     digits = max(0, 2 - math.floor(math.log10(size))) if size else 0
     shown = f"{value:,.{min(digits, 5)}f}"
     return (shown.rstrip("0").rstrip(".") if "." in shown else shown).replace("-", "−")
+
+
+def as_written(text: str) -> str:
+    """Text with one minus sign before numbers and one way to write percent, as numbers in tables are written."""
+    text = re.sub(r"(?<![\w\]).−-])-(?=[\d.]*\d)|(?<=\de)-(?=\d)", "−", text)
+    return re.sub(r"(\d)%", r"\1 %", re.sub(r"[−+](0\.?0*)(?![\d.])", r"\1", text))
 
 
 def format_percent(share: float) -> str:

@@ -30,11 +30,14 @@ svg.figure { --s0: #2f6fde; --s1: #c2570c; --s2: #0b7a4b; --s3: #8a4fd0; --s4: #
 .figure .axis { stroke: var(--fig-line); stroke-width: 1; } .figure .zero { stroke: var(--fig-soft); opacity: .6; }
 .figure .line { fill: none; stroke-width: 2; stroke-linejoin: round; } .figure .dash { stroke-dasharray: 5 4; }
 .figure .band { opacity: .16; stroke: none; } .figure .whisker { stroke-width: 1.4; opacity: .7; fill: none; }
+.figure .ref { fill: none; stroke: var(--fig-ink); stroke-width: 1.6; stroke-dasharray: 6 4; opacity: .75; }
+.figure .refband { fill: var(--fig-ink); opacity: .1; stroke: none; }
 .figure .rest { fill: var(--fig-line); }
 .figure .middle { stroke: var(--fig-ink); stroke-width: 2.2; }
 """
 for _i in range(SERIES):
     STYLE += f".figure .s{_i} {{ stroke: var(--s{_i}); }} .figure .f{_i} {{ fill: var(--s{_i}); }}\n"
+    STYLE += f".figure .refband.s{_i} {{ fill: var(--s{_i}); stroke: none; }}\n"
 
 
 @dataclass
@@ -110,7 +113,10 @@ class Canvas:
             if x > self.left and x + width > WIDTH - self.right:
                 x, row = self.left, row + 1
             y = self.top + 8 + row * height
-            self.add(f'<rect x="{x:.1f}" y="{y - 8:.1f}" width="11" height="9" rx="2" class="{kind}"/>')
+            if kind.startswith("ref"):  # of a published value: drawn as it is in the figure
+                self.rule(x - 1, y - 4, x + 13, y - 4, kind)
+            else:
+                self.add(f'<rect x="{x:.1f}" y="{y - 8:.1f}" width="11" height="9" rx="2" class="{kind}"/>')
             self.text(x + 16, y, name, anchor="start", kind="name")
             x += width
         self.top += (row + 1) * height + 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unembed.reports.document.model import Report, summary_line
+from unembed.reports.document.numbers import as_written
 from unembed.results import visible_rich
 
 _SIGNS = {"agrees": ("✓", "green"), "differs": ("✕", "yellow"), "cannot be told": ("·", "dim")}
@@ -17,6 +18,7 @@ def summary(report: Report) -> Any:
     from rich.text import Text
 
     parts: list[Any] = [visible_rich(report.title, prose=True, style="bold"), visible_rich(report.subtitle, prose=True)]
+    parts += [Text(""), Text(summary_line(report.findings))]
     for section in report.sections:
         if not section.findings:
             continue
@@ -25,16 +27,17 @@ def summary(report: Report) -> Any:
         grid.add_column(ratio=1)
         for finding in section.findings:
             sign, style = _SIGNS[finding.verdict]
-            lines: list[Any] = [visible_rich(finding.here, prose=True)]
+            lines: list[Any] = [visible_rich(as_written(finding.here), prose=True)]
             lines.append((f"\nclaim: {finding.claim}" + (f" ({finding.source})" if finding.source else ""), "dim"))
-            if finding.published and finding.published != finding.claim:
-                lines.append((f"\npublished: {finding.published}", "dim"))
+            if finding.explanation:
+                lines.append((f"\nwhy: {as_written(finding.explanation)}", "dim"))
+            if finding.published not in ("", "in words", finding.claim):
+                lines.append((f"\npublished: {as_written(finding.published)}", "dim"))
             if finding.control:
-                lines.append((f"\nrandom weights: {finding.control}", "dim"))
+                lines.append((f"\nrandom weights: {as_written(finding.control)}", "dim"))
             if not finding.informative:
                 lines.append(("\nnot informative: random weights pass this test too", "dim"))
             grid.add_row(Text(sign, style=style), Text.assemble(*lines))
         parts += [Text(""), visible_rich(section.title, prose=True, style="bold"), grid]
-    parts += [Text(""), Text(summary_line(report.findings))]
-    parts.append(visible_rich(report.provenance.line(), prose=True, style="dim"))
+    parts += [Text(""), visible_rich(report.provenance.line(), prose=True, style="dim")]
     return Group(*parts)

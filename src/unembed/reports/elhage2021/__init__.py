@@ -17,9 +17,11 @@ from unembed.reports.document.model import Report, Section
 from unembed.reports.elhage2021.findings import CLAIMS
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.elhage2021.options import Options
-from unembed.reports.elhage2021.sections import heads, skip_trigrams, stream
+from unembed.reports.elhage2021.published import ORIGINS
+from unembed.reports.elhage2021.sections import heads, primitive, skip_trigrams, stream
 from unembed.reports.elhage2021.sections.positions import positions_section
 from unembed.reports.options import options_of
+from unembed.reports.published import published_section
 from unembed.reports.random_weights import control_judgements
 from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import Work
@@ -105,6 +107,7 @@ def _parts(m: Measurements) -> Iterator[tuple[str, Callable[[Measurements], list
     yield "positions", positions
     yield "copying", heads.copying
     yield "skip-trigrams", skip_trigrams.sections
+    yield "primitive in-context learning", primitive.sections
     yield "path expansion", stream.expansion
     if m.lm.n_layers > 1:
         yield "term importance", stream.importance
@@ -113,6 +116,7 @@ def _parts(m: Measurements) -> Iterator[tuple[str, Callable[[Measurements], list
         yield "one position", heads.one_position
     yield "in-context learning", stream.in_context
     yield "stream", stream.stream
+    yield "published values", published_values
 
 
 def positions(m: Measurements) -> list[Section]:
@@ -121,11 +125,17 @@ def positions(m: Measurements) -> list[Section]:
     return [] if found is None else [found]
 
 
+def published_values(m: Measurements) -> list[Section]:
+    """Where the published values come from."""
+    return [published_section(ORIGINS, m.provenance)]
+
+
 _TITLES = {
     "zero layers": "Zero layers: bigrams",
     "copying": "Copying",
     "skip-trigrams": "Skip-trigrams",
     "skip-trigram bugs": "Skip-trigram bugs",
+    "primitive in-context learning": "Primitive in-context learning",
     "path expansion": "Path expansion",
     "term importance": "How much each order of path matters",
     "composition": "Composition",

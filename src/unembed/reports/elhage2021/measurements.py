@@ -27,6 +27,7 @@ from unembed.attention.in_context import (
     scores_on_text,
 )
 from unembed.attention.induction import InductionEvidence, SourceEffects, source_effects
+from unembed.attention.rotation import rotated
 from unembed.attention.skip_trigrams import (
     CorpusCounts,
     SkipTrigram,
@@ -46,6 +47,7 @@ from unembed.models.decoder import Decoder
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance
+from unembed.stream.run import run
 
 ROLE = 0.3
 """A head whose mean attention of one kind is at least this is named after it."""
@@ -274,6 +276,16 @@ class Measurements:
             return in_context(self.lm, self.corpus, chosen, window=window, max_windows=self.options.windows)
 
         return InContextComparison(whole, ablated(heads), ablated(others) if others else None)
+
+    @cached_property
+    def rotation(self) -> tuple[float | None, str]:
+        """Largest change of a logit of one prompt, over the largest logit, when the stream is turned; or why not."""
+        try:
+            turned = rotated(self.lm, self.seed)
+        except InvalidInput as refused:
+            return None, str(refused)
+        before, after = (run(lm, self.example).logits.double() for lm in (self.lm, turned))
+        return float((after - before).abs().max() / before.abs().max()), ""
 
     @cached_property
     def memory_management(self) -> MemoryManagement:

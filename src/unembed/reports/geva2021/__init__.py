@@ -16,6 +16,7 @@ from unembed.reports.geva2021.findings import CLAIMS
 from unembed.reports.geva2021.formatting import provenance_of
 from unembed.reports.geva2021.measurements import Measurements, control_corpus, measure
 from unembed.reports.geva2021.options import Options
+from unembed.reports.geva2021.published import ORIGINS
 from unembed.reports.geva2021.sections.aggregation import active_section, composition_section
 from unembed.reports.geva2021.sections.keys import patterns_section, perturbation_section
 from unembed.reports.geva2021.sections.poles import poles_sections
@@ -23,6 +24,7 @@ from unembed.reports.geva2021.sections.refinement import last_layer_section, ref
 from unembed.reports.geva2021.sections.settings import settings_section
 from unembed.reports.geva2021.sections.values import values_section
 from unembed.reports.options import options_of, require_dense_memories
+from unembed.reports.published import published_section
 from unembed.reports.random_weights import control_judgements
 from unembed.reports.stages import Work
 
@@ -71,6 +73,7 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
         refinement_section(m, findings["refinement"]),
         last_layer_section(m, findings["last layer"]),
         settings_section(m),
+        published_section(ORIGINS, provenance_of(m)),
     )
     lm = m.lm
     facts = {

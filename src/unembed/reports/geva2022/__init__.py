@@ -16,8 +16,10 @@ from unembed.reports.document.model import Report
 from unembed.reports.geva2022.findings import CLAIMS
 from unembed.reports.geva2022.measurements import Measurements, measure
 from unembed.reports.geva2022.options import Options
+from unembed.reports.geva2022.published import CONTRADICTION, ORIGINS
 from unembed.reports.geva2022.sections import appendix, applications, concepts, events, layers
 from unembed.reports.options import options_of
+from unembed.reports.published import published_section
 from unembed.reports.random_weights import control_judgements
 from unembed.reports.stages import Work
 
@@ -67,7 +69,7 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
         *applications.sections(m, findings),
         appendix.norm_section(m, findings["norm"]),
         appendix.contribution_section(m, findings["contribution"]),
-        appendix.published_section(m),
+        published_section(ORIGINS, m.provenance, CONTRADICTION),
     )
     return Report(
         "geva2022",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from unembed.reports.document.model import Reference
+from unembed.reports.published import PRINTED, SUMMARY, Origin
+
+GPT2_VOCAB = 50_257
+"""Tokens of GPT2."""
 COVERAGE = {
     "sub-updates": {"gpt2": 0.367, "wikilm": 0.551},
     "random vectors": {"gpt2": 0.16, "wikilm": 0.227},
@@ -32,28 +37,60 @@ EXTREME_SHARE = {"gpt2": 0.017, "wikilm": 0.011}
 EXTREME_THRESHOLD = {"gpt2": 10.0, "wikilm": 5.0}
 
 
+FIG_2 = (
+    Reference("in a concept, WikiLM (published)", (0.4,), (0.7,)),
+    Reference("in a concept, GPT2 (published)", (0.2,), (0.65,)),
+)
+"""Fig. 2: least and largest share of a layer."""
+COVERAGE_LINES = tuple(
+    Reference(f"{name}, GPT2 (published)", (by_model["gpt2"],), series=i)
+    for i, (name, by_model) in enumerate(COVERAGE.items())
+)
+"""Tab. 2: GPT2's shares."""
+PEAKS = (
+    Reference("peaks of GPT2 medium (published)", at=(2 / 23, 4 / 23)),
+    Reference("peaks of WikiLM (published)", at=(3 / 15, 10 / 15)),
+)
+"""Fig. 3: layers 3 to 5 of 24, and 4 to 11 of 16."""
+NO_VALUES = "The figure's values are not in the text at hand."
+NOT_IN_PAPER = "The paper has no such figure."
+TENTH = Reference("some layers reach (published)", (0.1,))
+"""App. A.3: over 10 % in layers 8 to 16 of WikiLM and layer 1 of GPT2."""
+
+
+def saturation_lines() -> tuple[Reference, ...]:
+    """Tab. 9 and 10 by share of the depth, the first layer of the paper at 0 and its last at 1."""
+    names = {"wikilm": "WikiLM (published)", "gpt2": "GPT2 medium (published)"}
+    return tuple(
+        Reference(names[model], tuple(s / 100 for s in rows), at=tuple(i / (len(rows) - 1) for i in range(len(rows))))
+        for model, rows in SATURATION.items()
+    )
+
+
 def for_model(n_layers: int) -> str | None:
     """Which of the paper's two models a model's depth matches, for tables by layer."""
     return {16: "wikilm", 24: "gpt2"}.get(n_layers)
 
 
-PRINTED, SUMMARY, READ_OFF = (
-    "printed in the paper's text or tables",
-    "a third party's summary of the paper, not checked against it",
-    "read off a figure, by us or others",
+CONTRADICTION = (
+    "The paper counts 1,579 saturations before the last layer in 2,000 examples of GPT2; its Tab. 10 leaves 65.9 % of "
+    "the examples before the last layer, 1,317 of 2,000. Both cannot be shares of the same examples, and the text at "
+    "hand does not say what differs."
 )
-ORIGINS: tuple[tuple[str, str, str, str], ...] = (
-    ("share of top tokens in a concept", "36.7, 16, 11.8 % (GPT2); 55.1, 22.7, 19.7 % (WikiLM)", "Tab. 2", PRINTED),
-    ("the same with stop words", "37, 46 % (GPT2); 55.1, 39.4 % (WikiLM)", "Tab. 2", PRINTED),
-    ("share in a concept, by layer", "20 to 65 % (GPT2), 40 to 70 % (WikiLM)", "Fig. 2", READ_OFF),
-    ("saturations, eliminations", "1,579, 1,996 (GPT2); 1,184, 1,909 (WikiLM)", "Sec. 5.1", PRINTED),
-    ("largest score of a saturation", "8.5 (GPT2), 1.2 (WikiLM)", "Tab. 4", SUMMARY),
-    ("saturation by layer", "24 and 16 percentages", "Tab. 9, 10", PRINTED),
-    ("share of values in extreme clusters", "1.7 % (GPT2), 1.1 % (WikiLM)", "Sec. 5.2", PRINTED),
-    ("threshold of extreme scores", "10 (GPT2), 5 (WikiLM)", "Sec. 5.2", SUMMARY),
-    ("length of a short prefix", "three tokens", "Sec. 5.2", SUMMARY),
-    ("share of the ten dominant sub-updates", "about 5 %, over 10 % in some layers", "App. A.3", PRINTED),
-    ("early exit", "94.1 ± 1.4 %, 3.2 ± 0.3 of 16 layers", "Tab. 6", PRINTED),
-    ("toxicity and perplexity", "58.5 to 30.8 %, 21.7 to 25.3, and more", "Tab. 5", PRINTED),
+ORIGINS = (
+    Origin(
+        "share of top tokens in a concept", "36.7, 16, 11.8 % (GPT2); 55.1, 22.7, 19.7 % (WikiLM)", "Tab. 2", PRINTED
+    ),
+    Origin("the same with stop words", "37, 46 % (GPT2); 55.1, 39.4 % (WikiLM)", "Tab. 2", PRINTED),
+    Origin("share in a concept, by layer", "20 to 65 % (GPT2), 40 to 70 % (WikiLM)", "Sec. 4.2", PRINTED),
+    Origin("saturations, eliminations", "1,579, 1,996 (GPT2); 1,184, 1,909 (WikiLM)", "Sec. 5.1", PRINTED),
+    Origin("largest score of a saturation", "8.5 (GPT2), 1.2 (WikiLM)", "Tab. 4", SUMMARY),
+    Origin("saturation by layer", "24 and 16 percentages", "Tab. 9, 10", PRINTED),
+    Origin("share of values in extreme clusters", "1.7 % (GPT2), 1.1 % (WikiLM)", "Sec. 5.2", PRINTED),
+    Origin("threshold of extreme scores", "10 (GPT2), 5 (WikiLM)", "Sec. 5.2", SUMMARY),
+    Origin("length of a short prefix", "three tokens", "Sec. 5.2", SUMMARY),
+    Origin("share of the ten dominant sub-updates", "about 5 %, over 10 % in some layers", "App. A.3", PRINTED),
+    Origin("early exit", "94.1 ± 1.4 %, 3.2 ± 0.3 of 16 layers", "Tab. 6", PRINTED),
+    Origin("toxicity and perplexity", "58.5 to 30.8 %, 21.7 to 25.3, and more", "Tab. 5", PRINTED),
 )
-"""What each published value is, where it stands in the paper, and how we have it."""
+"""What each published value is, where it stands in the paper, and how it is known."""

@@ -11,6 +11,8 @@ from torch import Tensor
 from unembed.reports.claims import Claim, Judgement, Numbers, at_depth, verdict_of
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
 
+ONE_DIRECTION = 0.5
+"""Share of a product's squared size from which on one direction makes it."""
 STANDS_OUT = 5.0
 """Standard deviations above random circuits from which on a composition stands out."""
 
@@ -59,7 +61,8 @@ def _judge_small(mode: str, n_layers: int, z: float, peaks: Mapping[str, Any], n
     beside = f"{value / peaks['k'][0]:.0%} of" if 0 <= value < peaks["k"][0] else "not below"
     return Judgement(
         f"The strongest pair, {writer[0]}.{writer[1]} with {reader[0]}.{reader[1]}, is {value:+.3f} above random "
-        f"circuits, {beside} the strongest K-composition; {n} pair{'s' * (n != 1)} reach half of that.",
+        f"circuits, {beside} the strongest K-composition; "
+        f"{n} {'pair reaches' if n == 1 else 'pairs reach'} half of that.",
         verdict_of(*at_depth(n_layers, 2, n == 0 if z >= STANDS_OUT else None)),
     )
 
@@ -76,6 +79,20 @@ def judge_v_composition(
 ) -> Judgement:
     """V-composition beside the strongest K-composition."""
     return _judge_small("v", n_layers, z, peaks, n_reaching_half["v"])
+
+
+def _explain(m: Measurements, mode: str) -> str:
+    """How many directions the strongest pair's product has."""
+    _, (a, h), (b, k) = _strongest(m.compositions[mode])
+    reads = m.circuits.ov(b, k, m.basis) if mode == "v" else m.circuits.qk(b, k, basis=m.basis)
+    sizes = (m.circuits.ov(a, h, m.basis) @ (reads.T if mode == "k" else reads)).double().singular_values() ** 2
+    share = float(sizes.max() / sizes.sum())
+    pattern = float(m.scores.previous_token[a, h])
+    return (
+        f"One direction of {len(sizes)} holds {share:.0%} of the squared size of what {b}.{k} reads of {a}.{h}, "
+        f"which attends to the previous token with {pattern:.0%}: "
+        + ("one signal makes it large, not a rule for many tokens." if share > ONE_DIRECTION else "why is unexplained.")
+    )
 
 
 CLAIMS: tuple[Claim[Measurements], ...] = (
@@ -97,7 +114,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Frobenius ratio of every pair above random circuits.",
         "in words",
         "In a two-layer model whose strongest K-composition stands out, no pair reaches half of it.",
-        _composition, judge_q_composition,
+        _composition, judge_q_composition, lambda m: _explain(m, "q"),
     ),
     Claim(
         "V-composition", "composition",
@@ -106,6 +123,6 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Frobenius ratio of every pair above random circuits.",
         "in words",
         "In a two-layer model whose strongest K-composition stands out, no pair reaches half of it.",
-        _composition, judge_v_composition,
+        _composition, judge_v_composition, lambda m: _explain(m, "v"),
     ),
 )  # fmt: skip

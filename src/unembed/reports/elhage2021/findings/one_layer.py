@@ -7,9 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from unembed.reports.claims import Claim, Judgement, Numbers, above, at_depth, verdict_of
-from unembed.reports.document.intervals import Measured, mean_of
+from unembed.reports.document.intervals import Measured, mean_of, paired_difference
+from unembed.reports.document.numbers import signed
 from unembed.reports.elhage2021.measurements import DRAWS, Measurements
+from unembed.reports.elhage2021.published import COPYING_HEADS
 
+REPEATED = 0.05
+"""Nats by which heads must help repeated tokens more than new ones."""
 COPIES = 0.5
 """Copying score from which on a head counts as copying; the paper does not state its line."""
 
@@ -91,6 +95,26 @@ def judge_bugs(
     )
 
 
+def _primitive(m: Measurements) -> Numbers:
+    found = m.term_importance
+    repeated, new = found.repeated_gain.numpy(), found.new_gain.numpy()
+    return {
+        "n_layers": m.lm.n_layers,
+        "repeated": mean_of(repeated, seed=m.seed),
+        "new": mean_of(new, seed=m.seed),
+        "lead": paired_difference(repeated, new, seed=m.seed),
+    }
+
+
+def judge_primitive(n_layers: int, repeated: Measured, new: Measured, lead: Measured) -> Judgement:
+    """What the first layer's heads take off the loss of repeated tokens, beside new ones."""
+    return Judgement(
+        f"The single heads of layer 0 take {signed(repeated)} nats off the loss of next tokens that stood earlier in "
+        f"the window and {signed(new)} off that of new ones, a difference of {signed(lead)}.",
+        verdict_of(*at_depth(n_layers, 1, above(repeated, 0.0), above(lead, REPEATED))),
+    )
+
+
 CLAIMS: tuple[Claim[Measurements], ...] = (
     Claim(
         "copying", "copying",
@@ -98,7 +122,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "positive.",
         "One-layer models: summarizing OV/QK matrices",
         "Copying score: sum of the eigenvalues over the sum of their sizes.",
-        "10 of 12 heads",
+        COPYING_HEADS,
         f"More than half of the heads of a one-layer model reach {COPIES:g}; random circuits scatter around 0.",
         _copying, judge_copying,
     ),
@@ -124,5 +148,17 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "over sources, and crossed pairs with them. Crossed pairs alone say nothing: nearly every random table has "
         "some.",
         _bugs, judge_bugs,
+    ),
+    Claim(
+        "primitive in-context learning", "primitive in-context learning",
+        "Heads dedicate much of their capacity to copying: they raise tokens that stood earlier, at plausible places. "
+        "One-layer models do primitive in-context learning.",
+        "One-layer models: copying and primitive in-context learning",
+        "Nats that the single heads of the first layer take off the direct path's loss, of next tokens that stood "
+        "earlier less that of new ones.",
+        "in words",
+        f"In a one-layer model the heads help repeated tokens, and by more than {REPEATED:g} nats more than new ones, "
+        "both with their intervals over windows: heads that only sharpen token frequencies help both alike.",
+        _primitive, judge_primitive,
     ),
 )  # fmt: skip

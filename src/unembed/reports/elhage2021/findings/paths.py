@@ -36,6 +36,7 @@ def _term_importance(m: Measurements) -> Numbers | None:
         "reductions": found.reductions.tolist(),
         "per_term": found.reductions_per_term.tolist(),
         "by_layer": found.layer_reductions.tolist(),
+        "given_others": found.layer_reductions_given_others.tolist(),
     }
 
 
@@ -49,12 +50,14 @@ def judge_virtual_heads(reductions: Sequence[float], per_term: Sequence[float], 
     )
 
 
-def judge_second_layer(by_layer: Sequence[float], **_: Any) -> Judgement:
-    """The single heads of each layer."""
-    parts = ", ".join(f"{v:+.2f} (layer {n})" for n, v in enumerate(by_layer))
-    condition = by_layer[-1] > 2 * by_layer[0] if max(by_layer) >= MATTERS else None
+def judge_second_layer(by_layer: Sequence[float], given_others: Sequence[float], **_: Any) -> Judgement:
+    """The single heads of each layer, given those of the others."""
+    parts = " and ".join(f"layer {n} {v:+.2f}" for n, v in enumerate(given_others))
+    alone = " and ".join(f"{v:+.2f}" for v in by_layer)
+    condition = given_others[-1] > 2 * given_others[0] if max(given_others) >= MATTERS else None
     return Judgement(
-        f"Alone on the direct path, the heads of each layer take {parts} nats off the loss.",
+        f"Given the single heads of the other layers, those of {parts} nats take off the loss; added to the direct "
+        f"path alone, {alone}.",
         verdict_of(*at_depth(len(by_layer), 2, condition)),
     )
 

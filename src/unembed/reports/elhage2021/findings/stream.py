@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import torch
+
 from unembed.attention.erasure import MemoryManagement
 from unembed.reports.claims import Claim, Judgement, Numbers, verdict_of
 from unembed.reports.elhage2021.measurements import Measurements
+
+ROTATION = 1e-3
+"""Relative change of a logit below which a turned model is the same one."""
 
 
 def _memory_management(m: Measurements) -> Numbers:
@@ -32,6 +37,33 @@ def judge_memory_management(found: MemoryManagement) -> Judgement:
     return Judgement(here, verdict_of(condition))
 
 
+def explain_memory_management(m: Measurements) -> str:
+    """What the model lacks that could erase."""
+    found = m.memory_management
+    most = max((e.negative_share for e in found.erasing_heads), default=0.0)
+    ffn = "" if found.n_memories else f"{m.lm.name} has no FFN, and "
+    return (
+        f"{ffn}its most negative head has {most:.0%} negative eigenvalues where {found.head_threshold:.0%} would stand "
+        f"out; with {m.lm.n_layers} layers on a stream of {m.lm.d_model} there is little to clear."
+    ).capitalize()
+
+
+def _basis(m: Measurements) -> Numbers:
+    error, why = m.rotation
+    return {"error": error, "why": why, "exact": m.lm.dtype in (torch.float32, torch.float64)}
+
+
+def judge_basis(error: float | None, why: str, exact: bool) -> Judgement:
+    """The logits of a model whose stream was turned, beside its own."""
+    if error is None:
+        return Judgement(f"{why}.", "cannot be told")
+    return Judgement(
+        f"After a random rotation of every matrix that touches the stream, no logit of a prompt has moved by more "
+        f"than {error:.0e} of the largest.",
+        verdict_of(error < ROTATION if exact else None),
+    )
+
+
 CLAIMS: tuple[Claim[Measurements], ...] = (
     Claim(
         "memory management", "stream",
@@ -42,6 +74,15 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "in words",
         "A memory or head five standard deviations beyond random weights opposes what is there more often than a coin "
         "does, with its interval, and less of it is there afterwards.",
-        _memory_management, judge_memory_management,
+        _memory_management, judge_memory_management, explain_memory_management,
+    ),
+    Claim(
+        "no privileged basis", "stream",
+        "The residual stream has no privileged basis: turning every matrix that touches it leaves the model as it is.",
+        "The residual stream as a communication channel",
+        "Largest change of a logit of one prompt, over the largest logit, after a random rotation.",
+        "an identity",
+        f"The change is below {ROTATION:g} in float32. An identity of the architecture: random weights pass it too.",
+        _basis, judge_basis,
     ),
 )  # fmt: skip

@@ -15,7 +15,10 @@ from unembed.attention.head_scores import KINDS, HeadScores
 from unembed.attention.in_context import TextScores
 from unembed.attention.induction import InductionEvidence
 from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.reports.document.numbers import as_written
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
+from unembed.reports.elhage2021.published import COPYING_HEADS, NO_NUMBERS, NOT_IN_PAPER
+from unembed.reports.elhage2021.sections.prompt import effects_section
 from unembed.results import Provenance, Table
 
 _ROLES = {"induction": "induction", "previous_token": "previous token", "duplicate_token": "duplicate token"}
@@ -47,27 +50,13 @@ def one_position(m: Measurements) -> list[Section]:
     """Where the strongest induction head attends at one position, and how that changes the logits."""
     one = m.one_position
     names = m.lm.token_strings(one.tokens)
-    position = len(names) - 1
-    table = Table(
-        f"Head {one.layer}.{one.head} at position {position}",
-        {
-            "position": list(range(position + 1)),
-            "token": names,
-            "attention": one.effects.attention.tolist(),
-            "effect": one.effects.effect.tolist(),
-        },
-        m.provenance,
-    )
     text = (
-        f"{(position + 2) // 2} tokens of text stand twice. At the last one, `{names[position]}`, the head should "
-        f"attend to the token after the earlier occurrence, `{names[one.expected]}`, and raise it; effect is what each "
-        "source adds to that token's logit, above the mean of all tokens.",
+        f"{(len(names) + 1) // 2} tokens of text stand twice. At the last one, `{names[-1]}`, head "
+        f"{one.layer}.{one.head} should attend to the token after the earlier occurrence, `{names[one.expected]}`, and "
+        "raise it.",
     )
-    figures = tuple(
-        Figure(f"source_{y}", title, "bar", "source_effects", "position", (y,), x_label="source position")
-        for y, title in (("attention", "Where it attends"), ("effect", "How that changes the logit"))
-    )
-    return [Section("One position", text, (Exhibit("source_effects", table, folded=True),), figures)]
+    head = f"{one.layer}.{one.head}"
+    return [effects_section(m.lm, one.tokens, one.effects, head, m.provenance, "source_effects", text=text)]
 
 
 def role_of(scores: HeadScores, layer: int, head: int) -> str:
@@ -87,15 +76,16 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: str, provenance
         "head": [head for _, head in places],
         "role": [role_of(scores, *place) for place in places],
     }
+    by_weights: dict[str, list[Any]] = {name: columns[name] for name in ("layer", "head")}
     for kind in KINDS:
         mean, half = scores[kind], scores.interval(kind)
         columns[kind] = [float(mean[place]) for place in places]
         columns[f"{kind}_low"] = [float(mean[place] - half[place]) for place in places]
         columns[f"{kind}_high"] = [float(mean[place] + half[place]) for place in places]
-    columns["copying_score"] = [float(copying.score[place]) for place in places]
-    columns["positive_eigenvalues"] = [float(copying.positive_fraction[place]) for place in places]
-    columns["matching_score"] = [float(matching.score[place]) for place in places]
-    columns["positive_matching"] = [float(matching.positive_fraction[place]) for place in places]
+    by_weights["copying_score"] = [float(copying.score[place]) for place in places]
+    by_weights["positive_eigenvalues"] = [float(copying.positive_fraction[place]) for place in places]
+    by_weights["matching_score"] = [float(matching.score[place]) for place in places]
+    by_weights["positive_matching"] = [float(matching.positive_fraction[place]) for place in places]
     n, length = scores.by_sequence.shape[1], scores.length
     note = (
         f"Means over {n} sequences of {length} random tokens repeated twice, with 95 % intervals. Copying: what the "
@@ -103,46 +93,53 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: str, provenance
         "sum of the eigenvalues of the full OV and QK circuits over the sum of their sizes, from the weights alone. "
         f"A role is named from a mean attention of {ROLE:g} on."
     )
-    table = Table(f"Heads of {circuits.lm.name}", columns, provenance)
+    table = Table("What heads attend to on repeated random tokens", columns, provenance)
+    weights = Table("What the circuits of heads copy and match, by weights", by_weights, provenance)
     heat = tuple(
         Figure(
             f"heads_{kind}",
             title,
             "heat",
-            "heads",
+            source,
             "head",
             (kind,),
             x_label="head",
             y_label="layer",
             rows="layer",
             y_range=ends,
+            published=NOT_IN_PAPER,
         )
-        for kind, title, ends in (
-            ("previous_token", "Attention to the previous token", (0, 1)),
-            ("induction", "Attention to the token after the earlier occurrence", (0, 1)),
-            ("copying_score", "Copying score of the OV circuit", (-1, 1)),
+        for source, kind, title, ends in (
+            ("heads", "previous_token", "Attention to the previous token", (0, 1)),
+            ("heads", "induction", "Attention to the token after the earlier occurrence", (0, 1)),
+            ("heads_by_weights", "copying_score", "Copying score of the OV circuit", (-1, 1)),
         )
     )
-    percent = ("previous_token", "duplicate_token", "induction", "resting", "current_token", "positive_eigenvalues",
-               "positive_matching")  # fmt: skip
+    percent = ("previous_token", "duplicate_token", "induction", "resting", "current_token")
+    percent_by_weights = ("positive_eigenvalues", "positive_matching")
     scatter = Figure(
-        "heads_positive", "Positive eigenvalues of the QK and OV circuits", "scatter", "heads", "positive_eigenvalues",
-        ("positive_matching",), x_label="OV, share positive", y_label="QK, share positive", percent=True,
-        y_range=(0, 1),
+        "heads_positive", "Positive eigenvalues of the QK and OV circuits", "scatter", "heads_by_weights",
+        "positive_eigenvalues", ("positive_matching",), x_label="OV, share positive", y_label="QK, share positive",
+        percent=True, y_range=(0, 1), published=NO_NUMBERS,
     )  # fmt: skip
     edges = [i / 5 for i in range(-5, 6)]
-    known = [float(s) for s in columns["copying_score"]]
+    known = [float(s) for s in by_weights["copying_score"]]
     counted = [sum(low <= s < high or (high == 1 and s == 1) for s in known) for low, high in pairwise(edges)]
     histogram = Table(
         "How many heads have which copying score",
-        {"copying_score": [f"{low:+.1f} to {high:+.1f}" for low, high in pairwise(edges)], "heads": counted},
+        {"copying_score": [as_written(f"{low:.1f} to {high:.1f}") for low, high in pairwise(edges)], "heads": counted},
         provenance,
     )
     bars = Figure(
         "copying_histogram", "Heads by copying score", "bar", "copying_histogram", "copying_score", ("heads",),
         x_label="copying score", y_label="heads",
+        published=f"Published: {COPYING_HEADS} of the one-layer model copy; no other numbers are at hand.",
     )  # fmt: skip
-    exhibits = (Exhibit("heads", table, percent=percent), Exhibit("copying_histogram", histogram, folded=True))
+    exhibits = (
+        Exhibit("heads", table, percent=percent),
+        Exhibit("heads_by_weights", weights, percent=percent_by_weights),
+        Exhibit("copying_histogram", histogram, folded=True),
+    )
     return Section("Heads", (note,), exhibits, (*heat, scatter, bars))
 
 
@@ -168,6 +165,7 @@ def eigenvalue_section(
             Figure(
                 name, f"Head {layer}.{head}: copying score {score:+.2f}", "scatter", name, "x", ("y",),
                 x_label="real, log radius", y_label="imaginary, log radius", equal=True,
+                published=NO_NUMBERS,
             )
         )  # fmt: skip
     text = ("Each point is an eigenvalue of `W_E W_OV W_U`; its distance from the middle is log10(1 + |lambda|).",)
@@ -211,6 +209,7 @@ def composition_section(
                 Figure(
                     f"{mode}_composition", f"{names[mode]} above random", "heat", f"{mode}_composition_pairs",
                     "reader", ("above_random",), x_label="head of layer 1", y_label="head of layer 0", rows="writer",
+                    published=NO_NUMBERS,
                 )
             )  # fmt: skip
     # One scale for the three pictures, so that their colours compare.
@@ -266,7 +265,7 @@ def induction_section(
     figures = (
         Figure(
             "induction", "Weights against behaviour", "scatter", "induction", "by_weights", ("induction",),
-            x_label="by weights", y_label="attention to what followed",
+            x_label="by weights", y_label="attention to what followed", published=NOT_IN_PAPER,
         ),
     )  # fmt: skip
     exhibit = Exhibit(

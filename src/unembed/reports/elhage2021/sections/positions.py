@@ -7,6 +7,7 @@ import torch
 from unembed.attention.circuits import Circuits
 from unembed.errors import Unsupported
 from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.reports.elhage2021.published import NOT_IN_PAPER
 from unembed.results import Provenance, Table
 
 FARTHEST = 16
@@ -36,7 +37,15 @@ def offsets_section(circuits: Circuits, layer: int, head: int, to: int, basis: s
         text.append(f"By positions alone the head attends to the token before with {share:.0%} of its weight.")
     table = Table(f"Scores of head {layer}.{head} by offset", columns, provenance)
     figure = Figure(
-        "offsets", "Score by offset", "line", "offsets", "offset", ("score",), x_label="tokens back", y_label="score"
+        "offsets",
+        "Score by offset",
+        "line",
+        "offsets",
+        "offset",
+        ("score",),
+        x_label="tokens back",
+        y_label="score",
+        published=NOT_IN_PAPER,
     )
     return Section("Offsets", tuple(text), (Exhibit("offsets", table),), (figure,))
 
@@ -88,6 +97,7 @@ def positions_section(circuits: Circuits, basis: str, provenance: Provenance) ->
         x_label="tokens back",
         y_label="head",
         rows="head",
+        published=NOT_IN_PAPER,
     )
     return Section("Positions", tuple(text), tuple(exhibits), (figure,))
 

@@ -11,6 +11,7 @@ from unembed.attention.head import HeadCircuit
 from unembed.attention.induction import SourceEffects
 from unembed.models.decoder import Decoder
 from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.reports.elhage2021.published import NO_NUMBERS
 from unembed.results import Provenance, Table, visible
 from unembed.stream.run import Tokens, position_of, run
 
@@ -83,10 +84,29 @@ def effects_section(
         f"reading it adds to the logit of `{token}`, above the mean of all tokens; patterns and norms as in the run.",
     )
     figures = (
-        Figure(f"{table}_attention", "Where it attends", "text", table, "token", ("attention",), percent=True),
-        Figure(f"{table}_effect", f"What that adds to the logit of {token}", "text", table, "token", ("effect",)),
+        Figure(
+            f"{table}_attention",
+            "Where it attends",
+            "text",
+            table,
+            "token",
+            ("attention",),
+            percent=True,
+            published=NO_NUMBERS,
+        ),
+        Figure(
+            f"{table}_effect",
+            f"What that adds to the logit of {token}",
+            "text",
+            table,
+            "token",
+            ("effect",),
+            published=NO_NUMBERS,
+        ),
     )
-    exhibit = Exhibit(table, Table(f"Head {name} at position {n - 1}", columns, provenance), percent=("attention",))
+    exhibit = Exhibit(
+        table, Table(f"Head {name} at position {n - 1}", columns, provenance), percent=("attention",), folded=True
+    )
     return Section(title, text, (exhibit,), figures)
 
 

@@ -17,6 +17,7 @@ from unembed.reports.document.intervals import columns as interval_columns
 from unembed.reports.document.intervals import mean_of
 from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.elhage2021.published import NO_NUMBERS, NOT_IN_PAPER
 from unembed.results import Provenance, Table, visible
 
 
@@ -137,7 +138,17 @@ def expansion_section(
         f"over paths ({kind}) all logits are met with a relative error of {found.error:.0e}.",
     )
     figures = (
-        Figure(name, "Contribution to the logit by order of path", "bar", f"{name}_orders", "order", ("contribution",)),
+        Figure(
+            name,
+            "Contribution to the logit by order of path",
+            "bar",
+            f"{name}_orders",
+            "order",
+            ("contribution",),
+            x_label="order of path",
+            y_label="logits",
+            published=NOT_IN_PAPER,
+        ),
     )
     return Section("Path expansion", text, (Exhibit(f"{name}_orders", sums), Exhibit(f"{name}_terms", terms)), figures)
 
@@ -150,31 +161,37 @@ def importance_section(found: TermImportance, provenance: Provenance) -> Section
         {
             "order": list(range(orders)),
             "loss": found.losses.tolist(),
-            "reduction": [None, *found.reductions.tolist()],
+            "reduction": [found.direct_reduction, *found.reductions.tolist()],
             "terms": [int(n) for n in found.n_terms],
-            "reduction_per_term": [None, *found.reductions_per_term.tolist()],
+            "reduction_per_term": [found.direct_reduction, *found.reductions_per_term.tolist()],
         },
         provenance,
     )
     layers = Table(
-        "Heads of one layer alone, added to the direct path",
+        "What the heads of one layer take off the loss",
         {
             "layer": list(range(len(found.by_layer))),
-            "loss": found.by_layer.tolist(),
-            "reduction": found.layer_reductions.tolist(),
+            "alone": found.layer_reductions.tolist(),
+            "given_the_other_layers": found.layer_reductions_given_others.tolist(),
         },
         provenance,
     )
     proof = "" if found.error is None else f" With all orders the loss is met within {found.error:.0e}."
     text = (
         f"Nats a token over {found.n_tokens:,} predictions; the model's own loss is {found.loss:.3f}.{proof} Patterns "
-        "and norm scales are those of the full model.",
+        f"and norm scales are those of the full model. Order 0 is compared with a uniform guess, {found.uniform:.3f}. "
+        "Alone: added to the direct path. Given the other layers: added to the direct path and the single heads of all "
+        "other layers.",
     )
     figures = (
-        Figure("term_importance", "Loss by the highest order of path", "bar", "term_importance", "order", ("loss",)),
         Figure(
-            "layer_importance", "What each layer's heads alone take off", "bar", "layer_importance", "layer",
-            ("reduction",),
+            "term_importance", "Loss by the highest order of path", "bar", "term_importance", "order", ("loss",),
+            x_label="highest order of path", y_label="nats a token", published=NO_NUMBERS,
+        ),
+        Figure(
+            "layer_importance", "What each layer's heads take off the loss", "bar", "layer_importance", "layer",
+            ("alone", "given_the_other_layers"), ("alone", "given the other layers"), x_label="layer",
+            y_label="nats a token", published=NO_NUMBERS,
         ),
     )  # fmt: skip
     return Section(
@@ -217,7 +234,16 @@ def in_context_section(
     table = Table("Loss by position", columns, provenance)
     y = tuple(name for name in columns if name != "position")
     figure = Figure(
-        "in_context", "Loss by position", "line", "in_context", "position", y, tuple(labels), "position", "nats a token"
+        "in_context",
+        "Loss by position",
+        "line",
+        "in_context",
+        "position",
+        y,
+        tuple(labels),
+        "position",
+        "nats a token",
+        published=NOT_IN_PAPER,
     )
     exhibits = (Exhibit("in_context_scores", scores), Exhibit("in_context", table, folded=True))
     return Section("In-context learning", (text,), exhibits, (figure,))
@@ -315,7 +341,17 @@ def stream_section(
             "there has the opposite sign of what is there."
         )
     figure = Figure(
-        "overlap", "Overlap of writers and readers", "heat", "overlap", "reader", ("overlap",), rows="writer"
+        "overlap",
+        "Overlap of writers and readers",
+        "heat",
+        "overlap",
+        "reader",
+        ("overlap",),
+        rows="writer",
+        x_label="reader",
+        y_label="writer",
+        y_range=(0, 1),
+        published=NOT_IN_PAPER,
     )
     return Section("The residual stream", tuple(text), tuple(exhibits), (figure,))
 

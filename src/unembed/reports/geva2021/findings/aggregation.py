@@ -12,9 +12,11 @@ from unembed.reports.document.intervals import (
     mean_of,
     share_of,
 )
-from unembed.reports.document.numbers import percent
+from unembed.reports.document.numbers import format_percent, percent
+from unembed.reports.geva2021.examples import CARRIED
 from unembed.reports.geva2021.formatting import stop_words
 from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.published import D_VOCAB
 from unembed.reports.geva2021.sections.aggregation import SHORT
 
 FEWEST_CASES = 20
@@ -99,6 +101,42 @@ def judge_shorts(shorts: Measured, all_shorts: Measured, **_: Any) -> Judgement:
     return Judgement(here, verdict_of(within(shorts, 0.28, 0.58), above(shorts, all_shorts.high)))
 
 
+def explain_active(m: Measurements) -> str | None:
+    """An activation that is not ReLU: how many memories carry what the layer writes."""
+    site = m.lm.feed_forward(0)
+    if site.activation == "relu" and not site.is_gated:
+        return None
+    carrying = [float(row.mean()) for row in m.examples["carrying"]]
+    kind = f"gated, with {site.activation}" if site.is_gated else site.activation
+    return (
+        f"The paper's model has ReLU, whose coefficients are 0 or positive; this one's layers are {kind}, with signed "
+        f"coefficients, and {format_percent(min(carrying))} to {format_percent(max(carrying))} of the memories carry "
+        f"{CARRIED:.0%} of what a layer writes."
+    )
+
+
+def explain_zero(m: Measurements) -> str:
+    """How likely a random token is some memory's first, in a small vocabulary."""
+    a = m.agreement
+    share = [len(np.unique(a.top[a.layer(n)])) / m.lm.d_vocab for n in range(m.triggers.n_layers)]
+    return (
+        f"{int(m.triggers.bounds[1]):,} memories of a layer stand against {m.lm.d_vocab:,} tokens, in the paper 4,096 "
+        f"against {D_VOCAB:,}: {format_percent(min(share))} to {format_percent(max(share))} of the vocabulary is the "
+        "first token of some value of a layer."
+    )
+
+
+def explain_agreeing(m: Measurements) -> str | None:
+    """Agreeing cases that are most of all cases."""
+    agreeing = float(m.examples["any_active"].mean())
+    if agreeing <= 1 / 3:
+        return None
+    return (
+        f"In {format_percent(agreeing)} of the cases some memory agrees, in the paper in at most a third: agreeing "
+        "cases are no small special set here."
+    )
+
+
 CLAIMS: tuple[Claim[Measurements], ...] = (
     Claim(
         "active memories",
@@ -110,6 +148,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Every layer lies between 10 and 50 %; bootstrap over examples.",
         _active,
         judge_active,
+        explain_active,
     ),
     Claim(
         "active memories drop",
@@ -122,6 +161,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "bootstrap over examples.",
         _active,
         judge_active_drop,
+        explain_active,
     ),
     Claim(
         "zero agreement",
@@ -133,6 +173,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Every layer lies above 68 %; exact binomial intervals over examples.",
         _zero,
         judge_zero,
+        explain_zero,
     ),
     Claim(
         "stop words",
@@ -145,6 +186,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "whose layers are resampled together.",
         _agreeing,
         judge_stops,
+        explain_agreeing,
     ),
     Claim(
         "short prefixes",
@@ -157,5 +199,6 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "layers are resampled together.",
         _agreeing,
         judge_shorts,
+        explain_agreeing,
     ),
 )

@@ -13,7 +13,7 @@ from unembed.reports.document.intervals import (
     paired_difference,
     share_of,
 )
-from unembed.reports.document.numbers import percent
+from unembed.reports.document.numbers import format_percent, percent
 from unembed.reports.geva2021.formatting import first_upper
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.sections.refinement import breakdown, judge_compositions
@@ -110,6 +110,29 @@ def judge_related(related: Measured, n_pairs: int) -> Judgement:
 """Every finding of the report, in reading order."""
 
 
+def explain_growth(m: Measurements) -> str:
+    """How much is left to grow where the upper layers begin."""
+    upper, n_layers = first_upper(m.triggers.n_layers), m.triggers.n_layers
+    match = float((m.examples["residual"][upper] == m.examples["output"][-1]).mean())
+    return (
+        f"With {n_layers} layers instead of 16, {format_percent(match)} of the predictions are decided where layer "
+        f"{upper} begins, so that at most {format_percent((1 - match) / max(n_layers - upper, 1))} a layer is left to "
+        "grow."
+    )
+
+
+def explain_alone(m: Measurements) -> str:
+    """What the least layer's output is instead, and how many layers share the work."""
+    e, n_layers = m.examples, m.triggers.n_layers
+    kinds = {name: rows.mean(axis=1) for name, rows in breakdown(e["residual"], e["update"], e["output"]).items()}
+    layer = int(np.argmin(kinds["residual"]))
+    changed = float(sum(kinds[name][layer] for name in ("composition", "joint", "ffn")))
+    return (
+        f"In layer {layer}, the least, both agree in {format_percent(kinds['agreement'][layer])} of the examples, and "
+        f"in {format_percent(changed)} the FFN changes the first token: {n_layers} FFNs do what 16 do in the paper."
+    )
+
+
 CLAIMS: tuple[Claim[Measurements], ...] = (
     Claim(
         "decided early",
@@ -132,6 +155,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "More than twice the growth of the layers below; bootstrap over examples.",
         _refinement,
         judge_growth,
+        explain_growth,
     ),
     Claim(
         "probability grows",
@@ -155,6 +179,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "examples.",
         _refinement,
         judge_alone,
+        explain_alone,
     ),
     Claim(
         "compromise",

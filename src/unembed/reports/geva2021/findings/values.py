@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from unembed.memories.values import written_values
 from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of, within
 from unembed.reports.document.intervals import (
     Measured,
     rank_correlation,
     share_of,
 )
-from unembed.reports.document.numbers import format_interval, format_number, percent
+from unembed.reports.document.numbers import format_interval, format_number, format_percent, percent
 from unembed.reports.geva2021.formatting import first_upper
 from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.published import D_VOCAB
 from unembed.reports.geva2021.sections.values import BINS
 
 
@@ -128,6 +130,31 @@ def judge_predictive_agree(some: Measured, usual: Measured, **_: Any) -> Judgeme
     return Judgement(here, verdict_of(within(some, 0.31, 0.61), above(some, usual.high)))
 
 
+def explain_agreement(m: Measurements) -> str:
+    """What chance gives in the lower layers of a small vocabulary."""
+    upper = first_upper(m.triggers.n_layers)
+    chance = float(np.nanmean([m.agreement.by_chance(n) for n in range(max(upper, 1))]))
+    rate = _agreement(m)["low"].value
+    return (
+        f"The vocabulary has {m.lm.d_vocab:,} tokens, the paper's {D_VOCAB:,}: in the lower layers the same tokens in "
+        f"random pairs agree in {format_percent(chance)}, which is {format_percent(chance / max(rate, 1e-12))} of the "
+        f"rate. The rest is unexplained; {m.triggers.n_layers} layers instead of 16 leave {upper} lower ones."
+    )
+
+
+def explain_predictive_upper(m: Measurements) -> str | None:
+    """Longer values have a larger largest probability, where nothing sets their scale."""
+    upper = first_upper(m.triggers.n_layers)
+    lengths = [float(written_values(m.lm, n).float().norm(dim=-1).mean()) for n in range(m.triggers.n_layers)]
+    low, high = float(np.mean(lengths[:upper] or [0.0])), float(np.mean(lengths[upper:]))
+    if low <= high:
+        return None
+    return (
+        f"A value is read without a coefficient or norm, so that its length sets its largest probability, and values "
+        f"below layer {upper} are {format_number(low / high)} times as long as those above."
+    )
+
+
 CLAIMS: tuple[Claim[Measurements], ...] = (
     Claim(
         "agreement rises",
@@ -140,6 +167,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "exact binomial intervals over values.",
         _agreement,
         judge_agreement_rises,
+        explain_agreement,
     ),
     Claim(
         "agreement above chance",
@@ -187,6 +215,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "More than 75 % and more than by chance; exact binomial interval.",
         _predictive,
         judge_predictive_upper,
+        explain_predictive_upper,
     ),
     Claim(
         "predictive values agree",

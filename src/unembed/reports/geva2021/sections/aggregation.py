@@ -6,6 +6,7 @@ import numpy as np
 
 from unembed.reports.document.intervals import columns, mean_of, share_of
 from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.geva2021 import published
 from unembed.reports.geva2021.examples import CARRIED
 from unembed.reports.geva2021.formatting import (
     ComparisonTable,
@@ -81,6 +82,7 @@ def active_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
                 "layer",
                 "memories",
                 percent=True,
+                references=(published.ACTIVE,),
             ),
             Figure(
                 "active_definitions",
@@ -93,6 +95,7 @@ def active_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
                 "layer",
                 "memories",
                 percent=True,
+                published=published.NOT_IN_PAPER,
             ),
         ),
         findings,
@@ -187,6 +190,7 @@ def composition_section(m: Measurements, findings: tuple[Finding, ...]) -> Secti
                 "examples",
                 percent=True,
                 y_range=(0, 1),
+                references=(published.ZERO,),
             ),
         ),
         findings,

@@ -6,6 +6,7 @@ import numpy as np
 
 from unembed.reports.document.intervals import columns, mean_of, share_of
 from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.geva2021 import published
 from unembed.reports.geva2021.formatting import (
     ComparisonTable,
     first_upper,
@@ -83,6 +84,7 @@ def patterns_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
                 "prefixes",
                 percent=True,
                 y_range=(0, 1),
+                references=(published.COVERED,),
             ),
         ),
         findings,
@@ -212,6 +214,7 @@ def perturbation_section(m: Measurements, findings: tuple[Finding, ...]) -> Sect
                 "layer",
                 "change",
                 percent=True,
+                references=published.PERTURBATION,
             ),
         ),
         findings,

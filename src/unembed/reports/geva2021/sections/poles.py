@@ -6,6 +6,7 @@ import numpy as np
 
 from unembed.reports.document.intervals import Measured, columns, share_of
 from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.reports.geva2021 import published
 from unembed.reports.geva2021.formatting import boxes, means, provenance_of
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.perturbation import KINDS
@@ -73,6 +74,7 @@ def poles_sections(m: Measurements) -> tuple[Section, ...]:
                     "layer",
                     "values",
                     percent=True,
+                    published=published.NOT_IN_PAPER,
                 ),
             ),
         ),

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from unembed.reports.document.intervals import columns, share_of
 from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.geva2021 import published
 from unembed.reports.geva2021.formatting import (
     ComparisonTable,
     boxes,
@@ -122,6 +123,7 @@ def refinement_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
                 "examples",
                 percent=True,
                 y_range=(0, 1),
+                references=(published.MATCH,),
             ),
             Figure(
                 "fig10_probability",
@@ -134,6 +136,7 @@ def refinement_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
                 "layer",
                 "probability",
                 y_range=(0, 1),
+                references=(published.PROBABILITY,),
             ),
             Figure(
                 "fig11_breakdown",
@@ -147,6 +150,7 @@ def refinement_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
                 "examples",
                 percent=True,
                 y_range=(0, 1),
+                references=(published.RESIDUAL,),
             ),
         ),
         findings,

@@ -8,6 +8,7 @@ import numpy as np
 
 from unembed.reports.document.intervals import Measured, columns, share_of
 from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.geva2021 import published
 from unembed.reports.geva2021.formatting import (
     ComparisonTable,
     boxes,
@@ -89,6 +90,7 @@ def values_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
                 "layer",
                 "values",
                 percent=True,
+                references=(published.AGREEMENT,),
             ),
             Figure(
                 "fig5_rank",
@@ -100,6 +102,7 @@ def values_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
                 ("rank",),
                 "layer",
                 "rank",
+                references=(published.ranks_for(m.lm.d_vocab),),
             ),
             Figure(
                 "fig6_max_probability",
@@ -112,6 +115,7 @@ def values_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
                 "largest probability, from",
                 "values",
                 percent=True,
+                references=(published.BY_PROBABILITY,),
             ),
         ),
         findings,

@@ -87,6 +87,17 @@ def judge_negative(whole: Measured, layers: list[Measured]) -> Judgement:
 """Every finding of the report, in reading order."""
 
 
+def explain_contribution(m: Measurements) -> str:
+    """How much of the difference the number of memories can account for."""
+    even, published = DOMINANT / m.lm.d_mlp, DOMINANT / 4096
+    random = float(m.sample.random_contribution.mean())
+    return (
+        f"A layer has {m.lm.d_mlp:,} memories, the paper's models 4,096: ten are {format_percent(even)} of them "
+        f"instead of {format_percent(published)}: a factor of {format_number(even / published)}. Ten random "
+        f"sub-updates make up {format_percent(random)}, so that few memories are active in a layer at once."
+    )
+
+
 CLAIMS: tuple[Claim[Measurements], ...] = (
     Claim(
         "norm keeps concepts",
@@ -110,6 +121,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Between 2.5 and 10 %, a factor of two around the published share; bootstrap over examples.",
         _contribution,
         judge_contribution,
+        explain_contribution,
     ),
     Claim(
         "large contribution",
@@ -121,6 +133,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "In at least one layer, but not in all, the interval lies above 10 %; bootstrap over examples.",
         _contribution,
         judge_large_contribution,
+        explain_contribution,
     ),
     Claim(
         "negative coefficients",

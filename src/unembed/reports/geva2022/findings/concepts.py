@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from unembed.concepts.token_classes import COUNTED
+from unembed.concepts.value_concepts import TOP
 from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of
 from unembed.reports.document.intervals import Measured, difference_of, mean_of, paired_difference, ratio_of
-from unembed.reports.document.numbers import format_interval, percent
+from unembed.reports.document.numbers import format_interval, format_percent, percent
 from unembed.reports.geva2022.measurements import RANDOM, UPDATES, VALUES, Measurements
+from unembed.reports.geva2022.published import GPT2_VOCAB
 from unembed.reports.geva2022.sections.concepts import WITH_STOP_WORDS
 
 
@@ -151,6 +153,15 @@ def judge_last_updates(last: Measured, earlier: Measured, ratio: Measured) -> Ju
     return Judgement(here, verdict_of(below(ratio, 0.5), below(last, 0.1)))
 
 
+def explain_concepts(m: Measurements) -> str:
+    """How much of the vocabulary the top tokens are, and what the program finds."""
+    return (
+        f"Concepts are found by a program, not by people, among {TOP} of {m.lm.d_vocab:,} tokens "
+        f"({format_percent(TOP / m.lm.d_vocab)} of the vocabulary; {format_percent(TOP / GPT2_VOCAB)} in GPT2), of a "
+        f"model with {m.lm.n_layers} layers of {m.lm.d_mlp:,} values."
+    )
+
+
 CLAIMS: tuple[Claim[Measurements], ...] = (
     Claim(
         "values against random",
@@ -164,6 +175,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "over vectors.",
         _coverage,
         judge_values_against_random,
+        explain_concepts,
     ),
     Claim(
         "updates against values",
@@ -177,6 +189,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "and over the prefixes of updates.",
         _coverage,
         judge_updates_against_values,
+        explain_concepts,
     ),
     Claim(
         "stop words in updates",
@@ -200,6 +213,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Values hold more than 1 and more than random vectors; bootstrap over vectors.",
         _number_of_concepts,
         judge_number_of_concepts,
+        explain_concepts,
     ),
     Claim(
         "coverage of every layer",
@@ -212,6 +226,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "disagrees.",
         _coverage_by_layer,
         judge_coverage_by_layer,
+        explain_concepts,
     ),
     Claim(
         "mostly semantic",
@@ -246,5 +261,6 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "The ratio is below 1/2 and the share itself below 10 %, half of WikiLM's average; bootstrap over prefixes.",
         _last_updates,
         judge_last_updates,
+        explain_concepts,
     ),
 )

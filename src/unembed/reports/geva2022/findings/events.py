@@ -140,6 +140,21 @@ def judge_settled(before: Measured, last: Measured, lead: Measured) -> Judgement
     return Judgement(here, verdict_of(above(before, 0.5), above(lead, 0)))
 
 
+def explain_candidate(m: Measurements) -> str:
+    """How much of the fall is in the ten dominant sub-updates."""
+    layers, examples = counted_events(m.sample, "elimination")
+    change = float(m.sample.candidate_change[layers, examples].mean())
+    ten = float(_scores(m, "elimination").sum(axis=1).mean())
+    return (
+        f"The ten dominant sub-updates together change the candidate's logit by {ten:+.2f} on average, the whole "
+        f"update by {change:+.2f} in the model's own readout: most of what the ten do not show is done by the rest of "
+        "the update, its bias and the norm."
+        if abs(ten) < abs(change) / 2
+        else f"The ten dominant sub-updates themselves change the candidate's logit by {ten:+.2f} on average, of "
+        f"{change:+.2f} in all."
+    )
+
+
 CLAIMS: tuple[Claim[Measurements], ...] = (
     Claim(
         "maxima",
@@ -187,6 +202,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "pushes it down itself, whatever ten of its sub-updates score. Exact binomial interval over examples.",
         _candidate,
         judge_candidate,
+        explain_candidate,
     ),
     Claim(
         "random sub-updates",

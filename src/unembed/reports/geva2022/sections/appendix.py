@@ -39,26 +39,10 @@ def norm_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         y_label="intersection over union",
         percent=True,
         y_range=(0, 1),
+        published=published.NO_VALUES,
     )
     exhibits = (Exhibit("fig4", table, "", tuple(_OVERLAPS)),)
     return Section("The norm before the readout (App. A.1)", text, exhibits, (figure,), findings)
-
-
-def published_section(m: Measurements) -> Section:
-    """Where the published values of this report come from."""
-    what, value, where, origin = zip(*published.ORIGINS, strict=True)
-    columns = {
-        "quantity": list(what),
-        "published_text": list(value),
-        "source": list(where),
-        "origin_text": list(origin),
-    }
-    table = Table("Published values and how they are known", columns, m.provenance)
-    text = (
-        "The text of the paper at hand lacks some symbols and figures, so that not every published number could be "
-        "checked against it.",
-    )
-    return Section("Published values", text, (Exhibit("published_values", table, folded=True),))
 
 
 def contribution_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
@@ -82,6 +66,7 @@ def contribution_section(m: Measurements, findings: tuple[Finding, ...]) -> Sect
         x_label="layer",
         y_label="share of the sum of |m| |v|",
         percent=True,
+        references=(published.TENTH,),
     )
     text = (
         "A sub-update's contribution is |m| times the length of its value, before a norm that follows the FFN. "

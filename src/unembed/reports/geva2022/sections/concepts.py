@@ -43,6 +43,7 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
             x_label="layer",
             y_label="share of top tokens",
             percent=True,
+            references=published.FIG_2,
         ),
         Figure(
             "coverage_by_layer",
@@ -55,6 +56,7 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
             x_label="layer",
             y_label="share of top tokens",
             percent=True,
+            references=published.COVERAGE_LINES,
         ),
     )
     exhibits = (

@@ -38,9 +38,7 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         "over the ten, averaged over events. As in the paper, saturations count if the FFN made them before the last "
         "layer. Its other numbers of Tab. 4 could not be confirmed and are left out.",
         *_fewer_than_ten(sample),
-        "The paper counts 1,579 saturations before the last layer in 2,000 examples of GPT2; its Tab. 10 leaves 65.9 % "
-        "of the examples before the last layer, 1,317 of 2,000. Both cannot be shares of the same examples, and the "
-        "text at hand does not say what differs.",
+        published.CONTRADICTION,
     )
     figures = (
         Figure(
@@ -54,6 +52,7 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
             x_label="layer",
             y_label="share of examples",
             percent=True,
+            references=() if published.for_model(sample.n_layers) else published.saturation_lines(),
         ),
     )
     exhibits = (

@@ -77,9 +77,10 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
             ("max", "mean", "min"),
             x_label="layer",
             y_label=f"score ({extreme.basis})",
+            references=published.PEAKS,
         ),
         Figure("extremes", "Extreme sub-updates by layer", "bar", "fig3", "layer", ("extremes",), x_label="layer",
-               y_label="appearances"),
+               y_label="appearances", published=published.NOT_IN_PAPER),
     )  # fmt: skip
     exhibits = (
         Exhibit("fig3", by_layer),

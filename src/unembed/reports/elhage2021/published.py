@@ -1,0 +1,19 @@
+"""What the paper says in numbers, and how it is known. Its models are not public, so most of it is in words."""
+
+from __future__ import annotations
+
+from unembed.reports.published import RECALLED, SUMMARY, Origin
+
+NO_NUMBERS = "The paper's picture is of its own model; no numbers of it are at hand."
+NOT_IN_PAPER = "The paper has no such picture."
+COPYING_HEADS = "10 of 12 heads"
+
+ORIGINS = (
+    Origin("heads of the one-layer model that copy", COPYING_HEADS, "One-layer models", RECALLED),
+    Origin("order of paths", "second order need not come first; second-layer heads should", "Two-layer models",
+           SUMMARY),
+    Origin("composition", "K-composition stands out, Q and V do not", "Two-layer models", SUMMARY),
+    Origin("loss by order, in nats", "not in the text at hand", "Two-layer models: term importance", SUMMARY),
+    Origin("in-context learning and ablation", "Olsson et al. 2022, in words", "not this paper", SUMMARY),
+)  # fmt: skip
+"""What each published value is, where it stands in the paper, and how it is known."""

@@ -1,0 +1,42 @@
+"""Primitive in-context learning: heads of the first layer raise what stood earlier, at places where it is plausible."""
+
+from __future__ import annotations
+
+from unembed.reports.document.intervals import columns, mean_of
+from unembed.reports.document.model import Exhibit, Section
+from unembed.reports.elhage2021.measurements import Measurements
+from unembed.results import Table
+
+
+def sections(m: Measurements) -> list[Section]:
+    """What the first layer's heads take off the loss of repeated and of new tokens, and which triples copy."""
+    found = m.term_importance
+    gains = [mean_of(side.numpy(), seed=m.seed) for side in (found.repeated_gain, found.new_gain)]
+    losses = Table(
+        "What the single heads of layer 0 take off the loss of the direct path, nats a token",
+        {"next_token_text": ["stood earlier in the window", "is new in the window"], **columns("gain", gains)},
+        m.provenance,
+    )
+    rows = [(r, [i for i, t in enumerate(r.triples) if t.source == t.output]) for r in m.skip_trigrams]
+    follows = [
+        sum(r.counts[i].output_with_source + r.counts[i].output_without_source > 0 for i in copies)
+        for r, copies in rows
+    ]
+    heads = Table(
+        "Triples of layer 0 that copy their source",
+        {
+            "head": [f"0.{r.head}" for r, _ in rows],
+            "triples": [len(r.triples) for r, _ in rows],
+            "copy_the_source": [len(copies) for _, copies in rows],
+            "where_it_follows_in_the_corpus": follows,
+        },
+        m.provenance,
+    )
+    text = (
+        "A head that copies raises a token because it stood earlier, so that a model of one layer learns a little from "
+        "its context. Patterns are those of the model's own run; the mean over a window's positions is taken first, "
+        "and intervals are over windows. A copy is plausible where the corpus has the token follow the destination.",
+    )
+    return [
+        Section("Primitive in-context learning", text, (Exhibit("repeated_tokens", losses), Exhibit("copied", heads)))
+    ]

@@ -1,0 +1,48 @@
+"""Published values with where they stand in a paper and how they are known: the section that ends every report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from unembed.reports.document.model import Exhibit, Section
+from unembed.results import Provenance, Table
+
+PRINTED = "printed in the paper's text or tables"
+SUMMARY = "a third party's summary of the paper, not checked against it"
+READ_OFF = "read off a figure by a third party, one digit of trust"
+RECALLED = "recalled from the paper, in no text at hand"
+
+
+class Origin(NamedTuple):
+    """One published value.
+
+    Attributes:
+        quantity: what it is of.
+        value: as published, in words.
+        where: section, table or figure.
+        origin: how it is known here; one of the constants of this module.
+    """
+
+    quantity: str
+    value: str
+    where: str
+    origin: str
+
+
+def published_section(origins: Sequence[Origin], provenance: Provenance, *notes: str) -> Section:
+    """Where the published values of a report come from, and `notes` on those that contradict one another."""
+    what, value, where, origin = zip(*origins, strict=True)
+    columns = {
+        "quantity": list(what),
+        "published_text": list(value),
+        "source": list(where),
+        "origin_text": list(origin),
+    }
+    table = Table("Published values and how they are known", columns, provenance)
+    text = (
+        "Not every published number could be checked against the paper: of the first paper summaries were at hand, of "
+        "the second a text without symbols and figures, of the third a summary.",
+        *notes,
+    )
+    return Section("Published values", text, (Exhibit("published_values", table, folded=True),))
