@@ -74,6 +74,123 @@ def test_composition_scores_are_the_same() -> None:
         torch.testing.assert_close(mine[later], theirs[later], rtol=1e-4, atol=1e-6)
 
 
+def sorted_by_size(values: torch.Tensor) -> torch.Tensor:
+    """Eigenvalues by modulus, then by imaginary part, so that conjugate pairs stand in one order."""
+    listed = sorted(values.tolist(), key=lambda v: (-round(abs(v), 5), v.imag))
+    return torch.tensor(listed)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("circuit", ["ov", "qk"])
+def test_eigenvalues_of_full_circuits_are_the_same(name: str, circuit: str) -> None:
+    """Rotary positions: at offset 0 nothing is turned, which is all that the peer's product of weights knows."""
+    from transformer_lens import FactoredMatrix
+
+    import unembed
+
+    lm, bridge = pair(name)
+    ours = unembed.circuits(lm)
+    spectra = ours.copying("raw", centre=False) if circuit == "ov" else ours.matching("raw", centre=False)
+    W_E, W_U, shared = bridge.W_E, bridge.W_U, lm.n_heads // lm.n_kv_heads
+    for layer in range(lm.n_layers):
+        for head in range(lm.n_heads):
+            W_Q, W_K, W_V, W_O = (
+                lm.weights.W_Q[layer][head], lm.weights.W_K[layer][head // shared],
+                lm.weights.W_V[layer][head // shared], lm.weights.W_O[layer][head],
+            )  # fmt: skip
+            product = (
+                FactoredMatrix(W_E @ W_V, W_O @ W_U) if circuit == "ov" else FactoredMatrix(W_E @ W_Q, (W_E @ W_K).T)
+            )
+            theirs, mine = sorted_by_size(product.eigenvalues), sorted_by_size(spectra.eigenvalues[layer, head])
+            scale = mine[0].abs() / theirs[0].abs()  # a score is divided by sqrt(d_head)
+            torch.testing.assert_close(mine, theirs * scale, rtol=1e-3, atol=1e-4 * float(mine[0].abs()))
+
+
+def test_centring_is_the_peers_centred_unembedding() -> None:
+    """Ours leave the mean of W_U out by default; the peer does so where a model is processed (`center_unembed`)."""
+    from transformer_lens import FactoredMatrix
+
+    import unembed
+
+    lm, bridge = pair("llama")
+    ours = unembed.circuits(lm)
+    W_U = bridge.W_U - bridge.W_U.mean(dim=1, keepdim=True)
+    W_V, W_O = lm.weights.W_V[0][0], lm.weights.W_O[0][0]
+    theirs = sorted_by_size(FactoredMatrix(bridge.W_E @ W_V, W_O @ W_U).eigenvalues)
+    mine = sorted_by_size(ours.copying("raw").eigenvalues[0, 0])
+    torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4 * float(mine[0].abs()))
+    uncentred = sorted_by_size(ours.copying("raw", centre=False).eigenvalues[0, 0])
+    assert (uncentred - mine).abs().max() > 1e-3 * mine.abs().max()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_heads_are_detected_alike(name: str) -> None:
+    """The peer's share of a pattern on a stripe is our mean attention on it, times the positions that have one."""
+    from transformer_lens import head_detector
+
+    import unembed
+
+    lm, bridge = pair(name)
+    once = torch.randperm(90, generator=torch.Generator().manual_seed(3))[:12] + 3
+    tokens = torch.cat([once, once])[None]
+    scores = unembed.circuits(lm).head_scores(tokens=tokens)
+    with torch.no_grad():
+        _, cache = bridge.run_with_cache(tokens)
+    n, half = tokens.shape[1], len(once)
+    for kind, with_one in (("previous_token", n - 1), ("duplicate_token", half), ("induction", half)):
+        stripe = getattr(head_detector, f"get_{kind}_head_detection_pattern")(tokens)
+        for layer in range(lm.n_layers):
+            for head in range(lm.n_heads):
+                theirs = head_detector.compute_head_attention_similarity_score(
+                    cache["pattern", layer][0, head], stripe, exclude_bos=False, exclude_current_token=False,
+                    error_measure="mul",
+                )  # fmt: skip
+                assert float(scores[kind][layer, head]) == pytest.approx(theirs * n / with_one, rel=1e-4, abs=1e-6)
+
+
+def log_pattern_differences(lm: Any, tokens: torch.Tensor, head: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores of the last position's sources above those of the first, as the model's own pattern has them."""
+    pattern = lm.run(tokens, "pattern")["pattern"][0][0, head, -1].double().log()
+    return pattern - pattern[0], pattern
+
+
+def test_rotary_scores_are_those_of_the_model_and_the_peers_product_leaves_the_rotation_out() -> None:
+    import unembed
+
+    lm, _ = pair("llama")
+    ours, tokens = unembed.circuits(lm), torch.tensor([[5, 17, 23, 42, 11, 8]])
+    x = lm.run(tokens, "resid_pre")["resid_pre"][0][0].double()
+    norm = lm.structure.blocks[0].attention.pre_norm
+    assert norm is not None
+    x = x / norm.scale(x) if norm.scale(x).ndim == x.ndim else x / norm.scale(x)[..., None]
+    wanted, _ = log_pattern_differences(lm, tokens, 0)
+    last = tokens.shape[1] - 1
+
+    def scores(circuits: list[Any]) -> torch.Tensor:
+        found = torch.stack([x[last] @ qk.double().dense() @ x[src] for src, qk in enumerate(circuits)])
+        return (found - found[0]) / lm.d_head**0.5
+
+    turned = scores([ours.qk(0, 0, offset=last - src, basis="folded") for src in range(last + 1)])
+    plain = scores([ours.qk(0, 0, offset=0, basis="folded")] * (last + 1))
+    torch.testing.assert_close(turned, wanted, rtol=1e-3, atol=1e-4)
+    assert (plain - wanted).norm() > 0.05 * wanted.norm(), "without the rotation the product misses the model's scores"
+
+
+def test_scores_behind_a_norm_of_queries_and_keys_are_no_product_of_weights() -> None:
+    """A QK-norm divides each query and key by its own size: `score_terms` does so, W_Q W_K' cannot."""
+    import unembed
+
+    lm, tokens = tiny("qwen3"), torch.tensor([[5, 17, 23, 42, 11, 8]])
+    found = unembed.circuits(lm).score_terms(tokens, 0, 0)
+    wanted, _ = log_pattern_differences(lm, tokens, 0)
+    exact = found.scores[-1].double() - found.scores[-1, 0].double()
+    torch.testing.assert_close(exact, wanted, rtol=1e-3, atol=1e-4)
+    assert any("norm" in note for note in unembed.circuits(lm).qk(0, 0).notes)
+    x = lm.run(tokens, "resid_pre")["resid_pre"][0][0]
+    product = x[-1] @ lm.weights.W_Q[0][0] @ lm.weights.W_K[0][0].T @ x.T / lm.d_head**0.5
+    assert (product - product[0] - wanted).norm() > 0.1 * wanted.norm()
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen2"])
 @pytest.mark.parametrize("point", ["resid_pre", "resid_mid", "attn_out", "mlp_out"])
 def test_patched_activations_give_the_same_metric(name: str, point: str) -> None:

@@ -28,6 +28,7 @@ from unembed.reports.document.files import reopen
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import NEGATED, judged_values, measure
 from unembed.reports.geva2022.options import Options
+from unembed.reports.geva2022.sections.applications import small_sample
 from unembed.reports.geva2022.sections.layers import frequently_active, is_rare
 from unembed.reports.stages import Work
 
@@ -221,3 +222,10 @@ def test_the_shipped_text_is_read_in_ordinary_writing_by_models_of_it(
             unembed.report("geva2022", lm, corpus, tmp_path / "r", detokenize=given)
     # Text of one's own, and WikiText read by a WikiLM, stay as they are unless it is asked for.
     assert seen == [expected, expected, bool(given), bool(given)]
+
+
+@pytest.mark.parametrize(("n", "tested", "points"), [(600, "60", "± 6.0"), (5000, "500", "± 2.1")])
+def test_early_exit_on_few_examples_says_how_far_its_numbers_hold(n: int, tested: str, points: str) -> None:
+    (said,) = small_sample(n)
+    assert f"tests on {tested} examples" in said and points in said
+    assert small_sample(10_000) == ()

@@ -7,6 +7,22 @@ from collections.abc import Mapping
 from unembed.reports.document.model import Exhibit, Finding, Section
 from unembed.reports.geva2022.measurements import Measurements
 
+PAPER_EXAMPLES = 10_000
+"""Examples behind Tables 6, 9 and 10 of the paper; a tenth of them is for testing."""
+
+
+def small_sample(n: int) -> tuple[str, ...]:
+    """How far numbers of so many examples can be trusted; nothing where there are as many as in the paper."""
+    if n >= PAPER_EXAMPLES:
+        return ()
+    tested = max(n // 10, 1)
+    accuracy, share = (196 * (p * (1 - p) / of) ** 0.5 for p, of in ((0.94, tested), (0.1, n)))
+    return (
+        f"Small sample: each split tests on {tested:,} examples (the paper: {PAPER_EXAMPLES // 10:,}), so that an "
+        f"accuracy near the paper's 94.1 % is known to ± {accuracy:.1f} points, and a layer's share near 10 % to ± "
+        f"{share:.1f} points. `--option exit_examples={PAPER_EXAMPLES}` takes as many as the paper.",
+    )
+
 
 def sections(m: Measurements, findings: Mapping[str, tuple[Finding, ...]]) -> list[Section]:
     """What was measured of section 6, and a line for each part that was not."""
@@ -31,8 +47,10 @@ def sections(m: Measurements, findings: Mapping[str, tuple[Finding, ...]]) -> li
             Section("Suppressing toxic text (Sec. 6.1)", text, tuple(exhibits), (), findings.get("toxicity", ()))
         )
     if found.saturation is not None and found.early_exit is not None:
+        n = sum(int(row["examples"]) for row in found.saturation.rows())
         text = (
-            f"{m.options.exit_examples:,} examples (the paper: 10,000), one random prefix of each sentence. The "
+            *small_sample(n),
+            f"{n:,} examples (the paper: 10,000), one random prefix of each sentence. The "
             "sub-updates rule compares the clusters of a layer's ten dominant sub-updates with those of training "
             "examples that settled at this layer and at each later one. Classifiers leave above a precision of 0.75, "
             "confidence rules by a promise of at most 5 % disagreement.",
