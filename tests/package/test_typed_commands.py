@@ -15,6 +15,7 @@ from tests.package.shown import README
 from unembed.cli.commands import app
 
 DOCS = README.parent / "docs"
+COMMANDS = get_command(app)
 PAGES = [README, *sorted(page for page in DOCS.rglob("*.md") if page.name != "cli-reference.md")]
 
 
@@ -34,7 +35,7 @@ def _code(text: str) -> str:
 def unknown(line: str) -> list[str]:
     """The words of a command that the command line does not know: subcommands and options."""
     words = shlex.split(line.replace(" ... ", " ").partition("  ")[0].partition(" #")[0], comments=True)[1:]
-    found: Any = get_command(app)
+    found: Any = COMMANDS
     while words and hasattr(found, "commands"):
         names = words[0].split("|")  # "index build|status" names several
         if not set(names) <= set(found.commands):
