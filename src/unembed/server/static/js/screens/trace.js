@@ -154,7 +154,7 @@ export function render(root, page) {
       whole();
       await position();
       spreads(); // reads the whole stream once more, which the rest of the page does not wait for
-      if (!now.prompt && !example) turn({ prompt: text });
+      if (!state().prompt && !example) turn({ prompt: text }); // unless another one was entered meanwhile
     } catch (error) {
       if (error.code !== "superseded") {
         name();
