@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 import unembed
-from tests.browser.conftest import Served
+from tests.browser.conftest import Served, address
 from tests.cli.conftest import save_model
 
 AT = "#/trace?prompt=The%20first%20month"
@@ -81,3 +81,21 @@ def test_the_commands_that_build_an_index_name_the_model(opened, other_model):
     page = opened("#/label", at=other_model.address)
     expect(page.get_by_text("unembed index build --model 'models/my llama' --out my-index")).to_be_visible()
     expect(page.get_by_text("unembed serve --model 'models/my llama' --index my-index")).to_be_visible()
+
+
+def test_a_prompt_entered_while_the_first_one_is_traced_is_kept(opened, other_model):
+    page = opened("#/label", at=other_model.address)
+    held = []
+    page.route("**/api/v1/traces/*position=*", lambda route: held.append(route))
+    page.get_by_role("navigation", name="Screens").get_by_role("link", name="Trace").click()
+    expect(page.get_by_role("gridcell").first).to_be_visible()  # its panes are not here yet
+    prompt_box(page).fill("the year")
+    prompt_box(page).press("Enter")
+    page.unroute_all()
+    for route in held:
+        route.continue_()
+    n = other_model.session.lm.encode("the year").shape[1]
+    expect(page.get_by_role("grid")).to_have_attribute("aria-colcount", str(n + 1))
+    page.wait_for_timeout(300)
+    expect(prompt_box(page)).to_have_value("the year")
+    assert "prompt=the+year" in address(page)
