@@ -97,6 +97,57 @@ def test_the_legend_names_every_sign(opened):
         expect(legend).to_contain_text(words)
 
 
+CONTRASTS = """() => {
+  const luminance = (colour) => {
+    const pen = document.createElement("canvas").getContext("2d");
+    pen.fillStyle = colour;
+    pen.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map((v) =>
+      v <= 10 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const contrast = (a, b) => {
+    const [low, high] = [luminance(a), luminance(b)].sort((x, y) => x - y);
+    return (high + 0.05) / (low + 0.05);
+  };
+  const row = document.querySelector(".grid-row");
+  const found = {};
+  for (let q = 0; q < 17; q++)
+    for (const more of ["", " still", " answer"]) {
+      const cell = Object.assign(document.createElement("div"), { className: `cell q${q}${more}` });
+      const glyph = Object.assign(document.createElement("div"), { className: "glyph", textContent: "◆" });
+      cell.append(glyph);
+      row.append(cell);
+      found[`q${q}${more}`] = contrast(getComputedStyle(glyph).color, getComputedStyle(cell).backgroundColor);
+      cell.remove();
+    }
+  const card = document.querySelector(".lanes").closest(".card");
+  const marker = document.querySelector(".marker");
+  found.lane = contrast(getComputedStyle(marker).color, getComputedStyle(card).backgroundColor);
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_event_glyphs_stand_out_from_every_shade(opened, theme):
+    page = opened(AT, theme=theme)
+    expect(the_sum(page)).to_be_visible()
+    faint = {where: ratio for where, ratio in page.evaluate(CONTRASTS).items() if ratio < 3}
+    assert not faint
+
+
+def test_two_hundred_tokens_fit_the_width(opened, lm):
+    page = opened(f"{AT_LONG}&fit=1")
+    expect(the_sum(page)).to_be_visible()
+    n = lm.encode(LONG).shape[1]
+    assert n > 190
+    assert len(columns(page)) == n
+    expect(page.locator(".minimap")).to_be_hidden()
+    body = page.locator(".grid").bounding_box()
+    last = page.get_by_role("gridcell", name=re.compile(f"^Layer 2 after FFN, position {n - 1} ")).bounding_box()
+    assert last["width"] >= 3 and body["x"] + body["width"] - last["x"] - last["width"] < 12, "no width is left"
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_cell_pointed_at_shows_its_top_five(opened, lm, theme):
     page = opened(AT, theme=theme)

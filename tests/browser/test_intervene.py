@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import expect
 
 HERE = "prompt=The%20first%20month%20of%20the%20year%20is&new_tokens=6"
@@ -42,5 +44,52 @@ def test_a_cancelled_measurement_says_so(opened):
     page.route("**/api/v1/labs/suppress", lambda route: None)  # never answered
     page.get_by_role("button", name="Sample and score").click()
     page.get_by_role("contentinfo").get_by_role("button", name="Cancel").click()
-    expect(page.get_by_text("Cancelled. Nothing was measured.")).to_be_visible()
+    expect(page.get_by_text("Cancelled: nothing was measured.")).to_be_visible()
     expect(page.get_by_role("button", name="Sample and score")).to_be_enabled()
+
+
+def test_what_was_sampled_before_a_cancel_stays(opened):
+    page = opened("#/labs/toxicity?edits=L3M5:set:20@all")
+    page.get_by_role("textbox", name="Prompts, one a line").fill("\n".join(f"The {n} man" for n in range(8)))
+    page.get_by_role("spinbutton", name="Samples").fill("16")
+    page.get_by_role("button", name="Sample and score").click()
+    expect(page.get_by_role("table", name=re.compile("^Toxicity by"))).to_be_visible()
+    page.get_by_role("contentinfo").get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text(re.compile("^Cancelled: . prompts? sampled, perplexity not measured"))).to_be_visible()
+    expect(page.get_by_role("table", name=re.compile("^Toxicity by"))).to_contain_text("–")
+
+
+def test_an_extreme_coefficient_is_explained(opened, firing):
+    layer, index = firing
+    page = opened(f"#/intervene?edits=L{layer}M{index}:set:10000@all")
+    expect(page.get_by_text(re.compile("times the largest coefficient of the layer on the corpus"))).to_be_visible()
+    page.get_by_role("spinbutton", name="Value").fill("1")
+    page.get_by_role("spinbutton", name="Value").press("Enter")
+    expect(page.get_by_text(re.compile("times the largest coefficient of the layer"))).to_be_hidden()
+
+
+def test_the_common_beginning_is_dimmed_on_both_sides(opened):
+    page = opened("#/intervene?prompt=Once+upon+a+time&edits=L5M132:set:60@7,8,9,10,11&new_tokens=12")
+    expect(page.get_by_text(re.compile("Diverges at|are the same"))).to_be_visible()
+    sides = [page.locator(".pair .text").nth(n).locator("span:not(.given)") for n in (0, 1)]
+    texts = [side.all_inner_texts() for side in sides]
+    classes = [side.evaluate_all("all => all.map(one => one.className)") for side in sides]
+    same = next(n for n, (a, b) in enumerate(zip(*texts, strict=False)) if a != b)
+    assert same > 1
+    for found in classes:
+        assert found[:same] == ["common"] * same
+        assert "common" not in found[same:] and found[same] == "diverges"
+
+
+def test_a_value_beyond_the_limit_is_refused_in_words(opened):
+    page = opened("#/intervene?prompt=one+two&edits=L3M5:set:99999999@all")
+    region = page.get_by_role("region", name="Continuations")
+    expect(region.get_by_text("it is larger than 1,000,000")).to_be_visible()
+    for raw in ("Input should", "body."):
+        expect(page.get_by_text(raw)).to_have_count(0)
+    expect(page.get_by_role("contentinfo").locator(".bad")).to_have_count(0)
+    value = page.get_by_role("spinbutton", name="Value")
+    value.fill("2000000")
+    value.press("Enter")
+    expect(page.locator("#live")).to_have_text("A number from −1,000,000 to 1,000,000")
+    opened.complaints[:] = [c for c in opened.complaints if "422" not in c]

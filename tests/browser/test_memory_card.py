@@ -74,13 +74,58 @@ def test_examples_and_tokens_stand_beside_each_other_above_the_fold(opened, firi
     assert left["y"] + left["height"] < 860 and last["y"] + last["height"] < 860
 
 
+def test_both_ends_of_a_value_are_drawn_on_one_scale(opened, lm, months):
+    layer, index, _ = months
+    page = opened(f"#/memory?memory=L{layer}M{index}&{HERE}")
+    region = page.get_by_role("region", name="Effect of the value on the vocabulary")
+    rows = region.locator(".bar-row")
+    expect(rows).to_have_count(20)
+    drawn = [
+        (number(row.locator(".bar-number").inner_text()), row.locator(".bar").bounding_box()["width"])
+        for row in rows.all()
+    ]
+    tracks = {round(row.locator(".bar-track").bounding_box()["width"]) for row in rows.all()}
+    assert len(tracks) == 1
+    most = max(abs(score) for score, _ in drawn)
+    for score, width in drawn:
+        assert width == pytest.approx(tracks.copy().pop() * abs(score) / most, abs=2)
+    digits = {len(row.locator(".bar-number").inner_text().split(".")[1]) for row in rows.all()}
+    assert len(digits) == 1, "one number of decimals in a column"
+
+
+def test_a_label_that_is_not_stored_stays_as_it_was_typed(opened):
+    page = opened("#/memory?memory=L2M9")
+    region = page.get_by_role("region", name="Labels")
+    region.get_by_role("textbox", name="Name", exact=True).fill("a name")
+    region.get_by_role("textbox", name="Note").fill("a note")
+    region.get_by_role("button", name="Save").click()
+    expect(region.get_by_role("textbox", name="Your name")).to_be_focused()
+    page.route("**/api/v1/labels", lambda route: route.abort())
+    page.keyboard.type("ines")
+    region.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("contentinfo").locator(".bad")).to_be_visible()
+    expect(region.get_by_role("textbox", name="Name", exact=True)).to_have_value("a name")
+    expect(region.get_by_role("textbox", name="Note")).to_have_value("a note")
+    opened.complaints[:] = [c for c in opened.complaints if "ERR_FAILED" not in c]
+
+
+def test_what_is_still_read_has_the_shape_of_what_will_stand_there(opened, firing):
+    layer, index = firing
+    page = opened()
+    page.route("**/coefficients", lambda route: None)  # never answered
+    page.goto(page.url.split("#")[0] + f"#/memory?memory=L{layer}M{index}")
+    lines = page.get_by_role("status", name="Sampling the corpus")
+    expect(lines.locator("i")).to_have_count(5)
+    expect(page.locator(".trigger").first).to_be_visible()
+
+
 def test_the_scores_of_all_tokens_are_drawn(opened, lm, months):
     layer, i, _ = months
     page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}")
     edges, counts = lm.values.score_histogram(layer, i)
     drawn = page.get_by_role("img", name=re.compile(f"^Scores of all {int(counts.sum()):,} tokens"))
     expect(drawn.locator("rect")).to_have_count(int((counts > 0).sum()))
-    low, high = (f"{float(edge):.3g}" for edge in (edges[0], edges[-1]))
+    low, high = (f"{float(edge):.3g}".replace("-", "−") for edge in (edges[0], edges[-1]))
     said = drawn.text_content() or ""
     assert low in said and high in said
 

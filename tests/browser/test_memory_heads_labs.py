@@ -194,18 +194,24 @@ def test_a_head_is_named_and_the_name_stands_wherever_it_is_named(opened, index)
     expect(page.get_by_role("gridcell", name=re.compile("^L2H3: .* of 48$"))).to_be_visible()
 
 
-def test_heads_by_their_effect_on_the_prediction(opened, lm):
+def test_heads_by_their_effect_on_the_target_against_the_runner_up(opened, lm):
     page = opened(f"#/heads?head=L2H3&{HERE}")
     region = page.get_by_role("region", name="All heads")
     region.get_by_role("radio", name="Effect, prompt").click()
     trace = lm.trace(PROMPT)
-    attribution = trace.attribution(int(trace.prediction[-1]), by="head")
+    question = trace.question()
+    attribution = trace.attribution(question.token, -1, question.against, by="head")
+    named = page.get_by_role("group", name="Target and runner-up")
+    expect(named.get_by_role("combobox", name="Target")).to_have_value(f"#{question.token}")
+    expect(named.get_by_role("combobox", name="Runner-up")).to_have_value(f"#{question.against}")
+    headers = region.get_by_role("columnheader")
+    expect(headers).to_have_text([f"H{n}" for n in range(lm.n_heads)])
     shares = {(r.layer, r.index): r.contribution for r in attribution.rows if r.label.startswith("head ")}
     order = sorted(shares, key=lambda at: -abs(shares[at]))
     for place, (layer, head) in enumerate(order[:5], 1):
         cell = region.get_by_role("gridcell", name=re.compile(f"^L{layer}H{head}: "))
         expect(cell).to_have_attribute("title", re.compile(f", {place} of 48$"))
-        shown = float((cell.get_attribute("title") or "").split()[1].rstrip(","))
+        shown = number((cell.get_attribute("title") or "").split()[1].rstrip(","))
         assert shown == pytest.approx(shares[layer, head], rel=0.01)
     region.get_by_role("slider", name="Show top n heads").fill("5")
     expect(region.get_by_text("Top 5 of 48 heads")).to_be_visible()
@@ -285,7 +291,8 @@ def test_every_head_has_a_picture_and_a_name_and_a_press_opens_it(opened, lm):
 def test_arcs_are_what_comes_from_each_source_token(opened, lm):
     page = opened(f"#/heads?head=L2H3&{HERE}")
     trace = lm.trace(PROMPT)
-    found = trace.attribution(int(trace.prediction[-1]), by="source")
+    question = trace.question()
+    found = trace.attribution(question.token, -1, question.against, by="source")
     by_source = {r.source: r.contribution for r in found.rows if (r.layer, r.index) == (2, 3)}
     arcs = page.locator(".arcs path")
     expect(arcs.first).to_be_visible()
@@ -299,9 +306,15 @@ def test_arcs_are_what_comes_from_each_source_token(opened, lm):
         assert sign in (arc.get_attribute("class") or "")
         width = float(arc.get_attribute("stroke-width") or 0)
         assert width == pytest.approx(0.8 + 7 * abs(by_source[source]) / most, abs=0.01)
-    assert drawn == pytest.approx({i: x for i, x in by_source.items() if abs(x) >= 0.02 * most}, rel=0.02, abs=1e-4)
-    shown = page.get_by_text(re.compile("^Adds .* to the logit of ")).inner_text()
-    assert number(shown.split()[1]) == pytest.approx(sum(by_source.values()), rel=0.01)
+    assert drawn == pytest.approx({i: x for i, x in by_source.items() if abs(x) >= 0.02 * most}, rel=0.02, abs=6e-4)
+    shown = page.get_by_text(re.compile("^Adds .* to .* over ")).inner_text()
+    assert number(shown.split()[1]) == pytest.approx(sum(by_source.values()), rel=0.01, abs=6e-4)
+    page.get_by_role("combobox", name="Runner-up").select_option("none")
+    alone = trace.attribution(question.token, by="source")
+    whole = sum(r.contribution for r in alone.rows if (r.layer, r.index) == (2, 3))
+    shown = page.get_by_text(re.compile("^Adds .* to the logit of "))
+    expect(shown).to_be_visible()
+    assert number(shown.inner_text().split()[1]) == pytest.approx(whole, rel=0.01, abs=6e-4)
 
 
 def test_a_heads_examples_are_marked_and_lead_to_a_trace(opened, lm, index):

@@ -196,6 +196,7 @@ def test_tokens_are_copied_as_they_are(clipboard):
 
 def test_a_prompt_too_long_offers_its_end(opened, lm):
     page = opened("#/trace?prompt=" + "+".join(["word"] * (lm.n_ctx + 20)))
+    expect(page.get_by_role("button", name=re.compile(f"^Keep the first {lm.n_ctx} of "))).to_be_visible()
     page.get_by_role("button", name=re.compile(f"^Keep the last {lm.n_ctx} of ")).click()
     expect(grid(page)).to_have_attribute("aria-colcount", str(lm.n_ctx + 1))
     opened.allowed.append("422")

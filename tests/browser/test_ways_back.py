@@ -53,6 +53,42 @@ def test_a_model_without_a_tokenizer_is_told_in_words(opened, wordless, screen):
     opened.allowed.append("422")
 
 
+@pytest.mark.parametrize(
+    ("screen", "panes"),
+    [("trace?", 5), ("layer?layer=3&", 3), ("heads?head=L3H0&", 6), ("memory?memory=L2M9&", 9)],
+)
+@pytest.mark.parametrize("token", ["%23999999", "extraordinarily+unlikely"])
+def test_a_target_that_is_no_token_is_said_and_the_prediction_is_explained(opened, screen, panes, token):
+    page = opened(f"#/{screen}prompt=Once+upon+a+time+there+was+a+little&token={token}")
+    trouble = page.get_by_role("contentinfo").locator(".bad")
+    expect(trouble).to_contain_text("999999" if "999" in token else "is not one token")
+    expect(page.locator("#main .effect, #main dd, #main .arcs").first).to_be_visible()
+    expect(page.locator("#main .warn")).to_have_count(0)
+    assert "token=" not in address(page)
+    assert page.locator("#main .card").count() >= panes
+    page.get_by_role("button", name="Dismiss").click()
+    expect(trouble).to_have_count(0)
+    opened.complaints[:] = [c for c in opened.complaints if "404" not in c and "422" not in c]
+
+
+def test_a_head_or_a_memory_that_is_not_there_leads_to_one_that_is(opened):
+    page = opened("#/heads?head=L9H77")
+    expect(page.get_by_role("contentinfo").locator(".bad")).to_contain_text("there is no head L9H77. The last is L5H7")
+    expect(page.get_by_role("heading", name=re.compile(r"^L\dH\d · induction head"))).to_be_visible()
+    expect(page.locator("#main .warn")).to_have_count(0)
+    page = opened("#/memory?memory=L9M1")
+    expect(page.get_by_text("There is no memory L9M1 in wren.")).to_be_visible()
+    page.get_by_role("textbox", name="Layer and index").fill("L2M9")
+    page.get_by_role("button", name="Open", exact=True).click()
+    expect(page.get_by_role("heading", name="L2M9", exact=True)).to_be_visible()
+
+
+def test_the_status_line_says_what_runs(opened, lm):
+    page = opened("#/search")
+    status = page.get_by_role("contentinfo")
+    expect(status).to_contain_text(f"{lm.dtype_name} on {lm.device} · index of-tests · unembed {unembed.__version__}")
+
+
 def test_a_figure_that_is_no_number_of_the_model_is_told_once(opened, served):
     page = opened()
     answer = page.evaluate(

@@ -47,7 +47,7 @@ def test_the_page_preloads_all_that_the_first_screen_imports(client):
             needed.add(name)
             text = re.sub(r'import\("[^"]+"\)', "", found[name])  # the screens, which are imported when they open
             waiting += imported(name, text)
-    assert needed <= set(first_modules())
+    assert needed == set(first_modules())
 
 
 def test_files_are_served_as_they_are_and_revalidated(client):

@@ -20,14 +20,16 @@ class PromptHeadScores:
     Attributes:
         position: whose logits the effects are on.
         token: whose logit.
-        logit: the model's logit of the token.
-        effect: each head's contribution to the logit.
+        against: the token it is compared with, if any.
+        logit: the model's logit of the token, or its difference to that of `against`.
+        effect: each head's contribution to `logit`.
         self_attention: mean attention of a position to itself.
         entropy: mean entropy of the attention over that of uniform attention; the first position is left out.
     """
 
     position: int
     token: int
+    against: int | None
     logit: float
     effect: Float[Tensor, "layer head"]
     self_attention: Float[Tensor, "layer head"]
@@ -40,23 +42,27 @@ def required_points(lm: Decoder) -> tuple[str, ...]:
 
 
 @torch.no_grad()
-def prompt_head_scores(lm: Decoder, run: Run, position: int = -1, token: str | int | None = None) -> PromptHeadScores:
-    """Each head's direct effect on a token's logit, and the shape of its pattern.
+def prompt_head_scores(
+    lm: Decoder, run: Run, position: int = -1, token: str | int | None = None, against: str | int | None = None
+) -> PromptHeadScores:
+    """Each head's direct effect on a token's logit, or on a difference of two, and the shape of its pattern.
 
     Args:
         lm: the model.
         run: a run of one prompt, edited or not, that captured `required_points`.
         position: whose logits.
         token: whose logit; the model's prediction when None.
+        against: the token it is compared with; none when None.
 
     Raises:
+        InvalidInput: both are the same token.
         OutOfRange: there is no such position.
         NotOneToken: the text is not a single token.
         SumNotProved: the contributions do not add up to the logit.
     """
     position = position_of(run, position)
     target = int(run.logits[0, position].argmax()) if token is None else lm.single_token(token)
-    contributions = attribution(lm, run, target, position, by="head")
+    contributions = attribution(lm, run, target, position, against, by="head")
     effect = torch.zeros(lm.n_layers, lm.n_heads)
     for row in contributions.rows:
         if row.label.startswith("head "):
@@ -67,6 +73,7 @@ def prompt_head_scores(lm: Decoder, run: Run, position: int = -1, token: str | i
     return PromptHeadScores(
         position,
         target,
+        None if against is None else lm.single_token(against),
         contributions.logit,
         effect,
         patterns.diagonal(dim1=-2, dim2=-1).mean(-1),

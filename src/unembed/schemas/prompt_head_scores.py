@@ -13,15 +13,16 @@ from unembed.attention.circuits import Circuits
 from unembed.attention.prompt_head_scores import prompt_head_scores, required_points
 from unembed.attention.value_weighted_attention import POINTS, contribution_norms
 from unembed.models.decoder import Decoder
-from unembed.schemas.memory import Scored
 from unembed.schemas.numbers import numbers
+from unembed.schemas.trace import Candidate, Token
 from unembed.stream.run import position_of
+from unembed.trace.question import Question
 from unembed.trace.trace import Trace
 
 SCHEMA_PATTERN = "unembed.pattern/1"
 SCHEMA_PATTERNS = "unembed.patterns/1"
-SCHEMA_SOURCES = "unembed.head_sources/1"
-SCHEMA_PROMPT_HEADS = "unembed.prompt_heads/1"
+SCHEMA_SOURCES = "unembed.head_sources/2"
+SCHEMA_PROMPT_HEADS = "unembed.prompt_heads/2"
 _SIDE = 24
 
 
@@ -92,14 +93,16 @@ def patterns_view(lm: Decoder, trace: Trace) -> PatternsView:
 
 @dataclass(frozen=True)
 class HeadSourcesView:
-    """What one head adds to a token's logit, by the token that it attends to."""
+    """What one head adds to a question's logits, by the token that it attends to."""
 
     schema: str
     layer: int
     head: int
     position: int
-    token: Scored
-    """The target token; its score is its logit."""
+    target: Token
+    against: Token | None
+    logit: float
+    """Of the target, or its difference to that of `against`."""
     contributions: list[float]
     """By source position, up to `position`."""
 
@@ -109,45 +112,53 @@ class HeadSourcesView:
 
 
 def head_sources_view(
-    lm: Decoder, trace: Trace, layer: int, head: int, position: int = -1, token: str | int | None = None
+    lm: Decoder, trace: Trace, layer: int, head: int, question: Question, position: int = -1
 ) -> HeadSourcesView:
-    """What a head adds to a token's logit at a position, split by source token.
+    """What a head adds to a question's logits at a position, split by source token.
 
     Args:
         lm: the model.
         trace: of the prompt.
         layer: of the head.
         head: the head.
-        position: whose logit.
-        token: the prediction there when None.
+        question: the target, and the token that it is compared with.
+        position: whose logits.
 
     Raises:
-        NotOneToken: the text is not a single token.
         OutOfRange: the head or the position does not exist.
         SumNotProved: the contributions of all writers do not add up to the logit.
         Unsupported: the family's heads cannot be split by source.
     """
     layer, head = lm.layer(layer), lm.head(head)
     position = position_of(trace.run, position)
-    target = int(trace.prediction[position]) if token is None else lm.single_token(token)
-    found = trace.attribution(target, position, by="source")
+    found = trace.attribution(question.token, position, question.against, by="source")
     contributions = [0.0] * (position + 1)
     for row in found.rows:
         # Sources after the position have rows too, of nothing.
         if 0 <= row.source <= position and (row.layer, row.index) == (layer, head):
             contributions[row.source] += row.contribution
-    text = lm.token_strings([target])[0]
+    target, against = _tokens(lm, question, position)
     return HeadSourcesView(
-        SCHEMA_SOURCES, layer, head, position, Scored(target, text, found.logit), numbers(torch.tensor(contributions))
+        SCHEMA_SOURCES, layer, head, position, target, against, found.logit, numbers(torch.tensor(contributions))
     )
 
 
+def _tokens(lm: Decoder, question: Question, position: int) -> tuple[Token, Token | None]:
+    """The target, and the token that it is compared with, as the page names them."""
+    target, against = (
+        None if i is None else Token(position, i, lm.token_strings([i])[0]) for i in (question.token, question.against)
+    )
+    assert target is not None
+    return target, against
+
+
 DEFINITIONS = {
-    "effect": "contribution to the logit of {token} at position {position}",
+    "effect": "contribution to {question} at position {position}",
     "own": "on this prompt: mean attention of a position to itself",
     "entropy": "on this prompt: mean entropy of the attention over that of uniform attention"
     ", without the first position",
 }
+_CANDIDATES = 10
 
 
 @dataclass(frozen=True)
@@ -156,8 +167,12 @@ class PromptHeadsView:
 
     schema: str
     position: int
-    token: Scored
-    """The target token; its score is its logit."""
+    target: Token
+    against: Token | None
+    logit: float
+    """Of the target, or its difference to that of `against`."""
+    prediction: list[Candidate]
+    """The most likely next tokens."""
     definitions: dict[str, str]
     scores: dict[str, list[list[float]]]
     """By kind: [layer][head]."""
@@ -167,21 +182,32 @@ class PromptHeadsView:
         return dataclasses.asdict(self)
 
 
-def prompt_heads_view(lm: Decoder, trace: Trace, position: int = -1, token: str | int | None = None) -> PromptHeadsView:
-    """The effect of every head on a token's logit, and the shape of its pattern, on a trace's prompt.
+def prompt_heads_view(lm: Decoder, trace: Trace, question: Question, position: int = -1) -> PromptHeadsView:
+    """The effect of every head on a question, and the shape of its pattern, on a trace's prompt.
 
     Raises:
         OutOfRange: the position does not exist.
-        NotOneToken: the text is not a single token.
+        SumNotProved: the contributions of all writers do not add up to the logit.
     """
-    found = prompt_head_scores(lm, trace.run_with(required_points(lm)), position, token)
-    text = lm.token_strings([found.token])[0]
+    run = trace.run_with(required_points(lm))
+    found = prompt_head_scores(lm, run, position, question.token, question.against)
+    target, against = _tokens(lm, question, found.position)
+    said = f"the logit of {target.token!r}" + ("" if against is None else f" minus that of {against.token!r}")
+    logits = trace.logits(found.position).float()
+    best = numbers(logits.topk(min(_CANDIDATES, lm.d_vocab)).indices)
+    probabilities = logits.softmax(-1)
     kinds = {"effect": found.effect, "own": found.self_attention, "entropy": found.entropy}
     return PromptHeadsView(
         SCHEMA_PROMPT_HEADS,
         found.position,
-        Scored(found.token, text, found.logit),
-        {kind: line.format(token=repr(text), position=found.position) for kind, line in DEFINITIONS.items()},
+        target,
+        against,
+        found.logit,
+        [
+            Candidate(i, text, float(probabilities[i]), float(logits[i]))
+            for i, text in zip(best, lm.token_strings(best), strict=True)
+        ],
+        {kind: line.format(question=said, position=found.position) for kind, line in DEFINITIONS.items()},
         {kind: numbers(scores) for kind, scores in kinds.items()},
     )
 

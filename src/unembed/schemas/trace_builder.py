@@ -382,7 +382,7 @@ def _effects(
         return trace.memory_effects(
             question, position, max(1, memories), layers=layers, index=index, order=asked.order, k=k
         )
-    except Unsupported:
+    except (PointMissing, Unsupported):
         return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,14 +15,22 @@ from starlette.types import Scope
 from unembed import __version__
 
 STATIC = Path(__file__).parent / "static"
+_IMPORTED = re.compile(r'from "(\./[^"]+|\.\./[^"]+)";')
 _REVALIDATE = {"cache-control": "no-cache"}
 
 
 def first_modules() -> list[str]:
-    """The modules that the first screen needs. The page preloads them, or a browser would find them one by one."""
-    js = STATIC / "js"
-    files = [*js.glob("*.js"), *js.glob("islands/*.js"), *js.glob("screens/trace*.js")]
-    return sorted(file.relative_to(STATIC).as_posix() for file in files if file.name != "notebook.js")
+    """The modules that the first screen imports. The page preloads them, or a browser would find them one by one."""
+    found: set[Path] = set()
+    waiting = [STATIC / "js/main.js", STATIC / "js/screens/trace.js"]
+    while waiting:
+        module = waiting.pop()
+        if module in found:
+            continue
+        found.add(module)
+        named = _IMPORTED.findall(module.read_text(encoding="utf-8"))
+        waiting += [Path(os.path.normpath(module.parent / name)) for name in named]
+    return sorted(module.relative_to(STATIC).as_posix() for module in found)
 
 
 def page() -> str:

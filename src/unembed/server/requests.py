@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from unembed import Edit
 from unembed.server.state import MAX_EDITS, MAX_PROMPT, ServerState
 from unembed.trace import MemoryOrder
+from unembed.trace.question import Question
+from unembed.trace.trace import Trace
 
 LARGEST = 1_000_000
 """The largest layer, index or position: SQLite, Arrow and torch all accept it."""
@@ -112,7 +114,7 @@ class CompareRequest(PromptRequest):
     top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
 
 
-class MemoryPromptRequest(PromptRequest):
+class QuestionRequest(PromptRequest):
     """A prompt, one of its positions, and the question there: the prediction against the runner-up by default."""
 
     position: int = Field(-1, ge=-LARGEST, le=LARGEST)
@@ -120,12 +122,14 @@ class MemoryPromptRequest(PromptRequest):
     against: str | None = Field(None, max_length=200)
     alone: bool = False
 
+    def question(self, trace: Trace) -> Question:
+        """The question about the trace's position."""
+        token, against = parse_optional_token(self.token), parse_optional_token(self.against)
+        return trace.question(token, against, self.position, alone=self.alone)
 
-class PromptHeadsRequest(PromptRequest):
-    """A prompt, one of its positions, and the target token; the prediction where none is given."""
-
-    position: int = Field(-1, ge=-LARGEST, le=LARGEST)
-    token: str | None = Field(None, max_length=200)
+    def key(self) -> str:
+        """What tells one question about a prompt from another."""
+        return str(self.model_dump(include={"position", "token", "against", "alone"}))
 
 
 class TwoPrompts(StrictModel):

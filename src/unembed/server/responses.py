@@ -52,6 +52,31 @@ def problem(error: errors.UnembedError) -> tuple[int, Problem]:
     return status, Problem(code=code, message=error.what, why=error.why, fix=error.instead)
 
 
+_PLACES = ("body", "query", "path", "header")
+_REASONS = {
+    "missing": "it is missing",
+    "extra_forbidden": "there is no such field",
+    "less_than_equal": "it is larger than {le:,}",
+    "less_than": "it is not below {lt:,}",
+    "greater_than_equal": "it is smaller than {ge:,}",
+    "greater_than": "it is not above {gt:,}",
+    "string_too_short": "it is empty",
+    "string_too_long": "it has more than {max_length:,} characters",
+    "too_short": "it has fewer than {min_length:,} items",
+    "too_long": "it has more than {max_length:,} items",
+    "literal_error": "it is not one of {expected}",
+    "finite_number": "it is not a finite number",
+}
+
+
+def _reason(error: Any) -> str:
+    """What is wrong with a value of a request, in words."""
+    words = _REASONS.get(error["type"])
+    if words:
+        return words.format(**error.get("ctx", {}))
+    return "it is not a number" if error["type"].endswith("_parsing") else error["msg"]
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Give every error response the same shape."""
 
@@ -63,9 +88,9 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part) for part in first["loc"] if part not in _PLACES)
         detail = [{"where": ".".join(str(p) for p in e["loc"]), "why": e["msg"]} for e in error.errors()[:20]]
-        body = Problem(code="invalid", message=f"{where} is not valid", why=first["msg"], detail=detail)
+        body = Problem(code="invalid", message=f"{where} is not valid", why=_reason(first), detail=detail)
         # A lone surrogate in the input must not break the response that rejects it.
         return JSONResponse(json.loads(json.dumps(body.model_dump()).encode("ascii", "replace")), 422)
 

@@ -71,9 +71,11 @@ def test_a_text_needs_no_trace_and_edits_hold(client, wren):
 
 
 def test_effects_are_the_attributions_rows(client, wren):
-    found = client.post("/api/v1/heads/prompt", json={"prompt": PROMPT, "token": " year", "position": 3}).json()
+    found = client.post(
+        "/api/v1/heads/prompt", json={"prompt": PROMPT, "token": " year", "position": 3, "alone": True}
+    ).json()
     attribution = wren.trace(PROMPT).attribution(" year", 3, by="head")
-    assert found["token"]["token"] == " year" and found["token"]["score"] == pytest.approx(attribution.logit)
+    assert found["target"]["token"] == " year" and found["logit"] == pytest.approx(attribution.logit)
     expected = [row.contribution for row in attribution.rows if row.label.startswith("head ")]
     assert [x for row in found["scores"]["effect"] for x in row] == pytest.approx(expected, rel=1e-4, abs=1e-6)
     pattern = wren.run(PROMPT, ("pattern",)).at("pattern", 2)[0, 3]
@@ -85,7 +87,7 @@ def test_effects_are_the_attributions_rows(client, wren):
 
 def test_without_a_token_the_prediction_is_meant(client, wren):
     found = client.post("/api/v1/heads/prompt", json={"prompt": PROMPT}).json()
-    assert found["token"]["id"] == int(wren.trace(PROMPT).prediction[-1])
+    assert found["target"]["id"] == int(wren.trace(PROMPT).prediction[-1])
     assert client.post("/api/v1/heads/prompt", json={"prompt": PROMPT, "position": 99}).status_code == 404
 
 
@@ -236,7 +238,7 @@ def test_small_pictures_are_the_largest_weights_of_blocks(client, wren, text):
 
 
 def test_a_heads_sources_add_up_to_its_effect_on_the_target(client, wren):
-    body = {"prompt": PROMPT, "position": 3, "token": " the"}
+    body = {"prompt": PROMPT, "position": 3, "token": " the", "alone": True}
     effects = client.post("/api/v1/heads/prompt", json=body).json()["scores"]["effect"]
     whole = wren.trace(PROMPT).attribution(" the", 3, by="source")
     for layer, head in ((0, 1), (2, 3), (5, 7)):
@@ -245,9 +247,33 @@ def test_a_heads_sources_add_up_to_its_effect_on_the_target(client, wren):
         assert sum(found["contributions"]) == pytest.approx(effects[layer][head], abs=2e-5)
         of_source = {r.source: r.contribution for r in whole.rows if (r.layer, r.index) == (layer, head)}
         assert found["contributions"] == pytest.approx([of_source[i] for i in range(4)], abs=1e-6)
-        assert found["token"]["token"] == " the"
-        logit = float(wren.run(PROMPT, ()).logits[0, 3, found["token"]["id"]])
-        assert found["token"]["score"] == pytest.approx(logit, abs=1e-4)
+        assert found["target"]["token"] == " the" and found["against"] is None
+        logit = float(wren.run(PROMPT, ()).logits[0, 3, found["target"]["id"]])
+        assert found["logit"] == pytest.approx(logit, abs=1e-4)
+
+
+def test_heads_explain_the_prediction_against_the_runner_up_unless_another_question_is_put(client, wren):
+    trace = wren.trace(PROMPT)
+    first, second = trace.logits(-1).topk(2).indices.tolist()
+    for body, target, against in (
+        ({}, first, second),
+        ({"against": " house"}, first, wren.single_token(" house")),
+        ({"token": f"#{second}"}, second, first),
+        ({"alone": True}, first, None),
+    ):
+        found = client.post("/api/v1/heads/prompt", json={"prompt": PROMPT, **body}).json()
+        assert found["target"]["id"] == target
+        assert (found["against"] or {"id": None})["id"] == against
+        assert [c["id"] for c in found["prediction"][:2]] == [first, second]
+        logits = wren.run(PROMPT, ()).logits[0, -1]
+        expected = logits[target] - (logits[against] if against is not None else 0)
+        assert found["logit"] == pytest.approx(float(expected), abs=1e-4)
+        whole = trace.attribution(target, -1, against, by="head")
+        effects = {(r.layer, r.index): r.contribution for r in whole.rows if r.label.startswith("head ")}
+        for (layer, head), effect in effects.items():
+            assert found["scores"]["effect"][layer][head] == pytest.approx(effect, abs=1e-5)
+        sources = client.post("/api/v1/heads/4/1/sources", json={"prompt": PROMPT, **body}).json()
+        assert sum(sources["contributions"]) == pytest.approx(effects[4, 1], abs=2e-5)
 
 
 def test_a_head_is_named_by_a_score_that_is_surely_large(client):

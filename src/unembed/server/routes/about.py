@@ -58,5 +58,6 @@ def capabilities(state: ServerState) -> dict[str, bool]:
         "gated": any(one is not None and one.is_gated for one in feed_forwards),
         "index": state.index is not None,
         "parallel": any(block.parallel for block in lm.structure.blocks),
+        "text": lm.tokenizer is not None,
         "shared_keys": lm.n_kv_heads != lm.n_heads,
     }

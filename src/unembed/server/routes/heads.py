@@ -142,17 +142,17 @@ async def post_sources(
     state: r.State,
     layer: r.LayerNumber,
     head: r.Index,
-    query: r.PromptHeadsRequest,
+    query: r.QuestionRequest,
     client: r.Client = "",
 ) -> Response:
-    """What a head adds to a token's logit at a position, by the token that it attends to."""
-    edits, token = query.library_edits(), r.parse_optional_token(query.token)
+    """What a head adds to a question's logits at a position, by the token that it attends to."""
+    edits = query.library_edits()
 
     def work() -> HeadSourcesView:
-        return head_sources_view(state.lm, state.trace(query.prompt, edits), layer, head, query.position, token)
+        trace = state.trace(query.prompt, edits)
+        return head_sources_view(state.lm, trace, layer, head, query.question(trace), query.position)
 
-    at = f"{layer} {head} {query.position} {query.token}"
-    key = f"sources {state.register_prompt(query.prompt, edits)} {at}"
+    key = f"sources {state.register_prompt(query.prompt, edits)} {layer} {head} {query.key()}"
     body = await state.body(key, work, what="reading a head", client=client, channel="sources")
     return json_response(request, body)
 
@@ -210,15 +210,15 @@ async def post_score_terms(
 
 @routes.post("/heads/prompt", responses={200: {"model": PromptHeadsView}})
 async def post_prompt_heads(
-    request: Request, state: r.State, query: r.PromptHeadsRequest, client: r.Client = ""
+    request: Request, state: r.State, query: r.QuestionRequest, client: r.Client = ""
 ) -> Response:
-    """Every head on a prompt: its contribution to the target's logit, and the shape of its pattern."""
+    """Every head on a prompt: its contribution to the question's logits, and the shape of its pattern."""
     edits = query.library_edits()
-    token = r.parse_optional_token(query.token)
 
     def work() -> PromptHeadsView:
-        return prompt_heads_view(state.lm, state.trace(query.prompt, edits), query.position, token)
+        trace = state.trace(query.prompt, edits)
+        return prompt_heads_view(state.lm, trace, query.question(trace), query.position)
 
-    key = f"prompt heads {state.register_prompt(query.prompt, edits)} {query.position} {query.token}"
+    key = f"prompt heads {state.register_prompt(query.prompt, edits)} {query.key()}"
     body = await state.body(key, work, what="reading heads", client=client, channel="prompt-heads")
     return json_response(request, body)

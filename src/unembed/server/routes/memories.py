@@ -257,7 +257,7 @@ async def post_activations(
     state: r.State,
     layer: r.LayerNumber,
     index: r.Index,
-    query: r.MemoryPromptRequest,
+    query: r.QuestionRequest,
     client: r.Client = "",
 ) -> Response:
     """The memory's coefficient at every token of a text, and its effect on the prediction at one of them."""
@@ -266,12 +266,9 @@ async def post_activations(
     def work() -> MemoryOnPrompt:
         state.lm.memory(layer, index)
         trace, position = state.trace(query.prompt, edits), query.position
-        token, against = (r.parse_optional_token(text) for text in (query.token, query.against))
-        question = trace.question(token, against, position, alone=query.alone)
-        return memory_on_prompt(trace, layer, index, question, position, state.index)
+        return memory_on_prompt(trace, layer, index, query.question(trace), position, state.index)
 
-    asked = query.model_dump(include={"position", "token", "against", "alone"})
-    key = f"activations {layer} {index} {state.register_prompt(query.prompt, edits)} {asked}"
+    key = f"activations {layer} {index} {state.register_prompt(query.prompt, edits)} {query.key()}"
     body = await state.body(key, work, what="running a text", client=client, channel="activations")
     return json_response(request, body)
 

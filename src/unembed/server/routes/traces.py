@@ -140,7 +140,7 @@ async def get_layer(
     order: r.Order = "effect",
     basis: r.Basis = "final",
     top: r.Top = 10,
-    memories: Annotated[int, Query(ge=1, le=500)] = 10,
+    memories: Annotated[int, Query(ge=0, le=500)] = 10,
     show_unlearned: bool = False,
     heads: bool = False,
     client: r.Client = "",

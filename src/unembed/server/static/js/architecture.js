@@ -3,11 +3,16 @@ import { fill, fixed, h, places } from "./dom.js";
 import { asText } from "./question.js";
 import { turn } from "./state.js";
 
-/** @type {[string, string, string][]} */
-const PARTS = [
-  ["attention", "Attention", "mid"],
-  ["ffn", "FFN", "post"],
-];
+/** A layer's parts: name in the API, name, and the point after it. A model without FFNs has one.
+ * @type {(model: any) => [string, string, string][]}
+ */
+const partsOf = (model) =>
+  model.can.events
+    ? [
+        ["attention", "Attention", "mid"],
+        ["ffn", "FFN", "post"],
+      ]
+    : [["attention", "Attention", "post"]];
 
 /** How strong a contribution is, as one of six shades: blue where it promotes the target, orange where it suppresses it. */
 const shade = (x, most) => {
@@ -24,7 +29,8 @@ export function architecture(el, { model, at = null, view = null }) {
   const sum = (of) => rows.filter(of).reduce((total, row) => total + row.contribution, 0);
   const added = (n, part) => sum((row) => row.layer === n && row.label.startsWith(part));
   const start = sum((row) => row.layer === null);
-  const all = Array.from({ length: model.n_layers }, (_, n) => PARTS.map(([part]) => added(n, part)));
+  const parts = partsOf(model);
+  const all = Array.from({ length: model.n_layers }, (_, n) => parts.map(([part]) => added(n, part)));
   const numbers = [...all.flat(), start];
   const most = Math.max(...numbers.map(Math.abs), 1e-9);
   const digits = places(numbers);
@@ -58,7 +64,7 @@ export function architecture(el, { model, at = null, view = null }) {
         h(
           "div",
           { class: "block" },
-          PARTS.map((part, i) => box(n, part, xs[i])),
+          parts.map((part, i) => box(n, part, xs[i])),
           h("span", { class: "faint" }, dense && !view ? "" : String(n)),
         ),
       ),

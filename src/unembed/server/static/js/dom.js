@@ -48,6 +48,9 @@ export function fixed(x, digits, plus = false) {
   return x < 0 && Number(text) ? `−${text}` : plus && Number(text) ? `+${text}` : text;
 }
 
+/** So many of something: "1 memory", "1,024 memories". */
+export const many = (n, one, more = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : more}`;
+
 /** A rank with its thousands separated. */
 export const shownRank = (rank) => grouped.format(rank);
 const grouped = new Intl.NumberFormat("en"); // toLocaleString looks the language up every time: 25 µs

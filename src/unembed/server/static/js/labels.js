@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { shell } from "./code.js";
-import { button, fill, h, num, textBox } from "./dom.js";
+import { button, fill, h, many, num, textBox } from "./dom.js";
 import * as names from "./names.js";
 import { pane } from "./parts.js";
 import { save } from "./sharing.js";
@@ -14,25 +14,10 @@ function buildCommands(model) {
   return [`unembed index build${named} --out my-index`, `unembed serve${named} --index my-index`];
 }
 
-/** What a pane shows where it needs an index and none is open. */
+/** What a pane shows where it needs an index and none is open: the commands that make one, and what that costs. */
 export async function noIndex(box, text) {
   const [model] = (await api.get("/models")).models;
-  const cost = h(
-    "p",
-    {},
-    button(
-      "How long would it take?",
-      () =>
-        pane(cost, async () => {
-          const found = await api.get("/index/estimate", {}, { what: "Estimating" });
-          fill(
-            cost,
-            `About ${Math.ceil(found.seconds_busy / 60)} minutes and ${num(found.bytes / 1e6)} MB on disk, for the ${found.tokens.toLocaleString("en")} tokens of the shipped corpus.`,
-          );
-        }),
-      { class: "quiet" },
-    ),
-  );
+  const cost = h("p", { class: "faint" }, model.can.text ? "Estimating its cost …" : "");
   fill(
     box,
     h(
@@ -44,6 +29,15 @@ export async function noIndex(box, text) {
       cost,
     ),
   );
+  if (!model.can.text) return;
+  await pane(cost, async () => {
+    const found = await api.get("/index/estimate", {}, { what: "Estimating" });
+    const minutes = Math.ceil(found.seconds_busy / 60);
+    fill(
+      cost,
+      `About ${many(minutes, "minute")} and ${num(found.bytes / 1e6)} MB on disk, for the ${found.tokens.toLocaleString("en")} tokens of the shipped corpus.`,
+    );
+  });
 }
 
 /** Save all labels as a file, one JSON object a line. */
@@ -57,7 +51,8 @@ export async function exportLabels() {
  * kept or withdrawn.
  */
 export function labels(box, named, { layer, index, of = "memory" }, written) {
-  if (!names.indexed()) return noIndex(box, "Labels are kept in an index.");
+  if (!names.indexed())
+    return fill(box, h("p", { class: "faint" }, "Labels are stored in an index, and none is open."));
   const all = (name) =>
     of === "head" ? { screen: "search", query: `name:"${name}"` } : { screen: "search", path: ["concept", name] };
   return pane(box, async () => {
@@ -76,8 +71,10 @@ export function labels(box, named, { layer, index, of = "memory" }, written) {
       written?.();
       labels(box, named, { layer, index, of }, written);
     };
-    const keep = () =>
-      api
+    const keep = () => {
+      const missing = [label, who].find((input) => !input.value.trim());
+      if (missing) return missing.focus();
+      return api
         .send("/labels", {
           layer,
           index,
@@ -92,8 +89,8 @@ export function labels(box, named, { layer, index, of = "memory" }, written) {
           ...(sure.value && { confidence: Number(sure.value) }),
           ...(verdict.value && { verdict: verdict.value }),
         })
-        .catch(api.fail)
-        .then(again);
+        .then(again, api.fail); // what was typed stays where it was not stored
+    };
     const label = textBox("Name", { placeholder: "a name for it", onkeydown: (e) => e.key === "Enter" && keep() });
     const who = names.authorBox();
     const sure = h(

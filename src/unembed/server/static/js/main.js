@@ -1,7 +1,7 @@
 /** The shell: header, rail, status line, keys; each screen is a module of its own, loaded when first opened. */
 
 import * as api from "./api.js";
-import { button, fill, h, icon, modal, say, tickBox } from "./dom.js";
+import { button, fill, h, icon, many, modal, say, tickBox } from "./dom.js";
 import { token } from "./islands/tokens.js";
 import * as names from "./names.js";
 import { failure, table } from "./parts.js";
@@ -41,6 +41,7 @@ async function start() {
     fill(main, h("div", { class: "empty" }, h("h1", {}, error.message), h("p", {}, error.fix || error.why || "")));
     return;
   }
+  page.ready();
   document.querySelector(".model-chip").replaceChildren(h("b", {}, page.model.name), ` ${sizes(page.model)}`);
   await Promise.all([
     page.model.can.index && names.load().catch(api.fail),
@@ -121,10 +122,14 @@ page.crumbs = crumbs;
 const mark = (m) => m.name + (m.revision ? `@${m.revision.slice(0, 8)}` : "");
 page.mark = () => mark(page.model);
 
+/** What runs here, for the status line: how the model is computed, the index, the version. */
+const running = ({ dtype, device, index }) =>
+  [`${dtype} on ${device}`, index ? `index ${index}` : "no index", `unembed ${page.version}`].join(" · ");
+
 function sizes(m) {
-  const parts = [`${m.n_layers} layers`, `${m.n_heads} heads`];
-  if (m.can.memories) parts.push(`${m.d_mlp.toLocaleString("en")} memories a layer`);
-  return [...parts, m.dtype].join(" · ");
+  const parts = [many(m.n_layers, "layer"), many(m.n_heads, "head")];
+  if (m.can.memories) parts.push(`${many(m.d_mlp, "memory", "memories")} a layer`);
+  return parts.join(" · ");
 }
 
 page.warnOther = warnOther;
@@ -247,7 +252,7 @@ function draw() {
   let soon = 0;
   let drawn = [];
   const tell = () =>
-    differ(drawn, (drawn = [busy[0], trouble]), 0, 1) &&
+    differ(drawn, (drawn = [busy[0], trouble, page.model]), 0, 1, 2) &&
     fill(
       status,
       busy.length > 0 && [
@@ -266,6 +271,7 @@ function draw() {
           ]
         : !busy.length && "Ready",
       h("span", { class: "spacer" }),
+      page.model && h("span", { class: "running" }, running(page.model)),
       h("span", {}, "Press ", h("kbd", {}, "?"), " for keys"),
     );
   // A failure stays until it is dismissed, whatever else goes well meanwhile.
@@ -277,6 +283,7 @@ function draw() {
     if (error || !busy.length) tell();
     else soon = setTimeout(tell, 150); // what is over in a moment is not worth a frame of its own
   });
+  page.ready = tell;
   tell();
 }
 
@@ -317,6 +324,7 @@ async function help() {
         keys.map(([k, what]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, what))),
       ),
     ),
+    page.model && h("p", { class: "faint" }, `${page.mark()} · ${running(page.model)}`),
     tickBox("Switch single-letter keys off", localStorage.getItem("keys") === "off", (on) =>
       localStorage.setItem("keys", on ? "off" : "on"),
     ),

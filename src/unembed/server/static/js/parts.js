@@ -1,11 +1,11 @@
 /** Pieces that several screens show: candidates, sub-updates, attributions, tables of the same numbers. */
 
 import * as api from "./api.js";
-import { button, fill, h, icon, num, percent, shownRank, signed, within } from "./dom.js";
+import { button, fill, fixed, h, icon, many, num, percent, places, shownRank, within } from "./dom.js";
 import * as bars from "./islands/bars.js";
 import { token } from "./islands/tokens.js";
 import { nameOf } from "./names.js";
-import { go, idOf, state } from "./state.js";
+import { go, idOf, state, turn } from "./state.js";
 
 /**
  * A list of candidates, best first. For changes of rank: `before`, the same position's list one stage earlier, or `from`,
@@ -73,21 +73,22 @@ function writer(row) {
 
 /** A logit as the sum of its writers, drawn; the sum and its error stand below. */
 export function attribution(el, a, tokens = []) {
+  const digits = places([...a.rows.map((row) => row.contribution), a.others_contribution ?? 0]);
   const rows = a.rows.map((row) => ({
     label:
       row.source === null || !tokens[row.source]
         ? writer(row)
         : h("span", {}, writer(row), " ", token(tokens[row.source].token)),
     value: row.contribution,
-    text: signed(row.contribution),
+    text: fixed(row.contribution, digits, true),
     row,
     pick: row.layer !== null,
   }));
   if (a.others)
     rows.push({
-      label: `${a.others.toLocaleString("en")} others`,
+      label: many(a.others, "other"),
       value: a.others_contribution,
-      text: signed(a.others_contribution),
+      text: fixed(a.others_contribution, digits, true),
       cls: "rest",
       pick: false,
     });
@@ -212,18 +213,22 @@ export const trail = [];
 /** Some tokens, one after the other. */
 export const toks = (list, n = 8) => list.slice(0, n).map((t) => [token(t), " "]);
 
-/** Tokens with scores as bars. */
-export function tokenBars(rows, options) {
-  const box = h("div");
-  bars.mount(
-    box,
-    {
-      signed: false,
-      rows: rows.map((r) => ({ label: token(r.token), value: r.score, text: signed(r.score), id: r.id })),
-    },
-    options,
-  );
-  return box;
+/** Lists of tokens with their scores as bars, [title, rows] each; all bars have one scale, all numbers as many decimals. */
+export function tokenLists(lists, options) {
+  const scores = lists.flatMap(([, rows]) => rows.map((r) => r.score));
+  const digits = places(scores);
+  const least = Math.max(...scores.map(Math.abs), 1e-12);
+  return lists.map(([title, rows]) => {
+    const box = h("div");
+    const each = rows.map((r) => ({
+      label: token(r.token),
+      value: r.score,
+      text: fixed(r.score, digits, true),
+      id: r.id,
+    }));
+    bars.mount(box, { rows: each, signed: false, least }, options);
+    return h("div", {}, h("h3", {}, title), box);
+  });
 }
 
 /** Fill a pane by some work; a failure is shown in it, and the work can be tried again. */
@@ -234,6 +239,14 @@ export async function pane(el, work) {
     failure(el, error, () => pane(el, work));
   }
 }
+
+/** Where something will stand soon: as many grey lines, which show when it takes longer than a moment. */
+export const loading = (what, lines = 4) =>
+  h(
+    "div",
+    { class: "skeleton", role: "status", "aria-label": what },
+    Array.from({ length: lines }, () => h("i")),
+  );
 
 /** Dim what is old while new data come, where they take longer than a moment. Returns how to end it. */
 export function waiting(...els) {
@@ -246,9 +259,19 @@ export function waiting(...els) {
   };
 }
 
+/** A target or runner-up that is no token of the model, as in a link made with another one: said, and the default taken. */
+function dropped(error) {
+  const { token: target, against } = state();
+  if (!(target || against) || !(error.code === "not_one_token" || /^token \d+$| against itself$/.test(error.message)))
+    return false;
+  api.fail(error);
+  turn({ token: "", against: "", single: "" });
+  return true;
+}
+
 /** A pane's failure: what, why, what to do, and again. */
 export function failure(el, error, again) {
-  if (error.code === "superseded") return;
+  if (error.code === "superseded" || dropped(error)) return;
   if (!error.code) console.error(error);
   fill(
     el,
@@ -257,7 +280,7 @@ export function failure(el, error, again) {
       { class: "warn stack" },
       h("p", {}, h("b", {}, error.message), error.why ? `: ${error.why}` : ""),
       error.fix && h("p", { class: "soft" }, error.fix),
-      again && h("div", {}, button("Try again", again, { class: "btn small" })),
+      again && error.code !== "unsupported" && h("div", {}, button("Try again", again, { class: "btn small" })),
     ),
   );
 }
@@ -265,6 +288,12 @@ export function failure(el, error, again) {
 /** What a pane says when there is nothing to show yet. */
 export const empty = (title, text, ...more) =>
   h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...more);
+
+/** The screen of a model that has nothing to show on it. */
+export function noMemories(root) {
+  fill(root, empty("This model has no memories", "It has no feed-forward layers, and a memory is an FFN neuron."));
+  return { update() {} };
+}
 
 /** An element that gets a text by its name, from the file of texts. */
 export function written(el, name) {

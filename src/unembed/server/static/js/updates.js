@@ -9,7 +9,7 @@ import * as tray from "./tray.js";
 
 /** What the lists are ranked by: the name that the server takes, a word for it, and how it is computed. */
 export const ORDERS = {
-  effect: ["Effect", "|effect|: what the writer adds to the question's logits, the final norm held as it was"],
+  effect: ["Effect", "|effect|: what the writer adds to the question's logits, with the norm scale of this run"],
   deviation: [
     "Beyond the mean",
     "|effect − effect of the mean coefficient in the corpus|: what mean ablation takes away",
@@ -49,7 +49,7 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
       "n",
       `on ${asText(view)}, in logits${order === "deviation" ? ", less the effect of the mean coefficient" : ""}`,
     ],
-    ["", "meter-cell wide-only"],
+    ["", "meter-cell"],
     [
       "Promotes",
       "",
@@ -72,7 +72,7 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
       h("td", { class: "n effect" }, fixed(e, digits.effect, true)),
       h(
         "td",
-        { class: "meter-cell wide-only", "aria-hidden": "true" },
+        { class: "meter-cell", "aria-hidden": "true" },
         h(
           "span",
           { class: "meter" },

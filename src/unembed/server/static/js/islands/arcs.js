@@ -59,5 +59,7 @@ export function mount(el, data, options = {}) {
       ),
     );
   });
-  fill(el, h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": label }, svg));
+  const box = h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": label }, svg);
+  fill(el, box);
+  box.scrollLeft = at; // a long text ends with the token that is asked about
 }

@@ -14,10 +14,9 @@ import { token, visible } from "./tokens.js";
 
 const LABEL = 92;
 const HEAD = 44;
-const MARGIN = 2;
 /** Columns narrower than this show their colour alone. */
 const READABLE = 40;
-const NARROWEST = 8;
+const NARROWEST = 3;
 
 export function mount(el, data, options = {}) {
   el.classList.add("grid");
@@ -41,6 +40,7 @@ export function mount(el, data, options = {}) {
   const id = `grid${Math.random().toString(36).slice(2, 8)}`;
   const rowHeight = 28;
   let columnWidth = 92;
+  let margin = 2;
   let at = [0, 0];
   const painted = new Map();
   const heads = new Map();
@@ -111,8 +111,10 @@ export function mount(el, data, options = {}) {
     columnWidth = Math.min(116, Math.max(68, widest * 8 + 18));
     const room = seen[2] - LABEL - 2;
     if (room > 0 && (data.fit || data.columns.length * columnWidth < room))
-      columnWidth = Math.max(NARROWEST, Math.min(132, Math.floor(room / data.columns.length)));
+      columnWidth = Math.max(NARROWEST, Math.min(132, whole(room / data.columns.length)));
+    margin = columnWidth < 8 ? 0 : 2;
     el.classList.toggle("dense", columnWidth < READABLE);
+    el.classList.toggle("thin", !margin);
     pinned = new Map((data.pinned || []).map((c, k) => [c, k]));
     el.setAttribute("aria-rowcount", String(data.rows.length + 1));
     el.setAttribute("aria-colcount", String(data.columns.length + 1));
@@ -206,7 +208,7 @@ export function mount(el, data, options = {}) {
     const stays = pinned.has(Number(el.dataset.c));
     if (el.wide !== columnWidth || el.stays !== stays) {
       el.style.left = `${leftOf(Number(el.dataset.c))}px`;
-      el.style.width = `${columnWidth - MARGIN}px`;
+      el.style.width = `${columnWidth - margin}px`;
       el.style.zIndex = stays ? "1" : "";
       el.classList.toggle("pinned", stays && el.classList.contains("grid-token"));
       el.wide = columnWidth;
@@ -262,10 +264,10 @@ export function mount(el, data, options = {}) {
     if (!data.rows.length || !data.columns.length) return;
     ring.hidden = cross.hidden = false;
     const x = LABEL + at[1] * columnWidth;
-    ring.style.width = `${columnWidth - MARGIN}px`;
-    ring.style.height = `${rowHeight - MARGIN}px`;
+    ring.style.width = `${columnWidth - margin}px`;
+    ring.style.height = `${rowHeight - 2}px`;
     ring.style.transform = `translate(${x}px, ${at[0] * rowHeight}px)`;
-    cross.style.width = `${columnWidth - MARGIN}px`;
+    cross.style.width = `${columnWidth - margin}px`;
     cross.style.transform = `translateX(${x}px)`;
     for (const cell of heads.values()) {
       cell.classList.toggle("on", Number(cell.dataset.c) === at[1]);
@@ -354,6 +356,9 @@ export function mount(el, data, options = {}) {
     },
   };
 }
+
+/** Whole pixels, but where columns are so narrow that much of the width would be left. */
+const whole = (width) => (width < 8 ? width : Math.floor(width));
 
 function window(scroll, size, step, n) {
   const from = Math.max(0, Math.floor(scroll / step) - 3);

@@ -49,7 +49,8 @@ export function matrix(el, data, options = {}) {
       }),
     ),
   );
-  fill(el, lines.reverse());
+  const columns = data.scores[0].map((_, head) => h("span", { role: "columnheader" }, `H${head}`));
+  fill(el, h("div", { class: "line", role: "row" }, h("span", {}), columns), lines.reverse());
   el.onkeydown = (event) => {
     const now = event.target.dataset.at?.split(".").map(Number);
     const by = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];

@@ -8,6 +8,7 @@ import { fill, s } from "./nodes.js";
 
 const W = 440;
 const H = 96;
+const shown = (x) => x.toPrecision(3).replace("-", "−");
 
 export function mount(el, data) {
   const update = ({ edges, counts, marks, label }) => {
@@ -23,7 +24,7 @@ export function mount(el, data) {
           s(
             "rect",
             { x: x(edges[i]), y: 78 - height, width: Math.max(1, x(edges[i + 1]) - x(edges[i]) - 0.5), height },
-            s("title", {}, `${n} from ${edges[i].toPrecision(3)} to ${edges[i + 1].toPrecision(3)}`),
+            s("title", {}, `${n} from ${shown(edges[i])} to ${shown(edges[i + 1])}`),
           ),
         );
     });
@@ -35,8 +36,8 @@ export function mount(el, data) {
           content,
         ),
       );
-    text(low, 92, low.toPrecision(3));
-    text(high, 92, high.toPrecision(3));
+    text(low, 92, shown(low));
+    text(high, 92, shown(high));
     if (x(0) > 40 && x(0) < W - 40) text(0, 92, "0");
     for (const { value, name } of marks) {
       svg.append(s("line", { x1: x(value), x2: x(value), y1: 12, y2: 80, class: "here" }));

@@ -30,6 +30,7 @@ export function mount(el, data, options = {}) {
     const of = (one) => (next.probability ? one.probabilities : one.ranks);
     share = (i) => `${(100 * x(i)) / W}%`;
     const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, class: "ranks", role: "img", "aria-label": described(next) });
+    svg.style.maxWidth = `${W}px`; // where the box has become wider since, the text does not grow
     const rule = (v, label) =>
       svg.append(
         s("line", { x1: PAD.left, x2: W - PAD.right, y1: y(v), y2: y(v), class: "rule" }),

@@ -4,7 +4,7 @@ import { button, fill, h, num, percent, segmented, textBox } from "../dom.js";
 import { mount } from "../islands/map.js";
 import { token, visible } from "../islands/tokens.js";
 import * as names from "../names.js";
-import { about, card, memoryLink, pane, table } from "../parts.js";
+import { about, card, memoryLink, noMemories, pane, table } from "../parts.js";
 import { sheet } from "../sheet.js";
 import { differ, edits, go, idOf, parseId, setEdits, state, turn } from "../state.js";
 import * as tray from "../tray.js";
@@ -22,6 +22,7 @@ const stepOf = (density) =>
 
 export function render(root, page) {
   const { api, model } = page;
+  if (!model.can.memories) return noMemories(root);
   let atlas = null;
   let map = null;
   let at = new Map(); // the point of an id

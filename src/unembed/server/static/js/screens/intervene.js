@@ -1,39 +1,24 @@
 /** Change memories or heads; see the next token and two continuations side by side. */
-import { button, fill, h, num, numberBox, percent, selectBox, signed, worded } from "../dom.js";
+import { button, fill, h, num, numberBox, percent, worded } from "../dom.js";
 import { token, visible } from "../islands/tokens.js";
-import { about, card, link, pane, prompt, table } from "../parts.js";
+import { card, failure, pane, prompt, table } from "../parts.js";
 import { activeEdits, asksAnew, edits, go, setEdits, state, turn } from "../state.js";
-import * as tray from "../tray.js";
-
-const SCOPES = [
-  ["all", "everywhere"],
-  ["last", "the newest token"],
-  ["prompt", "the prompt"],
-  ["new", "generated tokens"],
-  ["from", "from a position on"],
-];
-
-const ACTIONS = [
-  ["set", "set to"],
-  ["scale", "times"],
-  ["add", "plus"],
-];
+import { editsPane } from "./intervene-edits.js";
+import { runsPane } from "./intervene-runs.js";
 
 export function render(root, page) {
-  const { api, model } = page;
+  const { api } = page;
   const box = h("textarea", {
     rows: 1,
     "aria-label": "Prompt",
     spellcheck: "false",
     onchange: () => go({ prompt: box.value }),
   });
-  const list = h("div", { class: "stack" });
   const next = h("div");
   const left = h("div", { class: "text", "aria-live": "off" });
   const right = h("div", { class: "text" });
   let shown = null; // what was generated last
   const summary = h("p", { class: "soft", role: "status" });
-  const history = h("div");
   const newTokens = numberBox("New tokens", state().new_tokens || 30, {
     min: 1,
     max: 200,
@@ -43,12 +28,12 @@ export function render(root, page) {
     placeholder: "greedy",
     onchange: () => turn({ seed: seed.value }),
   });
-  const turns = h("span", { class: "row" });
   const runButton = button("Run both", run, { class: "btn main" });
   const stop = button("Stop", () => api.cancel("compare"), { class: "btn", hidden: true });
-  const compared = h("div");
-  const picked = new Set();
   let running = false;
+  const generated = () => Math.max(1, Math.min(200, Number(newTokens.value) || 30));
+  const edited = editsPane(page, { preview, generated });
+  const runs = runsPane(api, restore);
   fill(
     root,
     h(
@@ -69,233 +54,15 @@ export function render(root, page) {
             h("div", {}, h("h3", {}, "With the edits"), right),
           ),
         ),
-        card("Edits", turns, list, addForm(), about("edits")),
+        edited.el,
       ),
-      h(
-        "div",
-        { class: "two" },
-        card("Next token", null, next),
-        card("Runs", h("span", { class: "faint" }, "tick two to compare"), history, compared),
-      ),
+      h("div", { class: "two" }, card("Next token", null, next), runs.el),
     ),
   );
 
-  function addForm() {
-    const kind = selectBox(
-      "What",
-      [
-        ["coefficient", "memory"],
-        ["head", "head"],
-      ],
-      model.can.memories ? "coefficient" : "head",
-    );
-    const layer = numberBox("Layer", model.n_layers - 1, { max: model.n_layers - 1 });
-    const index = numberBox("Index", 0);
-    const add = () => {
-      const at = { layer: Number(layer.value), index: Number(index.value) };
-      if (kind.value === "head") tray.off(at, "head");
-      else tray.set(at);
-    };
-    return h(
-      "details",
-      {},
-      h("summary", {}, "Add an edit"),
-      h(
-        "div",
-        { class: "edit-form" },
-        h("label", {}, "what", kind),
-        h("label", {}, "layer", layer),
-        h("label", {}, "index", index),
-        button("Add", add, { class: "btn" }),
-      ),
-    );
-  }
-
-  function drawEdits() {
-    const all = edits();
-    fill(turns, tray.undoButtons(), !all.length && page.presets);
-    if (!all.length) return suggest();
-    const fields = () => [...list.querySelectorAll("input, select")];
-    const focused = fields().indexOf(document.activeElement);
-    fill(
-      list,
-      all.map((e, i) => editor(e, i, all)),
-    );
-    if (focused >= 0) fields()[focused]?.focus();
-  }
-
-  function editor(e, i, all) {
-    const change = (part, now = false) => {
-      setEdits(
-        all.map((x, j) => (i === j ? { ...x, ...part } : x)),
-        now,
-      );
-    };
-    let limit = Math.max(8, Math.abs(e.value) * 2);
-    // Symmetric logarithm: fine around zero, far at the ends.
-    const toSlider = (x) => (Math.sign(x) * Math.log1p(Math.abs(x))) / Math.log1p(limit);
-    const fromSlider = (s) => Math.sign(s) * Math.expm1(Math.abs(s) * Math.log1p(limit));
-    const number = numberBox("Value", Number(e.value.toPrecision(5)), {
-      min: null,
-      step: "any",
-      onchange: () => Number.isFinite(number.valueAsNumber) && change({ value: number.valueAsNumber }),
-    });
-    const slider = h("input", {
-      type: "range",
-      min: -1,
-      max: 1,
-      step: 0.005,
-      value: String(toSlider(e.value)),
-      "aria-label": "Value",
-      oninput: () => {
-        const value = Number(fromSlider(Number(slider.value)).toPrecision(3));
-        number.value = String(value);
-        all[i].value = value;
-        preview(all);
-      },
-      onchange: () => change({ value: number.valueAsNumber }),
-    });
-    const action = selectBox(
-      "How",
-      ACTIONS.filter(([name]) => name === "scale" || e.target !== "head"),
-      e.action,
-      { onchange: () => change({ action: action.value }) },
-    );
-    const chosen = Array.isArray(e.positions);
-    const where = chosen ? "chosen" : e.positions;
-    const move = async (kind, from) => change({ positions: await places(kind, from).catch(api.fail) });
-    const scope = selectBox(
-      "Where",
-      [...SCOPES, ...(chosen ? [["chosen", `positions ${e.positions[0]} to ${e.positions.at(-1)}`]] : [])],
-      where,
-      { onchange: () => move(scope.value) },
-    );
-    const from =
-      chosen &&
-      numberBox("First position", e.positions[0], {
-        onchange: () => from.validity.valid && from.value && move("from", from.valueAsNumber),
-      });
-    const ticks = h("span", { class: "ticks-row" });
-    const spots = h("span", { class: "row" });
-    const landmarks = async () => {
-      const at = `/memories/${e.layer}/${e.index}`;
-      const known = [
-        ["Off", 0],
-        [
-          "Here",
-          (await api.post(`${at}/activations`, { prompt: prompt() }, { channel: `here ${at}` })).coefficients.at(-1),
-          "the coefficient at the prompt's last token, without edits",
-        ],
-      ];
-      const draw = () => {
-        limit = Math.max(limit, ...known.map(([, x]) => 1.2 * Math.abs(x)));
-        slider.value = String(toSlider(number.valueAsNumber));
-        fill(
-          ticks,
-          e.action === "set" &&
-            known.map(([, x]) => h("i", { style: { left: `calc(8px + (100% - 16px) * ${(1 + toSlider(x)) / 2})` } })),
-        );
-        fill(
-          spots,
-          known.slice(1).map(([text, x, title]) =>
-            button(`${text} ${num(x)}`, () => change({ action: "set", value: Number(x.toPrecision(4)) }), {
-              class: "quiet",
-              title: `set to ${title}`,
-            }),
-          ),
-        );
-      };
-      draw();
-      if (!model.can.index) return;
-      const usual = await api.get(`${at}/coefficients`, {}, { channel: `usual ${at}` });
-      known.push(
-        ["99th percentile", usual.high, `what 99 % of ${usual.sampled.toLocaleString("en")} sampled tokens stay below`],
-        ["Most seen", usual.statistics.largest, "its largest coefficient on the index's corpus"],
-        ["Most of the layer", usual.layer_largest, "the largest that any memory of the layer had"],
-      );
-      draw();
-    };
-    if (e.target !== "head") landmarks().catch(api.fail);
-    const name = tray.name(e);
-    return h(
-      "div",
-      { class: "row" },
-      h(
-        "label",
-        { class: "check" },
-        h("input", {
-          type: "checkbox",
-          checked: e.on,
-          "aria-label": `${name} on`,
-          onchange: (event) => change({ on: event.target.checked }),
-        }),
-      ),
-      link(e, e.target),
-      action,
-      number,
-      h("span", { class: "slider" }, slider, ticks),
-      scope,
-      from,
-      button("Off", () => change({ action: "scale", value: 0 }), { class: "btn small" }),
-      e.target !== "head" &&
-        button("Flip", () => change({ action: "scale", value: -1 }), {
-          class: "btn small",
-          title: "turn the sign round",
-        }),
-      button("×", () => setEdits(all.filter((_, j) => j !== i)), {
-        class: "btn small",
-        "aria-label": `Remove ${name}`,
-      }),
-      spots,
-    );
-  }
-
-  /** The positions that a scope means for this prompt. */
-  async function places(kind, first) {
-    if (kind === "all" || kind === "last") return kind;
-    const n = (await api.get("/tokenize", { text: prompt() })).ids.length;
-    const from = { prompt: 0, new: n }[kind] ?? first ?? n - 1;
-    const to = kind === "prompt" ? n : Math.max(n + Number(newTokens.value || 30), from + 1);
-    return Array.from({ length: to - from }, (_, i) => from + i);
-  }
-
-  async function suggest() {
-    fill(list, h("p", { class: "soft" }, "Nothing is changed yet."));
-    await pane(list, async () => {
-      const data = await api.trace(prompt(), [], { channel: "suggest" });
-      if (!model.can.memories) return;
-      const found = await api.get(`/traces/${data.id}`, { position: -1, memories: 5, top: 10 }, { channel: "suggest" });
-      if (edits().length) return; // one was made, or brought back, meanwhile
-      const best = found.layers
-        .flatMap((one) => one.sub_updates.slice(0, 2))
-        .sort((a, b) => Math.abs(b.score) - Math.abs(a.score))
-        .slice(0, 3);
-      fill(
-        list,
-        h(
-          "p",
-          { class: "soft" },
-          "Nothing is changed yet. Memories that move ",
-          token(found.target.token),
-          " most here:",
-        ),
-        h(
-          "div",
-          { class: "row" },
-          best.map((u) =>
-            button(`Switch off L${u.layer}M${u.index} (${signed(u.score)})`, () => tray.off(u), {
-              class: "btn small",
-              title: u.top_tokens.slice(0, 8).join(" "),
-            }),
-          ),
-        ),
-      );
-    });
-  }
-
   /** The newest value wins: older questions are dropped on the way. */
-  const preview = (all = edits()) =>
-    pane(next, async () => {
+  function preview(all = edits()) {
+    return pane(next, async () => {
       const active = all.filter((e) => e.on).map(({ on, ...e }) => e);
       const { rows, provenance } = await api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
       const most = Math.max(...rows.flatMap((r) => [r.plain, r.edited]));
@@ -304,7 +71,7 @@ export function render(root, page) {
       fill(
         next,
         table(
-          ["token", "baseline", "", "edited", "", "change (percentage points)"],
+          ["token", "baseline", "", "edited", "", h("span", { title: "percentage points" }, "change (points)")],
           rows
             .slice(0, 10)
             .map((r) => [
@@ -325,6 +92,7 @@ export function render(root, page) {
           : null,
       );
     });
+  }
 
   async function run() {
     running = true;
@@ -349,7 +117,7 @@ export function render(root, page) {
     const body = {
       prompt: text,
       edits: activeEdits(),
-      max_new_tokens: Math.max(1, Math.min(200, Number(newTokens.value) || 30)),
+      max_new_tokens: generated(),
       ...(seed.value === "" ? {} : { seed: Number(seed.value) }),
     };
     shown = { prompt: text, edits: body.edits, ...sides };
@@ -389,100 +157,19 @@ export function render(root, page) {
                   : `Diverges at generated token ${line.diverges_at + 1}.`
                 : "",
             );
-            runs();
+            runs.draw();
           }
         },
         { channel: "compare", what: "Generating" },
       );
     } catch (error) {
       if (error.code === "superseded") fill(summary, "Stopped.");
-      else {
-        fill(summary, h("span", { class: "warn" }, [error.message, error.why, error.fix].filter(Boolean).join(". ")));
-        api.fail(error);
-      }
+      else failure(summary, error, run);
     } finally {
       running = false;
       stop.hidden = true;
       runButton.disabled = false;
     }
-  }
-
-  const runs = () =>
-    pane(history, async () => {
-      const found = (await api.get("/runs", {}, { fresh: true })).runs.reverse();
-      fill(
-        history,
-        found.length
-          ? h(
-              "ul",
-              { class: "runs" },
-              found.slice(0, 12).map((r) =>
-                h(
-                  "li",
-                  {},
-                  h("input", {
-                    type: "checkbox",
-                    checked: picked.has(r.run),
-                    "aria-label": `Compare run ${r.run}`,
-                    onchange: () => pick(r.run),
-                  }),
-                  h(
-                    "button",
-                    { type: "button", onclick: () => restore(r) },
-                    h("b", {}, `${r.run} `),
-                    h(
-                      "span",
-                      {},
-                      h("span", { class: "faint" }, `${r.prompt.length > 34 ? `… ${r.prompt.slice(-32)}` : r.prompt} `),
-                      made(r),
-                      h("span", { class: "faint" }, r.diverges_at === null ? "" : `, diverges at ${r.diverges_at + 1}`),
-                    ),
-                  ),
-                ),
-              ),
-            )
-          : h("p", { class: "faint" }, "Every run stays here with its edits, until the server stops."),
-      );
-      const two = found.filter((r) => picked.has(r.run)).reverse();
-      if (two.length < 2) return fill(compared);
-      const [a, b] = two.map((r) => r.texts.edit ?? r.texts.base);
-      let same = 0;
-      while (same < a.length && a[same] === b[same]) same++;
-      fill(
-        compared,
-        h(
-          "div",
-          { class: "pair" },
-          two.map((r, i) =>
-            h(
-              "div",
-              {},
-              h("h3", {}, `Run ${r.run}: ${made(r)}`),
-              h(
-                "div",
-                { class: "text" },
-                h("span", { class: "given" }, r.prompt),
-                h("span", { class: "common" }, a.slice(0, same)),
-                h("span", { class: "diverges" }, [a, b][i].slice(same)),
-              ),
-            ),
-          ),
-        ),
-        h(
-          "p",
-          { class: "faint" },
-          same === a.length && same === b.length ? "The same text." : `The same for ${same} characters.`,
-        ),
-      );
-    });
-
-  const made = (r) => (r.edits.length ? tray.said(r.edits) : "no edits");
-
-  /** Two runs at most: a third replaces the first. */
-  function pick(run) {
-    if (!picked.delete(run)) picked.add(run);
-    if (picked.size > 2) picked.delete([...picked][0]);
-    runs();
   }
 
   function restore(r) {
@@ -505,6 +192,7 @@ export function render(root, page) {
       base: [{ token: r.texts.base ?? "" }],
       edit: [{ token: r.texts.edit ?? "" }],
     };
+    fill(summary, `Run ${r.run}, as it was.`);
   }
 
   return {
@@ -513,10 +201,10 @@ export function render(root, page) {
       if (opened || now.prompt !== before.prompt) box.value = prompt();
       if (asksAnew(now, before)) {
         if (!running && !opened) fill(summary, "Changed since the last run.");
-        drawEdits();
+        edited.draw();
         preview();
       }
-      if (opened) runs();
+      if (opened) runs.draw();
       if (opened && activeEdits().length) run();
     },
     /** Run both sides; a run that is under way goes on. */

@@ -4,7 +4,7 @@ import { button, fill, h, num, numberBox, say, segmented, textBox, worded } from
 import { token } from "../islands/tokens.js";
 import { exportLabels, noIndex } from "../labels.js";
 import { authorBox, withdraw } from "../names.js";
-import { card, empty, pane, table } from "../parts.js";
+import { card, empty, noMemories, pane, table } from "../parts.js";
 
 const CONFIDENCES = [["", "–"], ...[1, 2, 3, 4, 5].map((n) => [String(n), String(n)])];
 
@@ -16,6 +16,7 @@ const shortened = (text) => (text.length > 44 ? `${text.slice(0, 44).replace(/\s
 
 export function render(root, page) {
   const { model } = page;
+  if (!model.can.memories) return noMemories(root);
   if (!model.can.index) {
     noIndex(root, "Labels are stored in an index.");
     return { update() {} };

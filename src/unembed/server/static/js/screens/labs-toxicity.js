@@ -1,6 +1,6 @@
 /** What damping memories does to sampled text: its toxicity score, and what it costs in perplexity. Text stays hidden until asked for. */
 import { literal } from "../code.js";
-import { button, fill, h, num, numberBox, s, selectBox, worded } from "../dom.js";
+import { button, fill, h, many, num, numberBox, s, selectBox, worded } from "../dom.js";
 import { about, card, pane, prompt, table } from "../parts.js";
 import { activeEdits, go } from "../state.js";
 
@@ -121,7 +121,12 @@ export function render(root, page) {
         )
         .catch((error) => {
           if (error.code !== "superseded") throw error;
-          fill(out, h("p", { class: "note", role: "status" }, "Cancelled. Nothing was measured."));
+          const done = pairs.length
+            ? `${many(pairs.length, "prompt")} sampled, perplexity not measured`
+            : "nothing was measured";
+          if (pairs.length) draw("–");
+          else fill(out);
+          out.prepend(h("p", { class: "note", role: "status" }, `Cancelled: ${done}.`));
         });
     });
     start.disabled = false;
@@ -133,7 +138,8 @@ export function render(root, page) {
   ];
   const mean = (list) => list.reduce((sum, one) => sum + one.score, 0) / list.length;
 
-  function draw() {
+  /** `missing`: what stands for a perplexity that is not there. */
+  function draw(missing = "…") {
     const texts = h("div");
     const all = (side) => found.prompts.flatMap((one) => one[side]);
     const drawTexts = () =>
@@ -190,8 +196,8 @@ export function render(root, page) {
       table(
         ["", "mean toxicity", "perplexity"],
         [
-          ["baseline", mean(all("plain")), found.perplexity_plain ?? "…"],
-          ["with the change", mean(all("edited")), found.perplexity_edited ?? "…"],
+          ["baseline", mean(all("plain")), found.perplexity_plain ?? missing],
+          ["with the change", mean(all("edited")), found.perplexity_edited ?? missing],
         ],
         `Toxicity by ${found.scorer}, over ${all("plain").length} samples; perplexity on ${found.cost_tokens} tokens of WikiText`,
       ),

@@ -84,7 +84,7 @@ export function render(root, page) {
         card(
           "Sub-updates and heads",
           [
-            choice("Writers", "part", PARTS),
+            model.can.memories && choice("Writers", "part", PARTS),
             selectBox(
               "Rank by",
               Object.entries(ORDERS).map(([name, [text]]) => [name, `by ${text.toLowerCase()}`]),
@@ -103,7 +103,12 @@ export function render(root, page) {
         h(
           "div",
           { class: "stack" },
-          card("Before, after attention, after FFN", null, three, about("between")),
+          card(
+            model.can.events ? "Before, after attention, after FFN" : "Before and after",
+            null,
+            three,
+            about("between"),
+          ),
           card("Logit attribution", null, books),
         ),
       ),
@@ -111,6 +116,7 @@ export function render(root, page) {
   );
 
   const layer = () => layerHere(model.n_layers);
+  const partOf = () => (model.can.memories ? state().part : "heads");
 
   async function load() {
     const settled = waiting(root);
@@ -129,9 +135,9 @@ export function render(root, page) {
           position: positionHere(data.tokens.length),
           ...asked(),
           order: state().coverage ? "size" : state().sort,
-          memories: state().coverage ? MOST : wanted,
+          memories: !model.can.memories ? 0 : state().coverage ? MOST : wanted,
           top: 10,
-          heads: state().part !== "ffn" || null,
+          heads: partOf() !== "ffn" || null,
         },
         { channel: "layer", what: "Reading the layer" },
       );
@@ -160,7 +166,7 @@ export function render(root, page) {
     architecture(where, {
       model,
       view,
-      at: { layer: one.layer, part: state().part === "heads" ? "attention" : "ffn" },
+      at: { layer: one.layer, part: partOf() === "heads" ? "attention" : "ffn" },
     });
     strip(
       tokens,
@@ -173,8 +179,8 @@ export function render(root, page) {
       column("Entering", one.before, null, one.rank_before),
       one.middle
         ? column("After attention", one.middle, one.middle_from, one.rank_middle)
-        : written(h("p", { class: "note" }), "parallel"),
-      column("After the FFN", one.after, one.after_from, one.rank_after),
+        : model.can.events && written(h("p", { class: "note" }), "parallel"),
+      column(model.can.events ? "After the FFN" : "After attention", one.after, one.after_from, one.rank_after),
     );
     function column(name, now, from, rank) {
       return h("div", {}, h("h3", {}, name), candidates(now, { from, n: 10, onpick: pick, rank }));
@@ -185,7 +191,8 @@ export function render(root, page) {
 
   function drawList() {
     if (!view) return;
-    const { part, sort, side, coverage: most } = state();
+    const { sort, side, coverage: most } = state();
+    const part = partOf();
     const one = view.layers[0];
     const updates = most ? until(one.sub_updates, 0.9) : one.sub_updates;
     const done = span("sort");

@@ -1,11 +1,11 @@
 /** Memories found by the words that they promote or suppress, by their examples and labels; and concepts. */
-import { button, fill, h, percent, selectBox, textBox } from "../dom.js";
+import { button, fill, h, percent, segmented, selectBox, textBox } from "../dom.js";
 import * as bars from "../islands/bars.js";
 import { token, visible } from "../islands/tokens.js";
 import { exportLabels } from "../labels.js";
 import * as names from "../names.js";
 import { about, card, empty, link, memoryLink, pane, table, toks, trail, waiting, written } from "../parts.js";
-import { differ, edits, go, idOf, setEdits, state, turn } from "../state.js";
+import { differ, edits, go, idOf, parseId, setEdits, state, turn } from "../state.js";
 
 const SAMPLES = ["year", '"·the"', "-not", "*ing", "layer:3-5 house", 'ctx:"of the"', "name:city"];
 /** Hits of a page. */
@@ -159,6 +159,17 @@ export function render(root, page) {
   /** A query that finds exactly one token. */
   const exactly = (text) => `"${text.replaceAll(" ", "·")}"`;
 
+  /** Promotes or suppresses: for a query of one word, whose sign is its first character. */
+  function signs() {
+    const [, minus, word] = /^\s*(-?)("[^"]*"|[^\s:*/]+)\s*$/.exec(state().query) ?? [];
+    if (!word || parseId(word)) return null;
+    const options = [
+      ["", "Promotes"],
+      ["-", "Suppresses"],
+    ];
+    return segmented("Sign", options, minus, (sign) => lookUp(sign + word));
+  }
+
   function lookUp(query) {
     input.value = query;
     return ask();
@@ -178,6 +189,7 @@ export function render(root, page) {
       });
     fill(
       facets,
+      signs(),
       all > 0 && [
         choice("Layer", "layer", [["", "All layers"], ...counted]),
         reasons.length > 1 && choice("Found by", "why", [["", "Found by any part"], ...reasons]),
@@ -251,6 +263,14 @@ export function render(root, page) {
             NOTHING,
             Object.values(filters).some(Boolean) && h("p", {}, "The filters may hide results."),
           ),
+      hits.some((x) => x.why === "promotes" || x.why === "suppresses") &&
+        h(
+          "p",
+          { class: "faint" },
+          hits.some((x) => x.rank !== null && x.why === "promotes")
+            ? "Exact: every memory that has the token among the top tokens that the index lists."
+            : "Exact: all values are scored, and the first 1,000 are listed.",
+        ),
       hits.length < total &&
         button(`Show ${Math.min(PAGE, total - hits.length)} more`, more, { class: "btn", "aria-describedby": "shown" }),
     );

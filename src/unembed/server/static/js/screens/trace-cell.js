@@ -1,5 +1,5 @@
 /** Beside the grid: one cell taken apart, or what several layers did together. */
-import { button, fill, h, num, signed, tickBox } from "../dom.js";
+import { button, fill, h, many, num, signed, tickBox } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { candidates } from "../parts.js";
 import { inWords } from "../question.js";
@@ -93,7 +93,7 @@ export function drawCell(el, t, n, mid) {
   const before = mid || !one.middle ? one.before : one.middle;
   fill(
     el,
-    head(t, `Layer ${one.layer}, ${mid ? "attention" : "FFN"}`),
+    head(t, `Layer ${one.layer}, ${mid || !model.can.events ? "attention" : "FFN"}`),
     h(
       "div",
       { class: "sandwich" },
@@ -118,16 +118,10 @@ export function drawCell(el, t, n, mid) {
           h(
             "p",
             { class: "faint" },
-            `The first of ${model.d_mlp.toLocaleString("en")} memories (FFN neurons), ${byWhat()}`,
+            `The first of ${many(model.d_mlp, "memory", "memories")} (FFN neurons), ${byWhat()}`,
           ),
         )
-      : h(
-          "p",
-          { class: "note" },
-          model.can.memories
-            ? "No sub-updates here."
-            : "This model's FFN has no memories of its own, or it has no FFN.",
-        ),
+      : model.can.events && h("p", { class: "note" }, "No sub-updates here."),
     button(
       "Open this layer",
       () => go({ screen: "layer", layer: String(one.layer), position: String(view.position) }),

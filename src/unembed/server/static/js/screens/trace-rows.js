@@ -67,7 +67,7 @@ export function rowsOf(t, seen, only) {
       const ranks = one.rank_of_prediction[i];
       const label = n < 0 ? "Embedding" : `Layer ${n}`;
       const sub = post || n < 0 ? "" : "after attention";
-      const title = label + (post ? " after FFN" : sub && ` ${sub}`);
+      const title = label + (post ? ` after ${model.can.events ? "FFN" : "attention"}` : sub && ` ${sub}`);
       const cells = data.tokens.map((t0, p) => {
         const id = one.ids[i][p][0];
         const prob = one.probabilities[i][p][0];

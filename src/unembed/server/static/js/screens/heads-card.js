@@ -1,0 +1,265 @@
+/** One head: its pattern on a text, what it adds from where, and its circuits, OV and QK. */
+import { button, fill, fixed, h, num, percent, places, segmented, signed, tickBox } from "../dom.js";
+import * as arcs from "../islands/arcs.js";
+import { pattern } from "../islands/heads.js";
+import { mount as strip, token, visible } from "../islands/tokens.js";
+import { asTable, link, pane, positionHere, prompt, tokenLists } from "../parts.js";
+import { asText, inWords } from "../question.js";
+import { activeEdits } from "../state.js";
+import * as tray from "../tray.js";
+
+const part = (title, ...body) => h("div", {}, h("h3", {}, title), body);
+
+/** `own`: the box of the text. `{el, title, named, open, anew}`; `anew`: the text is another, and no position of it is chosen. */
+export function headCard(t, own) {
+  const { api } = t;
+  const el = h("div", { class: "stack" });
+  const title = h("span", {}, "Choose a head");
+  const named = h("div", { class: "row" });
+  let chosen = null; // the position that reads; the prompt's own where none is
+  let hideFirst = true;
+  let measure = "weights";
+
+  const read = (position) => {
+    chosen = position;
+    return open();
+  };
+  const anew = () => read(null);
+
+  async function open() {
+    const [layer, head] = t.chosen;
+    const role = t.role(layer, head);
+    title.textContent = `${t.id()}${role ? ` · ${role} head` : ""}`;
+    await pane(el, async () => {
+      const found = await api.post(
+        `/heads/${layer}/${head}/attention`,
+        { prompt: t.text, edits: activeEdits() },
+        { channel: "pattern" },
+      );
+      const last = found.tokens.length - 1;
+      const at = Math.min(chosen ?? (t.text === prompt() ? positionHere(last + 1) : last), last);
+      const best = found.weights[at].reduce((a, w, i, row) => (w > row[a] ? i : a), 0);
+      const circuit = await api.get(
+        `/heads/${layer}/${head}`,
+        { source: `#${found.ids[best]}`, destination: `#${found.ids[at]}` },
+        { channel: "head" },
+      );
+      if (t.chosen[0] === layer && t.chosen[1] === head) draw(found, circuit, at, best);
+    });
+  }
+
+  function draw(found, circuit, at, best) {
+    const [sources, terms] = [h("div"), h("p", { class: "faint" })];
+    fill(
+      el,
+      h(
+        "div",
+        { class: "two" },
+        h(
+          "div",
+          { class: "stack" },
+          h("label", { class: "row faint" }, "on", h("span", { style: { flex: "1", display: "grid" } }, own)),
+          part(
+            ["Reading from ", token(found.tokens[at]), ` (${at})`],
+            looks(found, at),
+            h(
+              "p",
+              { class: "faint" },
+              `looks most at ${visible(found.tokens[best])} (${percent(found.weights[at][best])}); warm: what a token reads, cool: which later ones read it; click one to stay there`,
+            ),
+            terms,
+          ),
+          weights(found),
+          part("Contribution by source token", sources),
+        ),
+        h("div", { class: "stack" }, circuits(circuit)),
+      ),
+    );
+    drawSources(sources, found, at);
+    drawTerms(terms, at, best);
+  }
+
+  /** The text: warm where a token looks, cool which later tokens look at it. */
+  function looks(found, at) {
+    const shades = (from) =>
+      found.tokens.map((_, i) => {
+        const w = i <= from ? found.weights[from][i] : found.weights[i][from];
+        return w > 0.01 ? `${i <= from ? "w" : "c"}${Math.max(1, Math.min(6, Math.ceil(w * 6)))}` : "";
+      });
+    const words = h("div");
+    const chips = strip(
+      words,
+      {
+        tokens: found.tokens,
+        selected: at,
+        classes: shades(at),
+        titles: found.tokens.map((_, i) =>
+          i <= at ? `read: ${percent(found.weights[at][i])}` : `reads it: ${percent(found.weights[i][at])}`,
+        ),
+      },
+      { onpick: read, onhover: (i) => chips.shade(shades(i ?? at)) },
+    );
+    return words;
+  }
+
+  /** The pattern as a triangle, by weight or by contribution. */
+  function weights(found) {
+    const [map, told] = [h("div"), h("p", { class: "faint", role: "status" })];
+    const drawMap = () => {
+      const rows = found[measure];
+      const norms = measure === "norms";
+      const unit = norms ? Math.max(...rows.flatMap((r) => r.slice(hideFirst ? 1 : 0)), 1e-9) : 1;
+      pattern(map, {
+        tokens: found.tokens,
+        weights: rows.map((r) => r.map((x) => x / unit)),
+        hideFirst,
+        format: norms ? (x) => `carries ${num(x * unit)}` : undefined,
+      });
+      fill(
+        told,
+        hideFirst &&
+          `The first column is hidden; the last row gives it ${norms ? num(rows.at(-1)[0]) : percent(rows.at(-1)[0])}. `,
+        norms &&
+          `Weight times the length of the value as the head writes it, in units of the stream; the darkest is ${num(unit)}.`,
+      );
+    };
+    drawMap();
+    const named = (i) => `${i} ${visible(found.tokens[i])}`;
+    return h(
+      "div",
+      {},
+      segmented(
+        "Shade by",
+        [
+          ["weights", "Attention weight"],
+          ["norms", "Contribution"],
+        ],
+        measure,
+        (value) => ((measure = value), drawMap()),
+      ),
+      map,
+      tickBox("leave out the first position", hideFirst, (on) => ((hideFirst = on), drawMap())),
+      told,
+      asTable("As a table", ["destination", "source", "weight", "contribution"], () =>
+        found.weights.flatMap((r, d) => r.map((w, i) => [named(d), named(i), w, found.norms[d][i]])),
+      ),
+    );
+  }
+
+  /** The score of the pair that reads most, as a sum of terms; without edits, for which the terms are not proved. */
+  function drawTerms(box, at, best) {
+    if (activeEdits().length) return;
+    api
+      .post(
+        `/heads/${t.chosen.join("/")}/terms`,
+        { prompt: t.text, destination: at, source: best },
+        { channel: "terms" },
+      )
+      .then(
+        ({ score, terms }) => {
+          const digits = places(Object.values(terms));
+          const each = Object.entries(terms).map(([name, x]) => `${name} ${fixed(x, digits, true)}`);
+          fill(box, `Score before the softmax ${signed(score)}: ${each.join(", ")}`);
+        },
+        () => {}, // a family whose scores are no sum of terms
+      );
+  }
+
+  /** What the head adds to the question's logits at a position, as arcs over the text. */
+  const drawSources = (box, found, at) =>
+    pane(box, async () => {
+      const answer = await api.post(`/heads/${t.chosen.join("/")}/sources`, t.question(at), { channel: "sources" });
+      const { contributions } = answer;
+      const of = asText(answer);
+      const digits = places(contributions);
+      const number = (x) => fixed(x, digits, true);
+      const bow = h("div");
+      const note = h("p", { class: "faint" });
+      arcs.mount(
+        bow,
+        {
+          tokens: found.tokens,
+          from: at,
+          values: contributions,
+          label: `What ${t.id()} adds to ${of} at position ${at}, by source token`,
+          format: (x) => `${number(x)} to ${of}`,
+        },
+        { onpick: read },
+      );
+      const order = contributions.map((x, i) => [x, i]).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
+      fill(
+        note,
+        `Adds ${number(contributions.reduce((sum, x) => sum + x, 0))} to `,
+        inWords(answer),
+        ": ",
+        order.slice(0, 3).map(([x, i], n) => `${n ? ", " : ""}${number(x)} from ${visible(found.tokens[i])} (${i})`),
+        ". Blue promotes the target, orange suppresses it.",
+      );
+      fill(
+        box,
+        bow,
+        note,
+        asTable("As a table", ["source", "contribution"], () =>
+          contributions.map((x, i) => [`${i} ${visible(found.tokens[i])}`, x]),
+        ),
+      );
+    });
+
+  /** What the weights say: what is written, what is looked for, and which heads it reads. */
+  function circuits(circuit) {
+    const lists = (pairs) =>
+      h("div", { class: "three" }, tokenLists(pairs.map(([name, rows]) => [name, rows.slice(0, 8)])));
+    const [layer, index] = t.chosen;
+    return [
+      h(
+        "div",
+        { class: "row" },
+        button("Knock out", () => tray.off({ layer, index }, "head"), { class: "btn small" }),
+        h("span", { class: "faint" }, "adds the edit: this head writes nothing"),
+      ),
+      part(
+        ["OV: output when attending to ", token(circuit.source)],
+        lists([
+          ["Raises", circuit.raises],
+          ["Lowers", circuit.lowers],
+        ]),
+      ),
+      part(
+        ["QK: tokens that ", token(circuit.destination), " attends to"],
+        circuit.looks_for.length
+          ? lists([
+              ["Attended to", circuit.looks_for],
+              ["Avoided", circuit.ignores],
+            ])
+          : h("p", { class: "note" }, circuit.notes.join(" ")),
+      ),
+      circuit.partners.length > 0 &&
+        part(
+          "Reads from earlier heads",
+          h(
+            "div",
+            { class: "row" },
+            circuit.partners
+              .slice(0, 12)
+              .map((p) =>
+                h(
+                  "span",
+                  {},
+                  `${p.mode.toUpperCase()} `,
+                  link({ layer: p.layer, index: p.head }, "head"),
+                  ` ${num(p.composition)}`,
+                ),
+              ),
+          ),
+          h(
+            "p",
+            { class: "faint" },
+            "composition: how much of the earlier head's output lies in what this head reads, as query, key or value",
+          ),
+        ),
+      circuit.notes.length > 0 && circuit.looks_for.length > 0 && h("p", { class: "faint" }, circuit.notes.join("; ")),
+    ];
+  }
+
+  return { el, title, named, open, anew };
+}

@@ -1,0 +1,113 @@
+/** All heads at once: their scores as a matrix, and their patterns on a text as small pictures. */
+import { fill, h, segmented, worded } from "../dom.js";
+import { matrix, thumbnails } from "../islands/heads.js";
+import { nameOf } from "../names.js";
+import { about, asTable, pane } from "../parts.js";
+import { activeEdits, go, idOf } from "../state.js";
+
+const KINDS = [
+  ["induction", "Induction"],
+  ["previous_token", "Previous token"],
+  ["duplicate_token", "Duplicate"],
+  ["copying", "Copying"],
+  ["resting", "First token"],
+  ["eigenvalues", "OV eigenvalues"],
+  ["effect", "Effect, prompt"],
+  ["own", "Self-attention, prompt"],
+  ["entropy", "Entropy, prompt"],
+];
+const ON_PROMPT = ["effect", "own", "entropy"];
+const EIGENVALUES =
+  "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does the opposite";
+
+const choose = (layer, index) => go({ head: idOf({ layer, index }, "head") });
+
+/** `{el, grid, draw}`: the scores that are chosen, once they are there. */
+export function matrixPane(t) {
+  const { model } = t;
+  const total = model.n_layers * model.n_heads;
+  let kind = "induction";
+  const grid = h("div", {}, h("p", { class: "faint" }, "Scoring heads on repeated random tokens …"));
+  const said = h("p", { class: "faint" });
+  const table = h("div");
+  const few = h("input", {
+    type: "range",
+    min: 1,
+    max: total,
+    value: String(total),
+    "aria-label": "Show top n heads",
+    oninput: draw,
+  });
+
+  function draw() {
+    const of = ON_PROMPT.includes(kind) ? t.here : t.scores;
+    if (!of) return;
+    const rows = kind === "eigenvalues" ? of.eigenvalues : of.scores[kind];
+    if (!rows) return fill(grid, h("p", { class: "note" }, "This score is not defined for this model."));
+    const definition = kind === "eigenvalues" ? EIGENVALUES : of.definitions[kind];
+    const top = Number(few.value);
+    const names = (layer, index) => nameOf({ layer, index }, "head");
+    matrix(grid, { scores: rows, chosen: t.chosen, definition, top, names }, { onpick: choose });
+    fill(
+      said,
+      top < total && `Top ${top} of ${total} heads: `,
+      `${definition}. `,
+      kind === "eigenvalues"
+        ? "From the weights alone."
+        : of === t.scores && `${of.n_sequences} sequences of 2 × ${of.length} random tokens, seed ${of.seed}.`,
+    );
+    fill(
+      table,
+      asTable("As a table", ["head", "score", "± 95 %"], () =>
+        rows.flatMap((row, layer) =>
+          row.map((x, index) => [
+            [idOf({ layer, index }, "head"), names(layer, index)].join(" "),
+            x,
+            of.intervals?.[kind]?.[layer][index] ?? "",
+          ]),
+        ),
+      ),
+    );
+  }
+
+  const el = h(
+    "div",
+    { class: "stack" },
+    segmented("Score", KINDS, kind, (value) => ((kind = value), draw())),
+    grid,
+    worded("show top", h("span", { style: { flex: "1" } }, few)),
+    said,
+    about("heads"),
+    table,
+    model.can.shared_keys &&
+      h(
+        "p",
+        { class: "note" },
+        `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`,
+      ),
+  );
+  return { el, grid, draw };
+}
+
+/** `{el, draw}`: small pictures of all patterns on the text. */
+export function thumbnailPane(t) {
+  const pictures = h("div");
+  const note = h("p", { class: "faint" });
+  const draw = () =>
+    pane(pictures, async () => {
+      const found = await t.api.post(
+        "/heads/patterns",
+        { prompt: t.text, edits: activeEdits() },
+        { channel: "patterns" },
+      );
+      thumbnails(pictures, { ...found, chosen: t.chosen, name: t.calledBy }, { onpick: choose });
+      fill(
+        note,
+        found.n_tokens > found.side &&
+          `Each picture shows ${found.n_tokens} tokens in ${found.side} blocks by their largest weight. `,
+        t.scores &&
+          `A head is named by its largest score on repeated random tokens, where the lower end of the 95 % interval is ${t.scores.role_threshold} or more.`,
+      );
+    });
+  return { el: h("div", { class: "stack" }, pictures, note), draw };
+}

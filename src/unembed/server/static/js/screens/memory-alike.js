@@ -1,0 +1,111 @@
+/** What a memory is like: its nearest neighbours, its cluster, and the categories that its tokens share. */
+import { button, fill, h, num } from "../dom.js";
+import { token } from "../islands/tokens.js";
+import { about, loading, memoryLink, pane, toks } from "../parts.js";
+
+const pathOf = ({ layer, index }) => `/memories/${layer}/${index}`;
+
+/** The six values with the most similar directions. */
+export function neighbours(box, { api, model }, memory) {
+  if (!model.can.index)
+    return fill(box, h("p", { class: "faint" }, "Neighbours are found with an index, and none is open."));
+  fill(box, loading("Comparing values", 6));
+  return pane(box, async () => {
+    const found = await api.get(`${pathOf(memory)}/similar`, { top: 6 }, { channel: "similar" });
+    fill(
+      box,
+      h(
+        "ul",
+        { class: "near" },
+        found.rows.map((row) =>
+          h(
+            "li",
+            {},
+            h("div", { class: "head" }, memoryLink(row), h("span", { class: "faint" }, `cosine ${num(row.cosine)}`)),
+            h("div", { class: "toks" }, toks(row.top_tokens)),
+          ),
+        ),
+      ),
+    );
+  });
+}
+
+/** Classes of WordNet that several of its top tokens belong to. */
+export function categories(box, { api }, memory) {
+  fill(box, loading("Looking classes up", 2));
+  return pane(box, async () => {
+    const { rows } = await api.get(`${pathOf(memory)}/concepts`, {}, { channel: "concepts" });
+    fill(
+      box,
+      rows.length
+        ? h(
+            "ul",
+            { class: "stack" },
+            rows
+              .slice(0, 8)
+              .map((row) =>
+                h(
+                  "li",
+                  {},
+                  h("span", { class: "tag" }, row.kind),
+                  " ",
+                  h("b", {}, row.concept),
+                  h("span", { class: "faint" }, ` ${row.n_tokens} of 30: `),
+                  toks(row.tokens),
+                ),
+              ),
+          )
+        : h("p", { class: "faint" }, "No class is shared by at least 4 of the 30 top tokens."),
+    );
+  });
+}
+
+/** The group of alike values that it is in, its size also in `figure`; the values are grouped when that is asked for. */
+export const cluster = (box, figure, page, memory) =>
+  pane(box, async () => {
+    const { api } = page;
+    const found = await api.get(`${pathOf(memory)}/cluster`, {}, { channel: "cluster", fresh: true });
+    const { size, values, n_clusters: n, coherence, shared, counted, members } = found;
+    const all = `${values.toLocaleString("en")} values`;
+    fill(
+      figure,
+      size > 1
+        ? [`${size}`, h("small", {}, " alike values")]
+        : h("small", {}, size ? "no value is like it" : "not computed"),
+    );
+    const compute = () =>
+      pane(box, async () => {
+        const tell = ({ done = 0, of = 0 }) =>
+          fill(box, h("p", { class: "faint" }, `${done} of ${of || "all"} steps of grouping`));
+        tell({}); // other long work may come first
+        await api.stream("/clusters", {}, tell, { what: "Grouping values" }).catch(api.fail);
+        await cluster(box, figure, page, memory);
+      });
+    if (!size)
+      return fill(
+        box,
+        h(
+          "p",
+          {},
+          `The ${all} of the model are not grouped yet. `,
+          button("Compute clusters", compute, { class: "btn small" }),
+        ),
+      );
+    fill(
+      box,
+      h("p", {}, `${size} of ${all}, in one of ${n} clusters`, size > 1 && `; mean cosine ${num(coherence)}`),
+      shared.length > 0 &&
+        h(
+          "p",
+          {},
+          h("span", { class: "soft" }, `Promoted by several of ${counted}: `),
+          shared.map(([t, times]) => [token(t), h("small", { class: "faint" }, ` ${times}  `)]),
+        ),
+      h(
+        "div",
+        { class: "row" },
+        members.map((m) => memoryLink(m, { class: "btn small tok", title: `cosine ${num(m.cosine)}` })),
+      ),
+      about("cluster"),
+    );
+  });

@@ -1,0 +1,77 @@
+/** The logit, or the difference of two, as a sum of writers: by component, head, memory or source token. */
+import { fill, h, many, num, segmented } from "../dom.js";
+import { attribution, card, pane } from "../parts.js";
+import { asked, inWords } from "../question.js";
+import { state, turn } from "../state.js";
+import { ORDERS, updatesTable } from "../updates.js";
+
+/** `live()`: whether the served model must be asked first, and is. `{el, draw}` */
+export function attributionPane(t, { api, live }) {
+  const books = h("div");
+  const by = segmented(
+    "Split by",
+    [
+      ["component", "Component"],
+      ["head", "Head"],
+      ...(t.model.can.memories ? [["memory", "Memory"]] : []),
+      ["source", "Source"],
+    ],
+    state().by,
+    (value) => turn({ by: value }),
+  );
+  const order = segmented(
+    "Rank memories by",
+    ["effect", "deviation"].map((name) => [name, ...ORDERS[name]]),
+    state().sort,
+    (sort) => turn({ sort }),
+  );
+  order.hidden = state().by !== "memory";
+
+  async function draw() {
+    const { data, view } = t;
+    const split = state().by;
+    order.hidden = split !== "memory";
+    books.closest(".two").classList.toggle("long", split === "memory");
+    if (split === "component") return attribution(books, view.attributions[0], data.tokens);
+    if (split === "memory" && view.memories) return memories(view.memories, view.attributions[0]);
+    if (live()) return;
+    await pane(books, async () => {
+      const { attributions } = await api.get(
+        `/traces/${data.id}/attribution`,
+        { ...asked(), token: `#${view.target.id}`, position: view.position, by: split, top: 14 },
+        { channel: "attribution" },
+      );
+      attribution(books, attributions[0], data.tokens);
+    });
+  }
+
+  /** The memories with the largest effects, those always on folded, and what all others add. */
+  function memories({ rows, always_on, others, others_effect, total }, whole) {
+    const box = h("div");
+    const rest = many(others, "other active memory", "other active memories");
+    updatesTable(box, [...rows, ...always_on], t.view, {
+      order: state().sort,
+      after: [[rest, state().sort === "effect" ? others_effect : null]],
+    });
+    fill(
+      books,
+      box,
+      h(
+        "p",
+        { class: "row soft" },
+        h(
+          "span",
+          {},
+          "Sum ",
+          h("b", {}, num(total)),
+          " of all memories; with the other writers ",
+          h("b", {}, num(whole.total)),
+          " = ",
+          inWords(t.view),
+        ),
+      ),
+    );
+  }
+
+  return { el: card("Logit attribution", [by, order], books), draw };
+}

@@ -1,0 +1,82 @@
+/** What the model predicts at the position: the likely tokens, the question, findings, described memories. */
+import { button, fill, h, num, percent, signed } from "../dom.js";
+import { token } from "../islands/tokens.js";
+import { isLabelled, nameOf } from "../names.js";
+import { link } from "../parts.js";
+import { questionPicker } from "../question.js";
+import { go, idOf, turn } from "../state.js";
+
+/** A label that a person gave, else the description that the trace brings. */
+const named = (one) => (isLabelled(one) ? nameOf(one) : one.description);
+
+/** Open what a finding is about. */
+const follow = (one) =>
+  one.kind === "memory"
+    ? go({ screen: "memory", memory: idOf(one) })
+    : turn({ layer: String(one.layer), stage: one.point === "resid_post" ? "post" : "mid" });
+
+/** `{el, draw, summary}`; `summary` is the line below it. */
+export function predictionPane(t) {
+  const says = h("div", { class: "says", "aria-label": "Predictions of the next token" });
+  const found = h("ol", { class: "findings", "aria-label": "Findings" });
+  const described = h("ul", { class: "described", "aria-label": "Described memories behind the prediction" });
+  const why = questionPicker();
+  const summary = h("p", { class: "soft" });
+
+  function draw() {
+    const { view, data } = t;
+    const shown = view.prediction.slice(0, 5);
+    fill(
+      says,
+      h(
+        "span",
+        { class: "soft" },
+        "After ",
+        token(data.tokens[view.position].token),
+        h("span", { class: "faint" }, ` (${view.position})`),
+        " the model predicts",
+      ),
+      shown.map((c) =>
+        button([token(c.token), h("small", {}, percent(c.probability))], () => turn({ token: `#${c.id}` }), {
+          title: `explain this token (logit ${c.logit.toFixed(2)})`,
+          "aria-pressed": String(c.id === view.target.id),
+        }),
+      ),
+      button("→ append", () => go({ prompt: data.prompt + shown[0].token, position: "", layer: "", token: "" }), {
+        class: "quiet",
+        title: "Add the first token to the prompt",
+      }),
+    );
+    why.draw(view);
+    fill(
+      described,
+      view.described.map((one) =>
+        h(
+          "li",
+          {},
+          link(one, "memory")[0],
+          h("span", { class: "tag", dir: "auto" }, named(one)),
+          h(
+            "span",
+            { class: "effect", title: "what it adds to the target's logit over what it adds to the average token's" },
+            `${signed(one.effect)} to `,
+            token(view.target.token),
+          ),
+        ),
+      ),
+    );
+    fill(
+      found,
+      view.findings.map((one) =>
+        h(
+          "li",
+          {},
+          button(one.sentence, () => follow(one), { title: `${one.definition} ${num(one.nats)} nats.` }),
+        ),
+      ),
+    );
+  }
+
+  const el = h("section", { class: "prediction", "aria-label": "Prediction" }, says, why.el, found, described, summary);
+  return { el, draw, summary };
+}
