@@ -9,9 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from unembed import Edit
 from unembed.server.state import MAX_EDITS, MAX_PROMPT, ServerState
-from unembed.trace import MemoryOrder
-from unembed.trace.question import Question
-from unembed.trace.trace import Trace
+from unembed.trace import MemoryOrder, Question, Trace
 
 LARGEST = 1_000_000
 """The largest layer, index or position: SQLite, Arrow and torch all accept it."""

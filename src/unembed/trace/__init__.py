@@ -8,12 +8,14 @@ from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
     from unembed.trace.memory_effects import MemoryOrder as MemoryOrder
+    from unembed.trace.question import Question as Question
     from unembed.trace.trace import Trace as Trace
 else:
     __getattr__ = import_on_first_use(
         __name__,
         {
             "MemoryOrder": "unembed.trace.memory_effects",
+            "Question": "unembed.trace.question",
             "Trace": "unembed.trace.trace",
         },
     )
