@@ -13,6 +13,8 @@ from unembed.reports.document.svg import LETTER, SERIES, WIDTH, Canvas, Real, Sc
 from unembed.results import Table, visible
 
 Columns = Mapping[str, list[Any]]
+_WIDE = 12
+"""About the width of a capital letter or an m."""
 
 
 def draw(figure: Figure, table: Table, *, standalone: bool = False) -> str:
@@ -311,7 +313,7 @@ def _text(canvas: Canvas, figure: Figure, columns: Columns) -> None:
     write, x, y = _writer(figure), canvas.left, canvas.top
     for token, value in zip(columns[figure.x], values, strict=True):
         word = visible(str(token))
-        width = LETTER * len(word) + 8
+        width = sum(_WIDE if letter in "mwMW@%↵" or letter.isupper() else LETTER for letter in word) + 8
         if x > canvas.left and x + width > WIDTH - canvas.right:
             x, y = canvas.left, y + line
         number = value if value is not None and math.isfinite(value) else 0.0

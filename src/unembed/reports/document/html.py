@@ -49,6 +49,7 @@ figcaption { font-size: .85rem; margin-top: .4rem; line-height: 1.45; }
 .finding p { margin: 0; } .finding small { color: var(--soft); display: block; font-size: .78rem; }
 .finding.yes { border-left-color: var(--accent); } .finding.no { border-left-color: var(--against); }
 .verdict { font-weight: 620; font-size: .85rem; white-space: nowrap; align-self: start; color: var(--soft); }
+.verdict small { white-space: normal; }
 .claim p { font-weight: 560; max-width: none; } .outcome, .test, .why { grid-column: 1 / -1; }
 .outcome { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 14rem), 1fr)); gap: .5rem 1.6rem; }
 .finding .why { max-width: none; font-size: .92rem; } .finding .why small { display: inline; }

@@ -68,7 +68,7 @@ class Canvas:
 
     def text(self, x: Real, y: Real, words: str, *, anchor: str = "middle", kind: str = "", turn: Real = 0) -> None:
         """Words at a point; those around it are moved inwards where the drawing would cut them off."""
-        half = LETTER * len(words) / 2
+        half = 0.6 * LETTER * len(words)  # a little more than half: digits are wider than most letters
         if anchor == "middle" and not turn and 2 * half < WIDTH:
             x = min(max(x, half), WIDTH - half)
         turned = f' transform="rotate({turn:g} {x:.1f} {y:.1f})"' if turn else ""

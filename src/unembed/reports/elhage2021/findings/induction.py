@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from unembed.attention.induction import InductionEvidence
 from unembed.reports.claims import Claim, Judgement, Numbers, verdict_of
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
+from unembed.results import visible
 
 
 def _induction(m: Measurements) -> Numbers | None:
@@ -43,7 +44,7 @@ def _one_position(m: Measurements) -> Numbers | None:
     if m.lm.n_layers < 2:
         return None
     one = m.one_position
-    names = m.lm.token_strings(one.tokens)
+    names = [visible(name) for name in m.lm.token_strings(one.tokens)]
     at = int(one.effects.attention.argmax())
     return {
         "head": f"{one.layer}.{one.head}",

@@ -19,7 +19,7 @@ from unembed.reports.document.numbers import as_written
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
 from unembed.reports.elhage2021.published import COPYING_HEADS, NO_NUMBERS, NOT_IN_PAPER
 from unembed.reports.elhage2021.sections.prompt import effects_section
-from unembed.results import Provenance, Table
+from unembed.results import Provenance, Table, visible
 
 _ROLES = {"induction": "induction", "previous_token": "previous token", "duplicate_token": "duplicate token"}
 
@@ -49,7 +49,7 @@ def induction(m: Measurements) -> list[Section]:
 def one_position(m: Measurements) -> list[Section]:
     """Where the strongest induction head attends at one position, and how that changes the logits."""
     one = m.one_position
-    names = m.lm.token_strings(one.tokens)
+    names = [visible(name) for name in m.lm.token_strings(one.tokens)]
     text = (
         f"{(len(names) + 1) // 2} tokens of text stand twice. At the last one, `{names[-1]}`, head "
         f"{one.layer}.{one.head} should attend to the token after the earlier occurrence, `{names[one.expected]}`, and "
