@@ -20,7 +20,8 @@ def judge_induction_heads(evidence: Sequence[InductionEvidence]) -> Judgement:
     best = max(evidence, key=lambda e: e.induction)
     names = ", ".join(f"{e.layer}.{e.head} ({e.induction:.0%})" for e in found[:6])
     here = (
-        f"On repeated random tokens {len(found)} heads do so with at least {ROLE:.0%}: {names}."
+        f"On repeated random tokens {len(found)} heads attend to what followed the earlier occurrence with at "
+        f"least {ROLE:.0%}: {names}."
         if found
         else f"No head reaches {ROLE:.0%}; the most is {best.layer}.{best.head} with {best.induction:.1%}."
     )

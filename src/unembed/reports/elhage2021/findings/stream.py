@@ -38,14 +38,20 @@ def judge_memory_management(found: MemoryManagement) -> Judgement:
 
 
 def explain_memory_management(m: Measurements) -> str:
-    """What the model lacks that could erase."""
+    """What the heads and memories that stand out by weights do on text instead."""
     found = m.memory_management
-    most = max((e.negative_share for e in found.erasing_heads), default=0.0)
-    ffn = "" if found.n_memories else f"{m.lm.name} has no FFN, and "
+    ffn = "" if found.n_memories else "The model has no FFN. "
+    heads = [(e, e.on_text) for e in found.erasing_heads if e.negative_share > found.head_threshold]
+    known = [(e, on_text) for e, on_text in heads if on_text is not None]
+    if not known:
+        return f"{ffn}No head stands out by its weights."
+    opposing = sum(on_text.opposes > 0.5 for _, on_text in known)
+    head, strongest = max(known, key=lambda pair: pair[0].negative_share)
     return (
-        f"{ffn}its most negative head has {most:.0%} negative eigenvalues where {found.head_threshold:.0%} would stand "
-        f"out; with {m.lm.n_layers} layers on a stream of {m.lm.d_model} there is little to clear."
-    ).capitalize()
+        f"{ffn}Of the {len(known)} heads that stand out by weights {opposing} write against what is there more often "
+        f"than not, but more than that: along what {head.layer}.{head.head} writes the stream's mean size goes from "
+        f"{strongest.before:.2f} to {strongest.after:.2f}."
+    )
 
 
 def _basis(m: Measurements) -> Numbers:

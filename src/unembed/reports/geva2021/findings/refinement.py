@@ -54,7 +54,9 @@ def _refinement(m: Measurements) -> Numbers:
 
 def judge_decided(decided: Measured, bottom: int, **_: Any) -> Judgement:
     """Predictions that the bottom layers already hold."""
-    here = f"In {percent(decided)} the residual that enters FFN {bottom} has the final prediction first."
+    here = (
+        f"In {percent(decided)} of the examples the residual that enters FFN {bottom} has the final prediction first."
+    )
     return Judgement(here, verdict_of(within(decided, 0.25, 0.42)))
 
 
@@ -64,7 +66,10 @@ def judge_growth(
     """Growth per layer above and below the upper layers' start."""
     if steep is None or flat is None or growth is None:
         return Judgement("The model has too few layers to compare growth.", "cannot be told")
-    here = f"The share grows by {percent(steep)} a layer from layer {upper} on and by {percent(flat)} below it."
+    here = (
+        f"The share of decided predictions grows by {percent(steep)} a layer from layer {upper} on and by "
+        f"{percent(flat)} below it."
+    )
     return Judgement(here, verdict_of(above(growth, 0), above(steep, 0)))
 
 
@@ -72,7 +77,8 @@ def judge_rise(steps: list[Measured], rise: Measured, **_: Any) -> Judgement:
     """The residual's probability of the prediction, layer by layer."""
     falls = sum(step.high < 0 for step in steps)
     here = (
-        f"It rises by {percent(rise)} on average from the first layer to the last, and falls from one layer to the "
+        f"The residual's probability of the prediction rises by {percent(rise)} on average from the first layer "
+        "to the last, and falls from one layer to the "
         f"next in {falls} of {len(steps)} steps."
     )
     return Judgement(here, verdict_of(falls == 0, above(rise, 0.05)))

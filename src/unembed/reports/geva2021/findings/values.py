@@ -78,7 +78,8 @@ def _ranks(m: Measurements) -> Numbers:
 def judge_ranks(medians: list[float], trend: Measured, d_vocab: int) -> Judgement:
     """The rank of the trigger's next token, by layer."""
     here = (
-        f"Its median rank goes from {medians[0]:,.0f} in the first layer to {medians[-1]:,.0f} in the last, of "
+        f"The median rank of the trigger's next token goes from {medians[0]:,.0f} in the first layer to "
+        f"{medians[-1]:,.0f} in the last, of "
         f"{d_vocab:,} tokens; the rank correlation with the layer is {format_interval(trend)} over keys."
     )
     # A drift that leaves the rank as it was on a logarithmic scale is not an improvement.
@@ -96,7 +97,9 @@ def _probability(m: Measurements) -> Numbers:
 def judge_probability(bins: list[Measured], trend: Measured) -> Judgement:
     """Agreement by the largest probability."""
     here = (
-        f"From {percent(bins[0])} in the lowest eighth to {percent(bins[-1])} in the highest; the rank correlation "
+        f"{percent(bins[0])} of the values with the lowest eighth of largest probabilities agree, "
+        f"{percent(bins[-1])} of "
+        f"those with the highest; the rank correlation "
         f"is {format_interval(trend)} over values."
     )
     highest = above(bins[-1], max(b.value for b in bins[:-1]))
@@ -126,7 +129,9 @@ def judge_predictive_upper(in_upper: Measured, even: float, n: int, upper: int, 
 
 def judge_predictive_agree(some: Measured, usual: Measured, **_: Any) -> Judgement:
     """Agreeing triggers of the most predictive values."""
-    here = f"{percent(some)} of them follow at least one of their triggers, {percent(usual)} of all values do."
+    here = (
+        f"{percent(some)} of the most predictive values follow one of their triggers, {percent(usual)} of all values."
+    )
     return Judgement(here, verdict_of(within(some, 0.31, 0.61), above(some, usual.high)))
 
 

@@ -60,7 +60,7 @@ def active_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         (
             f"{len(m.positions):,} random prefixes, {n_memories:,} memories in a layer. The paper counts "
             "coefficients above 0, "
-            "which is all there is for ReLU. For other activations two more counts stand comparison it: memories with "
+            "which is all there is for ReLU. For other activations there are two more counts: memories with "
             "|m| of at "
             f"least {fraction:g} of the layer's largest, and the smallest set that carries {100 * CARRIED:.0f} % of "
             "the summed "

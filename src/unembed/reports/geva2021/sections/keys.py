@@ -23,7 +23,7 @@ _KINDS = ("shallow", "both", "semantic", "none")
 
 
 def patterns_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
-    """Patterns by rule in the triggers of sampled keys, comparison those in random prefixes."""
+    """Patterns by rule in the triggers of sampled keys, beside those in random prefixes."""
     found, provenance, n_layers = m.patterns, provenance_of(m), m.triggers.n_layers
     keys, random = found["layer"] >= 0, found["layer"] < 0
     covered = 1 - found["none"]
@@ -109,7 +109,7 @@ def _examples(m: Measurements) -> Exhibit:
 
 
 def _judged(m: Measurements) -> list[Exhibit]:
-    """What a judge finds in the same prefixes, comparison the rules, where one was given."""
+    """What a judge finds in the same prefixes, beside the rules, where one was given."""
     found = m.judged
     if not len(found.get("layer", ())):
         return []

@@ -60,7 +60,8 @@ def judge_large_contribution(layers: list[Measured], **_: Any) -> Judgement:
     open_ = [n for n, x in enumerate(layers) if x.low <= 0.1 <= x.high]
     which = f" ({', '.join(map(str, over))})" if over else ""
     here = (
-        f"They make up more than 10 % in {len(over)} of {len(layers)} layers{which}; the most is "
+        f"The ten dominant sub-updates make up more than 10 % of the sum in {len(over)} of {len(layers)} "
+        f"layers{which}; the most is "
         f"{percent(max(layers, key=lambda x: x.value))}."
     )
     some = 0 < len(over) < len(layers)

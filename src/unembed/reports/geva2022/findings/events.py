@@ -92,7 +92,8 @@ def _candidate(m: Measurements) -> Numbers | None:
 def judge_candidate(mean: Measured, falls: Measured, change: Measured) -> Judgement:
     """Whether an eliminated candidate falls by itself or because others rise."""
     here = (
-        f"The dominant sub-updates score it {format_interval(mean)} on average; the whole update changes its own logit "
+        f"The dominant sub-updates score the eliminated candidate {format_interval(mean)} on average; the whole "
+        "update changes its own logit "
         f"by {format_interval(change)}, downwards in {percent(falls)} of the eliminations."
     )
     return Judgement(here, verdict_of(below(falls, 0.5)))

@@ -42,7 +42,8 @@ def judge_means(means: list[Measured], **_: Any) -> Judgement:
     earlier = means[: len(means) - _last_layers(len(means))]
     positive, negative = sum(x.low > 0 for x in earlier), sum(x.high < 0 for x in earlier)
     here = (
-        f"Of the {len(earlier)} layers below the last {_last_layers(len(means))}, {positive} have a mean score above 0 "
+        f"Of the {len(earlier)} layers before the last {_last_layers(len(means))} of {len(means)}, {positive} "
+        "have a mean score above 0 "
         f"and {negative} one below; the least is {format_interval(min(earlier, key=lambda x: x.value))}."
     )
     holds = False if negative else True if positive > len(earlier) / 2 else None
@@ -59,7 +60,7 @@ def judge_peaks(maxima: np.ndarray, seed: int, **_: Any) -> Judgement:
     rest = np.delete(by_layer, peak)
     prominent = ratio_of(earlier[peak], np.full(2, np.median(rest)), seed=seed) if len(rest) else None
     here = (
-        f"Below the last {_last_layers(n_layers)} layers the maximum is largest in layer {peak} of {n_layers} "
+        f"Before the last {_last_layers(n_layers)} of {n_layers} layers the maximum is largest in layer {peak} "
         f"({format_interval(size)}); the median of the other layers is {format_number(np.median(rest))}."
     )
     return Judgement(
@@ -152,7 +153,8 @@ def judge_inputs(extreme: Measured, **other: Measured) -> Judgement:
     """Inputs on which extreme sub-updates are active."""
     whole = other["all"]
     here = (
-        f"{percent(extreme)} of their appearances have a prefix of at most {SHORT} tokens or a prediction of "
+        f"{percent(extreme)} of the appearances of extreme sub-updates have a prefix of at most {SHORT} tokens or "
+        "a prediction of "
         f"probability {EASY} or more; of all examples {percent(whole)} do."
     )
     return Judgement(here, verdict_of(above(extreme, 0.5), above(extreme, whole.high)))
