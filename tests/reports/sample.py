@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from typing import Any
+
 from unembed.reports import Exhibit, Figure, Finding, Report, Section
+from unembed.reports.claims import Claim
 from unembed.reports.document.intervals import columns, share_of
 from unembed.results import Provenance, Table
 
@@ -169,3 +174,10 @@ def figures_without_published(report: Report) -> list[str]:
         )
 
     return [f.name for s in report.sections for f in s.figures if not draws(f) and not f.published]
+
+
+def check_explanations(claims: Sequence[Claim[Any]], m: Any) -> None:
+    """Every claim explains itself on these measurements, in a sentence of numbers, or not at all."""
+    said = [claim.explain(m) for claim in claims]
+    assert all(text is None or (text.endswith(".") and re.search(r"\d", text)) for text in said)
+    assert any(said)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import unembed
-from tests.reports.sample import figures_without_published, sample
+from tests.reports.sample import check_explanations, figures_without_published, sample
 from tests.sweeps.recorder import lettered, texts
 from unembed.attention.skip_trigrams import count_in_corpus, shuffled_sources
 from unembed.errors import InvalidInput
@@ -15,6 +15,7 @@ from unembed.reports import reopen
 from unembed.reports.elhage2021 import measurements
 from unembed.reports.elhage2021.findings import CLAIMS
 from unembed.reports.elhage2021.measurements import DRAWS, skip_trigrams_by_head
+from unembed.reports.elhage2021.options import Options
 from unembed.reports.elhage2021.sections import heads, stream
 from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import STAGES, Work
@@ -86,6 +87,18 @@ def test_a_stopped_study_goes_on_with_the_part_it_was_in(tmp_path: Path, monkeyp
     assert not (tmp_path / "stopped" / STAGES).exists()
     with pytest.raises(Stopped):
         study("stopped")  # finished: nothing is left to go on from
+
+
+def test_what_differs_is_explained_by_what_was_measured(tmp_path: Path) -> None:
+    work = Work(tmp_path, {"seed": 0})
+    m = measurements.Measurements(
+        unembed.load("attn-2l"), unembed.open_corpus(TEXTS), work, Options(sequences=2, tokens=100, windows=1)
+    )
+    check_explanations(CLAIMS, m)
+    said = next(claim for claim in CLAIMS if claim.name == "Q-composition").explain(m)
+    product = m.circuits.ov(0, 1).double().dense() @ m.circuits.qk(1, 2).double().dense()
+    sizes = torch.linalg.svdvals(product) ** 2
+    assert said is not None and f"holds {float(sizes[0] / sizes.sum()):.0%}" in said and "1.2 reads of 0.1" in said
 
 
 def test_kept_sections_are_the_sections(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import unembed
 from tests.conftest import tiny
-from tests.reports.sample import figures_without_published
+from tests.reports.sample import check_explanations, figures_without_published
 from tests.sweeps.recorder import lettered, texts
 from unembed.cli.commands import app
 from unembed.concepts.annotation.files import Pattern
@@ -25,6 +25,7 @@ from unembed.reports.document.html import page
 from unembed.reports.geva2021 import measurements, report_of
 from unembed.reports.geva2021.annotator_agreement import compared, rule_labels
 from unembed.reports.geva2021.examples import draw_positions
+from unembed.reports.geva2021.findings import CLAIMS
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.patterns import Finder
 from unembed.reports.geva2021.triggers import KeyTriggers
@@ -70,6 +71,7 @@ def test_numbers_in_the_tables_are_those_measured(tmp_path: Path) -> None:
     lm, corpus = lettered("gpt2"), open_corpus(texts(12))
     (tmp_path / "w").mkdir()
     m = measurements.measure(lm, corpus, stages.Work(tmp_path / "w", {}, 4), Options(**SMALL))
+    check_explanations(CLAIMS, m)
     report, e = report_of(m, {}), m.examples
     final = e["output"][-1]
     for layer, row in enumerate(report["residual"].rows()):
@@ -222,6 +224,7 @@ def test_gated_models_are_read_at_both_ends(tmp_path: Path, family: str) -> None
     lm, corpus = lettered(family), open_corpus(texts(12))
     (tmp_path / "w").mkdir()
     m = measurements.measure(lm, corpus, stages.Work(tmp_path / "w", {}), Options(**SMALL))
+    check_explanations(CLAIMS, m)
     report, a = report_of(m, {}), m.agreement_negative
     assert a is not None
     for layer, row in enumerate(report["agreement_poles"].rows()):

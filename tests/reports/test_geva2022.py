@@ -12,7 +12,7 @@ import torch
 import unembed
 from tests.cli.conftest import save_model
 from tests.models.architectures.test_wikilm import wikilm
-from tests.reports.sample import figures_without_published
+from tests.reports.sample import check_explanations, figures_without_published
 from tests.sweeps.recorder import lettered
 from unembed.concepts.annotation.files import KINDS, Pattern, automatic
 from unembed.concepts.annotation.judge import judge_annotation
@@ -26,6 +26,7 @@ from unembed.memories.event_scores import candidate_scores, event_scores
 from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
 from unembed.reports.document.files import reopen
 from unembed.reports.geva2022 import published
+from unembed.reports.geva2022.findings import CLAIMS
 from unembed.reports.geva2022.measurements import NEGATED, judged_values, measure
 from unembed.reports.geva2022.options import Options
 from unembed.reports.geva2022.sections.applications import small_sample
@@ -189,6 +190,7 @@ def test_a_prefix_is_as_short_with_a_special_token_in_front_as_without(tmp_path:
         lm = lettered("opt", bos=bos)
         (tmp_path / str(bos)).mkdir()
         m = measure(lm, open_corpus(TEXTS), Work(tmp_path / str(bos), {}, 3), Options(**OPTIONS))
+        check_explanations(CLAIMS, m)
         assert (m.sample.length - m.text_lengths == int(bos)).all()
         texts = {segment.number: lm.decode(segment.tokens[int(bos) :]) for segment in m.examples}
         # One letter is one token here, and the decoder puts spaces between them.
