@@ -60,6 +60,9 @@ def test_find_a_theme_and_silence_it(opened, served, lm):
     expect(page.get_by_text("Diverges at generated token")).to_be_visible()
     hits = search(lm, served.session.index, "January", top=60).hits
     edits = [unembed.scale_coefficient(hit.layer, hit.index, 0.0) for hit in hits]
+    month = lm.run(BORN).logits[0, -1].argmax()
+    usual, edited = (lm.run(BORN, edits=some).logits[0, -1].softmax(-1)[month] for some in ([], edits))
+    assert edited < 0.6 * usual, "the month is much less likely"
     panes = page.locator(".pair .text")
     base, silenced = (lm.generate(BORN, some, max_new_tokens=30)[0] for some in ([], edits))
     expect(panes.nth(0)).to_have_text(base, use_inner_text=True)
