@@ -21,7 +21,7 @@ NAME = "{http://www.w3.org/2000/svg}"
 ORIGIN = re.compile(rf"unembed {re.escape(__version__)}: wren \(gpt2, float32, on cpu\), index of-tests")
 SCREENS = {
     "trace": (f"#/trace?{AT}&position=6&layer=5", ".bar-number"),
-    "layer": (f"#/layer?{AT}&layer=3", ".sub-update .head a"),
+    "layer": (f"#/layer?{AT}&layer=3", ".sub-update .writer a"),
     "memory": ("#/memory?memory=L3M5", ".bar-number"),
     "intervene": (f"#/intervene?{AT}&edits=L3M5:set:60@all&new_tokens=6", ".pair .text"),
     "compare": ("#/compare", ".patches button"),
