@@ -112,9 +112,12 @@ $(OLDEST)/.installed: pyproject.toml  # only what differs from .venv, put before
 
 # Known there: until 5.13.0 Nemotron keeps the attention that it was built with, which returns no weights; gpt_bigcode calls
 # torch.jit.script, which warns; gemma2's logits are 2e-5 from later versions', and one sum by source token is 1.6e-4 off where 1e-4 is asked.
+# Weights on disk get no hook of accelerate there, granitemoe's experts lie elsewhere, gpt_oss's configuration has no swiglu_limit, and
+# classes that came later (hy_v4, axk2, Gemma4Unified) are missing, so that the tests of whole classes are left out.
 oldest: $(VENV)/.installed-dev $(OLDEST)/.installed  ## every model family under the oldest transformers that pyproject.toml allows
 	@PYTHONPATH=$(OLDEST) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -p no:cacheprovider \
-		-W 'ignore:`torch.jit.script` is deprecated:DeprecationWarning' -k 'not nemotron and not gemma2-source' \
+		-W 'ignore:`torch.jit.script` is deprecated:DeprecationWarning' -k 'not nemotron and not gemma2-source and not granitemoe and not gpt_oss and not device_map' \
+		--ignore tests/models/whole --ignore tests/models/test_offload.py --ignore tests/models/structure/test_several_streams.py \
 		tests/models tests/stream tests/test_logit_attribution.py tests/test_lens.py tests/trace $(ARGS)
 
 # Every requirement as a file, so that the wheel can be installed where there is no index.
