@@ -84,8 +84,8 @@ _VERDICTS = {
     "differs": ("no", "✕ differs"),
     "cannot be told": ("open", "· cannot be told"),
 }
-_INTERVALS = 4
-"""Columns with intervals from which on these stand below their numbers."""
+_INTERVALS, _COLUMNS = 2, 9
+"""Columns with intervals, and columns in all, beyond which a table is set narrower: intervals below their numbers."""
 _LONG = 28
 """Letters of a fact that takes a line of its own."""
 _SUFFIXES = ("_low", "_high", "_n", "_published")
@@ -235,7 +235,7 @@ def _table(exhibit: Exhibit) -> str:
             head.append("<th class='n published'>published</th>")
     printed = {name for name in shown if _has_published(exhibit.table, name)}
     body = "".join(f"<tr>{''.join(_cells(exhibit, row, name, name in printed) for name in shown)}</tr>" for row in rows)
-    wide = sum(f"{name}_low" in names for name in shown) > _INTERVALS
+    wide = sum(f"{name}_low" in names for name in shown) > _INTERVALS or len(head) > _COLUMNS
     kind = "scroll wide" if wide else "scroll"
     return f'<div class="{kind}"><table><thead><tr>{"".join(head)}</tr></thead><tbody>{body}</tbody></table></div>'
 

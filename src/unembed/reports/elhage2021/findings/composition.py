@@ -18,7 +18,6 @@ STANDS_OUT = 5.0
 
 
 _COMPOSITION = "Two-layer models: three kinds of composition"
-"""Every claim of the study, in the order of its sections."""
 
 
 def _composition(m: Measurements) -> Numbers | None:

@@ -113,9 +113,6 @@ def judge_related(related: Measured, n_pairs: int) -> Judgement:
     return Judgement(here, verdict_of(within(related, 0.19, 0.49)))
 
 
-"""Every finding of the report, in reading order."""
-
-
 def explain_growth(m: Measurements) -> str:
     """How much is left to grow where the upper layers begin."""
     upper, n_layers = first_upper(m.triggers.n_layers), m.triggers.n_layers

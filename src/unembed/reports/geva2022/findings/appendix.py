@@ -9,6 +9,7 @@ from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verd
 from unembed.reports.document.intervals import Measured, mean_of
 from unembed.reports.document.numbers import format_number, format_percent, percent
 from unembed.reports.geva2022.measurements import Measurements
+from unembed.reports.geva2022.published import CONTRIBUTION
 
 
 def _norm(m: Measurements) -> Numbers:
@@ -85,17 +86,15 @@ def judge_negative(whole: Measured, layers: list[Measured]) -> Judgement:
     return Judgement(here, verdict_of(above(whole, 0.001), below(whole, 0.5)))
 
 
-"""Every finding of the report, in reading order."""
-
-
 def explain_contribution(m: Measurements) -> str:
     """How much of the difference the number of memories can account for."""
-    even, published = DOMINANT / m.lm.d_mlp, DOMINANT / 4096
-    random = float(m.sample.random_contribution.mean())
+    even, in_paper = DOMINANT / m.lm.d_mlp, DOMINANT / 4096
+    whole = float(m.sample.contribution.mean())
     return (
         f"A layer has {m.lm.d_mlp:,} memories, the paper's models 4,096: ten are {format_percent(even)} of them "
-        f"instead of {format_percent(published)}: a factor of {format_number(even / published)}. Ten random "
-        f"sub-updates make up {format_percent(random)}, so that few memories are active in a layer at once."
+        f"instead of {format_percent(in_paper)}, a factor of {format_number(even / in_paper)} of the "
+        f"{format_number(whole / CONTRIBUTION)} between {format_percent(whole)} and the published 5 %. The rest is "
+        "unexplained."
     )
 
 

@@ -129,7 +129,7 @@ def _groups(m: Measurements) -> Numbers:
 def judge_groups(rare: np.ndarray, common: np.ndarray, seed: int) -> Judgement:
     """Depth of values for rare and for common tokens."""
     if min(len(rare), len(common)) < FEWEST_VALUES:
-        here = f"{len(rare)} extreme values promote rare tokens and {len(common)} common ones: too few to compare."
+        here = f"Extreme values that promote rare tokens: {len(rare)}; common ones: {len(common)}; too few to compare."
         return Judgement(here, "cannot be told")
     lead = difference_of(rare, common, seed=seed)
     here = (
