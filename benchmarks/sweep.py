@@ -1,10 +1,10 @@
 """What a sweep that keeps the top 25 triggers of every key costs, beside the plain forward and beside other ways.
 
-    python benchmarks/sweep.py [PART ...]      # wren gpt2 sentences fast ray; lens lens-wren too, in an environment with TransformerLens
+    python benchmarks/sweep.py [PART ...]      # wren gpt2 experts sentences fast ray; lens lens-wren too, in an environment with TransformerLens
     python benchmarks/sweep.py gpt2 --tiny     # a tiny model, nothing written into RESULTS.md
     .peers/transformer-lens-3.9.0/bin/python benchmarks/sweep.py lens lens-wren
 
-wren, gpt2: against A1, the model's own forward without the unembedding, nothing kept. lens: against TransformerLens's cache
+wren, gpt2, experts: against A1, the model's own forward without the unembedding, nothing kept. lens: against TransformerLens's cache
 of one point and `torch.topk` merged batch by batch, the exact sweep and the fast ones. sentences: against the loop of the papers' scripts, one sentence at
 a time, a Python loop over all keys. fast: the fast passes against A1. ray: two workers of one thread on this machine
 against the local engine with two threads.
@@ -87,6 +87,20 @@ def gpt2_small(size: Size) -> LanguageModel:
     return unembed.load(GPT2LMHeadModel(shape).eval())
 
 
+def mixture(size: Size) -> LanguageModel:
+    """A mixture of experts of Qwen3-MoE's kind with random weights: 4 layers of 32 experts of 256 memories, 4 chosen."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "moe_intermediate_size": 32} if size.tiny else {}
+    sizes = {"hidden_size": 512, "moe_intermediate_size": 256, **sizes}
+    shape = Qwen3MoeConfig(
+        num_hidden_layers=4, num_experts=32, num_experts_per_tok=4, num_attention_heads=8, num_key_value_heads=2,
+        head_dim=64, vocab_size=8192, max_position_embeddings=512, **sizes,
+    )  # fmt: skip
+    return unembed.load(Qwen3MoeForCausalLM(shape).eval())
+
+
 def windows() -> Corpus:
     return open_corpus(segmentation="windows", window=128, overlap=0)
 
@@ -162,7 +176,7 @@ def against_forward(name: str, lm: LanguageModel, size: Size, target: float) -> 
     steps = {A1: plain(lm), A2: fed(lm, nothing), "sweep": fed(lm, top)}
     seconds = interleaved({name: each(step, batches) for name, step in steps.items()}, len(batches) - 1)
     held = sum(t.numel() * t.element_size() for t in top.state().values() if isinstance(t, torch.Tensor))
-    keys = sum(lm.weights.W_out[n].shape[0] for n in range(lm.n_layers))
+    keys = sum(lm.n_memories_of(n) for n in range(lm.n_layers))
     claims = [
         Claim("sweep of the top 25 of all keys, to A1", ratio(seconds, "sweep", A1), target),
         Claim("A2, stopped at the last coefficients, to A1", ratio(seconds, A2, A1), None),
@@ -178,6 +192,21 @@ def wren(size: Size) -> None:
 
 def gpt2(size: Size) -> None:
     against_forward("GPT-2 small's shape", gpt2_small(size), size, 1.02)
+
+
+def experts(size: Size) -> None:
+    """A token fires the keys of the experts it is routed to, so that lists fill more slowly than those of one FFN."""
+    lm = mixture(size)
+    top, batches, seen = settled(lm, windows(), size)
+    steps = {A1: plain(lm), "sweep": fed(lm, top)}
+    seconds = interleaved({name: each(step, batches) for name, step in steps.items()}, len(batches) - 1)
+    state = sum(t.numel() * t.element_size() for t in top.state().values() if isinstance(t, torch.Tensor))
+    keys = sum(lm.n_memories_of(n) for n in range(lm.n_layers))
+    claims = [
+        Claim("sweep of the top 25 of all keys, to A1", ratio(seconds, "sweep", A1), 1.1),
+        Claim("bytes of the state for each key and pole, to 12 for each trigger", state / (keys * 2 * TOP * 12), 1.1),
+    ]
+    publish("Sweep, a mixture of experts", claims, seconds, f"Windows of 128 tokens. {size.told(seen)}", size)
 
 
 def lens(size: Size) -> None:
@@ -332,6 +361,7 @@ def ray(size: Size) -> None:
 PARTS: dict[str, tuple[Callable[[Size], None], Size]] = {
     "wren": (wren, Size(2048, 100_000, 15, False)),
     "gpt2": (gpt2, Size(1024, 16_384, 15, False)),
+    "experts": (experts, Size(1024, 32_768, 9, False)),
     "lens": (lens, Size(1024, 16_384, 8, False)),
     "lens-wren": (lens_wren, Size(1024, 100_000, 12, False)),
     "sentences": (sentences, Size(1024, 8_192, 5, False)),

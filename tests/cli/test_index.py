@@ -67,6 +67,23 @@ def test_build_says_the_cost_first_and_then_what_it_built(
     assert "complete" in shown(unembed("index", "status", tmp_path / "i"))
 
 
+def test_build_of_one_layer_costs_and_holds_that_layer_only(
+    unembed: Run, gpt2_folder: Path, corpus: Path, folder: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "part"
+    arguments = ("index", "build", "--corpus", corpus, "--out", place, "--model", gpt2_folder, "--top", 5)
+    cost = json.loads(shown(unembed(*arguments, "--layer", 1, "--dry-run", "--json")))
+    assert cost["keys"] == 192
+    shown(unembed(*arguments, "--layer", 1))
+    part, whole = Index.open(place), Index.open(folder)
+    assert part.manifest.layers == (0, 192)
+    assert part.triggers(1, 7).to_dict()["columns"] == whole.triggers(1, 7).to_dict()["columns"]
+    every = unembed(*arguments)
+    assert every.exit_code == 1 and "another" in every.stderr
+    beyond = unembed(*arguments[:4], "--out", tmp_path / "none", *arguments[6:], "--layer", 5)
+    assert beyond.exit_code == 1 and "layer 5" in beyond.stderr
+
+
 def test_triggers_mark_the_last_token(unembed: Run, folder: Path) -> None:
     layer, key = firing_key(folder)
     rows = list(Index.open(folder).triggers(layer, key).rows())

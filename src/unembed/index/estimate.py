@@ -60,7 +60,8 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
         CorpusUnreadable: the corpus is empty or cannot be read.
         Unsupported: the model has no memories.
     """
-    first = next(iter(lm.memory_layers), 0)
+    layers = lm.memory_layers if settings.layers is None else [lm.layer(n) for n in settings.layers]
+    first = next(iter(layers), 0)
     site = lm.feed_forward(first)
     sample: list[Segment] = []
     tokens, is_exact, began = 0, True, _Stopwatch()
@@ -77,7 +78,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
     began = _Stopwatch()
     value_readings(lm, settings.top_tokens, layers=[first])
     a_layer = began.spent(_threads(lm))
-    keys = sum(lm.n_memories_of(n) for n in range(lm.n_layers))
+    keys = sum(lm.n_memories_of(n) for n in layers)
     both = settings.poles == "both" or (settings.poles == "auto" and site.is_gated)
     slots = keys * settings.top * (2 if both else 1)
     all_tokens, segments = round(tokens * scale), round(len(sample) * scale)

@@ -70,7 +70,7 @@ def check_folder(folder: Path, corpus: Corpus, settings: IndexSettings) -> None:
 
 def _settings_of(stored: Manifest, corpus: Corpus, settings: IndexSettings) -> Iterator[tuple[str, Any, Any]]:
     """Name, stored value and new value of every setting."""
-    new = settings_of(settings) | {"cut": corpus_cut(corpus)}
+    new = {"layers": None} | settings_of(settings) | {"cut": corpus_cut(corpus)}
     return ((name, stored.settings.get(name), value) for name, value in new.items())
 
 

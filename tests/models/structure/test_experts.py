@@ -10,7 +10,7 @@ from torch import Tensor
 
 import unembed
 from tests.models.decoder_classes import tiny_model
-from unembed.errors import OutOfRange
+from unembed.errors import OutOfRange, Unsupported
 from unembed.stream.run import run
 
 F32: dict[str, Any] = dict(rtol=2e-5, atol=2e-6)
@@ -212,3 +212,45 @@ def test_memories_of_experts_are_numbered_through() -> None:
     assert lm.memory(0, -1) == (0, experts.n_memories - 1)
     with pytest.raises(OutOfRange):
         lm.memory(0, experts.n_memories)
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v4", "zaya"])
+def test_routers_that_read_more_than_the_stream_have_memories(model_type: str) -> None:
+    """DeepSeek-V4 routes by token ids and may name an expert twice, ZAYA by what an earlier router computed."""
+    lm = unembed.load(tiny_model(model_type))
+    layer = _layer_with_experts(lm)
+    seen = run(lm, _tokens(), ["coefficients", "gate_weights"])
+    returned: list[Tensor] = []
+    ffn = lm.feed_forward(layer)
+    handle = ffn.module.register_forward_hook(
+        lambda _m, _a, out: returned.append(out if isinstance(out, Tensor) else out[0])
+    )
+    try:
+        lm.run(_tokens())
+    finally:
+        handle.remove()
+    found = seen.at("coefficients", layer).double() @ lm.weights.W_out[layer].double()
+    torch.testing.assert_close(found, returned[0].double(), **F32)
+
+
+def test_an_expert_that_a_table_names_twice_is_one_pair_with_both_weights() -> None:
+    hf = tiny_model("deepseek_v4")
+    lm = unembed.load(hf)
+    layer = _layer_with_experts(lm)
+    gate = lm.feed_forward(layer).module.get_submodule("gate")
+    caught: list[tuple[Tensor, Tensor]] = []
+    handle = gate.register_forward_hook(lambda _m, _a, out: caught.append((out[1], out[2])))
+    try:
+        seen = run(lm, _tokens(1), ["gate_weights"])
+    finally:
+        handle.remove()
+    weights, chosen = (t.reshape(9, -1) for t in caught[-1])
+    assert bool((chosen[:, 0] == chosen[:, 1]).any())
+    by_hand = torch.zeros(9, seen.at("gate_weights", layer).shape[-1]).scatter_add_(1, chosen, weights.detach().float())
+    torch.testing.assert_close(seen.at("gate_weights", layer)[0], by_hand, **F32)
+
+
+def test_a_norm_inside_a_mixture_of_experts_is_named() -> None:
+    lm = unembed.load(tiny_model("axk1"))
+    with pytest.raises(Unsupported, match="AXK1RMSNorm inside it normalises what the experts write together"):
+        lm.feed_forward(lm.n_layers - 1)

@@ -13,8 +13,8 @@ _FULL = "DeepseekV3 NemotronH GptOss MiniMax Gemma4 Gemma4Unified Qwen3_5 Falcon
 FULL = tuple(f"{name}ForCausalLM" for name in _FULL.split())
 OPEN = {
     "InklingForCausalLM": {"head", "source", "memory", "head off"},
-    "ZayaForCausalLM": {"source", "memory"},
-    "DeepseekV4ForCausalLM": {"source", "memory"},
+    "ZayaForCausalLM": {"source"},
+    "DeepseekV4ForCausalLM": {"source"},
     "JetMoeForCausalLM": {"head", "source", "memory", "head off"},
 }
 LACKS = {

@@ -52,6 +52,16 @@ def build(
     max_documents: Annotated[
         int | None, typer.Option(min=1, help="Stop after so many.", show_default=False, rich_help_panel=_CORPUS)
     ] = None,
+    layer: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--layer",
+            "-l",
+            help="Only the memories of this layer; repeatable.",
+            show_default=False,
+            rich_help_panel=_SWEEP,
+        ),
+    ] = None,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Triggers per key.", rich_help_panel=_SWEEP)] = 25,
     top_tokens: Annotated[int, typer.Option(min=1, help="Tokens per value.", rich_help_panel=_SWEEP)] = 30,
     poles: Annotated[
@@ -105,7 +115,7 @@ def build(
     )  # fmt: skip
     settings = IndexSettings(
         top, top_tokens, poles, min_prefix=min_prefix, skip_first=skip_first, per_document=per_document,
-        distinct=distinct, fast=fast,
+        distinct=distinct, fast=fast, layers=None if layer is None else tuple(layer),
     )  # fmt: skip
     if out is not None:
         check_folder(out, read, settings)

@@ -31,6 +31,8 @@ class Call:
     """The attention weights among the outputs, if any: (batch, head, dst, src)."""
     rotary: tuple[Tensor, Tensor] | None = None
     """The cosines and sines handed to the module, if any."""
+    arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    """All that the module was called with, to call it again."""
 
 
 @dataclass
@@ -111,7 +113,7 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
 
     def note_input(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = given_tensor(args, kwargs)
-        call = Call(given=None if given is None else given.detach().clone())
+        call = Call(given=None if given is None else given.detach().clone(), arguments=(args, kwargs))
         pair = kwargs.get("position_embeddings")
         if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(t, Tensor) for t in pair):
             call.rotary = (pair[0].detach(), pair[1].detach())

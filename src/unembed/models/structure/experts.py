@@ -378,6 +378,9 @@ def _coefficients(experts: Experts, current: _Pass, written: Tensor) -> RoutedCo
         expert, position, slot = _pairs(ids, order)
         weight = weights[position, slot].to(activation.dtype)
         weight = weight if experts.multiplier == 1.0 else weight * experts.multiplier
+        ordered = ids.sort(dim=1).values
+        if bool((ordered[:, 1:] == ordered[:, :-1]).any()):  # a table of hashes may name an expert twice (DeepSeek-V4)
+            expert, position, weight, activation = _merged(expert, position, weight, activation)
     shared = None
     if experts.shared is not None:
         assert current.shared is not None
@@ -387,6 +390,21 @@ def _coefficients(experts: Experts, current: _Pass, written: Tensor) -> RoutedCo
         shared = shared if experts.shared.multiplier == 1.0 else shared * experts.shared.multiplier
     current.activations.clear()
     return RoutedCoefficients(experts, n, expert, position, weight, activation, shared)
+
+
+def _merged(
+    expert: Int[Tensor, " pair"],
+    position: Int[Tensor, " pair"],
+    weight: Float[Tensor, " pair"],
+    activation: Float[Tensor, "pair width"],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Pairs of the same position and expert as one, with the sum of their gate weights."""
+    keys = expert * (int(position.max()) + 1) + position
+    _, inverse = keys.unique(return_inverse=True)
+    order = torch.arange(len(keys), device=keys.device)
+    first = torch.full_like(order[: int(inverse.max()) + 1], len(keys)).scatter_reduce(0, inverse, order, "amin")
+    total = weight.new_zeros(len(first)).index_add_(0, inverse, weight)
+    return expert[first], position[first], total, activation[first]
 
 
 def _pairs(chosen: Int[Tensor, "position k"], order: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -456,7 +474,7 @@ def find_experts(probe: Probe, ffn_path: str, raw: Tensor, read: Tensor, formula
     best = float("inf")
     for order in orders:
         experts = Experts(order=order, **common)
-        error = _error(experts, ffn, read, target)
+        error = _error(experts, ffn, probe.recording.calls[ffn_path].arguments, target)
         if error <= 10 * probe.tolerance:
             return experts
         best = min(best, error)
@@ -527,8 +545,10 @@ def _snapped(probe: Probe, number: float) -> float:
     return closest if abs(closest - number) <= max(100 * probe.tolerance, 1e-3) else number
 
 
-def _error(experts: Experts, ffn: nn.Module, read: Tensor, target: Tensor) -> float:
-    """How far coefficients times values are from what the FFN returns."""
+def _error(
+    experts: Experts, ffn: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], target: Tensor
+) -> float:
+    """How far coefficients times values are from what the FFN returns, called again as in the dry run."""
     found: list[Tensor] = []
 
     def see(coefficients: RoutedCoefficients, _output: Tensor) -> None:
@@ -536,7 +556,8 @@ def _error(experts: Experts, ffn: nn.Module, read: Tensor, target: Tensor) -> fl
 
     try:
         with torch.no_grad(), observed(experts, ffn, see):
-            ffn(read)
+            args, kwargs = arguments  # routers also read token ids (DeepSeek-V4) or an earlier router's state (ZAYA)
+            ffn(*args, **kwargs)
         total = found[0].double() @ experts.values().double()
     except (AttributeError, RuntimeError, IndexError, TypeError, AssertionError):
         return float("inf")

@@ -91,7 +91,7 @@ def feed_forward_site(
     if down_path is None:
         found = find_experts(probe, ffn_path, raw, read, _coefficient_formula)
         experts, missing = (
-            (None, _why_no_memories(probe, inside, raw, found)) if isinstance(found, str) else (found, "")
+            (None, _why_no_memories(probe, ffn_path, inside, raw, found)) if isinstance(found, str) else (found, "")
         )
         none: dict[str, Any] = dict(down_proj=None, up_proj=None, gate_proj=None, gate_first=False)
         return FeedForwardSite(
@@ -115,7 +115,7 @@ def feed_forward_site(
     ), parallel
 
 
-def _why_no_memories(probe: Probe, inside: dict[str, nn.Module], raw: Tensor, of_experts: str) -> str:
+def _why_no_memories(probe: Probe, ffn_path: str, inside: dict[str, nn.Module], raw: Tensor, of_experts: str) -> str:
     """Why an FFN has no memories: its output is gated per channel (RWKV), or its experts cannot be read."""
     whole = raw.reshape(-1, raw.shape[-1])
     returned = [(p, flat(probe.recording.returned(p))) for p in inside]
@@ -124,6 +124,13 @@ def _why_no_memories(probe: Probe, inside: dict[str, nn.Module], raw: Tensor, of
         for other, gate in same_width:
             if other != path and relative(torch.sigmoid(gate) * t, whole) <= probe.tolerance:
                 return "what its memories write is multiplied by a gate at every position and channel"
+    norm = next(
+        (p for p in probe.norms if p.startswith(f"{ffn_path}.") and same(flat(probe.recording.returned(p)), whole)),
+        None,
+    )
+    if norm is not None:
+        kind = type(probe.norms[norm]).__name__
+        return f"its FFN is a mixture of experts, and {kind} inside it normalises what the experts write together"
     return f"its FFN is a mixture of experts, and {of_experts}"
 
 
