@@ -19,8 +19,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from tools.evaluation import bits_per_byte
 from unembed.training import encoding
-from unembed.training.evaluation import bits_per_byte
 
 N_CHARACTERS = 400_000
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from unembed.training.evaluation import prefix_matching_scores
+from tools.evaluation import prefix_matching_scores
 
 PROMPTS = ("The king of France", "Once upon a time there was a little", "The capital of England is", "In 1914 the war")
 

@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import unembed.models.architectures.attention_only  # noqa: F401 (registers the architecture)
 from tools import card_text, model_cards
+from tools.evaluation import bits_per_byte, repetition_gain
 from tools.kneser_ney import KneserNey
 from unembed.training import encoding, export, recipes
 from unembed.training.documents import Document
-from unembed.training.evaluation import bits_per_byte, repetition_gain
 from unembed.training.loop import Run
 from unembed.training.recipes import RECIPES, Recipe
 from unembed.training.windows import EncodedCorpus

@@ -45,7 +45,7 @@ _USES = {
     "data": "corpora by their Hugging Face name",
     "big": "models spread over devices, memory and disk",
 }
-"""Extras that a user would choose, and what for; the empty one stands for what is always required."""
+"""Extras that a user would choose, and what for; the empty one stands for what is always needed."""
 _WORK = {
     "dev": "make test, make lint",
     "browser": "make browser",
@@ -73,9 +73,9 @@ def _packages() -> Iterator[Finding]:
     """Every requirement of the always needed part and of the extras in `_USES`."""
     for text in metadata.requires("unembed") or []:
         requirement = Requirement(text)
-        extra = next((name for name in _USES if name and _asked_by(requirement, name)), "")
+        extra = next((name for name in _USES if name and _needed_by(requirement, name)), "")
         if requirement.marker is not None and not extra:
-            continue  # asked for by an extra that only development needs, or by another kind of machine
+            continue  # needed by an extra that only development needs, or by another kind of machine
         wanted = (
             f"pip install 'unembed[{extra}]'" if extra else f"pip install '{requirement.name}{requirement.specifier}'"
         )
@@ -102,9 +102,9 @@ def _extras_for_work() -> Iterator[Finding]:
 
 def _whole_extra(extra: str) -> list[Requirement]:
     """What an extra asks for, with what the extras it names ask for."""
-    asked = [r for r in map(Requirement, metadata.requires("unembed") or []) if _asked_by(r, extra)]
-    own = [r for r in asked if r.name != "unembed"]
-    return own + [r for other in asked if other.name == "unembed" for name in other.extras for r in _whole_extra(name)]
+    needed = [r for r in map(Requirement, metadata.requires("unembed") or []) if _needed_by(r, extra)]
+    own = [r for r in needed if r.name != "unembed"]
+    return own + [r for other in needed if other.name == "unembed" for name in other.extras for r in _whole_extra(name)]
 
 
 def _fits(requirement: Requirement) -> bool:
@@ -114,7 +114,7 @@ def _fits(requirement: Requirement) -> bool:
         return False
 
 
-def _asked_by(requirement: Requirement, extra: str) -> bool:
+def _needed_by(requirement: Requirement, extra: str) -> bool:
     marker = requirement.marker
     return marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
 

@@ -1,29 +1,28 @@
-"""The handle that `unembed.load()` returns: one-line methods, each calling one room."""
+"""The handle that `unembed.load()` returns: each method is a function of one room."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from unembed.causality.ablation import Ablation, ablate
-from unembed.causality.corpus_ablation import CorpusAblation, ablate_over_corpus
-from unembed.causality.metrics import Metric, MetricFunction
-from unembed.causality.pairs import PatchingPairs, patch_pairs
-from unembed.causality.patching import GaussianNoise, Patching, patch
-from unembed.causality.paths import Paths, patch_paths
+from unembed.causality.ablation import ablate
+from unembed.causality.corpus_ablation import ablate_over_corpus
+from unembed.causality.pairs import patch_pairs
+from unembed.causality.patching import patch
+from unembed.causality.paths import patch_paths
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
 from unembed.stream.generation import generate
-from unembed.stream.hooks import Hook, attach_hooks
+from unembed.stream.hooks import ForwardPass, attach_hooks
 from unembed.stream.interventions import Edits
-from unembed.stream.run import Run, Tokens, run
+from unembed.stream.run import Tokens, run
 from unembed.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -32,99 +31,19 @@ if TYPE_CHECKING:
 
 
 class LanguageModel(Decoder):
-    """A decoder with everything that can be asked of it."""
+    """A decoder with everything that can be done with it; the methods are the rooms' own functions."""
 
-    def run(
-        self,
-        tokens: Tokens,
-        capture: str | Collection[str] = (),
-        edits: Edits = (),
-        *,
-        attention_mask: Tensor | None = None,
-        logits: bool = True,
-        layers: Sequence[int] | None = None,
-        hooks: Mapping[str, Hook] | None = None,
-        grad: bool = False,
-    ) -> Run:
-        """One forward pass with captures, edits, hooks and gradients; see `unembed.stream.run.run`."""
-        return run(
-            self,
-            tokens,
-            capture,
-            edits,
-            attention_mask=attention_mask,
-            logits=logits,
-            layers=layers,
-            hooks=hooks,
-            grad=grad,
-        )
+    run = run
+    generate = generate
+    patch = patch
+    patch_pairs = patch_pairs
+    patch_paths = patch_paths
+    ablate = ablate
+    ablate_over_corpus = ablate_over_corpus
 
     def trace(self, prompt: Tokens, *, edits: Edits = (), show_unlearned: bool = False) -> Trace:
         """One prompt seen whole; see `unembed.trace.trace.Trace`."""
         return Trace(self, prompt, edits, show_unlearned=show_unlearned)
-
-    def generate(
-        self,
-        prompt: str | Sequence[str],
-        edits: Edits = (),
-        *,
-        max_new_tokens: int = 20,
-        seed: int | None = None,
-        **options: Any,
-    ) -> list[str]:
-        """The prompts with their continuations, under edits; see `unembed.stream.generation.generate`."""
-        return generate(self, prompt, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
-
-    def patch(
-        self,
-        clean: Tokens,
-        corrupted: Tokens | GaussianNoise,
-        points: str = "resid_pre",
-        metric: Metric | MetricFunction | None = None,
-        **options: Any,
-    ) -> Patching:
-        """Activations of one prompt's run put into another's; see `unembed.causality.patching.patch`."""
-        return patch(self, clean, corrupted, points, metric, **options)
-
-    def patch_pairs(
-        self,
-        clean: Sequence[Tokens],
-        corrupted: Sequence[Tokens],
-        points: str = "z",
-        metric: Metric | MetricFunction | Sequence[Metric | MetricFunction | None] | None = None,
-        **options: Any,
-    ) -> PatchingPairs:
-        """`patch` for several pairs of prompts, with mean and spread; see `unembed.causality.pairs.patch_pairs`."""
-        return patch_pairs(self, clean, corrupted, points, metric, **options)
-
-    def patch_paths(
-        self,
-        clean: Tokens,
-        corrupted: Tokens | GaussianNoise,
-        senders: str | Sequence[str] = "heads",
-        receivers: str | Sequence[str] = "heads",
-        metric: Metric | MetricFunction | None = None,
-        **options: Any,
-    ) -> Paths:
-        """Writers replaced for one reader alone; see `unembed.causality.paths.patch_paths`."""
-        return patch_paths(self, clean, corrupted, senders, receivers, metric, **options)
-
-    def ablate(
-        self,
-        prompt: Tokens,
-        heads: Any = None,
-        memories: Any = None,
-        components: Any = None,
-        to: Any = "zero",
-        metric: Metric | MetricFunction | None = None,
-        **options: Any,
-    ) -> Ablation:
-        """Heads, memories, components or layers taken away one at a time; see `unembed.causality.ablation.ablate`."""
-        return ablate(self, prompt, heads, memories, components, to, metric, **options)
-
-    def ablate_over_corpus(self, corpus: Any = None, **options: Any) -> CorpusAblation:
-        """By how much the loss rises over a corpus; see `unembed.causality.corpus_ablation.ablate_over_corpus`."""
-        return ablate_over_corpus(self, corpus, **options)
 
     def attach(
         self,
@@ -144,7 +63,7 @@ class LanguageModel(Decoder):
         """The value vectors read in the vocabulary; see `unembed.memories.values.Values`."""
         return Values(self)
 
-    def edited(self, edits: Edits) -> AbstractContextManager[Any]:
+    def edited(self, edits: Edits) -> AbstractContextManager[ForwardPass]:
         """While inside, every use of `lm.hf`, generation included, happens under these edits."""
         return attach_hooks(self, {}, edits)
 

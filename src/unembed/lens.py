@@ -1,6 +1,6 @@
 """A stream vector read in the vocabulary: bases, top tokens, ranks, probabilities.
 
-Three bases, because "what this vector says" depends on what is done about the final norm:
+Three bases, because what a vector promotes depends on how the final norm is treated:
 
 - `raw`: W_U alone, as in the papers; right for directions, whose length means nothing.
 - `final`: the model's own final norm and readout, soft cap included; on the last stream it is the model's prediction.
@@ -99,7 +99,7 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
 def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
     """Log of the sum of exp(score) of each row; the scores are used up, because a copy costs more than the sum.
 
-    What lies more than 80 below the maximum is counted as if it lay 80 below it: such terms are nothing beside it, and
+    What lies more than 80 below the maximum is counted as if it lay 80 below it: such terms are negligible, and
     as denormal numbers they would make the sum ten times slower.
     """
     if scores.dtype not in (torch.float32, torch.float64):
@@ -161,7 +161,7 @@ def read(
         track: tokens whose logit and rank to note, for each vector.
         hidden: tokens to leave out of lists and ranks (never learned ones).
 
-    Memory: ROWS * COLUMNS scores at a time beside the result.
+    Memory: ROWS * COLUMNS scores at a time, and the result.
     """
     top = positive_int("top", top)
     positions = x.shape[:-1]
@@ -193,7 +193,7 @@ def read_ends(
 ) -> tuple[Int[Tensor, "row k"], Int[Tensor, "row k"]]:
     """Top tokens of vectors and of their opposites in the raw basis, as `read` lists them, in one product for both.
 
-    Memory: ROWS * COLUMNS scores at a time beside the result.
+    Memory: ROWS * COLUMNS scores at a time, and the result.
     """
     top = min(positive_int("top", top), lm.d_vocab)
     readout = _Readout.of(lm, "raw")
@@ -287,17 +287,17 @@ def _read_rows(
     for tokens in readout.columns():
         scores = readout.scores(prepared, tokens)
         left_out = None if hidden is None else hidden[tokens].nonzero()[:, 0].to(scores.device)
-        kept = None
+        hidden_scores = None
         if left_out is not None and len(left_out):
-            kept = scores[:, left_out]
+            hidden_scores = scores[:, left_out]
             scores[:, left_out] = -torch.inf
         values, ids = top_k(scores, top)
         best_values.append(values)
         best_ids.append(ids + tokens.start)
         if tracked.shape[1]:
             higher += _higher(scores, own, tracked - tokens.start)
-        if kept is not None:
-            scores[:, left_out] = kept
+        if hidden_scores is not None:
+            scores[:, left_out] = hidden_scores
         totals.append(_log_total(scores))
     values, at = torch.cat(best_values, dim=1).topk(min(top, readout.lm.d_vocab), dim=1)
     ids = torch.cat(best_ids, dim=1).gather(1, at)

@@ -262,7 +262,7 @@ def attribution(
 
     Args:
         lm: the model.
-        tokens: a prompt, or a run that kept `points_needed(lm, by)` and its logits.
+        tokens: a prompt, or a run that captured `points_needed(lm, by)` and its logits.
         token: the token whose logit is attributed.
         position: the position whose prediction is attributed; the last by default.
         against: with it, the difference of the two logits.

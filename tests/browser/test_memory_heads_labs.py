@@ -323,7 +323,7 @@ def test_a_heads_examples_are_marked_and_lead_to_a_trace(opened, lm, index):
     region = page.get_by_role("region", name="Top contexts in the corpus")
     expect(page.get_by_text("of the attention of L3H2")).to_be_visible()  # what is above has its height
     region.get_by_role("button", name="Find examples").click()
-    found = [one for one in examples_of_heads(lm, index, 3) if isinstance(one, HeadExamples)]
+    found = [one for one in examples_of_heads(lm, index.text_pieces(), 3) if isinstance(one, HeadExamples)]
     for head in (2, 7):
         expect(region.get_by_text(f"L3H{head} in 3 windows")).to_be_visible()
         rows = region.locator(".trigger")

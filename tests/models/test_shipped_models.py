@@ -7,12 +7,12 @@ import re
 
 import pytest
 import torch
+from tools.evaluation import prefix_matching_scores
 from transformers import AutoModelForCausalLM
 
 import unembed.models.architectures.attention_only  # noqa: F401 (registers the architecture)
 from unembed.models.shipped_models import SHIPPED, shipped_folder
 from unembed.training import recipes
-from unembed.training.evaluation import prefix_matching_scores
 
 
 @pytest.mark.parametrize("name", SHIPPED)

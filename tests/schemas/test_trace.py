@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def test_ranks_in_json_count_from_one(name: str, dtype: torch.dtype, tokens: tor
     whole, _ = trace_view(lm, SETTINGS, layer=None, memories=3, point="resid_post", **options)
     one, _ = trace_view(lm, SETTINGS, layer=1, memories=3, point=None, heads=True, **options)
     explained, _ = explain_view(lm, SETTINGS, by=None, writers=5, **options)
-    values = [view.to_dict() for view in (whole, one, explained, emergence(lm, trace, ""))]
+    values = [asdict(view) for view in (whole, one, explained, emergence(lm, trace, ""))]
     values.append(trajectories(trace, [final, 5]))
     found = [pair for value in values for pair in ranks_in(as_json(value))]
     assert {"rank_before", "rank_after", "after_from", "rank_of_prediction", "ranks"} <= {key for key, _ in found}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
+from tools.evaluation import bits_per_byte, prefix_matching_scores
 from tools.model_cards import sixty_values
 from transformers import AutoModelForCausalLM
 
@@ -17,7 +18,6 @@ from tools import publish_model
 from unembed.training import encoding
 from unembed.training.documents import Document
 from unembed.training.encoding import encode
-from unembed.training.evaluation import bits_per_byte, prefix_matching_scores
 from unembed.training.loop import Run
 from unembed.training.networks import Shape
 from unembed.training.recipes import Phase, Recipe

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.attention.windows import windows_of
+from unembed.corpus import CorpusSource
 from unembed.models.decoder import Decoder
 
 _DISCOUNT = 0.75
@@ -32,7 +32,7 @@ class Bigrams:
         return cls(unique // d_vocab, unique % d_vocab, count, d_vocab)
 
     @classmethod
-    def of_corpus(cls, lm: Decoder, corpus: Any = None) -> Bigrams:
+    def of_corpus(cls, lm: Decoder, corpus: CorpusSource = None) -> Bigrams:
         """The bigrams of a corpus, in windows as the model reads them; no pair is counted twice."""
         pieces = [s.tokens[max(s.skip - 1, 0) :] for s in windows_of(corpus).segments(lm)]
         return cls.of(pieces, lm.d_vocab)

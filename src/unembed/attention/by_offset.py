@@ -85,7 +85,7 @@ def previous_token_by_weights(circuits: HeadMatrices, basis: str = "raw") -> Flo
 def scores_by_offset(
     circuits: HeadMatrices, layer: int, head: int, offsets: Sequence[int], basis: str = "raw"
 ) -> Float[Tensor, " offset"]:
-    """The score of a source so many tokens back, the mean over what stands there, score scale included.
+    """The score of a source some number of tokens back, averaged over the token there, score scale included.
 
     With a table of positions the mean over destinations of the position terms; with rotary positions the score of the
     mean embedding with itself, turned by the offset; ALiBi added.

@@ -21,6 +21,7 @@ from unembed.attention.score_terms import ScoreTerms, score_terms
 from unembed.attention.skip_trigrams import SkipTrigram, SkipTrigramBugs, skip_trigram_bugs, skip_trigrams
 from unembed.attention.term_importance import TermImportance, term_importance
 from unembed.attention.weights_between import Input, VirtualWeight, readers_of, virtual_weight, writers_of
+from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.stream.run import Tokens
@@ -78,7 +79,7 @@ class Circuits(HeadMatrices):
     def scores_by_offset(
         self, layer: int, head: int, offsets: Sequence[int], basis: str = "raw"
     ) -> Float[Tensor, " offset"]:
-        """The mean score of a source so many tokens back; see `by_offset.scores_by_offset`."""
+        """The mean score of a source by its distance in tokens; see `by_offset.scores_by_offset`."""
         return scores_by_offset(self, layer, head, offsets, basis)
 
     def virtual_weight(self, writer: str, reader: str, basis: str = "raw") -> dict[Input, Float[Tensor, "row column"]]:
@@ -112,7 +113,7 @@ class Circuits(HeadMatrices):
         )
 
     def skip_trigram_bugs(
-        self, layer: int, head: int, source: str | int, corpus: Any = None, k: int = 20, **options: Any
+        self, layer: int, head: int, source: str | int, corpus: CorpusSource = None, k: int = 20, **options: Any
     ) -> SkipTrigramBugs:
         """The pairs that a head raises by mistake after a source; see `skip_trigrams.skip_trigram_bugs`."""
         return skip_trigram_bugs(self, layer, head, self.lm.single_token(source), corpus, k=k, **options)
@@ -121,7 +122,7 @@ class Circuits(HeadMatrices):
         """The logits of a prompt at one position as a sum over paths through heads; see `expansion.expand`."""
         return expand(self.lm, tokens, order, position)
 
-    def term_importance(self, corpus: Any = None, order: int | None = None, **options: Any) -> TermImportance:
+    def term_importance(self, corpus: CorpusSource = None, order: int | None = None, **options: Any) -> TermImportance:
         """How much each order of path takes off the loss on text; see `term_importance.term_importance`."""
         return term_importance(self.lm, corpus, order, **options)
 
@@ -132,11 +133,13 @@ class Circuits(HeadMatrices):
         """
         return source_effects(self, tokens, layer, head, position, token)
 
-    def direct_path(self, corpus: Any = None, **options: Any) -> DirectPath:
-        """Token embedding times unembedding beside the bigrams of a corpus; see `direct_path.direct_path`."""
+    def direct_path(self, corpus: CorpusSource = None, **options: Any) -> DirectPath:
+        """Token embedding times unembedding compared with the bigrams of a corpus; see `direct_path.direct_path`."""
         return direct_path(self.lm, corpus, **options)
 
-    def in_context(self, corpus: Any = None, ablate: Sequence[tuple[int, int]] = (), **options: Any) -> InContext:
+    def in_context(
+        self, corpus: CorpusSource = None, ablate: Sequence[tuple[int, int]] = (), **options: Any
+    ) -> InContext:
         """Loss by position on text, with or without some heads; see `in_context.in_context`."""
         return in_context(self.lm, corpus, ablate, **options)
 
@@ -145,7 +148,7 @@ class Circuits(HeadMatrices):
         return memory_management(self.lm, basis, **options)
 
     def induction(self, basis: str = "raw", seed: int = 0, **options: Any) -> list[InductionEvidence]:
-        """Every head as a candidate for induction: weights beside behaviour; see `induction.induction_evidence`."""
+        """Every head as a candidate for induction: weights and behaviour; see `induction.induction_evidence`."""
         return induction_evidence(self, basis, seed, **options)
 
 

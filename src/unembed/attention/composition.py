@@ -1,7 +1,7 @@
 """How strongly an earlier head's output is read by a later head: Q-, K- and V-composition of all pairs.
 
 ||A B||_F^2 = <A'A, BB'>, and both Gram matrices are symmetric, so all pairs are one inner product between the writers'
-and the readers' Gram matrices. These are formed a few rows at a time and never kept.
+and the readers' Gram matrices. These are formed a few rows at a time and never stored.
 
 Source: Elhage et al. 2021, "Two-layer attention-only transformers", composition scores.
 """

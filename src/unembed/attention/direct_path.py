@@ -1,4 +1,4 @@
-"""The direct path: what token embedding times unembedding alone predicts, beside the corpus' bigrams.
+"""The direct path: what token embedding times unembedding alone predicts, compared with the corpus' bigrams.
 
 Source: Elhage et al. 2021, "Zero-layer transformers".
 """
@@ -6,7 +6,6 @@ Source: Elhage et al. 2021, "Zero-layer transformers".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +14,7 @@ from torch import Tensor
 from unembed.attention.bigrams import Bigrams
 from unembed.attention.folded_weights import embedding
 from unembed.attention.windows import windows_of
+from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.lens import logits_of
 from unembed.models.decoder import Decoder
@@ -26,7 +26,7 @@ class DirectPath:
 
     In a model with layers the direct path is not the bigram table: the layers predict most of it, and what is left to
     the direct path is the part that token frequencies and the layers do not give. Rank correlations over the whole
-    vocabulary are dominated by token frequency, so three of them stand beside the plain one.
+    vocabulary are dominated by token frequency, so three of them accompany the plain one.
 
     Attributes:
         tokens: the tokens compared one by one, most frequent first.
@@ -62,7 +62,9 @@ class DirectPath:
 
 
 @torch.no_grad()
-def direct_path(lm: Decoder, corpus: Any = None, *, n_tokens: int = 200, max_tokens: int = 400_000) -> DirectPath:
+def direct_path(
+    lm: Decoder, corpus: CorpusSource = None, *, n_tokens: int = 200, max_tokens: int = 400_000
+) -> DirectPath:
     """Compare the direct path, through the model's own norms, with bigrams of a corpus.
 
     Args:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -23,6 +22,7 @@ from unembed.attention.folded_weights import (
 )
 from unembed.attention.geometry import keys_of, values_of
 from unembed.attention.windows import windows_of
+from unembed.corpus import CorpusSource
 from unembed.models.decoder import Decoder
 from unembed.stream.decomposition import attention_branch
 from unembed.stream.run import run
@@ -111,7 +111,13 @@ class MemoryManagement:
 
 @torch.no_grad()
 def memory_management(
-    lm: Decoder, basis: str = "raw", *, top: int = 20, corpus: Any = None, verify: bool = False, max_tokens: int = 4096
+    lm: Decoder,
+    basis: str = "raw",
+    *,
+    top: int = 20,
+    corpus: CorpusSource = None,
+    verify: bool = False,
+    max_tokens: int = 4096,
 ) -> MemoryManagement:
     """Find erasing memories and heads by their weights; with `verify`, measure on text whether they erase.
 
@@ -204,7 +210,7 @@ def _verified(
     memories: Sequence[ErasingMemory],
     heads: Sequence[ErasingHead],
     basis: str,
-    corpus: Any,
+    corpus: CorpusSource,
     max_tokens: int,
 ) -> tuple[list[ErasingMemory], list[ErasingHead]]:
     """The memories and heads with what they do on text."""

@@ -2,7 +2,7 @@
 
 The terms: the direct path (no head), each head alone, each pair of heads of which the later reads what the earlier
 wrote, and so on. For attention-only models they add up to the logits exactly. Elsewhere patterns and norm scales are
-kept at their values in the run, and what FFNs wrote counts as given: then the terms of all orders add up too, and what
+fixed at their values in the run, and what FFNs wrote counts as given: then the terms of all orders add up too, and what
 the orders left out amount to is stated.
 
 Source: Elhage et al. 2021, "Path expansion", "How do virtual attention heads matter".
@@ -157,12 +157,12 @@ def _above(frozen: FrozenRun, order: int) -> Float[Tensor, "batch pos d_model"]:
 
 
 def _check_room(lm: Decoder, order: int, pos: int) -> None:
-    kept = sum(comb(lm.n_layers - 1, k) * lm.n_heads**k for k in range(1, order))
-    needed = kept * pos * lm.d_model * 4
+    lower = sum(comb(lm.n_layers - 1, k) * lm.n_heads**k for k in range(1, order))
+    needed = lower * pos * lm.d_model * 4
     if needed > _MOST:
         raise OutOfMemory(
             f"a path expansion of order {order} over {pos} tokens",
-            why=f"the {kept:,} paths below that order take {needed >> 20:,} MiB",
+            why=f"the {lower:,} paths below that order take {needed >> 20:,} MiB",
             instead="Use a lower order or a shorter prompt",
         )
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unembed.attention.value_weighted_attention import POINTS, contribution_norms
-from unembed.corpus.corpus import open_corpus
+from unembed.corpus import TextPieces
 from unembed.corpus.segmentation import leading
-from unembed.corpus.sentences import sentences
+from unembed.corpus.text_pieces import shipped_pieces
 from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
 from unembed.stream.run import run
 
 SCHEMA = "unembed.head_examples/1"
@@ -23,7 +22,7 @@ MEASURE = (
     "attention weight times the length of the value as the head writes it, in stream units; the largest of each "
     "window, sources at the first position or special left out"
 )
-_KEPT, _FURTHER = 10, 12
+_SHOWN, _FURTHER = 10, 12
 _CHARACTERS = 8
 """Read for each token of a window: more than any tokenizer puts into one on average."""
 
@@ -75,22 +74,18 @@ class HeadExamples:
     """The longest window allowed, in tokens."""
     examples: list[Example]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
-
 
 @torch.no_grad()
 def examples_of_heads(
-    lm: Any, held: Any, layer: int, windows: int = 32, length: int = 128
+    lm: Decoder, pieces: TextPieces | None, layer: int, windows: int = 32, length: int = 128
 ) -> Iterator[Progress | HeadExamples]:
     """The examples of every head of a layer: progress after each window, then one view for each head.
 
     Args:
         lm: the model.
-        held: its index, whose corpus is read; None for the text that ships with the package.
+        pieces: the corpus to read; None for the text that ships with the package.
         layer: the layer.
-        windows: to read, at most.
+        windows: how many windows to read, at most.
         length: tokens of a window, at most.
 
     Raises:
@@ -98,7 +93,8 @@ def examples_of_heads(
         InvalidInput: the corpus has no text of two tokens.
     """
     layer, front = lm.layer(layer), len(leading(lm))
-    found = list(_windows(lm, held, windows, length + front, front))
+    corpus = shipped_pieces() if pieces is None else pieces
+    found = list(_windows(lm, corpus, windows, length + front, front))
     if not found:
         raise InvalidInput("the corpus", why="no text of it has two tokens, so that no head can look back")
     best: list[list[tuple[Example, Tensor]]] = [[] for _ in range(lm.n_heads)]
@@ -107,14 +103,13 @@ def examples_of_heads(
             best[head].append((one, ids))
         yield Progress(done, len(found))
     tokens = sum(len(ids) - front for _, ids in found)
-    name = "the text that ships with the package" if held is None else "the index's corpus"
-    for head, those in enumerate(best):
-        strongest = sorted(those, key=lambda pair: -pair[0].value)[:_KEPT]
+    for head, examples_of_head in enumerate(best):
+        strongest = sorted(examples_of_head, key=lambda pair: -pair[0].value)[:_SHOWN]
         examples = [replace(one, prompt=_prompt(lm, ids, one.position, front)) for one, ids in strongest]
-        yield HeadExamples(SCHEMA, layer, head, MEASURE, name, len(found), tokens, length, examples)
+        yield HeadExamples(SCHEMA, layer, head, MEASURE, corpus.corpus, len(found), tokens, length, examples)
 
 
-def _largest(lm: Any, layer: int, document: int, ids: Tensor, front: int) -> Iterator[Example]:
+def _largest(lm: Decoder, layer: int, document: int, ids: Tensor, front: int) -> Iterator[Example]:
     """The place of a window at which each head carries most."""
     seen = run(lm, ids[None], POINTS, layers=[layer], logits=False)
     norms, weights = contribution_norms(lm, seen, layer), seen.at("pattern", layer)[0]
@@ -136,7 +131,7 @@ def _largest(lm: Any, layer: int, document: int, ids: Tensor, front: int) -> Ite
         )
 
 
-def _prompt(lm: Any, ids: Tensor, position: int, front: int) -> str | None:
+def _prompt(lm: Decoder, ids: Tensor, position: int, front: int) -> str | None:
     """The shortest beginning of a window that is read as its tokens up to a position."""
     wanted = ids[: position + 1].tolist()
     for end in range(position + 1, min(len(ids), position + 1 + _FURTHER) + 1):
@@ -146,37 +141,21 @@ def _prompt(lm: Any, ids: Tensor, position: int, front: int) -> str | None:
     return None
 
 
-def _windows(lm: Any, held: Any, n: int, longest: int, front: int) -> Iterator[tuple[int, Tensor]]:
+def _windows(lm: Decoder, corpus: TextPieces, n: int, longest: int, front: int) -> Iterator[tuple[int, Tensor]]:
     """Windows as prompts are read: evenly spaced beginnings, up to `longest` tokens or the document's end."""
-    documents, texts, joint = _shipped() if held is None else _indexed(held)
+    documents = corpus.documents
     longest = longest if lm.n_ctx is None else min(longest, lm.n_ctx)
     free = 0
     for begin in np.unique(np.linspace(0, len(documents) - 1, n).round().astype(int)).tolist():
         if begin < free:
-            continue  # a window before it holds this piece
+            continue  # an earlier window contains this piece
         parts: list[str] = []
         free = begin
         while free < len(documents) and documents[free] == documents[begin]:
-            parts.append(texts(free))
+            parts.append(corpus.text(free))
             free += 1
             if sum(map(len, parts)) >= _CHARACTERS * longest:
                 break
-        ids = lm.encode(joint.join(parts))[0][:longest]
+        ids = lm.encode(corpus.joint.join(parts))[0][:longest]
         if len(ids) > max(1, front) + 1 - (front > 0):
             yield int(documents[begin]), ids
-
-
-def _shipped() -> tuple[Any, Any, str]:
-    pieces = [(d.number, text) for d in open_corpus(None).documents() for text in sentences(d.text)]
-    return [number for number, _ in pieces], lambda i: pieces[i][1], " "
-
-
-def _indexed(held: Any) -> tuple[Any, Any, str]:
-    """The index's segments: sentences lie one beside the other, windows go on where the one before ends."""
-    passages = held.passages
-    cut = held.manifest.settings.get("cut", {}).get("segmentation", "sentences")
-
-    def text(i: int) -> str:
-        return passages.text(np.asarray(passages.token[passages.start[i] : passages.start[i + 1]]))
-
-    return passages.document, text, " " if cut == "sentences" else ""

@@ -47,7 +47,7 @@ def head_updates(
     k: int = 10,
     hide_unlearned: bool = False,
 ) -> list[HeadUpdate]:
-    """What each head of a layer writes at a position, the longest first. The run must have kept the point z.
+    """What each head of a layer writes at a position, the longest first. The run must have captured the point z.
 
     Args:
         lm: the model.

@@ -1,6 +1,6 @@
 """What each head attends to on random tokens repeated twice: previous token, earlier occurrence, what followed it.
 
-Patterns are reduced to scores layer by layer while the model runs; none is kept.
+Patterns are reduced to scores layer by layer while the model runs; none is stored.
 
 Source: Elhage et al. 2021, "Induction heads"; Olsson et al. 2022, prefix-matching and copying scores.
 """
@@ -154,7 +154,7 @@ def head_scores(
         if tokens.shape[1] % 2 or not torch.equal(tokens[:, :length], tokens[:, length:]):
             raise InvalidInput("tokens", why="the second half of a sequence is not its first half")
     at_once = max(1, _TOKENS // tokens.shape[1])
-    # The sequences hold few of the vocabulary's tokens, and a head's effect is asked on no others.
+    # The sequences hold few of the vocabulary's tokens, and a head's effect is computed for these alone.
     known, rows = tokens.unique(return_inverse=True)
     readout = _centred_unembedding(lm, known)
     batches = zip(tokens.split(at_once), rows.split(at_once), strict=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from unembed.attention.folded_weights import require_heads
 from unembed.attention.windows import windows_of
+from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.stream.decomposition import attention_branch
@@ -64,7 +64,7 @@ class InContext:
 @torch.no_grad()
 def in_context(
     lm: Decoder,
-    corpus: Any = None,
+    corpus: CorpusSource = None,
     ablate: Sequence[tuple[int, int]] = (),
     *,
     early: int | None = None,
@@ -113,7 +113,7 @@ def in_context(
 
 @torch.no_grad()
 def head_output_lengths(
-    lm: Decoder, corpus: Any = None, *, window: int | None = None, max_windows: int = 8
+    lm: Decoder, corpus: CorpusSource = None, *, window: int | None = None, max_windows: int = 8
 ) -> Float[Tensor, "layer head"]:
     """The mean length of what each head adds to the stream on text, in stream units."""
     total, positions = torch.zeros(lm.n_layers, lm.n_heads, dtype=torch.float64), 0
@@ -162,7 +162,9 @@ class TextScores:
 
 
 @torch.no_grad()
-def scores_on_text(lm: Decoder, corpus: Any = None, *, window: int | None = None, max_windows: int = 16) -> TextScores:
+def scores_on_text(
+    lm: Decoder, corpus: CorpusSource = None, *, window: int | None = None, max_windows: int = 16
+) -> TextScores:
     """Where heads look on text when the token they stand at stood earlier: an induction head at what followed it.
 
     Memory: the patterns of one window.

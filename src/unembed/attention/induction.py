@@ -1,4 +1,4 @@
-"""Induction heads from the weights alone, beside what they do; and how much of in-context learning goes with them.
+"""Induction heads from the weights alone, and what they do; and how much of in-context learning goes with them.
 
 An induction head copies (OV), reads with its keys what a previous-token head wrote (K-composition), and through that
 head matches a token with the token before the source (QK).

@@ -1,7 +1,7 @@
-"""The attention of a run as a linear map of the stream: patterns and norm scales kept at the values they had.
+"""The attention of a run as a linear map of the stream: patterns and norm scales fixed at their values in the run.
 
 With these frozen a head is linear in the stream, so what it does to a sum of writers is the sum of what it does to
-each. Biases are constants and are kept apart.
+each. Biases are constants, stored separately.
 
 Source: Elhage et al. 2021, "Path expansion"; patterns frozen as in its "How much does each term matter" algorithm.
 """

@@ -80,7 +80,7 @@ class LowRank:
         return LowRank(left[index], right[index], self.notes)
 
     def __matmul__(self, other: Tensor | LowRank) -> LowRank:
-        """The product, kept as factors; of two low-rank matrices at the smaller of the two ranks."""
+        """The product, as factors; of two low-rank matrices at the smaller of the two ranks."""
         if isinstance(other, Tensor):
             return LowRank(self.left, _product(self.right, other), self.notes)
         core = _product(self.right, other.left)

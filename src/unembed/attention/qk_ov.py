@@ -212,7 +212,7 @@ class HeadMatrices:
     def matching(self, basis: str = "raw", *, offset: int | Sequence[int] = 0, centre: bool = True) -> _copying.Spectra:
         """Eigenvalues of every head's full QK circuit: positive where it attends to its own token.
 
-        With rotary positions, so many tokens back (`offset`; of several the mean circuit).
+        With rotary positions, `offset` tokens back ( of several the mean circuit).
         """
         return _copying.matching_spectra(self.lm, self.product("qk", basis, centre), basis, offset)
 

@@ -2,7 +2,7 @@
 
 The QK circuit alone does not give the scores of most families. Learned positions and biases have terms of their own,
 rotary embeddings turn the circuit by the offset, QK-norm divides queries and keys by their sizes, ALiBi is added. Here
-all of it is summed, and the softmax of the sum is held against the pattern that the model computed.
+all of it is summed, and the softmax of the sum is compared with the pattern that the model computed.
 
 Source: Elhage et al. 2021, "Splitting attention head terms into circuits"; what they leave to "positional" terms.
 """

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,6 +20,7 @@ from unembed.attention.bigrams import Bigrams
 from unembed.attention.low_rank import LowRank
 from unembed.attention.qk_ov import HeadMatrices
 from unembed.attention.windows import windows_of
+from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.validation import positive_int, valid_seed
@@ -103,7 +103,7 @@ def skip_trigrams(
     Time: one pass of blocks over either circuit. The best triples come from the `top` sources whose best product is
     largest, and there from the `top` best destinations and outputs, so nothing else is looked at.
     """
-    # The best of a list lie among its `top` best sources, so a longer list than this could not be held anyway.
+    # The best of a list lie among its `top` best sources, so a longer list could not be complete.
     top = positive_int("top", top, most=10_000)
     both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned, among)
     n = len(both.ids)
@@ -145,7 +145,7 @@ def _row_of(both: CentredCircuits, circuits: HeadMatrices, source: int) -> Int[T
     return found
 
 
-def frequent_tokens(lm: Decoder, corpus: Any = None, min_count: int = 30) -> Int[Tensor, " token"]:
+def frequent_tokens(lm: Decoder, corpus: CorpusSource = None, min_count: int = 30) -> Int[Tensor, " token"]:
     """The tokens that occur at least so often in a corpus."""
     counts = torch.zeros(lm.d_vocab, dtype=torch.long)
     for segment in windows_of(corpus, overlap=0).segments(lm):
@@ -176,7 +176,7 @@ class CorpusCounts:
 
 
 def count_in_corpus(
-    lm: Decoder, triples: Sequence[tuple[int, int, int]], corpus: Any = None, window: int | None = None
+    lm: Decoder, triples: Sequence[tuple[int, int, int]], corpus: CorpusSource = None, window: int | None = None
 ) -> list[CorpusCounts]:
     """How much more often each output follows its destination when the source stands earlier in the window.
 
@@ -264,7 +264,7 @@ def skip_trigram_bugs(
     layer: int,
     head: int,
     source: int,
-    corpus: Any = None,
+    corpus: CorpusSource = None,
     *,
     k: int = 20,
     basis: str = "raw",

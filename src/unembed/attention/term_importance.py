@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb, log
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from unembed.attention.linearized import FrozenRun, frozen_run, stream_by_order
 from unembed.attention.windows import windows_of
+from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.stream.run import prepare
@@ -82,7 +82,7 @@ class TermImportance:
 @torch.no_grad()
 def term_importance(
     lm: Decoder,
-    corpus: Any = None,
+    corpus: CorpusSource = None,
     order: int | None = None,
     *,
     max_tokens: int = 20_000,
@@ -140,7 +140,7 @@ def term_importance(
 
 
 def _rows(
-    lm: Decoder, corpus: Any, window: int | None, tokens_per_batch: int
+    lm: Decoder, corpus: CorpusSource, window: int | None, tokens_per_batch: int
 ) -> tuple[str, Iterator[tuple[Tensor, Tensor, Tensor]]]:
     """Where the text comes from, and its rows without padding: tokens, the token after each, and what to count."""
     if isinstance(corpus, Tensor):

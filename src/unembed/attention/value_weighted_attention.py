@@ -1,6 +1,6 @@
 """How much a head carries from one position to another: attention weight times the length of what is carried.
 
-A weight alone says where a head looks, not what comes of it: a head that has nothing to do looks at a position whose
+A weight alone shows where a head attends, not what it moves: a head that has nothing to do looks at a position whose
 value is short, most often the first.
 
 Source: Kobayashi et al. 2020, "Attention is not only a weight": the length of alpha f(x).
@@ -17,7 +17,7 @@ from unembed.stream.decomposition import source_values
 from unembed.stream.run import Run
 
 POINTS = ("pattern", "values")
-"""What a run must have kept."""
+"""What a run must capture."""
 
 
 @torch.no_grad()
@@ -28,7 +28,7 @@ def contribution_norms(lm: Decoder, seen: Run, layer: int) -> Float[Tensor, "hea
 
     Args:
         lm: the model.
-        seen: a run that kept `POINTS`.
+        seen: a run that captured `POINTS`.
         layer: the layer.
 
     Returns:

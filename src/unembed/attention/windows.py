@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from unembed.corpus import Corpus, open_corpus
+from unembed.corpus import Corpus, CorpusSource, open_corpus
 
 
-def windows_of(corpus: Any, window: int | None = None, overlap: int | None = None) -> Corpus:
+def windows_of(corpus: CorpusSource, window: int | None = None, overlap: int | None = None) -> Corpus:
     """The documents of anything `open_corpus` takes, in windows, however an opened corpus was cut before."""
     opened = open_corpus(corpus, segmentation="windows", window=window, overlap=overlap)
     return replace(opened, segmentation="windows", window=window, overlap=overlap)

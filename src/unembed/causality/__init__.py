@@ -1,7 +1,7 @@
 """What happens if: activations replaced or removed in the running model, and what that does to the prediction.
 
 Owns metrics of a prediction, activation patching between two prompts, path patching from a writer to a reader, ablation
-of heads and memories, total effects beside direct ones, and attribution patching as a screen. How a tensor is captured
+of heads and memories, total effects next to direct ones, and attribution patching as a screen. How a tensor is captured
 or edited belongs to `stream`.
 """
 

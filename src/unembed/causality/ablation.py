@@ -18,7 +18,7 @@ from unembed.causality.corpus_means import corpus_means
 from unembed.causality.metrics import Metric, MetricFunction, bound
 from unembed.causality.replacement import Replacement
 from unembed.causality.rerun import Rerun
-from unembed.corpus import open_corpus
+from unembed.corpus import CorpusSource, open_corpus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
@@ -82,7 +82,7 @@ def ablate(
     *,
     layers: Layers | None = None,
     positions: Sequence[int] | None = None,
-    corpus: Any = None,
+    corpus: CorpusSource = None,
     mean_tokens: int = 20_000,
     by_position: bool = False,
     edits: Sequence[Edit] = (),
@@ -170,7 +170,7 @@ def _sources(
     to: Any,
     needs: Sequence[Need],
     n_pos: int,
-    corpus: Any,
+    corpus: CorpusSource,
     n_tokens: int,
     by_position: bool,
     edits: Sequence[Edit],

@@ -20,7 +20,7 @@ from unembed.causality.ablation import Source, up_to
 from unembed.causality.ablation_targets import Components, Group, Heads, Layers, Memories, groups_of
 from unembed.causality.corpus_means import corpus_means, first_batches
 from unembed.causality.replacement import Replacement, change_input, install, passed_through, without_tensors
-from unembed.corpus import open_corpus
+from unembed.corpus import CorpusSource, open_corpus
 from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput, NotFinite, Unsupported
 from unembed.models.decoder import Decoder
@@ -150,7 +150,7 @@ def _intervals(
 @torch.no_grad()
 def ablate_over_corpus(
     lm: Decoder,
-    corpus: Any = None,
+    corpus: CorpusSource = None,
     heads: Heads | None = None,
     memories: Memories | None = None,
     components: Components | None = None,
@@ -273,7 +273,7 @@ class _BatchRerun:
     def _can_skip(self) -> bool:
         """Whether starting at the last layer gives the same losses."""
         if self.lm.structure.streams is not None:
-            return False  # what is kept is the streams put together, not what goes from block to block
+            return False  # what is captured is the sum of the streams, not what passes from block to block
         if self.lm.n_layers == 1 or not self.n_predicted:
             return True
         with self._from(self.lm.n_layers - 1) as current:
@@ -321,7 +321,7 @@ class _BatchRerun:
             return self._loss(current)
 
     def rows(self) -> list[dict[Need, Tensor]]:
-        """The kept activations of each segment, without padding."""
+        """The captured activations of each segment, without padding."""
         return [
             {need: self.kept[need][i, :length] for need in self._needs}
             for i, length in enumerate(self.batch.lengths.tolist())

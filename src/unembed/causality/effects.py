@@ -1,4 +1,4 @@
-"""Total effects beside direct ones: each writer of an attribution ablated by itself.
+"""Total effects next to direct ones: each writer of an attribution ablated by itself.
 
 The direct effect is the writer's contribution to the logit. The total effect is by how much the same logit, or
 difference of logits, falls when that writer alone is set to zero at the attribution's position; it includes what later

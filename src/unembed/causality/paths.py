@@ -191,7 +191,7 @@ class _Paths:
     def _added(self, sender: Sender, source: Rerun, pairs: Sequence[tuple[int, int]]) -> Float[Tensor, "pos d_model"]:
         """What the sender adds at its layer, from the other run minus its own.
 
-        The row beside it replaces the sender by itself, so that a sender that does not differ adds exactly nothing.
+        A second row replaces the sender by itself, so that a sender that does not differ adds exactly nothing.
         """
         if sender.index is not None:
             (point,) = sender.points

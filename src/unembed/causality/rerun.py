@@ -239,7 +239,7 @@ class Rerun:
         """Whether starting at a later layer gives this model's own logits."""
         layer = self.lm.n_layers - 1
         if self.lm.structure.streams is not None:
-            return False  # what is kept is the streams put together, not what goes from block to block
+            return False  # what is captured is the sum of the streams, not what passes from block to block
         if layer == 0:
             return True
         same = Replacement("resid_pre", layer, None, None, self._kept["resid_pre", layer])

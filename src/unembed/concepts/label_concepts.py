@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,10 +40,6 @@ class Concept:
     """Members in each layer."""
     agreement: float | None
     """Mean share of annotators who gave this label, over members with several annotators; None without such members."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON values."""
-        return dataclasses.asdict(self)
 
 
 def concepts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

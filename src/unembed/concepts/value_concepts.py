@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -30,8 +29,6 @@ LARGEST_CLUSTERED = 20_000
 """Largest vocabulary for which classes of neighbours in the embedding are added by default."""
 _PER_CLUSTER = 20
 
-_known: WeakKeyDictionary[Decoder, dict[bool, Classes]] = WeakKeyDictionary()
-
 
 def model_classes(lm: Decoder, embedding: bool | None = None) -> Classes:
     """The classes of a model's vocabulary, computed once for each loaded model.
@@ -45,14 +42,15 @@ def model_classes(lm: Decoder, embedding: bool | None = None) -> Classes:
         InvalidInput: the model has no tokenizer.
     """
     wanted = lm.d_vocab <= LARGEST_CLUSTERED if embedding is None else embedding
-    made = _known.setdefault(lm, {})
-    if wanted not in made:
+
+    def classes() -> Classes:
         tokens = lm.vocabulary.strings(torch.arange(lm.d_vocab))
         neighbours = None
         if wanted:
             neighbours = cluster(lm.weights.W_E.detach().float(), max(1, lm.d_vocab // _PER_CLUSTER)).tolist()
-        made[wanted] = Classes.build(tokens, neighbours)
-    return made[wanted]
+        return Classes.build(tokens, neighbours)
+
+    return lm.once((__name__, wanted), classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +151,7 @@ def vector_concepts(
 def sample_memories(
     lm: Decoder, per_layer: int, seed: int, layers: Sequence[int] | None = None
 ) -> list[tuple[int, int]]:
-    """Memories drawn without replacement, so many from each layer (all where a layer has fewer).
+    """Memories drawn without replacement, equally many from each layer (all where a layer has fewer).
 
     Raises:
         InvalidInput: `per_layer` is less than 1.

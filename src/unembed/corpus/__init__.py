@@ -5,30 +5,32 @@ Public names are imported on first use: an index is read without torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
     from unembed.corpus.corpus import Corpus as Corpus
+    from unembed.corpus.corpus import CorpusSource as CorpusSource
     from unembed.corpus.corpus import open_corpus as open_corpus
     from unembed.corpus.segments import Batch as Batch
     from unembed.corpus.segments import Document as Document
     from unembed.corpus.segments import Segment as Segment
+    from unembed.corpus.text_pieces import TextPieces as TextPieces
     from unembed.corpus.token_stream import TokenizedCorpus as TokenizedCorpus
     from unembed.corpus.token_stream import TokenStream as TokenStream
 else:
-    _MODULES = {
-        "Corpus": "corpus",
-        "open_corpus": "corpus",
-        "Batch": "segments",
-        "Document": "segments",
-        "Segment": "segments",
-        "TokenizedCorpus": "token_stream",
-        "TokenStream": "token_stream",
-    }
-
-    def __getattr__(name: str) -> Any:
-        """Import a public name when it is first used."""
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    __getattr__ = import_on_first_use(
+        __name__,
+        {
+            "Corpus": "unembed.corpus.corpus",
+            "CorpusSource": "unembed.corpus.corpus",
+            "open_corpus": "unembed.corpus.corpus",
+            "Batch": "unembed.corpus.segments",
+            "Document": "unembed.corpus.segments",
+            "Segment": "unembed.corpus.segments",
+            "TextPieces": "unembed.corpus.text_pieces",
+            "TokenizedCorpus": "unembed.corpus.token_stream",
+            "TokenStream": "unembed.corpus.token_stream",
+        },
+    )

@@ -121,8 +121,12 @@ class Corpus:
         }
 
 
+CorpusSource = Corpus | str | Path | Sequence[str] | None
+"""What `open_corpus` opens or takes."""
+
+
 def open_corpus(
-    source: str | Path | Sequence[str] | Corpus | None = None,
+    source: CorpusSource = None,
     *,
     segmentation: str = "sentences",
     window: int | None = None,

@@ -6,7 +6,7 @@ stays in every run and has a row of its own in every attribution.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ def attach(
         folder: a folder inside a hub repository.
 
     Raises:
-        InvalidInput: the dictionary says no layer and none is given, or its width is not that of the point.
+        InvalidInput: the dictionary names no layer and none is given, or its width is not that of the point.
         PointMissing: the layer has no such point.
     """
     lm = require_decoder(lm)
@@ -214,7 +214,7 @@ class AttachedDictionary:
 
     @contextmanager
     def edited(self, edits: Sequence[FeatureEdit]) -> Iterator[None]:
-        """A context in which every pass of the model runs with changed features, the error of each activation kept.
+        """A context in which every pass of the model runs with changed features; each activation's error stays.
 
         The activation that a feature writes to becomes its own value plus (new feature - feature) times the value.
         """
@@ -301,8 +301,3 @@ class FeatureTriggers:
                 ids = self.stream.prefix(at, special=False)[-context:]
                 found.append((value, self.lm.decode(torch.from_numpy(ids.astype("int64")))))
         return found
-
-
-def edits_of(features: Mapping[tuple[int, int], float], action: str = "set") -> list[FeatureEdit]:
-    """Edits from {(layer, index): value}."""
-    return [FeatureEdit(layer, index, value, action) for (layer, index), value in features.items()]

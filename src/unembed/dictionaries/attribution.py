@@ -109,7 +109,7 @@ def _error(attached: AttachedDictionary, seen: Run, layer: int, column: int, fea
 
 
 def _joined(lm: Decoder, whole: Attribution, kept: Tensor, rows: list[tuple[str, int, int, float]]) -> Attribution:
-    """The kept rows and the new ones, proved against the logit."""
+    """The unchanged rows and the new ones, checked against the logit."""
     kinds = [*whole.kinds, *dict.fromkeys(kind for kind, *_ in rows)]
     new = [torch.tensor(c) for c in zip(*((kinds.index(k), n, i) for k, n, i, _ in rows), strict=True)]
     values = torch.tensor([c for *_, c in rows], dtype=whole.contribution.dtype)

@@ -46,7 +46,7 @@ class TopFeatures(Reducer):
         if columns.n:
             self._lists.offer(self._dictionary.encode(columns.of(tensor)), 1, columns)
 
-    def merge(self, other: Any) -> None:
+    def merge(self, other: TopFeatures) -> None:
         """Merge two parts."""
         self._lists.merge(other._lists)
 

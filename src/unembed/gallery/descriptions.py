@@ -1,4 +1,4 @@
-"""Descriptions of memories (FFN neurons) from a saved gallery: the words shown beside `L5M278`.
+"""Descriptions of memories (FFN neurons) from a saved gallery: the words shown next to `L5M278`.
 
 An embedded model brings a gallery of its own. For any other model `Index.memories` saves one with the index.
 """

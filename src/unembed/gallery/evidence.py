@@ -1,9 +1,9 @@
 """The evidence for one memory, the score that combines it, and the description that follows from it by rule.
 
-Each ingredient has a size, 0 (as chance would have it) to 1, and a p-value. The score of a memory is the mean size of
+Each ingredient has a size, 0 (as expected by chance) to 1, and a p-value. The score of a memory is the mean size of
 the five ingredients. An ingredient with a p-value above `SIGNIFICANT`, or one that could not be measured, counts as 0.
-So does the pattern of the triggers where promoted tokens do not follow them (agreement not significant): alone it says
-something of the key and nothing of the value. A high score therefore needs a value with a theme, triggers with a
+So does the pattern of the triggers where promoted tokens do not follow them (agreement not significant): on its
+own it describes the key, not the value. A high score therefore needs a value with a theme, triggers with a
 pattern, and the two fitting together.
 """
 
@@ -62,7 +62,7 @@ class MemoryEvidence:
 
     @property
     def name(self) -> str:
-        """As written everywhere, such as L5M278; a negative pole has a minus sign before it."""
+        """Its name, such as L5M278, with a minus sign in front for a negative pole."""
         return f"{'-' if self.pole == 'negative' else ''}L{self.layer}M{self.index}"
 
     @property
@@ -76,7 +76,7 @@ class MemoryEvidence:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> MemoryEvidence:
-        """What `to_dict` gave."""
+        """Inverse of `to_dict`."""
         values = {field.name: row[field.name] for field in fields(cls)}
         for name in ("top_tokens", "top_ids", "concept_tokens"):
             values[name] = tuple(values[name])
@@ -85,7 +85,7 @@ class MemoryEvidence:
 
 
 def score(evidence: dict[str, Evidence | None]) -> float:
-    """The mean size of the five ingredients, 0 to 1, each counted as the module says."""
+    """The mean size of the five ingredients, 0 to 1, each counted as described above."""
     counted = {name: 0.0 if one is None else one.counted for name, one in evidence.items()}
     if not counted["agreement"]:
         counted["triggers"] = 0.0

@@ -114,7 +114,7 @@ class Gallery:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Gallery:
-        """What `save` wrote.
+        """Read what `save` wrote.
 
         Raises:
             InvalidInput: the file cannot be read, or is not a saved gallery of this version.
@@ -133,7 +133,7 @@ class Gallery:
 
 @dataclass(frozen=True, eq=False)
 class TriggerText:
-    """What an index knows of the keys: a text, and where in it each key fires most."""
+    """The keys' triggers as an index stores them: a text, and the positions at which each key fires most."""
 
     text: Int[np.ndarray, " pos"]
     """Token ids of the corpus."""
@@ -172,7 +172,7 @@ def rank_memories(
 
     Args:
         lm: the model.
-        known: triggers and text of an index; without it only concepts are judged, which the weights alone tell.
+        known: triggers and text of an index; without it only concepts are judged, for which the weights suffice.
         top: how many memories; a gated memory may come once for each pole.
         layers: only these; all when None.
         show_unlearned: whether tokens that the model never learned may be among the promoted ones.

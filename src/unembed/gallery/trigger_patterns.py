@@ -1,8 +1,8 @@
 """What a key's triggers share: the same token, or tokens of one class, at the end of the prefix; else a word in it.
 
-A pattern is looked for at each of the last three tokens of the prefixes: one token that at least `SHARED` of them have,
-or else one class of tokens (numbers, months, prepositions). Without such a pattern, a content word is looked for that
-stands in at least `SHARED` of the prefixes' last `WINDOW` tokens. How likely chance is to give as much is the binomial
+A pattern is searched at each of the last three tokens of the prefixes: one token that at least `SHARED` of them have,
+or else one class of tokens (numbers, months, prepositions). Without such a pattern, it is a content word that
+occurs in at least `SHARED` of the prefixes' last `WINDOW` tokens. The p-value of either is the binomial
 tail at the share of the corpus that has the property, times the number of tokens or classes that could have been named.
 """
 
@@ -20,9 +20,9 @@ SHARED = 0.6
 MAX_BASE = 0.1
 """A property of more than this share of all tokens is not a pattern."""
 SLOTS = 3
-"""Tokens at the end of the prefix that are looked at."""
+"""Tokens at the end of the prefix that may form a pattern."""
 WINDOW = 20
-"""Tokens in which a shared word is looked for."""
+"""Tokens at the end of the prefix that are searched for a shared word."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TriggerPattern:
 
     @property
     def p(self) -> float:
-        """The smallest p-value of its parts, times the number of positions that were looked at."""
+        """The smallest p-value of its parts, times the number of positions searched."""
         return min([1.0, *((SLOTS + 1) * part.p for part in self.parts)])
 
     @property

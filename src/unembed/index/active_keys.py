@@ -83,12 +83,12 @@ def strongest(
     counted &= (columns > 0) | (not settings["skip_first"])
     if not counted.any():
         raise InvalidInput(f"the text has {n} tokens", why="the index counts only longer prefixes")
-    kept = torch.from_numpy(columns[counted])
+    counted_columns = torch.from_numpy(columns[counted])
     layers_of = [n for n in lm.memory_layers if chosen is None or n in chosen]
     parts = []
     for number, (coefficient, _) in enumerate(triggers.values()):
         sign = -1.0 if number else 1.0
-        layers = [(seen.at(point, layer)[0].cpu()[kept].float() * sign).max(dim=0) for layer in layers_of]
+        layers = [(seen.at(point, layer)[0].cpu()[counted_columns].float() * sign).max(dim=0) for layer in layers_of]
         m = torch.cat([found.values for found in layers]).numpy()
         where = columns[counted][torch.cat([found.indices for found in layers]).numpy()]
         stored = np.asarray(coefficient) * np.float32(sign)

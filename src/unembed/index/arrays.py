@@ -16,13 +16,12 @@
 | `tokens/after.npy` | (segments) int32 | the token after its last; -1 where there is none |
 
 Where two dtypes are given, the smaller one is used while it suffices. `keys` counts all layers, layer by layer. A pole
-is `positive` (largest coefficients) or `negative` (lowest, kept for gated layers).
+is `positive` (largest coefficients) or `negative` (lowest, stored for gated layers).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -38,7 +37,9 @@ def write_array(path: Path, array: np.ndarray) -> None:
         handle.write(array.data)  # np.save would not report a full disk
 
 
-def map_array(folder: Path, name: str, *, shape: tuple[int | None, ...], dtype: Any) -> np.ndarray:
+def map_array(
+    folder: Path, name: str, *, shape: tuple[int | None, ...], dtype: np.dtype | type | tuple[type, ...]
+) -> np.ndarray:
     """A read-only memory map of an array with its header checked; `dtype` can be a tuple of allowed dtypes.
 
     Raises:

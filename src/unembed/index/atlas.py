@@ -5,7 +5,6 @@ The map is computed once and stored with the index, in a file that names the wei
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import zipfile
 from collections import Counter
@@ -92,10 +91,6 @@ class AtlasView:
     best: list[Best]
     """Memories of the gallery that are shown, best first; empty where no gallery is saved."""
     provenance: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields, ready for JSON."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class _Builder:
         return manifest
 
     def _with_fast_difference(self, manifest: Manifest) -> Manifest:
-        """The provenance of a fast sweep says by how much it changes coefficients, measured on the first batch."""
+        """The provenance of a fast sweep records by how much it changes coefficients, measured on the first batch."""
         if self._settings.fast is None:
             return manifest
         first = next(self._tokenized.batches(self._lm, self._tokens_per_batch))

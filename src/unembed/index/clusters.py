@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import zipfile
 from collections import Counter
@@ -10,7 +9,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -64,10 +62,6 @@ class ClusterView:
     """Members whose tokens were counted: all, or the 64 nearest."""
     members: list[Near]
     """The nearest others, at most 8."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields, ready for JSON."""
-        return dataclasses.asdict(self)
 
 
 def n_clusters_of(lm: Decoder) -> int:
@@ -161,5 +155,5 @@ def _shared(lm: Decoder, members: Iterable[tuple[int, int]]) -> list[tuple[str, 
         ids, _ = Values(lm).top(layer, [i for n, i in members if n == layer], _TOP)
         for row in ids.tolist():
             found.update(row)
-    kept = sorted(((token, n) for token, n in found.items() if n > 1), key=lambda pair: (-pair[1], pair[0]))[:12]
-    return list(zip(lm.token_strings([token for token, _ in kept]), (n for _, n in kept), strict=True))
+    shown = sorted(((token, n) for token, n in found.items() if n > 1), key=lambda pair: (-pair[1], pair[0]))[:12]
+    return list(zip(lm.token_strings([token for token, _ in shown]), (n for _, n in shown), strict=True))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,13 +15,12 @@ from unembed.models.decoder import Decoder
 SCHEMA = "unembed.coefficients/1"
 _STATISTICS = ("mean", "variance", "least", "largest", "active_fraction")
 _MOST, _LEAST, _WORK = 4096, 256, 1e11
-"""Tokens of a sample: as many as cost so many multiplications in the blocks, within these bounds."""
+"""The most and the fewest tokens of a sample, and the multiplications in the blocks that it may cost."""
 _BANDS = (1.0, 0.5, 0.25, 0.1, 0.0)
 """Bounds of the bands, as shares of the corpus's largest coefficient."""
 _CACHE_BYTES = 2**27
-"""Bytes of samples that are kept, and at least two layers of an index: of a small model all, so that going through its
-memories runs the model once a layer."""
-_SAMPLES: WeakKeyDictionary[Any, OrderedDict[int, Any]] = WeakKeyDictionary()
+"""Bytes of cached samples, for at least two layers of an index. A small model's samples all fit, so that going through
+its memories runs the model once a layer."""
 _SHOWN = 4
 """Contexts of a band."""
 
@@ -63,10 +58,6 @@ class CoefficientsView:
     tokens: int
     """Tokens of the corpus."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """All fields, ready for JSON."""
-        return dataclasses.asdict(self)
-
 
 def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bins: int = 48) -> CoefficientsView:
     """The statistics, and a histogram and bands over evenly spaced passages of the corpus.
@@ -101,7 +92,7 @@ def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bi
 
 
 @dataclass(frozen=True)
-class _Sample:
+class Sample:
     """Evenly spaced passages of the corpus, concatenated: positions, and coefficients in one layer."""
 
     coefficients: np.ndarray
@@ -113,9 +104,9 @@ class _Sample:
     """Whether a token belongs to the passage, not to the context that its window repeats."""
 
 
-def _sampled(lm: Decoder, files: IndexFiles, layer: int) -> _Sample:
+def _sampled(lm: Decoder, files: IndexFiles, layer: int) -> Sample:
     """The sample of a layer. The latest stay cached, since one run of the model gives all memories of a layer."""
-    cached = _SAMPLES.setdefault(files, OrderedDict())
+    cached = files.samples
     if layer not in cached:  # an index belongs to one model
         cached[layer] = _read(lm, files, layer)
         while len(cached) > 2 and sum(one.coefficients.nbytes for one in cached.values()) > _CACHE_BYTES:
@@ -123,7 +114,7 @@ def _sampled(lm: Decoder, files: IndexFiles, layer: int) -> _Sample:
     return cached[layer]
 
 
-def _read(lm: Decoder, files: IndexFiles, layer: int) -> _Sample:
+def _read(lm: Decoder, files: IndexFiles, layer: int) -> Sample:
     work = 12 * lm.n_layers * lm.d_model**2
     wanted = int(min(_MOST, max(_LEAST, _WORK / work)))
     start = np.asarray(files.passages.start)
@@ -133,7 +124,7 @@ def _read(lm: Decoder, files: IndexFiles, layer: int) -> _Sample:
     ends = [int(start[s + 1]) - 1 for s in chosen]
     passages = list(read(lm, files, layer, slice(None), ends))
     at = [np.arange(end + 1 - len(m), end + 1) for end, m in zip(ends, passages, strict=True)]
-    return _Sample(
+    return Sample(
         np.concatenate(passages),
         np.concatenate(at),
         np.cumsum([0] + [len(m) for m in passages]),
@@ -141,7 +132,7 @@ def _read(lm: Decoder, files: IndexFiles, layer: int) -> _Sample:
     )
 
 
-def _bands(files: IndexFiles, sample: _Sample, m: np.ndarray, statistics: dict[str, float]) -> list[Band]:
+def _bands(files: IndexFiles, sample: Sample, m: np.ndarray, statistics: dict[str, float]) -> list[Band]:
     """Shares of the largest coefficient, then what lies below 0."""
     top = max(statistics["largest"], float(m.max()), 0.0)
     bounds = [share * top for share in _BANDS] + [min(statistics["least"], float(m.min()))]

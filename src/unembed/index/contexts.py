@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -50,10 +48,6 @@ class ContextsView:
     stored: int
     """Triggers that the index stores for each key."""
     contexts: list[Context]
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields, ready for JSON."""
-        return dataclasses.asdict(self)
 
 
 def contexts_view(

@@ -26,7 +26,7 @@ from unembed.validation import as_path, as_str, finite_float, positive_int
 if TYPE_CHECKING:  # an index is read without torch
     import numpy as np
 
-    from unembed.corpus import Corpus
+    from unembed.corpus import CorpusSource, TextPieces
     from unembed.gallery import Gallery
     from unembed.index.coefficients import CoefficientsView
     from unembed.index.contexts import ContextsView
@@ -62,7 +62,7 @@ class Index(IndexFiles):
     def build(
         cls,
         lm: Decoder,
-        corpus: Corpus | str | Path | Sequence[str] | None,
+        corpus: CorpusSource,
         path: str | os.PathLike[str],
         top: int | None = None,
         engine: str | Ray = "local",
@@ -112,7 +112,7 @@ class Index(IndexFiles):
     @staticmethod
     def estimate(
         lm: Decoder,
-        corpus: Corpus | str | Path | Sequence[str] | None,
+        corpus: CorpusSource,
         top: int | None = None,
         *,
         settings: IndexSettings | None = None,
@@ -169,6 +169,21 @@ class Index(IndexFiles):
                 f"index {self.path} is not of {lm.name}", why=why, instead="Open the model it is of, or build another"
             )
         self._lm = lm
+
+    def text_pieces(self) -> TextPieces:
+        """The text of the corpus, segment by segment, to read it in other windows."""
+        import numpy as np
+
+        from unembed.corpus import TextPieces
+
+        passages = self.passages
+        cut = self.manifest.settings.get("cut", {}).get("segmentation", "sentences")
+
+        def text(i: int) -> str:
+            return passages.text(np.asarray(passages.token[passages.start[i] : passages.start[i + 1]]))
+
+        # A window continues where the one before it ends; sentences are apart.
+        return TextPieces("the index's corpus", passages.document, text, " " if cut == "sentences" else "")
 
     def misfit(self, lm: Decoder) -> str | None:
         """Why the index is not of a model; None where it is."""
@@ -356,7 +371,7 @@ class Index(IndexFiles):
         descriptions.
 
         Args:
-            top: at most so many.
+            top: how many to list, at most.
             layers: only these; all when None.
             show_unlearned: include tokens that the model never learned among the promoted ones.
             seed: of the random words.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from unembed.names import MemoryIndex, memory_name
 from unembed.results import Provenance, Table
 from unembed.validation import as_expert_pair, as_int, as_str
 
+if TYPE_CHECKING:
+    from unembed.index.coefficients import Sample
+
 _SHOWN_TOKENS = 8
 
 
@@ -28,6 +32,8 @@ class IndexFiles:
         """Opens nothing but the manifest."""
         self.path, self.manifest = path, manifest
         self._checked: set[str] = set()
+        self.samples: OrderedDict[int, Sample] = OrderedDict()
+        """Coefficients of layers on a sample of the corpus; see `index.coefficients`."""
 
     @property
     def provenance(self) -> Provenance:

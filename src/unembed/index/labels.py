@@ -60,10 +60,10 @@ class Labels:
             InvalidInput: there is no such label, or it was withdrawn before.
         """
         number, author = as_int("label", number), as_str("author", author)
-        kept = [row for row in self.rows(of="all") if row["id"] == number]
-        if not kept:
+        matching = [row for row in self.rows(of="all") if row["id"] == number]
+        if not matching:
             raise InvalidInput(f"label {number}", why="there is no such label, or it was withdrawn before")
-        row = kept[0]
+        row = matching[0]
         self._append([(row["layer"], row["index"], row["kind"], row["label"], author, "{}", number)])
 
     def rows(self, layer: int | None = None, index: int | None = None, *, of: str = "memory") -> list[dict[str, Any]]:

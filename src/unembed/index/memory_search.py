@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unembed.errors import IndexFault, InvalidInput
 from unembed.index import tables
@@ -79,7 +79,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Filters:
-    """Which hits are kept. A density is a fraction of the corpus's tokens."""
+    """Which hits to list. A density is a fraction of the corpus's tokens."""
 
     layer: int | None = None
     why: str | None = None
@@ -124,10 +124,6 @@ class Search:
     """Tokens that look like a word that was not found."""
     notes: list[str]
     """Parts of the query that have no answer, and why."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
 
 
 def understand(query: str) -> Understood:
@@ -174,37 +170,37 @@ def search(
         query: what was written.
         top: hits on a page.
         offset: hits before the page.
-        filters: which hits are kept; all when None.
+        filters: which hits to list; all when None.
     """
-    asked = understand(query)
+    query_parts = understand(query)
     found: list[Hit] = []
     notes: list[str] = []
     suggestions: list[str] = []
     parts: list[Callable[[], Iterable[Hit]]] = []
-    if asked.memory is not None:
-        layer, i = asked.memory
+    if query_parts.memory is not None:
+        layer, i = query_parts.memory
         parts.append(lambda: [_hit(lm, layer, i, "memory", "")])
-    for word in asked.promote:
+    for word in query_parts.promote:
         parts.append(lambda word=word: _promoting(lm, index, word_forms(lm, word)))
-    for text in asked.exact:
+    for text in query_parts.exact:
         parts.append(lambda text=text: _promoting(lm, index, [lm.single_token(text)]))
-    for pattern in asked.patterns:
+    for pattern in query_parts.patterns:
         parts.append(lambda pattern=pattern: _promoting(lm, index, _matching(lm, pattern)))
-    for word in asked.suppress:
+    for word in query_parts.suppress:
         parts.append(lambda word=word: _suppressing(lm, word_forms(lm, word)))
-    for text in asked.context:
+    for text in query_parts.context:
         parts.append(lambda text=text: _triggered(_need(index, "ctx:"), text))
-    for text in asked.names:
+    for text in query_parts.names:
         parts.append(lambda text=text: _named(lm, _need(index, "name:"), text))
     for part in parts:
         try:
             found += part()
         except (InvalidInput, IndexFault) as error:
             notes.append(str(error))
-    if asked.layers is not None:
-        low, high = asked.layers
+    if query_parts.layers is not None:
+        low, high = query_parts.layers
         found = [hit for hit in found if low <= hit.layer <= high]
-    words = [*asked.promote, *asked.exact, *asked.suppress]
+    words = [*query_parts.promote, *query_parts.exact, *query_parts.suppress]
     hits = _described(index, _merged(found))
     if not hits:
         suggestions = _nearest(lm, words)
@@ -212,7 +208,7 @@ def search(
     return Search(
         SCHEMA,
         query,
-        asked,
+        query_parts,
         {word: lm.token_strings(lm.encode(word)[0]) for word in words},
         _with_top_tokens(lm, kept[offset : offset + top]),
         offset,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -71,6 +71,6 @@ def open_stream(folder: Path, strings: list[str]) -> Passages:
     return Passages(token=token, start=start, strings=strings, **columns)
 
 
-def _write_header(handle: Any, n: int) -> None:
+def _write_header(handle: BinaryIO, n: int) -> None:
     header = {"descr": "<i4", "fortran_order": False, "shape": (n,)}
     np.lib.format.write_array_header_1_0(handle, header)

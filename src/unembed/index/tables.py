@@ -37,7 +37,9 @@ def key_columns(layers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     return layer, index
 
 
-def write_triggers(path: Path, poles: Mapping[str, tuple[Any, Any]], layers: Sequence[int], passages: Passages) -> None:
+def write_triggers(
+    path: Path, poles: Mapping[str, tuple[np.ndarray, np.ndarray]], layers: Sequence[int], passages: Passages
+) -> None:
     """Write the table of triggers, sorted by layer, index, pole and rank.
 
     Args:
@@ -58,7 +60,11 @@ def write_triggers(path: Path, poles: Mapping[str, tuple[Any, Any]], layers: Seq
 
 
 def _trigger_rows(
-    poles: Mapping[str, tuple[Any, Any]], layer: np.ndarray, index: np.ndarray, rows: slice, passages: Passages
+    poles: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    layer: np.ndarray,
+    index: np.ndarray,
+    rows: slice,
+    passages: Passages,
 ) -> pa.Table:
     parts = []
     for pole, (coefficient, position) in poles.items():
@@ -97,7 +103,7 @@ def _trigger_rows(
     )
 
 
-def write_values(path: Path, token: Any, score: Any, layers: Sequence[int]) -> None:
+def write_values(path: Path, token: np.ndarray, score: np.ndarray, layers: Sequence[int]) -> None:
     """Write the table of value readings, sorted by layer, index and rank; token and score are (keys, k)."""
     layer, index = key_columns(layers)
     k = token.shape[1]
@@ -117,7 +123,7 @@ def write_values(path: Path, token: Any, score: Any, layers: Sequence[int]) -> N
     _write(path, (rows_of(rows) for rows in _chunks(len(layer), max(1, _ROWS // k))))
 
 
-def write_statistics(path: Path, columns: Mapping[str, Any], layers: Sequence[int]) -> None:
+def write_statistics(path: Path, columns: Mapping[str, np.ndarray], layers: Sequence[int]) -> None:
     """Write the table of statistics: one row for each key, one column for each (keys,) array."""
     layer, index = key_columns(layers)
     table = {"layer": pa.array(layer, pa.int16()), "index": pa.array(index, pa.int32())}
@@ -132,7 +138,7 @@ def write_vocabulary(path: Path, strings: Sequence[str]) -> None:
     _write(path, iter([pa.table({"token_id": ids, "token": pa.array(texts, pa.string())})]))
 
 
-def write_documents(path: Path, names: Sequence[str], document: Any, origin: Any) -> None:
+def write_documents(path: Path, names: Sequence[str], document: np.ndarray, origin: np.ndarray) -> None:
     """Write the name of every document and the position at which it starts.
 
     Args:

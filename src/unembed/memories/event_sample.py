@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unembed.corpus import Batch, Segment
+from unembed.corpus import Batch, CorpusSource, Segment
 from unembed.errors import Unsupported
 from unembed.lens import final_scale, read
 from unembed.memories.events import Event, elimination_layer, events_of, saturation_layer
@@ -275,7 +275,7 @@ class EventRecorder(Reducer):
 
 
 def event_sample(
-    lm: Decoder, corpus: Any = None, n: int = 2000, *, seed: int = 0, tokens_per_batch: int = 4096
+    lm: Decoder, corpus: CorpusSource = None, n: int = 2000, *, seed: int = 0, tokens_per_batch: int = 4096
 ) -> EventSample:
     """Events and scores over up to `n` random prefixes of a corpus.
 

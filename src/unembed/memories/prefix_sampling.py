@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-from unembed.corpus import Batch, Corpus, Segment, open_corpus
+from unembed.corpus import Batch, CorpusSource, Segment, open_corpus
 from unembed.corpus.batches import bucketed
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
@@ -21,7 +19,7 @@ from unembed.validation import positive_int, valid_seed
 _AHEAD = 32
 
 
-def draw_examples(lm: Decoder, corpus: Corpus | str | Path | Any, n: int, seed: int = 0) -> list[Segment]:
+def draw_examples(lm: Decoder, corpus: CorpusSource, n: int, seed: int = 0) -> list[Segment]:
     """Up to `n` prefixes, in corpus order; `next_token` of each is the token that follows it.
 
     Args:

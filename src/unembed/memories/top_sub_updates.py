@@ -37,7 +37,7 @@ class SubUpdate:
     """Tokens with the highest scores under the value; a negative coefficient promotes the bottom ones instead."""
     bottom_tokens: list[str]
     times_usual: float | None = None
-    """The size of the coefficient over the memory's usual one, where an index of the model says what is usual."""
+    """The size of the coefficient over the memory's usual one, where an index of the model has the usual one."""
     deviation: float | None = None
     """The score beyond that of the memory's mean coefficient over a corpus (mean ablation), where it is known."""
     always_on: bool = False

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -23,6 +23,8 @@ from unembed.models.weights import Weights
 from unembed.names import MemoryIndex, memory_name
 from unembed.results import Provenance
 from unembed.validation import as_expert_pair, as_int
+
+T = TypeVar("T")
 
 _CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
 
@@ -57,6 +59,18 @@ class Decoder:
         found = (v for n in _CONTEXT_FIELDS if isinstance(v := getattr(config, n, None), int))
         self.n_ctx: int | None = next(found, None)
         """The longest prompt, or None where the model sets no limit."""
+        self._computed: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What `compute` returns, computed once for this model; for results that many calls need.
+
+        Args:
+            key: unique among all results; begin it with the module's name.
+            compute: called the first time.
+        """
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
 
     def __repr__(self) -> str:
         """Name, family and sizes on one line."""
@@ -160,7 +174,7 @@ class Decoder:
         return self.vocabulary.decode(ids)
 
     def token_strings(self, ids: Tensor | Sequence[int]) -> list[str]:
-        """Each token's own text, its leading space kept; bytes that are no text on their own in hexadecimal."""
+        """Each token's own text, its leading space included; bytes that are not text on their own in hexadecimal."""
         if self._opened.tokenizer is None:
             return [f"<{i}>" for i in torch.as_tensor(ids).flatten().tolist()]
         return self.vocabulary.strings(ids)
@@ -181,7 +195,7 @@ class Decoder:
 
     @cached_property
     def unlearned(self) -> Bool[Tensor, " d_vocab"]:
-        """Tokens the model never learned: unseen in training where counts shipped, else told by the unembedding."""
+        """Tokens the model never learned: unseen in training where counts shipped, else found by the unembedding."""
         counts = self._opened.token_counts
         known = self.d_vocab if self._opened.tokenizer is None else len(self._opened.tokenizer)
         if counts is not None:

@@ -39,7 +39,7 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
 
 
 def _unreachable() -> str | None:
-    """Why the hub cannot be reached; None where it answers, whatever it says."""
+    """Why the hub cannot be reached; None where it answers at all."""
     global _answered_at
     if time.monotonic() - _answered_at < _VALID:
         return None

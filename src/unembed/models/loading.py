@@ -241,7 +241,7 @@ def _pretrained(
 
 
 def _wikilm(name: str, checkpoint: Path, dictionary: Path, *, dtype: Any, device: Any) -> Opened:
-    """WikiLM from fairseq's own files; a tokenizer given beside them has nothing to act on."""
+    """WikiLM from fairseq's own files; a tokenizer given with them has no use."""
     opened = open_fairseq(checkpoint, dictionary)
     chosen = torch.float32 if dtype is None else _dtype(dtype)
     hf = opened.model if chosen == "auto" else opened.model.to(chosen)  # type: ignore[arg-type]
@@ -253,7 +253,7 @@ def _tokenizer(where: str, common: dict[str, Any]) -> PreTrainedTokenizerBase | 
         with _quiet():
             return AutoTokenizer.from_pretrained(where, **common)
     except (OSError, ValueError, KeyError):
-        return None  # token ids still work; the first text that is asked for says so
+        return None  # token ids still work; the first request for text is refused
 
 
 def _no_decoder(where: str) -> str:

@@ -1,7 +1,7 @@
 """A norm as a linear map once its scale is known.
 
 LayerNorm and RMSNorm both divide by a number that depends on the position, then multiply by a gain per channel and
-perhaps add a bias. With that number kept from a run ("frozen") the norm is linear, and what it does to a sum is the
+perhaps add a bias. With that number taken from a run ("frozen") the norm is linear, and what it does to a sum is the
 sum of what it does to the parts. Gain, bias and centring are measured on the module itself, never read off its class
 name: Gemma's gain is 1 + w, OLMo's is nowhere, and a wrong guess gives plausible numbers.
 """
@@ -86,7 +86,7 @@ class Norm:
     def frozen(
         self, v: Float[Tensor, "*pos d_model"], scale: Float[Tensor, "*scale 1"]
     ) -> Float[Tensor, "*out d_model"]:
-        """The norm applied to a part of the vector, with the scale of the whole kept fixed; the bias is left out.
+        """The norm applied to a part of the vector, with the scale of the whole fixed; the bias is left out.
 
         Linear in `v`: over parts that add up to x, the results add up to `module(x) - bias` when `scale` is x's own.
         """
@@ -109,7 +109,7 @@ class Norm:
         return W - W.mean(dim=0, keepdim=True) if self.centred else W
 
     def check(self, x: Float[Tensor, "*pos d_model"], y: Float[Tensor, "*pos d_model"], tolerance: float) -> None:
-        """Refuse a norm whose output on real input is not what the description says.
+        """Refuse a norm whose output on real input differs from its description.
 
         Raises:
             ModelNotUnderstood: the module is neither LayerNorm nor RMSNorm up to gain and bias.

@@ -22,7 +22,7 @@ def parameter(module: nn.Module, name: str = "weight") -> Tensor | None:
     """A module's own tensor of this name, fetched if it is offloaded; None where the module has no such tensor.
 
     Raises:
-        Unsupported: it is on the meta device and nothing on the module says where its numbers are.
+        Unsupported: it is on the meta device and the module has no record of where its numbers are.
     """
     own = getattr(module, name, None)
     if not isinstance(own, Tensor):
@@ -42,10 +42,10 @@ def is_readable(module: nn.Module) -> bool:
 
 
 def device_of(module: nn.Module) -> torch.device | None:
-    """Where a module computes, told by its first parameter; None where it has none.
+    """The device on which a module computes, that of its first parameter; None without parameters.
 
     Raises:
-        Unsupported: the parameter is on the meta device and nothing on its module says where it goes.
+        Unsupported: the parameter is on the meta device and its module has no record of where it goes.
     """
     for part in module.modules():
         for own in part.parameters(recurse=False):

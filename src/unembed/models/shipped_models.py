@@ -12,7 +12,7 @@ SHIPPED: dict[str, str] = {
     "attn-1l": "attention only, one layer, no norms",
     "attn-2l": "attention only, two layers, no norms: has induction heads",
 }
-"""Names and what each is; the model cards beside the weights say how each was trained."""
+"""Names and what each is; the model cards next to the weights describe how each was trained."""
 
 _FOLDER = Path(__file__).parent / "shipped"
 
@@ -23,6 +23,6 @@ def shipped_folder(name: str) -> Path:
 
 
 def tokenizer_folder(name: str) -> Path:
-    """Where its tokenizer lies: beside the weights, or the one that the shipped models share."""
+    """The folder of its tokenizer: that of the weights, or the one that the shipped models share."""
     own = _FOLDER / name
     return own if (own / "tokenizer.json").exists() else _FOLDER / "tokenizer"

@@ -1,4 +1,4 @@
-"""Tokens and text: what a token says, which text is one token, which tokens were never learned."""
+"""Tokens and text: the text of a token, which text is one token, which tokens were never learned."""
 
 from __future__ import annotations
 

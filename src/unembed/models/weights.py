@@ -94,7 +94,7 @@ class Weights:
 
     def _mixer(self, layer: int) -> AttentionSite:
         block = self._structure.blocks[layer]
-        return block.attention if block.mixer is None else block.mixer  # `attention` raises and says why
+        return block.attention if block.mixer is None else block.mixer  # `attention` raises with the reason
 
     def _checked(self, module: nn.Module) -> None:
         if module in self._structure.not_linear:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from unembed.errors import InvalidInput
@@ -55,7 +55,7 @@ def memory_card(lm: LanguageModel, layer: int, index: int, top: int = 12) -> Car
     pairs = zip(view.promoted, view.suppressed, strict=True)
     rows = [[c for s in pair for c in (visible_html(s.token), f"{s.score:+.4g}")] for pair in pairs]
     head = ("promotes", "score", "suppresses", "score")
-    return Card(view.to_dict(), _table(f"Layer {view.layer}, memory {view.index}", head, rows))
+    return Card(asdict(view), _table(f"Layer {view.layer}, memory {view.index}", head, rows))
 
 
 def pattern_card(trace: Trace, layer: int, head: int) -> Card:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import secrets
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from unembed.errors import InvalidInput
@@ -75,7 +76,7 @@ def _trace(trace: Trace) -> tuple[dict[str, Any], str]:
         f"<table><caption>{caption}</caption><thead><tr><th>layer</th>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>"
     )
-    return view.to_dict(), table
+    return asdict(view), table
 
 
 def _attribution(attribution: Attribution) -> tuple[dict[str, Any], str]:

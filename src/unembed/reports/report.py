@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unembed.corpus import open_corpus
+from unembed.corpus import CorpusSource, open_corpus
 from unembed.errors import InvalidInput
 from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder, require_decoder
@@ -65,7 +65,7 @@ STUDIES: Mapping[str, Study] = {
 def report(
     name: str,
     lm: Decoder,
-    corpus: Any = None,
+    corpus: CorpusSource = None,
     out: str | os.PathLike[str] = "report/",
     *,
     detokenize: bool | None = None,

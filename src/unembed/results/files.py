@@ -105,7 +105,7 @@ def _unwritable(error: BaseException, place: Path) -> str | None:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
-    """A temporary name beside `path` to write under; the file is renamed to `path` when the block ends.
+    """A temporary name in the folder of `path` to write under; the file is renamed to `path` when the block ends.
 
     A block that fails or is killed leaves what was there before.
 

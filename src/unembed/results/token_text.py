@@ -48,7 +48,7 @@ def visible(token: str | bytes, *, prose: bool = False) -> str:
 
 
 def visible_rich(token: str | bytes, *, style: str = "", prose: bool = False) -> Any:
-    """The same as a `rich.text.Text`: marks dimmed beside letters, and square brackets are never read as markup."""
+    """The same as a `rich.text.Text`: marks dimmed among letters, and square brackets are never read as markup."""
     from rich.text import Text
 
     text = Text(style=style)
@@ -58,7 +58,7 @@ def visible_rich(token: str | bytes, *, style: str = "", prose: bool = False) ->
 
 
 def visible_html(token: str | bytes, *, prose: bool = False) -> str:
-    """The same as escaped HTML in a `<bdi>`, so that right-to-left letters do not reorder what stands beside them."""
+    """The same as escaped HTML in a `<bdi>`, so that right-to-left letters do not reorder their neighbours."""
     parts = [
         f'<span class="mark">{html.escape(piece)}</span>' if is_dim else html.escape(piece)
         for piece, is_dim in _dimmed(token, prose)

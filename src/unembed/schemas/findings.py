@@ -23,9 +23,9 @@ DEFINITIONS = {
     "saturation": "The first layer from which on the model's prediction stays first. Its weight: how much that "
     "update changes the prediction's log-probability.",
     "memory": "The sub-update of all layers that adds most to the token's logit, or to its lead over the token that it "
-    "is compared with, the final norm held as it was. Memories that are on for nearly every token are left out.",
+    "is compared with, the final norm's scale fixed. Memories that are on for nearly every token are left out.",
     "writer": "The attention or FFN that adds most to the token's logit, or to its lead over the token that it is "
-    "compared with, the final norm held as it was.",
+    "compared with, the final norm's scale fixed.",
     "change": "The update, of attention or FFN, across which the token's log-probability changes most; the first, "
     "which starts from the embedding alone, is left out.",
     "elimination": "The first candidate that an FFN pushes furthest down. Its weight: the log-probability it loses, or "
@@ -55,7 +55,7 @@ def findings(
     lead = f"the lead of {visible(text)} over {visible(other[0])}" if other else f"the logit of {visible(text)}"
     events = {event.kind: event for layer in layers for event in layer.events}
     steps = _steps(layers)
-    # What comes before the first update is the embedding, which as a prediction says nothing.
+    # Before the first update is the embedding, whose reading is no prediction.
     change = max(list(steps)[1:], key=lambda step: abs(steps[step]), default=None)
     found: list[Finding | None] = []
     settled = events.get("saturation")

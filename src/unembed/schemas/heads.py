@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -57,10 +55,6 @@ class HeadsView:
     role_threshold: float
     """What the lower end of the score's 95 % confidence interval must reach."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True)
 class Partner:
@@ -91,10 +85,6 @@ class HeadView:
     partners: list[Partner]
     """The strongest earlier heads by Q-, K- and V-composition."""
     notes: list[str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
 
 
 def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed: int = 0) -> HeadsView:
@@ -134,14 +124,14 @@ def _roles(found: HeadScores) -> list[list[str | None]]:
 
 @dataclass(frozen=True)
 class InductionView:
-    """One head on a text said twice: its whole pattern, and the stripe that the induction score is the mean of."""
+    """One head on a repeated text: its whole pattern, and the stripe that the induction score is the mean of."""
 
     schema: str
     layer: int
     head: int
     tokens: list[str]
     length: int
-    """Tokens of the text before it is said again."""
+    """Tokens of the text before it is repeated."""
     weights: list[list[float]]
     """By destination, over the sources up to it."""
     stripe: list[tuple[int, int]]
@@ -150,10 +140,6 @@ class InductionView:
     """Mean weight on the stripe."""
     chance: float
     """What even attention would give."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
 
 
 def induction_view(circuits: Circuits, layer: int, head: int, length: int, seed: int, text: str = "") -> InductionView:

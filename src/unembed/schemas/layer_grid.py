@@ -57,10 +57,6 @@ class Emergence:
     texts: dict[int, str]
     """The text of every token id above."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True)
 class Part:
@@ -124,7 +120,7 @@ def spread(trace: Trace) -> dict[str, dict[str, list[list[float]]]]:
 
 
 def trajectories(trace: Trace, tokens: Sequence[str | int], position: int | None = None) -> dict[str, Any]:
-    """Rank and probability of tokens by point, [layer][position]; of one position, as a list of one, if it is asked."""
+    """Rank and probability of tokens by point, [layer][position]; of one position, a list of one, if `position` is."""
     ids = [trace.lm.single_token(token) for token in tokens]
     found: list[dict[str, Any]] = []
     for i, text in zip(ids, trace.lm.token_strings(ids), strict=True):

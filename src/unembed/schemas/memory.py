@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +47,6 @@ class MemoryView:
     """Bounds of the bins of a histogram of all tokens' scores, one more than counts."""
     counts: list[int]
     """Tokens in each bin."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
 
 
 def memory_view(lm: LanguageModel, layer: int, index: int, top: int = 20, *, hide_unlearned: bool = True) -> MemoryView:
@@ -99,10 +94,10 @@ def memory_on_prompt(
         OutOfRange: there is no such memory or position.
     """
     here = trace.memory_effect(layer, memory, question, position, index=index)
-    asked = [question.token] if question.against is None else [question.token, question.against]
+    compared = [question.token] if question.against is None else [question.token, question.against]
     position %= len(trace)
-    texts = trace.lm.token_strings(asked)
-    target, *against = (Token(position, i, text) for i, text in zip(asked, texts, strict=True))
+    texts = trace.lm.token_strings(compared)
+    target, *against = (Token(position, i, text) for i, text in zip(compared, texts, strict=True))
     return MemoryOnPrompt(
         SCHEMA_ON_PROMPT,
         layer,

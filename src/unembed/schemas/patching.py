@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,10 +44,6 @@ class ComparisonView:
     """Corresponding positions, [in clean, in corrupted]."""
     alignment: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True)
 class PatchingView:
@@ -72,10 +67,6 @@ class PatchingView:
     """The memories of `coefficients`, [layer][position][memory]."""
     given: list[list[list[float]]] | None
     """Their coefficients in the other prompt, which are put in."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
 
 
 def comparison_view(
@@ -131,8 +122,8 @@ def compared_tokens(
     if against is not None:
         other = lm.single_token(against)
     else:
-        said = int(corrupted.prediction[-1])
-        other = next(one for one in (said, second, first) if one != target)
+        predicted = int(corrupted.prediction[-1])
+        other = next(one for one in (predicted, second, first) if one != target)
     logit_difference(target, other).bind(lm, clean.logits())  # refuses two equal tokens
     return target, other
 

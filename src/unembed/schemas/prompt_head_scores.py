@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +39,6 @@ class PatternView:
     norms: list[list[float]]
     """Weight times the length of the value as the head writes it, in stream units."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
-
 
 def pattern_view(lm: Decoder, trace: Trace, layer: int, head: int) -> PatternView:
     """A head's pattern on a trace's prompt, under the trace's edits.
@@ -68,10 +63,6 @@ class PatternsView:
     """Rows and columns of each picture: one for each token, or the largest weight of a block of tokens."""
     patterns: list[list[str]]
     """By layer and head: the weights in 256ths, row by row, one byte each, as base64."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
 
 
 def patterns_view(lm: Decoder, trace: Trace) -> PatternsView:
@@ -105,10 +96,6 @@ class HeadSourcesView:
     """Of the target, or its difference to that of `against`."""
     contributions: list[float]
     """By source position, up to `position`."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
 
 
 def head_sources_view(
@@ -176,10 +163,6 @@ class PromptHeadsView:
     definitions: dict[str, str]
     scores: dict[str, list[list[float]]]
     """By kind: [layer][head]."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return dataclasses.asdict(self)
 
 
 def prompt_heads_view(lm: Decoder, trace: Trace, question: Question, position: int = -1) -> PromptHeadsView:

@@ -5,7 +5,7 @@ Ranks count from 1, the top.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from unembed.attention.head_outputs import HeadUpdate
@@ -90,11 +90,6 @@ class SubUpdateView(SubUpdate):
     trigger: TriggerView | None = None
     """Where its key fires most, on the side of zero that the coefficient is; None without an index."""
 
-    @property
-    def signed_share(self) -> float:
-        """The share, negative where the coefficient is."""
-        return -self.share if self.coefficient < 0 else self.share
-
 
 @dataclass(frozen=True)
 class MemoriesView:
@@ -136,7 +131,7 @@ class LayerView:
     after_from: list[int] | None = None
     """The rank in the middle, or before where there is none, of every candidate after."""
     heads: list[HeadUpdate] = field(default_factory=list[HeadUpdate])
-    """What the layer's heads add, where it was asked for."""
+    """What the layer's heads add; empty unless requested."""
 
 
 @dataclass(frozen=True)
@@ -226,8 +221,4 @@ class TraceView:
     described: list[DescribedMemory] = field(default_factory=list[DescribedMemory])
     """Memories with a description that promote the target, the largest effect first."""
     memories: MemoriesView | None = None
-    """What the memories add to the question; None where the model has none, or none were asked for."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The view as JSON can hold it."""
-        return asdict(self)
+    """What the memories add to the question; None where the model has none, or none were requested."""

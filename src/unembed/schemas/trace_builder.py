@@ -81,7 +81,7 @@ class TraceSettings:
 
 def trace_view(
     lm: LanguageModel,
-    asked: TraceSettings,
+    settings: TraceSettings,
     *,
     layer: int | None,
     memories: int | None,
@@ -96,7 +96,7 @@ def trace_view(
 
     Args:
         lm: the model.
-        asked: where to look, and how to read.
+        settings: where to look, and how to read.
         layer: only this layer.
         memories: how many with the largest effects on the question; 10 when None, none when 0.
         token: the token to follow; the predicted one when None.
@@ -109,18 +109,18 @@ def trace_view(
     tracer: Tracing = tracing or lm.trace
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
     target = None if token is None else lm.single_token(token)
-    trace = tracer(asked.prompt, edits=asked.edits).showing(asked.show_unlearned)
-    common, provenance, question = _common(lm, trace, asked, target, tracer)
+    trace = tracer(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
+    common, provenance, question = _common(lm, trace, settings, target, tracer)
     position, target = common["position"], question.token
-    updates = _sub_updates(trace, question, layers, position, dominant, asked, index)
+    updates = _sub_updates(trace, question, layers, position, dominant, settings, index)
     wanted = _MEMORIES if memories is None else memories
-    effects = _effects(trace, question, position, layers if layer is not None else None, wanted, asked, index)
-    shown = _layers(trace, layers, position, target, asked, updates)
+    effects = _effects(trace, question, position, layers if layer is not None else None, wanted, settings, index)
+    shown = _layers(trace, layers, position, target, settings, updates)
     if layer is not None:
-        shown = [_closer(trace, one, position, question, asked, heads) for one in shown]
+        shown = [_closer(trace, one, position, question, settings, heads) for one in shown]
     grid = None
     if point is not None:
-        cells = _read(trace, point, asked)
+        cells = _read(trace, point, settings)
         grid = GridView(point, layers, [cells[n] for n in layers])
     view = TraceView(
         schema=SCHEMA_TRACE,
@@ -129,7 +129,7 @@ def trace_view(
         grid=grid,
         attributions=[_attribution(trace, question, "component", position, _COMPONENTS_SHOWN)],
         findings=findings(trace, question, effects, position, shown) if layer is None else [],
-        moves=_moves(trace, position, target) if layer is None and asked.basis == "final" else [],
+        moves=_moves(trace, position, target) if layer is None and settings.basis == "final" else [],
         described=trace.described_memories(question.token, position, index=index) if wanted and layer is None else [],
         memories=None if effects is None or not wanted else _memories_view(effects, index),
     )
@@ -138,7 +138,7 @@ def trace_view(
 
 def explain_view(
     lm: LanguageModel,
-    asked: TraceSettings,
+    settings: TraceSettings,
     *,
     token: str | int | None,
     by: str | None,
@@ -149,14 +149,14 @@ def explain_view(
     """What `unembed explain` shows, and its provenance; the arguments as in `trace_view`."""
     tracer: Tracing = tracing or lm.trace
     target = None if token is None else lm.single_token(token)
-    trace = tracer(asked.prompt, edits=asked.edits).showing(asked.show_unlearned)
-    common, provenance, question = _common(lm, trace, asked, target, tracer)
+    trace = tracer(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
+    common, provenance, question = _common(lm, trace, settings, target, tracer)
     position = common["position"]
     kinds = [by] if by is not None else ["component", "head", "memory"] if lm.d_mlp else ["component", "head"]
     view = TraceView(
         schema=SCHEMA_EXPLAIN,
         **common,
-        layers=_layers(trace, list(range(lm.n_layers)), position, question.token, asked, {}),
+        layers=_layers(trace, list(range(lm.n_layers)), position, question.token, settings, {}),
         grid=None,
         attributions=[
             _attribution(
@@ -174,27 +174,27 @@ def explain_view(
 
 
 def _common(
-    lm: LanguageModel, trace: Trace, asked: TraceSettings, target: int | None, tracing: Tracing
+    lm: LanguageModel, trace: Trace, settings: TraceSettings, target: int | None, tracing: Tracing
 ) -> tuple[dict[str, Any], Provenance, Question]:
     """The fields that both views have; the position is checked here, before anything costs time."""
-    trace.logits(asked.position)
-    position = asked.position % len(trace)
+    trace.logits(settings.position)
+    position = settings.position % len(trace)
     texts = trace.token_strings
-    question = trace.question(target, asked.against, position, alone=asked.alone)
-    provenance = dataclasses.replace(trace.provenance, basis=asked.basis, seed=asked.seed)
+    question = trace.question(target, settings.against, position, alone=settings.alone)
+    provenance = dataclasses.replace(trace.provenance, basis=settings.basis, seed=settings.seed)
     return (
         {
             "provenance": provenance.to_dict(),
             "model": lm.name,
             "sizes": sizes_of(lm),
-            "prompt": asked.prompt,
-            "edits": [edit_in_words(edit) for edit in asked.edits],
+            "prompt": settings.prompt,
+            "edits": [edit_in_words(edit) for edit in settings.edits],
             "tokens": [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(texts)],
             "position": position,
-            "basis": asked.basis,
-            "show_unlearned": asked.show_unlearned,
-            "prediction": _prediction(trace, asked, position),
-            "without_edits": _without_edits(tracing, asked, position),
+            "basis": settings.basis,
+            "show_unlearned": settings.show_unlearned,
+            "prediction": _prediction(trace, settings, position),
+            "without_edits": _without_edits(tracing, settings, position),
             "target": _token(trace, position, question.token),
             "against": None if question.against is None else _token(trace, position, question.against),
         },
@@ -207,16 +207,16 @@ def _token(trace: Trace, position: int, token: int) -> Token:
     return Token(position, token, trace.lm.token_strings([token])[0])
 
 
-def _prediction(trace: Trace, asked: TraceSettings, position: int) -> list[Candidate]:
+def _prediction(trace: Trace, settings: TraceSettings, position: int) -> list[Candidate]:
     """The most likely next tokens; the first is the model's own, also where lists leave such a token out."""
-    listed = _column(trace, "resid_post", asked, position, basis="final")[-1]
+    listed = _column(trace, "resid_post", settings, position, basis="final")[-1]
     first = int(trace.prediction[position])
     if listed[0].id == first:
         return listed
     logits = trace.logits(position).float()
     probability = float(logits.softmax(-1)[first])
     own = Candidate(first, trace.lm.token_strings([first])[0], probability, float(logits[first]))
-    return [own, *listed][: asked.top]
+    return [own, *listed][: settings.top]
 
 
 def sizes_of(lm: Decoder) -> str:
@@ -227,7 +227,7 @@ def sizes_of(lm: Decoder) -> str:
 
 
 def edit_in_words(edit: Edit) -> str:
-    """An edit as a person says it."""
+    """An edit in words."""
     what = {
         "coefficient": f"memory L{edit.layer}M{edit.index}",
         "head": f"head L{edit.layer}H{edit.index}",
@@ -243,24 +243,24 @@ def edit_in_words(edit: Edit) -> str:
     return f"{what} {change[edit.action]} at {', '.join(map(str, edit.positions))}"
 
 
-def _without_edits(tracing: Tracing, asked: TraceSettings, position: int) -> list[Candidate] | None:
-    if not asked.edits:
+def _without_edits(tracing: Tracing, settings: TraceSettings, position: int) -> list[Candidate] | None:
+    if not settings.edits:
         return None
-    return _prediction(tracing(asked.prompt, edits=()).showing(asked.show_unlearned), asked, position)
+    return _prediction(tracing(settings.prompt, edits=()).showing(settings.show_unlearned), settings, position)
 
 
-def _read(trace: Trace, point: str, asked: TraceSettings) -> list[list[list[Candidate]]]:
+def _read(trace: Trace, point: str, settings: TraceSettings) -> list[list[list[Candidate]]]:
     """Candidates by layer, position and place."""
-    columns = [_column(trace, point, asked, position) for position in range(len(trace))]
+    columns = [_column(trace, point, settings, position) for position in range(len(trace))]
     return [list(layer) for layer in zip(*columns, strict=True)]
 
 
 def _column(
-    trace: Trace, point: str, asked: TraceSettings, position: int, basis: str | None = None
+    trace: Trace, point: str, settings: TraceSettings, position: int, basis: str | None = None
 ) -> list[list[Candidate]]:
     """Candidates of one position by layer and place."""
-    found = trace.readings(point, max(asked.top, _READ_ANYWAY), basis or asked.basis)
-    cells = [numbers(part[:, position, : asked.top]) for part in (found.ids, found.probabilities, found.logits)]
+    found = trace.readings(point, max(settings.top, _READ_ANYWAY), basis or settings.basis)
+    cells = [numbers(part[:, position, : settings.top]) for part in (found.ids, found.probabilities, found.logits)]
     texts = [layer[position] for layer in found.tokens]
     return [
         [Candidate(i, text, p, logit) for i, p, logit, text in zip(*cell, strict=False)]
@@ -273,12 +273,12 @@ def _layers(
     layers: Sequence[int],
     position: int,
     target: int,
-    asked: TraceSettings,
+    settings: TraceSettings,
     updates: dict[int, list[SubUpdateView]],
 ) -> list[LayerView]:
     def at(point: str) -> tuple[list[list[Candidate]], list[int], list[float]]:
-        ranks, probabilities = trace.ranks_and_probabilities(target, point, asked.basis, position=position)
-        return _column(trace, point, asked, position), numbers(ranks[:, 0]), numbers(probabilities[:, 0])
+        ranks, probabilities = trace.ranks_and_probabilities(target, point, settings.basis, position=position)
+        return _column(trace, point, settings, position), numbers(ranks[:, 0]), numbers(probabilities[:, 0])
 
     (before, rank_before, p_before), (after, rank_after, p_after) = at("resid_pre"), at("resid_post")
     try:
@@ -307,13 +307,13 @@ def _layers(
 
 
 def _closer(
-    trace: Trace, one: LayerView, position: int, question: Question, asked: TraceSettings, heads: bool
+    trace: Trace, one: LayerView, position: int, question: Question, settings: TraceSettings, heads: bool
 ) -> LayerView:
-    """One layer with where its candidates came from, and what its heads add if asked."""
+    """One layer with where its candidates came from, and what its heads add with `heads`."""
     lists = {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
     ids = [[c.id for c in candidates] for candidates in lists.values()]
-    ranks = numbers(trace.ranks_among(ids, list(lists), one.layer, position, asked.basis))
-    k = max(asked.top, _READ_ANYWAY)
+    ranks = numbers(trace.ranks_among(ids, list(lists), one.layer, position, settings.basis))
+    k = max(settings.top, _READ_ANYWAY)
     return dataclasses.replace(
         one,
         middle_from=None if one.middle is None else ranks[0],
@@ -352,17 +352,19 @@ def _sub_updates(
     layers: Sequence[int],
     position: int,
     memories: int,
-    asked: TraceSettings,
+    settings: TraceSettings,
     index: Index | None,
 ) -> dict[int, list[SubUpdateView]]:
     if memories == 0:
         return {}
-    k = max(asked.top, _READ_ANYWAY)
+    k = max(settings.top, _READ_ANYWAY)
     try:
-        found = trace.memory_effects_by_layer(layers, question, position, memories, index=index, order=asked.order, k=k)
+        found = trace.memory_effects_by_layer(
+            layers, question, position, memories, index=index, order=settings.order, k=k
+        )
     except Unsupported:  # attention-only, or memories that belong to experts; perhaps not in every layer
         each = (layers[i : i + 1] for i in range(len(layers))) if len(layers) > 1 else ()
-        parts = [_sub_updates(trace, question, one, position, memories, asked, index) for one in each]
+        parts = [_sub_updates(trace, question, one, position, memories, settings, index) for one in each]
         return {n: rows for part in parts for n, rows in part.items()}
     return {n: [_described(row, index) for row in rows] for n, rows in zip(layers, found, strict=True)}
 
@@ -373,14 +375,14 @@ def _effects(
     position: int,
     layers: Sequence[int] | None,
     memories: int,
-    asked: TraceSettings,
+    settings: TraceSettings,
     index: Index | None,
 ) -> MemoryEffects | None:
     """What the memories add to the question; None where the layers have none, or memories that belong to experts."""
-    k = max(asked.top, _READ_ANYWAY)
+    k = max(settings.top, _READ_ANYWAY)
     try:
         return trace.memory_effects(
-            question, position, max(1, memories), layers=layers, index=index, order=asked.order, k=k
+            question, position, max(1, memories), layers=layers, index=index, order=settings.order, k=k
         )
     except (PointMissing, Unsupported):
         return None

@@ -6,6 +6,7 @@ The functions behind the API compute it; a test compares the stored file with wh
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,8 +29,8 @@ def example(lm: LanguageModel) -> dict[str, Any]:
     sizes = {name: getattr(lm, name) for name in ("n_layers", "n_heads", "d_mlp", "d_vocab", "n_ctx")}
     found = {
         "model": {"name": lm.name, **sizes, "can": {"memories": True, "events": True}},
-        "trace": emergence(lm, trace, PROMPT).to_dict(),
-        "position": view.to_dict(),
+        "trace": asdict(emergence(lm, trace, PROMPT)),
+        "position": asdict(view),
         "spread": spread(trace),
     }
     return rounded(json.loads(json.dumps(found)))

@@ -120,11 +120,6 @@ class ModelQueue:
             self._idle_task = steps
             self._change.notify()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether neither a job nor an idle task is left."""
-        return not self._jobs and self._current is None and self._idle_task is None
-
     def stop(self) -> None:
         """Cancel all jobs; `run_jobs` returns after the step that runs now."""
         with self._change:

@@ -1,7 +1,7 @@
 """Attention weights of chosen layers, while all other layers stay on the fast path.
 
 Fused kernels never form the weights. Where a family looks its attention function up in its config at every call, only
-the layers asked are sent to the eager function; where it does not (GPT-J, GPT-Neo, Bloom, MPT, Falcon), the whole pass
+the requested layers use the eager function; where it does not (GPT-J, GPT-Neo, Bloom, MPT, Falcon), the whole pass
 runs eager.
 """
 
@@ -60,7 +60,7 @@ def returning_patterns(lm: Decoder, layers: Sequence[int]) -> Iterator[dict[str,
 
 @contextmanager
 def _eager_module(module: nn.Module) -> Iterator[None]:
-    """One attention module with a config of its own that says eager, and the additive mask that eager needs."""
+    """One attention module with a config of its own for eager attention, and the additive mask that it needs."""
     config = module.config
     own: Any = copy.copy(config)
     own._attn_implementation_internal = "eager"

@@ -136,7 +136,7 @@ class Writers:
 
 
 def writer_points(lm: Decoder) -> tuple[str, ...]:
-    """The points for an exact account of the stream, beside resid_pre and resid_post.
+    """The points for an exact decomposition of the stream, in addition to resid_pre and resid_post.
 
     What every component adds, and what fixes how later blocks change it.
     """
@@ -273,7 +273,7 @@ def require_plain_stream(lm: Decoder, what: str) -> None:
     why = (
         "its blocks rescale the stream itself"
         if structure.has_gains
-        else f"other parts write to the stream beside attention and FFN ({others[0]})"
+        else f"parts other than attention and FFN write to the stream ({others[0]})"
         if others
         else ""
     )

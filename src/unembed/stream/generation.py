@@ -168,7 +168,7 @@ def generate_steps(
         max_new_tokens: how many tokens to add.
         seed: with it, tokens are sampled from this seed; else greedy.
         temperature: of the sampling.
-        top_k: sample among so many; None for all.
+        top_k: sample among the k most likely tokens; None for all.
         top_p: sample among the likeliest tokens of this total probability; None for all.
         top: candidates to list at each step.
 

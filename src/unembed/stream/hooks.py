@@ -161,9 +161,9 @@ def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit],
     def attention(t: Tensor) -> Tensor:
         assert block.mixer is not None
         constant = block.mixer.constant
-        beside = 0.0 if constant is None else constant.to(t) / block.mixer.multiplier
-        beside = beside + _shift(block.mixer.branch_norm, t)
-        return scale_output(t, of["attention"], current.rows, beside)
+        constant_part = 0.0 if constant is None else constant.to(t) / block.mixer.multiplier
+        constant_part = constant_part + _shift(block.mixer.branch_norm, t)
+        return scale_output(t, of["attention"], current.rows, constant_part)
 
     def ffn(t: Tensor) -> Tensor:
         assert block.feed_forward is not None
@@ -276,7 +276,7 @@ def _only_read(point: str, returned: Tensor | None) -> None:
 def on_the_graph(
     lm: Decoder, points: Collection[tuple[str, int]], own: dict[tuple[str, int], Tensor]
 ) -> Iterator[None]:
-    """A context in which a forward pass has a graph from the first block's input on, whose tensors are kept in `own`.
+    """A context in which a forward pass has a graph from the first block's input on, whose tensors are stored in `own`.
 
     Args:
         lm: the model, with hooks attached.
@@ -288,11 +288,11 @@ def on_the_graph(
         return t.detach().requires_grad_()
 
     def keep(key: tuple[str, int]) -> Callable[[Tensor], Tensor]:
-        def kept(t: Tensor) -> Tensor:
+        def saved(t: Tensor) -> Tensor:
             own[key] = t
             return t.clone()  # OLMo and Falcon change such tensors in place
 
-        return kept
+        return saved
 
     with ExitStack() as stack:
         if lm.structure.blocks:
@@ -313,7 +313,7 @@ def _keep_weights(own: dict[tuple[str, int], Tensor], key: tuple[str, int], out:
 def _install_capture(
     stack: ExitStack, lm: Decoder, point: str, layer: int, callback: Callback, current: ForwardPass
 ) -> None:
-    """One hook, as the point's row says."""
+    """One hook, as described by the point's row."""
     block = lm.structure.blocks[layer]
     if point == "pattern":
 
@@ -355,7 +355,7 @@ def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator
 
 @contextmanager
 def memory_guard(what: str) -> Iterator[None]:
-    """Turn a failed allocation into one line that says what to do.
+    """Turn a failed allocation into one line with what to do.
 
     Raises:
         OutOfMemory: an allocation inside failed.

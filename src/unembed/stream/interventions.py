@@ -145,7 +145,7 @@ def as_edits(edits: Edits) -> tuple[Edit, ...]:
     """One edit, several or none as a tuple.
 
     Raises:
-        InvalidInput: it is none of these.
+        InvalidInput: it is not one of these.
     """
     if edits is None or isinstance(edits, Edit):
         return () if edits is None else (edits,)
@@ -250,18 +250,18 @@ def edit_heads(z: Tensor, edits: Sequence[Edit], rows: Rows) -> Tensor:
     return z
 
 
-def scale_output(t: Tensor, edits: Sequence[Edit], rows: Rows, beside: Tensor | float) -> Tensor:
+def scale_output(t: Tensor, edits: Sequence[Edit], rows: Rows, constant: Tensor | float) -> Tensor:
     """What attention or FFN returns (batch, pos, d_model), after edits of the whole layer.
 
     Args:
         t: the module's output.
         edits: how to scale it.
         rows: which columns are which positions.
-        beside: what the block adds to this output beside it, in units of the output: it is scaled too.
+        constant: what the block adds to this output afterwards, in units of the output: it is scaled too.
     """
     for edit in edits:
         where = rows.mask(edit.positions, (t.shape[0], t.shape[1]), t.device)[..., None]
-        t = torch.where(where, edit.value * t + (edit.value - 1) * beside, t)
+        t = torch.where(where, edit.value * t + (edit.value - 1) * constant, t)
     return t
 
 

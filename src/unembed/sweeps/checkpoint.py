@@ -114,7 +114,7 @@ def load(path: Path, identity: Mapping[str, str]) -> Checkpoint | None:
     """The checkpoint of this sweep, or None where there is none.
 
     Raises:
-        CheckpointFault: it is damaged, or belongs to another sweep; the message says what differs.
+        CheckpointFault: it is damaged, or belongs to another sweep; the message names what differs.
     """
     if not path.exists():
         return None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unembed.corpus.corpus import Corpus, open_corpus
+from unembed.corpus.corpus import CorpusSource, open_corpus
 from unembed.corpus.token_stream import TokenizedCorpus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
@@ -24,7 +24,7 @@ ENGINES = ("local", "ray")
 
 def sweep(
     lm: Decoder,
-    corpus: Corpus | TokenizedCorpus | str | Path | Sequence[str] | None,
+    corpus: CorpusSource | TokenizedCorpus,
     reducers: Sequence[Reducer] | Reducer,
     *,
     engine: str | Ray = "local",

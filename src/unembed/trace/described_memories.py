@@ -16,7 +16,8 @@ from unembed.stream.run import Run
 LEAST = 0.1
 """The smallest effect that is listed, in logits."""
 PROMOTED = 100
-"""The token is among as many that the value promotes most: else the description says nothing about this prediction."""
+"""The token must be among this number of tokens that the value promotes most; otherwise the description does not
+concern the prediction."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def described_memories(
         position: the column of the run.
         layers: layers that have memories.
         descriptions: of the model's memories.
-        top: at most so many.
+        top: how many to list, at most.
 
     Raises:
         Unsupported: a layer has no memories.

@@ -1,9 +1,9 @@
 """The memories (FFN neurons) behind a prediction: sub-updates by what they add to the difference of two logits.
 
-Memories that are on for nearly every token are listed apart: they are among the largest of every prompt, whatever it
-says. Silent ones (coefficient 0) add nothing and are in no list.
+Memories that are on for nearly every token are listed apart: they are among the largest of every prompt.
+Silent ones (coefficient 0) add nothing and are in no list.
 
-Beside the effect stands its deviation: the effect beyond that of the memory's mean coefficient over a corpus, which is
+Next to the effect is its deviation: the effect beyond that of the memory's mean coefficient over a corpus, which is
 what mean ablation takes away. A silent memory has one too, where its mean is not 0.
 """
 
@@ -75,7 +75,7 @@ class MemoryEffects(Displayed):
 def memory_effects(
     lm: Decoder,
     run: Run,
-    asked: Question,
+    question: Question,
     position: int,
     layers: Sequence[int],
     top: int,
@@ -90,10 +90,10 @@ def memory_effects(
     Args:
         lm: the model.
         run: a run of one prompt that captured the coefficients and the last resid_post.
-        asked: the two tokens.
+        question: the two tokens.
         position: the column of the run.
         layers: layers that have memories.
-        top: how many to list, beside those that are always on.
+        top: how many to list, not counting those that are always on.
         usual: which memories are always on, and how large coefficients usually are.
         order: what the list is ranked by.
         k: how many tokens of each value to list.
@@ -102,14 +102,14 @@ def memory_effects(
     Raises:
         Unsupported: a layer has no memories.
     """
-    scored = [_scored(lm, run, asked, position, n, usual) for n in layers]
+    scored = [_scored(lm, run, question, position, n, usual) for n in layers]
     listed = _largest(scored, [one.sizes(order) for one in scored], False, positive_int("top", top))
     apart = _largest(scored, [one.sizes(order) for one in scored], True, None)
     rows = _rows(lm, run, scored, listed + apart, position, usual, k, show_unlearned)
     sizes = sum(float(one.effects.double().sum()) for one in scored)
     shown = sum(row.score or 0.0 for row in rows.values())
     return MemoryEffects(
-        asked,
+        question,
         [rows[key] for key in listed],
         [rows[key] for key in apart],
         _most(scored),
@@ -124,7 +124,7 @@ def memory_effects(
 def memory_effects_by_layer(
     lm: Decoder,
     run: Run,
-    asked: Question,
+    question: Question,
     position: int,
     layers: Sequence[int],
     top: int,
@@ -142,7 +142,7 @@ def memory_effects_by_layer(
         Unsupported: a layer has no memories.
     """
     top = positive_int("top", top)
-    scored = [_scored(lm, run, asked, position, n, usual) for n in layers]
+    scored = [_scored(lm, run, question, position, n, usual) for n in layers]
     chosen = [
         [key for apart in (False, True) for key in _largest([one], [one.sizes(order)], apart, top)] for one in scored
     ]
@@ -154,7 +154,7 @@ def memory_effects_by_layer(
 def memory_effect(
     lm: Decoder,
     run: Run,
-    asked: Question,
+    question: Question,
     position: int,
     memory: tuple[int, int],
     usual: UsualCoefficients,
@@ -167,7 +167,7 @@ def memory_effect(
     Raises:
         Unsupported: the layer has no memories.
     """
-    scored = [_scored(lm, run, asked, position, memory[0], usual)]
+    scored = [_scored(lm, run, question, position, memory[0], usual)]
     return _rows(lm, run, scored, [memory], position, usual, k, show_unlearned)[memory]
 
 
@@ -200,8 +200,9 @@ class _Scored:
         return torch.where(self.active, sizes, -1.0)
 
 
-def _scored(lm: Decoder, run: Run, asked: Question, position: int, layer: int, usual: UsualCoefficients) -> _Scored:
-    per_unit = memory_contributions_per_unit(lm, run, [layer], position, asked.token, asked.against)[0].float().cpu()
+def _scored(lm: Decoder, run: Run, question: Question, position: int, layer: int, usual: UsualCoefficients) -> _Scored:
+    of_unit = memory_contributions_per_unit(lm, run, [layer], position, question.token, question.against)
+    per_unit = of_unit[0].float().cpu()
     coefficients = run.at("coefficients", layer)[0, position].float().cpu()
     mean = usual.mean.get(layer)
     return _Scored(

@@ -34,7 +34,7 @@ def question(
     Args:
         lm: the model.
         logits: of the prediction.
-        token: the token asked about; the most likely one when None.
+        token: the token to explain; the most likely one when None.
         against: the token it is compared with; when None the runner-up, the most likely token other than `token`.
         alone: compare with none.
         hidden: tokens that are no runner-up, such as unlearned ones.

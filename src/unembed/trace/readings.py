@@ -141,7 +141,7 @@ class StreamReadings:
         """Read the stream some layers at a time, after all FFNs and then before them: what `read` returns, in parts.
 
         Args:
-            vectors: read at most so many at once, but at least one layer.
+            vectors: how many to read at once, at most, but at least one layer.
 
         Yields:
             Layers from the bottom up, the point, and its readings of those layers, with the rank of the final

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Trace(Displayed):
-    """A prompt under the model, with edits if there are any. Everything is computed once, when first asked."""
+    """A prompt under the model, with edits if there are any. Everything is computed once, on first use."""
 
     def __init__(self, lm: Decoder, tokens: Tokens, edits: Edits = (), *, show_unlearned: bool = False) -> None:
         """Run the prompt and keep the stream and the coefficients.
@@ -74,7 +74,7 @@ class Trace(Displayed):
         self.parallel = any(b.parallel for b in lm.structure.blocks)
         has_ffn = all(b.feed_forward is not None for b in lm.structure.blocks)
         self._before = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
-        # With what an attribution by component needs: most traces are asked for one, and a second pass costs more.
+        # With what an attribution by component needs: most traces are used for one, and a second pass costs more.
         points = {*points_needed(lm, "component", self.edits), self._before}
         if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
             points.add("coefficients")
@@ -151,7 +151,7 @@ class Trace(Displayed):
         """Read the stream some layers at a time, after all FFNs and then before them: what `readings` has, in parts.
 
         Args:
-            vectors: read at most so many at once, but at least one layer.
+            vectors: how many to read at once, at most, but at least one layer.
 
         Yields:
             Layers from the bottom up, the point, and its readings of those layers, with the rank of the final
@@ -199,7 +199,7 @@ class Trace(Displayed):
         return Readings(point, basis, not self.show_unlearned, reading, texts, provenance)
 
     def run_with(self, points: Sequence[str]) -> Run:
-        """A run of the same prompt and edits with these points: the trace's own, or another, kept for later."""
+        """A run of the same prompt and edits with these points: the trace's own, or another, which is cached."""
         if all(as_str("point", point) in self.run for point in points):
             return self.run
         key = ",".join(sorted(points))
@@ -302,7 +302,7 @@ class Trace(Displayed):
         """Why one token rather than another: the most likely token against the runner-up where none is given.
 
         Args:
-            token: the token asked about.
+            token: the token to explain.
             against: the token it is compared with; the most likely other token when None.
             position: whose prediction.
             alone: compare with none.
@@ -316,7 +316,7 @@ class Trace(Displayed):
 
     def memory_effects(
         self,
-        asked: Question | None = None,
+        question: Question | None = None,
         position: int = -1,
         top: int = TOP,
         *,
@@ -328,12 +328,12 @@ class Trace(Displayed):
         """The memories (FFN neurons) with the largest effects on a question, those that are always on apart.
 
         Args:
-            asked: from `question`; the prediction against its runner-up when None.
+            question: from `question`; the prediction against its runner-up when None.
             position: whose prediction.
             top: how many memories.
             layers: only these; all that have memories when None.
-            index: an index of the model, which says how often and how strongly each memory fires; measured on a sample
-                of the shipped text when None.
+            index: an index of the model, which records how often and how strongly each memory fires; when None, a
+                sample of the shipped text is measured.
             order: what the list is ranked by: "effect"; "deviation", the effect beyond that of the mean coefficient
                 (mean ablation); "size" or "coefficient".
             k: how many tokens of each value to list.
@@ -350,7 +350,7 @@ class Trace(Displayed):
         found = memory_effects(
             self.lm,
             self.run,
-            asked or self.question(position=position),
+            question or self.question(position=position),
             column,
             with_memories,
             top,
@@ -364,7 +364,7 @@ class Trace(Displayed):
     def memory_effects_by_layer(
         self,
         layers: Sequence[int],
-        asked: Question | None = None,
+        question: Question | None = None,
         position: int = -1,
         top: int = TOP,
         *,
@@ -387,7 +387,7 @@ class Trace(Displayed):
         return memory_effects_by_layer(
             self.lm,
             self.run,
-            asked or self.question(position=position),
+            question or self.question(position=position),
             position_of(self.run, position),
             chosen,
             top,
@@ -401,7 +401,7 @@ class Trace(Displayed):
         self,
         layer: int,
         memory: int,
-        asked: Question | None = None,
+        question: Question | None = None,
         position: int = -1,
         *,
         index: Index | None = None,
@@ -419,7 +419,7 @@ class Trace(Displayed):
         return memory_effect(
             self.lm,
             self.run,
-            asked or self.question(position=position),
+            question or self.question(position=position),
             position_of(self.run, position),
             (layer, memory),
             usual_coefficients(self.lm, index),
@@ -438,7 +438,7 @@ class Trace(Displayed):
         Args:
             token: the predicted token when None.
             position: whose prediction.
-            top: at most so many.
+            top: how many to list, at most.
             index: an index of the model.
 
         Raises:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,8 +17,8 @@ from unembed.stream.run import run
 ALWAYS_ON = 0.9
 """The share of tokens from which on a memory counts as always on."""
 _WORK, _LEAST, _MOST, _WINDOW = 1e11, 64, 512, 64
-"""Without an index: tokens of the shipped text, as many as cost so many multiplications, within these bounds."""
-_MEASURED: WeakKeyDictionary[Any, UsualCoefficients] = WeakKeyDictionary()
+"""Without an index: the multiplications that a sample of the shipped text may cost, the fewest and the most tokens of
+it, and the tokens of a window."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +42,7 @@ def usual_coefficients(lm: Decoder, index: Index | None) -> UsualCoefficients:
 
     Memory: without an index, layers * 512 * d_mlp coefficients.
     """
-    if index is not None:
-        return _of_index(lm, index)
-    if lm not in _MEASURED:
-        _MEASURED[lm] = _measured(lm)
-    return _MEASURED[lm]
+    return lm.once(__name__, lambda: _measured(lm)) if index is None else _of_index(lm, index)
 
 
 def _of_index(lm: Decoder, index: Index) -> UsualCoefficients:

@@ -37,7 +37,7 @@ class Muon(torch.optim.Optimizer):
     Args:
         parameters: matrices only, each `(d_out, d_in)`.
         lr: length of a step; the spectral norm of an update is `lr * sqrt(max(1, d_out / d_in))`.
-        momentum: share of the old direction kept.
+        momentum: share of the old direction that remains.
         weight_decay: share of the weight taken away per unit of `lr`.
     """
 

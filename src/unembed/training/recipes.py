@@ -1,6 +1,6 @@
 """How each shipped model is made, as rows: sizes, and the phases of its training.
 
-What the shipped weights themselves went through stands in `recipe.json` beside them.
+The recipe of the shipped weights themselves is in their `recipe.json`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Recipe:
     adam_lr: float = 0.003
     warmup: int = 60
     seed: int = 0
-    n_positions: int | None = None  # how many of the positions ship, all if not said
+    n_positions: int | None = None  # how many of the positions ship; all when None
     history: str = ""  # what phases cannot say, for the model card
     limits: str = ""  # of this model, for the model card
 

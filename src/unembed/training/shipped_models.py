@@ -1,4 +1,4 @@
-"""One model from a folder of text to the folder that ships: the steps in order, each kept on disk."""
+"""One model from a folder of text to the folder that ships: the steps in order, each saved to disk."""
 
 from __future__ import annotations
 

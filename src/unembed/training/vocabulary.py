@@ -1,7 +1,7 @@
 """A vocabulary in which every piece is frequent: Unigram, pruned by count, bytes only as fallback.
 
 A memory's reading is a list of tokens. Embeddings of pieces that are rare in the text stay close to their initial
-values and fill readings with noise, so a piece is kept only if the encoded training text uses it often enough.
+values and fill readings with noise, so a piece stays only if the encoded training text uses it often enough.
 """
 
 from __future__ import annotations

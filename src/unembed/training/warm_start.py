@@ -24,7 +24,7 @@ FIRST_PIECE = 257  # ids before it: the end-of-text token and the 256 bytes, the
 
 @dataclass(frozen=True)
 class Milestone:
-    """How far a run has come, written beside the weights that ship."""
+    """How far a run has come, saved with the weights that ship."""
 
     step: int
     tokens: int
@@ -53,7 +53,7 @@ def copy_weights(network: Wren, folder: Path, tokenizer: Tokenizer) -> None:
 
     Args:
         network: what the weights are copied into.
-        folder: an exported model; its tokenizer lies in the folder or in `tokenizer/` beside or above it.
+        folder: an exported model; its tokenizer is in the folder, in the folder's `tokenizer/`, or in the parent's.
         tokenizer: the vocabulary of the network.
 
     Raises:

@@ -86,9 +86,9 @@ def vocabulary(lines: Iterable[str], size: int) -> tuple[list[str], list[int]]:
         counts.update(line.split())
         n_lines += 1
     known = sorted((w for w in counts if w not in SPECIALS), key=lambda w: (-counts[w], w))
-    kept, rest = known[: size - len(SPECIALS)], known[size - len(SPECIALS) :]
+    chosen, rest = known[: size - len(SPECIALS)], known[size - len(SPECIALS) :]
     special = {END: n_lines, UNKNOWN: counts[UNKNOWN] + sum(counts[w] for w in rest)}
-    return [*SPECIALS, *kept], [*(special.get(w, 0) for w in SPECIALS), *(counts[w] for w in kept)]
+    return [*SPECIALS, *chosen], [*(special.get(w, 0) for w in SPECIALS), *(counts[w] for w in chosen)]
 
 
 def stream(lines: Iterable[str], words: list[str]) -> Tensor:
@@ -104,7 +104,7 @@ def stream(lines: Iterable[str], words: list[str]) -> Tensor:
 
 @dataclass(frozen=True)
 class Text:
-    """Lines to learn from and lines kept for measurement, as WikiText writes them."""
+    """Training lines and held-out lines, as WikiText writes them."""
 
     lines: list[str]
     held_back: list[str]
@@ -127,8 +127,8 @@ def text_of(corpus: str | None) -> Text:
     if not looks_like_wikitext(line for text in texts for line in text.splitlines()):
         texts = [tokenized(text) for text in texts]
     found = [line for text in texts for line in _lines(text)]
-    kept = range(HELD_BACK_ONE_IN - 1, len(found), HELD_BACK_ONE_IN)
-    return Text([line for n, line in enumerate(found) if n not in kept], [found[n] for n in kept])
+    held_out = range(HELD_BACK_ONE_IN - 1, len(found), HELD_BACK_ONE_IN)
+    return Text([line for n, line in enumerate(found) if n not in held_out], [found[n] for n in held_out])
 
 
 def _lines(text: str) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 # How often a document of a source is read in one pass. Stories and recipes name concrete things over and over, which is
-# what memories become readable on; an encyclopedia is what the model is asked about; long abstract prose is thinned.
+# what memories become readable on; an encyclopedia is what prompts are about; long abstract prose is thinned.
 PASSES = {
     "tinystories": 2.0,
     "storybooks": 2.0,

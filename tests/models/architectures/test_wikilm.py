@@ -12,7 +12,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel, load
-from unembed.models.architectures.adaptive_softmax import update_scores
 from unembed.models.architectures.wikilm import WikiLMConfig, WikiLMForCausalLM
 from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
 
@@ -199,20 +198,6 @@ def test_one_words_log_probability_is_that_of_the_whole_distribution():
             torch.testing.assert_close(head.log_probability(x, word), head(x)[..., word])
     with pytest.raises(InvalidInput, match="0 to 96"):
         head.log_probability(x, 97)
-
-
-@pytest.mark.parametrize("word", [3, 33, 77])
-def test_band_scores_of_sub_updates_add_up_and_adaptive_ones_do_not(word: int):
-    head = wikilm(torch.float64).lm_head
-    stream, updates = torch.randn(48, dtype=torch.float64), torch.randn(6, 48, dtype=torch.float64)
-    whole = updates.sum(0, keepdim=True)
-    parts = update_scores(head, stream, updates, word)
-    torch.testing.assert_close(parts.sum(), update_scores(head, stream, whole, word)[0])
-    torch.testing.assert_close(parts, updates @ head.W_U[:, word])
-    adaptive = update_scores(head, stream, updates, word, "adaptive")
-    with torch.no_grad():
-        torch.testing.assert_close(adaptive, (head(stream + updates) - head(stream))[:, word])
-    assert abs(float(adaptive.sum() - update_scores(head, stream, whole, word, "adaptive")[0])) > 1e-3
 
 
 # As a model like any other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 from unembed.index.atlas import atlas_matches, atlas_view
 
@@ -16,7 +17,7 @@ def test_the_map_comes_after_its_progress(client, wren):
     found = lines(client.post("/api/v1/atlas"))
     assert [line["kind"] for line in found] == ["progress"] * (len(found) - 2) + ["atlas", "done"]
     assert found[0]["of"] == 17
-    assert found[-2]["atlas"] == json.loads(json.dumps(atlas_view(wren).to_dict()))
+    assert found[-2]["atlas"] == json.loads(json.dumps(asdict(atlas_view(wren))))
 
 
 def test_with_an_index_the_map_is_computed_once_and_has_densities(indexed, wren, index):

@@ -146,9 +146,9 @@ def test_examples_are_where_the_head_carries_most_in_each_window(indexed, wren, 
 def test_a_newer_search_for_examples_ends_the_one_under_way(indexed, monkeypatch):
     begun, ended = threading.Event(), threading.Event()
 
-    def endless(lm, index, layer, windows, length):
+    def endless(lm, pieces, layer, windows, length):
         if layer != 1:
-            yield from examples_of_heads(lm, index, layer, windows, length)
+            yield from examples_of_heads(lm, pieces, layer, windows, length)
             return
         try:
             for done in itertools.count(1):
@@ -189,7 +189,7 @@ def test_special_tokens_in_front_are_read_but_neither_shown_nor_sources(wren, in
     plain = type(wren).encode
     monkeypatch.setattr(type(wren), "encode", lambda self, text: torch.cat([torch.tensor([[0]]), plain(self, text)], 1))
     monkeypatch.setattr("unembed.attention.head_examples.leading", lambda _: [0])
-    found = [one for one in examples_of_heads(wren, index, 2) if isinstance(one, HeadExamples)][5]
+    found = [one for one in examples_of_heads(wren, index.text_pieces(), 2) if isinstance(one, HeadExamples)][5]
     assert found.tokens == 2 * sum(len(plain(wren, line)[0]) for line in LINES)
     for example in found.examples:
         line = (LINES * 2)[example.document]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 from starlette.testclient import TestClient
@@ -258,7 +259,7 @@ def test_what_is_typed_is_traced_before_it_is_asked(typing, wren):
     assert [line["kind"] for line in _streamed(client, text)] == ["trace", "done"]
     assert [line["kind"] for line in _streamed(client, other)] == ["layers", "trace", "done"]
     found = _streamed(client, text)[0]
-    said = json.loads(json.dumps(emergence(wren, wren.trace(text), text).to_dict()))
+    said = json.loads(json.dumps(asdict(emergence(wren, wren.trace(text), text))))
     close(found, {"kind": "trace", "id": session.trace_id(text, []), **said})
 
 

@@ -32,7 +32,7 @@ def deliver(
     if html is not None:
         write_page(html, page(view, provenance.line()))
     if as_json:
-        json.dump(view.to_dict(), sys.stdout, ensure_ascii=False, allow_nan=False)
+        json.dump(asdict(view), sys.stdout, ensure_ascii=False, allow_nan=False)
         print()
     elif csv:
         sys.stdout.write((_readings(view, provenance) if view.grid else _shares(view, provenance)).to_csv())

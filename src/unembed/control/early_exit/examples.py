@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.corpus import open_corpus
+from unembed.corpus import CorpusSource, open_corpus
 from unembed.errors import InvalidInput
 from unembed.memories.events import saturation_layer
 from unembed.memories.sub_updates import contributions
@@ -90,7 +90,7 @@ def confidence(
 @torch.no_grad()
 def examples(
     lm: Decoder,
-    corpus: Any = None,
+    corpus: CorpusSource = None,
     n: int = 10_000,
     *,
     seed: int = 0,

@@ -18,6 +18,7 @@ from unembed.control.early_exit.protocols import Score
 from unembed.control.early_exit.rule import ExitRule
 from unembed.control.early_exit.sub_updates_rule import SubUpdates
 from unembed.control.steering import default_text
+from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
 
@@ -43,7 +44,7 @@ def untrained(lm: Decoder, method: str = "margin") -> ExitRule:
 
 def fit(
     lm: Decoder,
-    corpus: Any = None,
+    corpus: CorpusSource | Examples = None,
     method: str = "sub_updates",
     *,
     n: int = 10_000,
@@ -64,7 +65,7 @@ def fit(
         n: how many examples to draw from a corpus.
         seed: for the draw and the split.
         calibration_share: share of the examples reserved for choosing thresholds.
-        threshold: a number; "precision" (0.75, as released) or "f1" (as the paper says), by layer. By default zero for
+        threshold: a number; "precision" (0.75, as released) or "f1" (as in the paper), by layer. By default zero for
             sub_updates (the rule as it is), "precision" for classifiers, and for the others risk control at 5 per cent.
         disagreement: instead choose one threshold by risk control, so that the expected share of tokens that differ
             from

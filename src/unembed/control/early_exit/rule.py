@@ -22,6 +22,7 @@ from unembed.control.early_exit.generation import Generated, generate
 from unembed.control.early_exit.protocols import Score
 from unembed.control.early_exit.sub_updates_rule import SubUpdates
 from unembed.control.steering import provenance
+from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import sampled_fingerprint
@@ -119,7 +120,7 @@ class ExitRule:
         """The layer after which each example exits."""
         return threshold_choice.exit_layers(self.score.scores(found), self.thresholds)
 
-    def evaluate(self, corpus: Any = None, n: int = 1000, *, seed: int = 1) -> Table:
+    def evaluate(self, corpus: CorpusSource | Examples = None, n: int = 1000, *, seed: int = 1) -> Table:
         """Accuracy and saved layers on examples that the rule was not fitted to, and where they exit.
 
         Args:
@@ -129,7 +130,7 @@ class ExitRule:
 
         Returns:
             One row: accuracy (per cent whose top token at the exit layer is the model's own), saved layers over all
-            examples (as released) and over the correct ones (as the paper says), and the number that exit at each
+            examples (as released) and over the correct ones (as in the paper), and the number that exit at each
             layer.
         """
         found = corpus if isinstance(corpus, Examples) else examples(self.lm, corpus, n, seed=seed)

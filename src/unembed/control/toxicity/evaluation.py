@@ -146,7 +146,7 @@ def evaluate(
         lm: the model.
         prompts: what to continue.
         arms: ways of generating.
-        scorer: says how toxic a continuation is.
+        scorer: scores how toxic a continuation is.
         cache: a folder that stores continuations as they are generated; a second call continues where the first
             stopped.
         samples: continuations of each prompt; more than one needs a seed.

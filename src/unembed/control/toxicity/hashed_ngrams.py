@@ -19,7 +19,7 @@ SIZES = (3, 4, 5)
 
 
 def words_in(text: str) -> list[str]:
-    """Words in lower case, three or more equal letters shortened to two, marks of excitement kept."""
+    """Words in lower case, three or more equal letters shortened to two, exclamation marks included."""
     return _WORD.findall(_RUN.sub(r"\1\1", text.lower()))
 
 

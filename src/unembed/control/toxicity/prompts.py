@@ -11,7 +11,7 @@ from unembed.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, its line in the file, and how toxic the data set says it is."""
+    """A prompt, its line in the file, and its toxicity in the data set."""
 
     text: str
     line: int

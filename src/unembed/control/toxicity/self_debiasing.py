@@ -54,7 +54,7 @@ def debiased(
 
 
 class SelfDebiasing(LogitsProcessor):
-    """Corrects each step by what the same model says behind the prefixes; it keeps a cache of its own.
+    """Corrects each step by what the same model predicts after the prefixes, with a cache of its own.
 
     Works in any `transformers` generation, with batches (padded on the left), sampling and beams. One processor serves
     one generation at a time; a new prompt is noticed and starts anew.

@@ -51,7 +51,7 @@ def average_linkage(
 
     Args:
         vectors: (n, d), any float dtype, on any device.
-        group: columns whose largest similarity is kept as one number in the first comparison.
+        group: columns whose largest similarity is stored as one number in the first comparison.
         tile: rows and columns compared at once, a multiple of `group`.
         progress: called with steps done and steps in all: a vector compared with all others, two clusters merged.
 

@@ -1,6 +1,6 @@
 """The one full comparison at the start of average linkage: every row's most similar rows, and a bound on the rest.
 
-Each pair of rows is computed once, in square tiles, of which only the maxima of groups of columns are kept.
+Each pair of rows is computed once, in square tiles, of which only the maxima of groups of columns are stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHOSEN, _PER_GROUP = 6, 8
 def first_lists(
     means: Float32[Tensor, "n d"], group: int, tile: int, listed: int, progress: Callable[[int], None]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """So many candidates of all rows, their similarities, and bounds; each pair of rows computed once.
+    """Candidates of all rows, as many for each, their similarities, and bounds; each pair of rows computed once.
 
     `progress` is called with the rows whose comparison would have cost as much as what is done.
 

@@ -14,8 +14,6 @@ Source: Baevski & Auli 2019, "Adaptive Input Representations for Neural Language
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -73,7 +71,7 @@ class AdaptiveEmbedding(nn.Module):
 class AdaptiveSoftmax(nn.Module):
     """Stream vectors to log-probabilities of all words; see the module's two readings.
 
-    The words are the embedding's own parameters, not copies: the embedding is kept by reference and is no submodule, so
+    The words are the embedding's own parameters, not copies: the embedding is a reference and not a submodule, so
     that checkpoints hold each tensor once.
     """
 
@@ -140,7 +138,7 @@ class AdaptiveSoftmax(nn.Module):
         return first[..., self.spans[0][1] + band - 1] + within
 
     def log_probabilities(self, x: Float[Tensor, "row d_model"], words: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
-        """Log p of a word of its own for each vector: bands in which none of the words stands are not computed."""
+        """Log p of a word of its own for each vector: bands that contain no word are not computed."""
         first, n_first = self._first(x), self.spans[0][1]
         found = first.gather(1, words.clamp(max=n_first - 1)[:, None])[:, 0]
         for band in range(1, len(self.spans)):
@@ -180,32 +178,3 @@ def _of(module: nn.Module) -> Tensor:
 
 def _precise(scores: Tensor) -> torch.dtype:
     return torch.promote_types(scores.dtype, torch.float32)
-
-
-@torch.no_grad()
-def update_scores(
-    readout: AdaptiveSoftmax,
-    stream: Float[Tensor, " d_model"],
-    updates: Float[Tensor, "update d_model"],
-    word: int,
-    reading: Literal["band", "adaptive"] = "band",
-) -> Float[Tensor, " update"]:
-    """What updates to a stream vector do to one word.
-
-    Args:
-        readout: a WikiLM's head.
-        stream: the vector they are added to; only `adaptive` depends on it.
-        updates: sub-updates m_i v_i, or whole FFN updates.
-        word: the word.
-        reading: "band" for e_w . u, linear and exact for sums of updates; "adaptive" for log p(w | stream + u) minus
-            log p(w | stream), in nats.
-
-    Source: Geva et al. 2022, section 3.2. The paper's e_w has no single meaning for an adaptive softmax: these are two.
-    """
-    if reading == "adaptive":
-        return readout.log_probability(stream + updates, word) - readout.log_probability(stream, word)
-    if reading != "band":
-        raise InvalidInput(f"reading {reading!r}", why="a WikiLM has the readings 'band' and 'adaptive'")
-    band = readout.band_of(word)
-    e = _of(readout.embedding.band(band).words)[word - readout.spans[band][0]]
-    return updates @ (e if band == 0 else e @ readout._narrowing(band))

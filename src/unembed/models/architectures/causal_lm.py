@@ -46,7 +46,7 @@ def beginning(
 ) -> tuple[Float[Tensor, "batch pos d_model"], Int[Tensor, "#batch pos"], Cache | None]:
     """The embedded tokens, their positions, and the cache that blocks write to.
 
-    Positions count from the cached length unless `position_ids` is given; a cache is made when one is asked for.
+    Positions count from the cached length unless `position_ids` is given; a cache is made on request.
 
     Raises:
         ValueError: both or neither of ids and embeddings are given; the words are those of transformers.
@@ -86,7 +86,7 @@ class CausalReadout:
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """What `lm_head` says at every position, or at the last `logits_to_keep`."""
+        """The logits of `lm_head` at every position, or at the last `logits_to_keep`."""
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -89,7 +89,7 @@ class FairseqModel:
 
 
 def find_checkpoint(path: str | Path) -> tuple[Path, Path] | None:
-    """The checkpoint and dictionary that a path stands for: a `.pt` file beside its `dict.txt`, or their folder.
+    """The checkpoint and dictionary that a path stands for: a `.pt` file next to its `dict.txt`, or their folder.
 
     Returns:
         None where the path is neither.
@@ -139,7 +139,7 @@ def open_fairseq(checkpoint: str | Path, dictionary: str | Path) -> FairseqModel
 
 
 def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a checkpoint by fairseq's names, and the arguments it was trained with (empty if not kept).
+    """The tensors of a checkpoint by fairseq's names, and the arguments it was trained with (empty if not saved).
 
     Raises:
         ModelUnavailable: no such file, no checkpoint, or a pickle that holds more than data.

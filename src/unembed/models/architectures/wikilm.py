@@ -236,7 +236,7 @@ class WikiLMModel(WikiLMPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """The stream after the last block. Positions count from the cached length unless `position_ids` says otherwise.
+        """The stream after the last block. Positions count from the cached length unless `position_ids` is given.
 
         `inputs_embeds` are what `embed_tokens` returns: not yet multiplied by sqrt(d_model).
         """

@@ -53,7 +53,7 @@ def mixer_site(
         output: the module whose return value is added to the stream.
         branch_norm: the norm between, if there is one.
         multiplier: what the output is multiplied by.
-        constant: a bias that the block adds beside it.
+        constant: a bias that the block adds after it.
     """
     attention_path = _attention_path(probe, path, source)
     module = probe.hf.get_submodule(attention_path)

@@ -214,7 +214,7 @@ def find_scores(
     window: int | None,
     tolerance: float,
 ) -> Scores | None:
-    """The score formula that gives the pattern back, or None when none of the known ones does."""
+    """The score formula that reproduces the pattern; None if no known one does."""
     n_heads, pos, d_head = q.shape
     q, k = q.double(), k.double().repeat_interleave(n_heads // k.shape[0], 0)
     where = torch.arange(pos, device=q.device)

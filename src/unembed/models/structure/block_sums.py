@@ -124,7 +124,7 @@ def _snapped(
 ) -> list[float]:
     """Fitted numbers replaced by 1, a configured multiplier or a weight of the block where they are a rounding of it.
 
-    A number is such a rounding if the sum is as good with the exact one; in half precision nearness alone says little.
+    A number is such a rounding if the sum is as good with the exact one; in half precision nearness proves little.
     """
     names = ("residual_multiplier", "attention_out_multiplier", "ssm_out_multiplier")
     configured = [getattr(probe.config, name, None) for name in names]

@@ -95,7 +95,7 @@ def eager(hf: PreTrainedModel) -> Iterator[None]:
 
 
 def vocabulary_size(hf: PreTrainedModel) -> int:
-    """How many tokens go in: rows of the embedding table, or what the config says where it is no single table."""
+    """How many tokens go in: rows of the embedding table, or the config's number where there is no single table."""
     weight = getattr(hf.get_input_embeddings(), "weight", None)
     return weight.shape[0] if isinstance(weight, Tensor) else hf.config.get_text_config().vocab_size
 

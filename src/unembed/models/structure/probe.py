@@ -18,7 +18,7 @@ _HOW_TO_ADD = "Open an issue with the config, or see models/structure/families.p
 
 
 def not_understood(hf: PreTrainedModel, part: str, why: str, instead: str | None = None) -> ModelNotUnderstood:
-    """An error that names a part of a model and says how to go on."""
+    """An error that names a part of a model and what to do."""
     return ModelNotUnderstood(f"{type(hf).__name__}: {part}", why=why, instead=instead or _HOW_TO_ADD)
 
 
@@ -33,7 +33,7 @@ def flat(t: Tensor | None) -> Tensor | None:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether a module multiplies by a matrix: it has one, or its class says so (quantized and wrapped projections)."""
+    """Whether a module multiplies by a matrix: it has one, or its class does (quantized and wrapped projections)."""
     if isinstance(module, nn.Embedding):
         return False
     weight = getattr(module, "weight", None)
@@ -78,10 +78,6 @@ class Probe:
     def norm_returning(self, tensor: Tensor | None, within: str) -> str | None:
         """The path of the norm under `within` that returned this tensor."""
         return next((p for p in self.norms if p.startswith(within) and same(self.recording.returned(p), tensor)), None)
-
-    def norm_given(self, tensor: Tensor | None, within: str) -> str | None:
-        """The path of the norm under `within` that received this tensor."""
-        return next((p for p in self.norms if p.startswith(within) and same(self.recording.given(p), tensor)), None)
 
     def fail(self, part: str, why: str, instead: str | None = None) -> ModelNotUnderstood:
         """An error that names the part of this model."""

@@ -30,7 +30,7 @@ _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 def layouts_of(module: nn.Module) -> tuple[Layout, ...]:
-    """The ways in which the packed numbers of a module may be read; empty where it holds none of them."""
+    """The ways in which the packed numbers of a module may be read; empty where it has no packed numbers."""
     own: Any = module
     weight = getattr(own, "weight", None)
     packed = weight() if callable(weight) and not isinstance(weight, Tensor) else weight

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class HeadLayout:
-    """How a matrix of heads lies inside one weight: `rows` says which rows of the (out, in) weight are whose.
+    """How a matrix of heads lies inside one weight: `rows` gives the rows of the (out, in) weight of each head.
 
     `split`: q, k and v are modules of their own. `stacked`: [Q | K | V]. `per_group`: for each key-value head its
     queries, then its key, then its value (with one query per group this is NeoX's and Bloom's per-head layout).
@@ -152,7 +152,7 @@ class HeadReadings:
 
 @dataclass(frozen=True, eq=False)
 class Writer:
-    """A module that adds its output to the stream beside the mixer and the FFN of its block."""
+    """A module that adds its output to the stream in addition to the mixer and the FFN of its block."""
 
     label: str
     module: nn.Module
@@ -180,7 +180,7 @@ class AttentionSite:
     branch_norm: Norm | None
     multiplier: float
     constant: Float[Tensor, " d_model"] | None
-    """A bias that the block adds beside the module's output (GPT-NeoX Japanese)."""
+    """A bias that the block adds to the module's output (GPT-NeoX Japanese)."""
     n_heads: int
     """0 where the mixer does not end in an out-projection over heads."""
     n_kv_heads: int
@@ -342,9 +342,9 @@ class Block:
     parallel: bool
     """True where attention and FFN both read resid_pre: then there is no resid_mid."""
     early_writers: tuple[Writer, ...] = ()
-    """Other writers beside the mixer, before the FFN reads the stream."""
+    """Writers other than the mixer, before the FFN reads the stream."""
     late_writers: tuple[Writer, ...] = ()
-    """Other writers beside or after the FFN."""
+    """Writers other than the FFN, parallel to it or after it."""
     entry_gain: float | Float[Tensor, " d_model"] = 1.0
     """What the block multiplies resid_pre by before the mixer's output is added (a number, or one per channel)."""
     middle_gain: float | Float[Tensor, " d_model"] = 1.0
@@ -399,7 +399,7 @@ class Structure:
     """The table of learned positions that only queries and keys read (attention-only models), when there is one."""
     positions: str
     """How the model knows where a token stands: "learned", "rotary", "alibi", "qk_learned" or "none"; "added" where
-    positions enter the stream outside any module, so that they cannot be told from the token embedding (CTRL)."""
+    positions enter the stream outside any module, so that they cannot be separated from the token embedding (CTRL)."""
     embedding_scale: float | None
     """What W_E is multiplied by on its way into the stream; None where a norm follows the embedding."""
     final_norm: Norm | None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from unembed.corpus import open_corpus
+from unembed.corpus import CorpusSource, open_corpus
 from unembed.models.decoder import Decoder
 from unembed.reports.claims import Claim, Judgement
 from unembed.reports.document.model import Report, Section
@@ -29,7 +29,7 @@ from unembed.reports.stages import Work
 SOURCE = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
 
 
-def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
+def run(lm: Decoder, corpus: CorpusSource, work: Work, **options: Any) -> Report:
     """The study as a report.
 
     Args:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from unembed.corpus import CorpusSource
 from unembed.models.decoder import Decoder
 from unembed.reports.claims import Judgement, findings_by_section
 from unembed.reports.document.model import Report
@@ -34,7 +35,7 @@ SOURCE = (
 )
 
 
-def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
+def run(lm: Decoder, corpus: CorpusSource, work: Work, **options: Any) -> Report:
     """The study as a report; options as in `Options`.
 
     Raises:

@@ -157,7 +157,7 @@ class Examples(Reducer):
             "agreeing": agreeing,
         }
 
-    def merge(self, other: Any) -> None:
+    def merge(self, other: Examples) -> None:
         """Take in the examples that the other saw."""
         for name, theirs in other._found.items():
             self._found[name][:, other._done] = theirs[:, other._done]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 from torch import Tensor
 
-from unembed.corpus import Corpus, open_corpus
+from unembed.corpus import Corpus, CorpusSource, open_corpus
 from unembed.corpus.batches import bucketed
 from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
 from unembed.errors import InvalidInput, Unsupported
@@ -130,9 +129,7 @@ def with_known_bases(lm: Decoder, options: Options) -> Options:
     return options if comparable_basis(lm) == "raw" else replace(options, basis="final", values_basis="final")
 
 
-def measure(
-    lm: Decoder, corpus: Corpus | str | Path | Sequence[str] | None, work: Work, options: Options
-) -> Measurements:
+def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> Measurements:
     """Run the study.
 
     Raises:

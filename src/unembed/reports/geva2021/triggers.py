@@ -53,7 +53,7 @@ class OncePerSentence(Reducer):
         self._lists.update(self._as_documents(batch))
         self._changed = None
 
-    def merge(self, other: Any) -> None:
+    def merge(self, other: OncePerSentence) -> None:
         """Join two parts."""
         self._lists.merge(other._lists)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unembed.corpus import open_corpus
+from unembed.corpus import CorpusSource, open_corpus
 from unembed.models.decoder import Decoder
 from unembed.reports.claims import Judgement, findings_by_section
 from unembed.reports.document.model import Report
@@ -29,7 +29,7 @@ SOURCE = (
 )
 
 
-def run(lm: Decoder, corpus: Any, work: Work, **options: Any) -> Report:
+def run(lm: Decoder, corpus: CorpusSource, work: Work, **options: Any) -> Report:
     """The study as a report.
 
     Args:

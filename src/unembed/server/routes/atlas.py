@@ -24,7 +24,7 @@ async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse
 
     def work(report: Callable[[object], None]) -> None:
         view = atlas_view(state.lm, state.index, lambda done, of: report({"kind": "progress", "done": done, "of": of}))
-        report({"kind": "atlas", "atlas": view.to_dict()})
+        report({"kind": "atlas", "atlas": view})
 
     return ndjson_response(state.stream_progress(work, client=client, channel="atlas"))
 

@@ -172,7 +172,8 @@ async def post_examples(
         return f"examples {layer} {n} {query.windows} {query.length}"
 
     def steps() -> Iterator[dict[str, Any]]:
-        for found in examples_of_heads(state.lm, state.index, layer, query.windows, query.length):
+        pieces = None if state.index is None else state.index.text_pieces()
+        for found in examples_of_heads(state.lm, pieces, layer, query.windows, query.length):
             kind = "progress" if isinstance(found, Progress) else "examples"
             yield {"kind": kind, **dataclasses.asdict(found)}
 

@@ -102,7 +102,7 @@ async def post_concept(state: r.State, query: r.ConceptRequest) -> ConceptAdded:
 async def get_concept(state: r.State, name: Annotated[str, Path(max_length=2000)]) -> dict[str, Any]:
     """All memories of one name: the tokens and layers that they share, and annotator agreement."""
     rows = state.require_index().labels().rows()
-    return await state.run_in_pool(lambda: concept(state.lm, rows, name).to_dict(), "long")
+    return await state.run_in_pool(lambda: dataclasses.asdict(concept(state.lm, rows, name)), "long")
 
 
 @routes.get("/annotations/queue")

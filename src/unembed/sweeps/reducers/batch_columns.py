@@ -61,7 +61,7 @@ class BatchColumns:
             by_document = [(d, (self.allowed & (self.groups == d)).nonzero()[:, 0]) for d in documents]
             self.within = [(d, columns) for d, columns in by_document if len(columns)]
 
-    def at(self, position: Int[Tensor, " some"]) -> tuple[Int[Tensor, " kept"], Int[Tensor, " kept"] | None]:
+    def at(self, position: Int[Tensor, " some"]) -> tuple[Int[Tensor, " chosen"], Int[Tensor, " chosen"] | None]:
         """The columns of positions (batch and position flattened) that may become triggers, and which these are.
 
         The second is None where all are.
@@ -72,8 +72,8 @@ class BatchColumns:
             chosen = self._selected.flatten()
             rows = chosen[position].nonzero()[:, 0]
             column = (chosen.cumsum(0) - 1)[position[rows]]
-            kept = self.allowed[column].nonzero()[:, 0]
-            return column[kept], rows[kept]
+            allowed = self.allowed[column].nonzero()[:, 0]
+            return column[allowed], rows[allowed]
         rows = self.allowed[column].nonzero()[:, 0]
         return (column, None) if len(rows) == len(column) else (column[rows], rows)
 

@@ -67,7 +67,7 @@ class Histogram(Pointwise):
         counts = torch.bincount(which.flatten(), minlength=width * bins).view(width, bins).cpu()
         self._counts[layer] = counts + self._counts.get(layer, 0)
 
-    def merge(self, other: Any) -> None:
+    def merge(self, other: Histogram) -> None:
         """Merge two parts."""
         for layer, counts in other._counts.items():
             self._counts[layer] = counts + self._counts.get(layer, 0)
@@ -127,7 +127,7 @@ class Quantiles(Pointwise):
         bins = torch.where(bits < 0, -1 - bits, bits + 32768)
         self._counts[layer] += torch.bincount(bins.flatten(), minlength=1 << 16).cpu()
 
-    def merge(self, other: Any) -> None:
+    def merge(self, other: Quantiles) -> None:
         """Merge two parts."""
         for layer, counts in other._counts.items():
             self._counts[layer] += counts

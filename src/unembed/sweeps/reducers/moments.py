@@ -89,7 +89,7 @@ class MeanVariance(Pointwise):
         sums["largest"] = torch.maximum(sums["largest"], part["largest"])
         self._n[layer] = after
 
-    def merge(self, other: Any) -> None:
+    def merge(self, other: MeanVariance) -> None:
         """Merge two parts."""
         for layer, part in other._sums.items():
             self._add(layer, other._n[layer], part)
@@ -183,7 +183,7 @@ class ActiveFraction(Pointwise):
         """Count the positions."""
         self._count += batch.n_counted
 
-    def merge(self, other: Any) -> None:
+    def merge(self, other: ActiveFraction) -> None:
         """Merge two parts."""
         for layer in self._layers:
             self._active[layer] += other._active[layer]

@@ -106,7 +106,7 @@ class NextTokenCounts(Reducer):
         following = batch.next_tokens[batch.counted & (batch.next_tokens >= 0)]
         self._all += torch.bincount(following, minlength=len(self._all))
 
-    def merge(self, other: Any) -> None:
+    def merge(self, other: NextTokenCounts) -> None:
         """Merge two parts."""
         self._counts += other._counts
         self._weights += other._weights

@@ -111,7 +111,7 @@ class RoutedShare(Pointwise):
         if self.counts_tokens:
             self._all += torch.bincount(batch.tokens[batch.counted], minlength=len(self._all))
 
-    def merge(self, other: Any) -> None:
+    def merge(self, other: RoutedShare) -> None:
         """Merge two parts."""
         for layer in self._layers:
             self._chosen[layer] += other._chosen[layer]

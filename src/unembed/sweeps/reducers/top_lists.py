@@ -32,8 +32,8 @@ class TopLists:
         top: slots of a list.
         dtype: float32, or float64 for a float64 model.
         device: that of the activations.
-        per_group: at most so many of a list from one group; None for no limit. Exact too: the best t under such a limit
-            are the best t of any parts' best t (a truncated partition matroid).
+        per_group: how many of a list may come from one group; None for no limit. Exact too: the best t under such a
+            limit are the best t of any parts' best t (a truncated partition matroid).
     """
 
     def __init__(

@@ -156,7 +156,7 @@ class TopTriggers(Reducer):
             counted = counted & (batch.prefix_lengths >= self.min_prefix)
         return counted & (batch.columns > 0) if self.skip_first else counted
 
-    def merge(self, other: Any) -> None:
+    def merge(self, other: TopTriggers) -> None:
         """Merge two parts; no position may be in both."""
         for at, theirs in other._lists.items():
             self._lists[at].merge(theirs)

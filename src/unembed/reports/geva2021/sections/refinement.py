@@ -157,10 +157,6 @@ def refinement_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
     )
 
 
-def _changes(changed: np.ndarray, n: int, seed: int) -> list:
-    return [share_of(int(row.sum()), n) for row in changed]
-
-
 def _pick(rows: np.ndarray, share: float, n: int, seed: int):  # noqa: ANN202
     row = rows[int(np.argmin(np.abs(rows.mean(axis=1) - share)))]
     return share_of(int(row.sum()), n)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tools.evaluation import bits_per_byte, prefix_matching_scores, repetition_gain
 from tools.model_cards import as_cell, random_vectors, scores_table, sixty_values, thinned_curve
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
-from unembed.training.evaluation import bits_per_byte, prefix_matching_scores, repetition_gain
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,35 @@
+"""The text of a corpus in pieces that can be joined again, for what reads windows of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unembed.corpus.corpus import open_corpus
+from unembed.corpus.sentences import sentences
+
+
+@dataclass(frozen=True)
+class TextPieces:
+    """Pieces of a corpus in order.
+
+    Attributes:
+        corpus: its name, as a person reads it.
+        documents: the document number of each piece.
+        text: the text of a piece.
+        joint: what stands between two pieces of one document.
+    """
+
+    corpus: str
+    documents: Sequence[int] | np.ndarray
+    text: Callable[[int], str]
+    joint: str
+
+
+def shipped_pieces() -> TextPieces:
+    """The sentences of the text that ships with the package."""
+    pieces = [(d.number, text) for d in open_corpus(None).documents() for text in sentences(d.text)]
+    numbers = [number for number, _ in pieces]
+    return TextPieces("the text that ships with the package", numbers, lambda i: pieces[i][1], " ")
