@@ -81,7 +81,7 @@ docs: $(VENV)/.installed-docs  ## build the documentation into site/
 
 models: $(VENV)/.installed-dev  ## train the embedded models again: CORPUS=folder of corpus-*.jsonl.xz
 	@test -n "$(CORPUS)" || { echo 'Name the corpus: make models CORPUS=path/to/corpus (see docs/models.md)' >&2; exit 2; }
-	@$(BIN)/python -m unembed.training --corpus "$(CORPUS)" $(ARGS)
+	@$(BIN)/python -m tools.train_models --corpus "$(CORPUS)" $(ARGS)
 
 readme: $(VENV)/.installed-dev $(READY)  ## run the commands whose output README.md and the documentation show, and put in what they print
 	@$(BIN)/python -m tests.package.shown --write

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ FILE_NAMES = {  # nouns of the field, or of a part of the package, that end in -
     "token_ranking",
 }  # fmt: skip
 PUBLIC_NAMES = {"Document.is_held_back", "Split.held_back", "is_held_back", "Text.held_back"}  # held-back text
+PERSONIFIED = re.compile(r"\b(asked|told|said|heard|owes|speaks|so many)\b", re.IGNORECASE)
 DIALECT = re.compile(r"\b(asked|told|said|kept|held|beside|none of)\b")
 
 
@@ -57,5 +59,27 @@ def test_no_error_message_is_in_dialect() -> None:
     assert found == []
 
 
+def prose(path: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Docstrings, of attributes too, and comments, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+    with tokenize.open(path) as file:
+        for token in tokenize.generate_tokens(file.readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+
+
+def test_no_docstring_or_comment_personifies_code() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: {' '.join(text.split())}"
+        for path, tree in modules()
+        for line, text in prose(path, tree)
+        if PERSONIFIED.search(text)
+    ]
+    assert found == []
+
+
 def test_the_search_for_dialect_finds_it() -> None:
+    assert PERSONIFIED.search("Told by its name") and not PERSONIFIED.search("a retold answer, basked")
     assert DIALECT.search("it is none of a, b") and not DIALECT.search("a withheld, besides, retold answer")

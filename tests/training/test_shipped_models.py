@@ -8,11 +8,11 @@ import random
 
 import pytest
 import torch
+from tools.train_models import main
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from unembed.errors import CheckpointFault, CorpusUnreadable, InvalidInput
 from unembed.training import recipes, train
-from unembed.training.__main__ import main
 from unembed.training.networks import Shape
 from unembed.training.recipes import Phase, Recipe
 

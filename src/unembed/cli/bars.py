@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PROMOTES, OPPOSES = "blue", "dark_orange3"
-"""Told apart in every common form of colour blindness; direction and sign say the same without colour."""
+"""Distinct in every common form of colour blindness; direction and sign show the same without colour."""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def _end(message: object, status: int) -> NoReturn:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Told by type name and text, so that this works without importing torch."""
+    """Recognised by type name and text, so that this works without importing torch."""
     text = str(error).lower()
     return (
         isinstance(error, MemoryError)

@@ -87,7 +87,7 @@ def _is_path(model: str) -> bool:
 
 
 def index_of(lm: LanguageModel, folder: Path | None) -> Index | None:
-    """The index asked for, else a ready one of this model, else None."""
+    """The index given, else a ready one of this model, else None."""
     if folder is not None:
         import unembed
 

@@ -181,7 +181,7 @@ def check_output(html: Path | None, **formats: bool) -> None:
     """One form on stdout at a time, and a folder for the page, before anything costs time.
 
     Raises:
-        typer.BadParameter: two forms were asked for.
+        typer.BadParameter: two forms were requested.
         InvalidInput: the page cannot be written there.
     """
     if len(asked := [f"--{name}" for name, wanted in formats.items() if wanted]) > 1:

@@ -18,7 +18,7 @@ NARROWEST, WIDEST = 60, 160
 
 
 def terminal_width() -> int:
-    """Columns to draw in: those of the terminal (or COLUMNS), held between 60 and 160; 80 when there is no terminal."""
+    """Columns to draw in: those of the terminal (or COLUMNS), between 60 and 160; 80 when there is no terminal."""
     return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((80, 24)).columns))
 
 
@@ -68,7 +68,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def deliver_table(table: Table, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
-    """Write a result table in the forms asked for; the terminal's own when nothing else was."""
+    """Write a result table in the requested forms; the terminal's own when nothing else was."""
     if html is not None:
         write_page(html, table.to_html())
     if as_json:

@@ -104,7 +104,7 @@ def findings_by_section(
 
 
 def verdict_of(*conditions: bool | None) -> Verdict:
-    """The verdict of a test of several conditions: all must hold; one that is None cannot be told.
+    """The verdict of a test of several conditions: all must hold; one that is None leaves it open.
 
     A condition that fails decides, whatever the others are.
     """

@@ -1,8 +1,7 @@
-"""How the shipped models are made: vocabulary, networks, optimiser, loop, measurement, n-gram comparison, model cards.
+"""How the shipped models are made: vocabulary, networks, optimiser, loop, export.
 
 `train(name, corpus=folder, out=folder)` makes one model from a folder of `*.jsonl.xz` (one JSON object with a `text` a
-line); `python -m unembed.training --corpus folder` makes all. Interrupted runs resume from their last checkpoint.
-Models are opened by `unembed.models`.
+line). Interrupted runs resume from their last checkpoint. Models are opened by `unembed.models`.
 """
 
 from __future__ import annotations

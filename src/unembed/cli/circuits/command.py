@@ -52,7 +52,7 @@ def opened_circuits(
 def deliver_sections(
     circuits: Circuits, title: str, sections: list[Section], provenance: Provenance, **forms: Any
 ) -> None:
-    """Write sections in the forms asked for, as a report of their own."""
+    """Write sections in the requested forms, as a report of their own."""
     from unembed.cli.circuits.output import deliver
     from unembed.reports import Report
 
@@ -243,7 +243,7 @@ def induction(
     plain: options.Plain = False,
     html: options.Html = None,
 ) -> None:
-    """Find induction heads from the weights alone, and beside it by what they do."""
+    """Find induction heads from the weights alone, and by what they do."""
     options.check_output(html, json=as_json, csv=csv, plain=plain)
     circuits = opened_circuits(model, revision, offline, dtype, device, seed)
     chosen: str = circuits.known_basis(basis)

@@ -36,7 +36,7 @@ _HYPHENATED = {
 
 
 def deliver(report: Report, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
-    """Write the parts found in the forms asked for; the terminal's own when nothing else was."""
+    """Write the parts found in the requested forms; the terminal's own when nothing else was."""
     from unembed.cli.output import show, write_page
 
     if html is not None:

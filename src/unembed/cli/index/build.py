@@ -1,4 +1,4 @@
-"""`unembed index build`: what an index is made of, and what it will cost, said first."""
+"""`unembed index build`: what an index contains, and its cost, printed first."""
 
 from __future__ import annotations
 

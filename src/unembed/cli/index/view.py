@@ -36,7 +36,7 @@ def deliver(content: dict[str, Any], as_json: bool, draw: Callable[[], None]) ->
 def deliver_passages(
     found: Table, value: Table | None, *, as_json: bool, csv: bool, plain: bool, html: Path | None
 ) -> None:
-    """Triggers in the forms asked for; in a terminal as passages."""
+    """Triggers in the requested forms; in a terminal as passages."""
     if as_json or csv or html is not None:
         deliver_table(found, as_json=as_json, csv=csv, plain=False, html=html)
     else:

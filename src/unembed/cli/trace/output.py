@@ -28,7 +28,7 @@ def deliver(
     plain: bool,
     html: Path | None,
 ) -> None:
-    """Write the view in the forms asked for; the terminal's own when nothing else was."""
+    """Write the view in the requested forms; the terminal's own when nothing else was."""
     if html is not None:
         write_page(html, page(view, provenance.line()))
     if as_json:

@@ -181,7 +181,7 @@ def _places(ranks: Sequence[int], digits: Sequence[int]) -> Text:
 
 
 def _signs(events: Sequence[EventView], target: int) -> Text:
-    """Signs of the events of the followed token; those of others are told in their sentence."""
+    """Signs of the events of the followed token; those of others are in their sentence."""
     own = [event for event in events if event.id == target]
     return Text(" ").join(Text(_SIGNS[event.kind], style=_EVENT_STYLE[event.kind]) for event in own)
 

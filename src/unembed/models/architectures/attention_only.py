@@ -94,7 +94,7 @@ class AttentionOnlyAttention(nn.Module):
         key = self.k_proj(reads).view(split).transpose(1, 2)
         value = self.v_proj(hidden_states).view(split).transpose(1, 2)
         if past_key_values is not None:
-            # Cached keys already contain their position, so a cached prefix is not rotated again.
+            # Cached keys already contain their position, so a cached prefix is used as it is.
             key, value = past_key_values.update(key, value, self.layer_idx)
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation or "eager", eager_attention_forward

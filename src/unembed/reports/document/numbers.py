@@ -9,7 +9,7 @@ from unembed.reports.document.intervals import Measured
 
 
 def format_number(value: int | float | str | None, *, percent: bool = False) -> str:
-    """A number as a reader likes it: three digits, thousands apart, percent where asked."""
+    """A number for a reader: three digits, thousands separated, per cent on request."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, str):

@@ -85,7 +85,7 @@ class Measurements:
 
 
 def check(lm: Decoder) -> None:
-    """Refuse a model that the study cannot be asked of.
+    """Refuse a model that the study does not apply to.
 
     Raises:
         Unsupported: a layer has no FFN, or a mixture of experts.

@@ -19,7 +19,7 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of the study; the defaults are the paper's text unless said otherwise.
+    """Settings of the study; the defaults follow the paper's text except where noted.
 
     Attributes:
         index: folder of an index of this model, from which triggers are taken instead of a sweep. How they were chosen
@@ -44,7 +44,7 @@ class Options:
         values_basis: the same for single values: "raw" is the paper's softmax(v E).
         fraction: of the largest |m| of a layer, above which a memory also counts as active.
         semantic: "wordnet" classes, or "both" these and neighbours in the embedding.
-        judge: whoever looks for patterns beside the rules, such as a language model; see
+        judge: finds patterns in addition to the rules, such as a language model; see
         `unembed.concepts.annotation.judge`.
         tokens_per_batch: of every pass.
         include_unlearned: read tokens that the model never learned, too; left out by default.

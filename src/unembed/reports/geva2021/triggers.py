@@ -115,7 +115,7 @@ class KeyTriggers:
 
     @classmethod
     def of_index(cls, index: Index, top: int, pole: str = "positive") -> KeyTriggers:
-        """From an index, which may hold fewer for each key than were asked."""
+        """From an index, which may have fewer for each key than requested."""
         values, positions = index.pole(pole)
         bounds = np.concatenate([[0], np.cumsum(index.manifest.layers)])
         return cls(np.asarray(values[:, :top]), np.asarray(positions[:, :top]).astype(np.int64), bounds)
@@ -135,7 +135,7 @@ class KeyTriggers:
         return int(self.bounds[layer]) + index
 
     def sampled(self, per_layer: int, least: int, seed: int, name: str) -> list[tuple[int, int]]:
-        """Random keys of every layer with at least so many triggers; fewer where a layer has fewer."""
+        """Random keys of every layer with at least that number of triggers; fewer where a layer has fewer."""
         chosen = []
         for layer in range(self.n_layers):
             rows = slice(int(self.bounds[layer]), int(self.bounds[layer + 1]))

@@ -171,7 +171,7 @@ def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | No
 def _concepts(
     lm: Decoder, examples: list[Segment], per_layer: int, seed: int, hidden: Tensor | None
 ) -> tuple[dict[str, VectorConcepts], Int[np.ndarray, " update"]]:
-    """Concepts of values, of random vectors like them, and of whole updates: so many of each from each layer.
+    """Concepts of values, of random vectors like them, and of whole updates: equally many of each from each layer.
 
     Where coefficients are signed also of the values negated: what a negative coefficient promotes. Second, the number
     of the prefix of each update.
@@ -208,7 +208,7 @@ def _concepts(
 
 
 def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotation:
-    """What a judge sees in the values' top tokens; it is asked once, and its answers are stored."""
+    """What a judge sees in the values' top tokens; it answers once, and its answers are stored."""
     who = require_judge(judge)
 
     def compute() -> Arrays:

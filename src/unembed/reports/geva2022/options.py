@@ -11,7 +11,7 @@ from unembed.memories.event_sample import SCORE_BASES
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of the study; the defaults are the paper's unless said otherwise.
+    """Settings of the study; the defaults are the paper's except where noted.
 
     Attributes:
         examples: random prefixes for section 5 (paper: 2,000).

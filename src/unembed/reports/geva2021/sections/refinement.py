@@ -182,7 +182,7 @@ def judge_compositions(m: Measurements) -> Compositions:
 
     Two tokens are related where WordNet says so or where their embeddings are closer than 99 % of random pairs of the
     same frequencies; they are distant where WordNet knows both and says so, or where their embeddings are no closer
-    than 90 % of such pairs. Otherwise it cannot be told.
+    than 90 % of such pairs. Otherwise it is undecided.
     """
     e = m.examples
     before_all, update, output = (e[name][-1].astype(np.int64) for name in ("residual", "update", "output"))

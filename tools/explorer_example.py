@@ -1,4 +1,4 @@
-"""The example that the explorer shows on wren before the first request: `python -m unembed.server.example`.
+"""The example that the explorer shows on wren before the first request: `python -m tools.explorer_example`.
 
 The functions behind the API compute it; a test compares the stored file with what they compute now.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unembed.language_model import LanguageModel
 
 PROMPT = "He was born on 16"
-FILE = Path(__file__).parent / "static/example.json"
+FILE = Path(__file__).parents[1] / "src/unembed/server/static/example.json"
 _DIGITS = 5
 
 

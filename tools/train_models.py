@@ -1,4 +1,4 @@
-"""`python -m unembed.training --corpus FOLDER`: every shipped model again, one after the other."""
+"""`python -m tools.train_models --corpus FOLDER`: every shipped model again, one after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unembed.training.shipped_models import train
 
 def main(arguments: list[str] | None = None) -> int:
     """Train the named models (all, if none is named); killed and started again, it goes on where it was."""
-    parser = argparse.ArgumentParser(prog="python -m unembed.training", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.train_models", description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="MODEL", help=f"some of {', '.join(RECIPES)}; all if none is named")
     parser.add_argument("--corpus", type=Path, required=True, help="folder of *.jsonl.xz with a `text` in each line")
     parser.add_argument("--out", type=Path, default=Path("models"), help="where checkpoints, curves and models go")
