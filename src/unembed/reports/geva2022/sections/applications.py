@@ -12,7 +12,7 @@ PAPER_EXAMPLES = 10_000
 
 
 def small_sample(n: int) -> tuple[str, ...]:
-    """How far numbers of so many examples can be trusted; nothing where there are as many as in the paper."""
+    """How far numbers of fewer examples than the paper has can be trusted; empty where there are as many."""
     if n >= PAPER_EXAMPLES:
         return ()
     tested = max(n // 10, 1)
