@@ -157,7 +157,7 @@ def test_two_memories_side_by_side(opened, lm):
     page = opened("#/memory?memory=L3M5")
     page.get_by_role("textbox", name="Compare with").fill("L2M9")
     page.get_by_role("textbox", name="Compare with").press("Enter")
-    expect(page.get_by_role("heading", level=1)).to_have_text("L3M5 beside L2M9")
+    expect(page.get_by_role("heading", level=1)).to_have_text("L3M5 and L2M9")
     for layer, index in ((3, 5), (2, 9)):
         first = lm.values.top_tokens(layer, index, 1)[0].replace(" ", "·")
         region = page.get_by_role("region", name=f"L{layer}M{index}")

@@ -133,6 +133,15 @@ async def get_queue(
     return await state.run_in_pool(work, "files")
 
 
+def _is_word(text: str) -> bool:
+    """Whether a token is surely a word of its own, which a dictionary defines.
+
+    "age" within "language" is not a number of years, " Mc" begins names, and " Inter" is not the verb.
+    """
+    word = text[1:]
+    return text[:1].isspace() and len(word) > 2 and word.isalpha() and word.islower()
+
+
 @routes.get("/annotations/queue/{number}")
 async def get_item(
     state: r.State,
@@ -152,9 +161,8 @@ async def get_item(
             columns = ("prefix", "token", "next_token")
             return {"number": number, "prefixes": [{name: row[name] for name in columns} for row in table.rows()]}
         texts = state.lm.token_strings(annotation.item_tokens(state.lm, item, seed))
-        # The dictionary knows words, not their pieces: "age" within "language" is not a number of years.
         tokens = [
-            {"token": text, "description": definition if text[:1].isspace() else None}
+            {"token": text, "description": definition if _is_word(text) else None}
             for text, definition in zip(texts, annotation.definitions(texts), strict=True)
         ]
         return {"number": number, "tokens": tokens}

@@ -164,7 +164,7 @@ async function begin(path, init, channel, what) {
     });
     if (!answer.ok)
       throw new Problem(
-        await answer.json().catch(() => ({ code: "http", message: `the server said ${answer.status}` })),
+        await answer.json().catch(() => ({ code: "http", message: `the server answered ${answer.status}` })),
         answer.status,
       );
     return { answer, end };

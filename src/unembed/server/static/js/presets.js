@@ -37,7 +37,7 @@ export function presets(page) {
       );
       fill(
         note,
-        !kept.length && "None is kept yet. ",
+        !kept.length && "None is saved yet. ",
         !persistent && "Without an index they last until the server stops.",
       );
     });

@@ -1,6 +1,6 @@
 /** One layer at one position: what was there, what was added, what is there now. */
 import { architecture } from "../architecture.js";
-import { button, fill, h, percent, segmented, selectBox, within } from "../dom.js";
+import { button, fill, h, many, percent, segmented, selectBox, within } from "../dom.js";
 import { mount as strip, token } from "../islands/tokens.js";
 import { isLabelled } from "../names.js";
 import {
@@ -208,7 +208,7 @@ export function render(root, page) {
       part !== "heads" && updates.length && rest > 0
         ? [
             [
-              `${rest.toLocaleString("en")} other memories and the bias, ${percent(Math.max(0, 1 - held))} of the size`,
+              `${many(rest, "other memory", "other memories")} and the bias, ${percent(Math.max(0, 1 - held))} of the size`,
               ffn && sort !== "deviation" ? ffn.contribution - sum((u) => u.score) : null,
             ],
           ]
@@ -221,7 +221,7 @@ export function render(root, page) {
       `Ranked by ${ORDERS[sort][1]}. `,
       part !== "heads" &&
         updates.length > 0 && [
-          `The ${updates.length} memories listed are ${percent(held)} of the FFN's update. `,
+          `The ${many(updates.length, "memory listed is", "memories listed are")} ${percent(held)} of the FFN's update. `,
           rest > 0 &&
             !most &&
             wanted < MOST &&

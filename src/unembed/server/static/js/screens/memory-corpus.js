@@ -34,7 +34,7 @@ export function topExamples(box, { api, model }, { layer, index }, slot = 0) {
         h(
           "p",
           { class: "faint" },
-          `The ${rows.length} strongest, which index ${model.index} keeps; the marked token is where the key fires.`,
+          `The ${rows.length} strongest, which index ${model.index} stores; the marked token is where the key fires.`,
         ),
       );
       drawn((await api.get(`${at}/contexts`, { top: 25, pole }, { channel: `contexts${slot}` })).contexts);

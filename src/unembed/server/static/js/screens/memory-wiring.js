@@ -53,7 +53,7 @@ export function wiring(box, api, { layer, index }) {
         found.heads,
         "head",
         found.chance_head,
-        "None: it runs beside the first attention.",
+        "None: it reads the same stream as the first attention.",
       ),
       list(
         "Memories that write to its key",

@@ -118,7 +118,7 @@ export function render(root, page) {
       h(
         "div",
         { class: "row" },
-        h("h1", {}, idOf(view), other && ` beside ${idOf(other)}`),
+        h("h1", {}, idOf(view), other && ` and ${idOf(other)}`),
         !other && title(view),
         names,
         h("span", { class: "spacer" }),
@@ -127,7 +127,7 @@ export function render(root, page) {
           : h(
               "label",
               { class: "row faint" },
-              "beside",
+              "compare with",
               chosen("Compare with", (m) => go({ compared: m })),
             ),
         at >= 0 && h("span", { class: "faint" }, `${at + 1} of ${trail.length} found`),
