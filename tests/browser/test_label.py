@@ -109,6 +109,16 @@ def test_keys_and_values_are_two_queues_and_two_tabs_two_annotators(annotated, o
     expect(page.get_by_role("textbox", name="Your name")).to_have_value("ann")
 
 
+def test_keys_are_commands_once_the_name_is_entered(annotated, opened):
+    page = opened("#/label", at=annotated.address)
+    page.get_by_role("textbox", name="Your name").fill("eve")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Item 1", exact=True)).to_be_visible()
+    page.keyboard.press("s")
+    expect(page.get_by_role("heading", name="Item 2", exact=True)).to_be_visible()
+    expect(page.get_by_role("textbox", name="Your name")).to_have_value("eve")
+
+
 def test_definitions_are_shown_for_words_only(annotated, opened):
     page = start(opened, annotated)
     shown = page.locator(".ticks label")

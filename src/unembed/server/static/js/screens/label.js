@@ -30,6 +30,7 @@ export function render(root, page) {
   let busy = false;
   const settings = () => ({ what, seed: Number(seed.value) || 0, per_layer: 10, random_per_layer: 5 });
   const who = authorBox(() => restart());
+  who.addEventListener("keydown", (e) => e.key === "Enter" && queueCard.focus()); // from here on keys are commands
   const seed = numberBox("Seed of the queue", 0, { onchange: () => restart() });
   const progress = h("p", { class: "soft", role: "status" });
   const note = h("p", { class: "warn", role: "alert", hidden: true });
@@ -47,6 +48,7 @@ export function render(root, page) {
     ["value", "Values"],
     ["key", "Keys"],
   ];
+  const queueCard = h("section", { class: "card", tabindex: "-1", onkeydown: onStageKey }, note, stage);
   fill(
     root,
     h(
@@ -65,7 +67,7 @@ export function render(root, page) {
         who,
       ),
       progress,
-      h("section", { class: "card", onkeydown: onStageKey }, note, stage),
+      queueCard,
       card(
         "Agreement",
         [
