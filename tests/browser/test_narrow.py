@@ -36,6 +36,8 @@ def test_a_tap_on_a_cell_shows_it_in_a_sheet_that_can_be_closed(opened):
     expect(heading).to_be_in_viewport()
     cell = grid.get_by_role("gridcell", name=re.compile("^Layer 3 after FFN, position 1 "))
     expect(cell).to_be_in_viewport()
+    page.wait_for_timeout(300)
+    expect(page.locator("#pop")).to_have_count(0)
     aside.get_by_role("button", name="Close").click()
     expect(heading).not_to_be_in_viewport()
 

@@ -92,7 +92,7 @@ export function mount(el, data, options = {}) {
     if (found && options.onopen) options.onopen(found[0], found[1]);
   });
   body.addEventListener("pointerover", (event) => {
-    const found = cellOf(event);
+    const found = event.pointerType === "touch" ? null : cellOf(event);
     if (found && options.onhover)
       options.onhover(found[0], found[1], /** @type {HTMLElement} */ (event.target).closest(".cell"));
   });

@@ -57,6 +57,7 @@ export function gridPane(t, { pin, onchosen }) {
       token: String(c) === state().position ? state().token : "",
     });
     onchosen();
+    pop.hide(); // the inspector shows the same and more, in a narrow window where the popover would be
   }
 
   function chooseRows(first, last, row) {
