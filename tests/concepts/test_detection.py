@@ -103,6 +103,6 @@ def test_coverage_counts_each_token_once_and_stop_words_apart():
 
 def test_neighbours_in_the_embedding_are_a_kind_of_their_own():
     clusters = [0] * 4 + list(range(1, len(VOCABULARY) - 3))
-    classes = Classes.build(VOCABULARY, clusters)
+    classes = Classes.build(VOCABULARY).with_neighbours(np.array(clusters))
     concepts = find_concepts(classes, np.array([list(range(4)) + list(range(60, 67))]))[0]
     assert any(c.kind == "embedding" and c.members == (0, 1, 2, 3) and not c.counted for c in concepts)

@@ -13,8 +13,8 @@ A class belongs to one kind:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -55,40 +55,59 @@ class Classes:
         return self.classes[self.starts[token] : self.starts[token + 1]]
 
     @classmethod
-    def build(cls, tokens: Sequence[str], neighbours: Sequence[int] | None = None) -> Classes:
-        """The classes of a vocabulary.
+    def build(cls, tokens: Sequence[str]) -> Classes:
+        """The classes of a vocabulary, without those of kind "embedding".
 
         Args:
             tokens: the text of every token, with its leading space.
-            neighbours: the embedding cluster of every token, if concepts of kind "embedding" are wanted.
         """
         cleaned = clean(tokens)
-        found = _Found()
+        members: dict[tuple[str, str, str], list[int]] = {}
         for i, token in enumerate(cleaned):
             for key in _classes_of(token):
-                found.add(key, i)
-        for i, cluster in enumerate([] if neighbours is None else neighbours):
-            found.add((f"neighbours {cluster}", "embedding", "cluster of the embedding"), i)
-        return found.done(tuple(cleaned))
+                members.setdefault(key, []).append(i)
+        large = {key: found for key, found in members.items() if len(found) >= MIN_TOKENS}
+        names, kinds, evidence = zip(*large, strict=True) if large else ((), (), ())
+        pairs = np.array([(t, c) for c, found in enumerate(large.values()) for t in found], dtype=np.int64)
+        return cls._of_pairs(tuple(cleaned), names, kinds, evidence, pairs.reshape(-1, 2))
 
+    def with_neighbours(self, clusters: Int[np.ndarray, " token"]) -> Classes:
+        """These classes, and those of kind "embedding".
 
-@dataclass
-class _Found:
-    members: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
+        Args:
+            clusters: the cluster of every token's embedding.
+        """
+        sizes = np.bincount(clusters)
+        large = np.flatnonzero(sizes >= MIN_TOKENS)
+        number = np.full(len(sizes), -1)
+        number[large] = len(self.names) + np.arange(len(large))
+        tokens = np.flatnonzero(number[clusters] >= 0)
+        own = np.repeat(np.arange(len(self.tokens)), np.diff(self.starts))
+        pairs = np.concatenate(
+            [np.stack([own, self.classes], axis=1), np.stack([tokens, number[clusters[tokens]]], axis=1)]
+        )
+        return self._of_pairs(
+            self.tokens,
+            (*self.names, *(f"neighbours {n}" for n in large.tolist())),
+            (*self.kinds, *["embedding"] * len(large)),
+            (*self.evidence, *["cluster of the embedding"] * len(large)),
+            pairs,
+        )
 
-    def add(self, key: tuple[str, str, str], token: int) -> None:
-        self.members.setdefault(key, []).append(token)
-
-    def done(self, tokens: tuple[CleanToken, ...]) -> Classes:
-        large: Mapping[tuple[str, str, str], list[int]] = {
-            k: m for k, m in self.members.items() if len(m) >= MIN_TOKENS
-        }
-        sizes = np.array([len(m) for m in large.values()], dtype=np.int64)
-        pairs = np.array([(t, c) for c, m in enumerate(large.values()) for t in m], dtype=np.int64).reshape(-1, 2)
+    @classmethod
+    def _of_pairs(
+        cls,
+        tokens: tuple[CleanToken, ...],
+        names: tuple[str, ...],
+        kinds: tuple[str, ...],
+        evidence: tuple[str, ...],
+        pairs: Int[np.ndarray, "pair 2"],
+    ) -> Classes:
+        """From pairs of a token and a class that it is in, in any order."""
         pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
         starts = np.searchsorted(pairs[:, 0], np.arange(len(tokens) + 1))
-        names, kinds, evidence = zip(*large, strict=True) if large else ((), (), ())
-        return Classes(tokens, names, kinds, evidence, sizes, starts, pairs[:, 1].copy())
+        sizes = np.bincount(pairs[:, 1], minlength=len(names))
+        return cls(tokens, names, kinds, evidence, sizes, starts, pairs[:, 1].copy())
 
 
 def _classes_of(token: CleanToken) -> Iterator[tuple[str, str, str]]:

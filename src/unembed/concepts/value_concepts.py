@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.concepts.class_files import embedding_clusters, vocabulary_classes
 from unembed.concepts.detection import MAX_EXPECTED, Concept, coverage, find_concepts
 from unembed.concepts.token_classes import COUNTED, KINDS, Classes
 from unembed.errors import InvalidInput
@@ -44,11 +45,12 @@ def model_classes(lm: Decoder, embedding: bool | None = None) -> Classes:
     wanted = lm.d_vocab <= LARGEST_CLUSTERED if embedding is None else embedding
 
     def classes() -> Classes:
-        tokens = lm.vocabulary.strings(torch.arange(lm.d_vocab))
-        neighbours = None
-        if wanted:
-            neighbours = cluster(lm.weights.W_E.detach().float(), max(1, lm.d_vocab // _PER_CLUSTER)).tolist()
-        return Classes.build(tokens, neighbours)
+        found = vocabulary_classes(lm.vocabulary.strings(torch.arange(lm.d_vocab)))
+        if not wanted:
+            return found
+        W_E = lm.weights.W_E.detach().float().cpu()
+        n_clusters = max(1, lm.d_vocab // _PER_CLUSTER)
+        return found.with_neighbours(embedding_clusters(W_E.numpy(), lambda: cluster(W_E, n_clusters).numpy()))
 
     return lm.once((__name__, wanted), classes)
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from unembed.index.coefficients import coefficients_view as coefficients_view
     from unembed.index.contexts import ContextsView as ContextsView
     from unembed.index.contexts import contexts_view as contexts_view
-    from unembed.index.default_index import cache_folder as cache_folder
     from unembed.index.default_index import cached_index as cached_index
     from unembed.index.default_index import cached_path as cached_path
     from unembed.index.estimate import Estimate as Estimate
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from unembed.index.memory_search import Search as Search
     from unembed.index.memory_search import search as search
     from unembed.index.plan import check_folder as check_folder
+    from unembed.results.cache import cache_folder as cache_folder
 else:
     __getattr__ = import_on_first_use(
         __name__,
@@ -52,7 +52,7 @@ else:
             "coefficients_view": "unembed.index.coefficients",
             "ContextsView": "unembed.index.contexts",
             "contexts_view": "unembed.index.contexts",
-            "cache_folder": "unembed.index.default_index",
+            "cache_folder": "unembed.results.cache",
             "cached_index": "unembed.index.default_index",
             "cached_path": "unembed.index.default_index",
             "Filters": "unembed.index.memory_search",

@@ -6,8 +6,6 @@ another version never uses it.
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 from unembed.corpus import Corpus
@@ -16,24 +14,7 @@ from unembed.index.index import Index
 from unembed.index.manifest import SCHEMA, FileEntry, read_manifest
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import weights_fingerprint
-
-VARIABLE = "UNEMBED_CACHE"
-
-
-def cache_folder() -> Path:
-    """The folder of ready indexes: `$UNEMBED_CACHE`, else `unembed` in the platform's cache folder.
-
-    That is `~/Library/Caches` on macOS, `%LOCALAPPDATA%` on Windows, and `$XDG_CACHE_HOME` or `~/.cache` elsewhere.
-    """
-    if chosen := os.environ.get(VARIABLE):
-        return Path(chosen)
-    if sys.platform == "darwin":
-        platform = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        platform = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        platform = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return platform / "unembed"
+from unembed.results.cache import cache_folder
 
 
 def cached_path(lm: Decoder, corpus: Corpus) -> Path:

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from unembed.index.default_index import cache_folder
 from unembed.models.decoder import Decoder
 from unembed.models.loading import Opened
 from unembed.models.vocabulary import RARE
 from unembed.reports.claims import Claim, Judgement
 from unembed.reports.stages import Work
 from unembed.results import write_whole
+from unembed.results.cache import cache_folder
 from unembed.version import __version__
 
 M = TypeVar("M")

@@ -87,7 +87,7 @@ def export(found: VectorConcepts, path: str | os.PathLike[str]) -> Path:
     Raises:
         InvalidInput: the file cannot be written.
     """
-    classes, net = model_classes(found.lm), wordnet()
+    classes, net = model_classes(found.lm, embedding=False), wordnet()
     vectors = []
     for label, ids in zip(found.labels, found.ids.tolist(), strict=True):
         texts = found.lm.token_strings(ids)

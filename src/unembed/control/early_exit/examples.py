@@ -8,6 +8,7 @@ Source: Geva et al. 2022, section 6.2 (one random prefix of each of 10,000 sente
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from unembed.memories.events import saturation_layer
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Table
-from unembed.stream.hooks import Callback, attach_hooks
+from unembed.stream.hooks import Callback, Stop, attach_hooks
 from unembed.stream.run import forward_arguments
 from unembed.validation import positive_int, valid_seed
 
@@ -168,13 +169,15 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
             if point == "coefficients":
                 own = contributions(own, lm.weights.W_out[layer]).topk(min(DOMINANT, own.shape[-1]), dim=-1).indices
             captured[point, layer] = own.clone()
+            if len(captured) == len(points):
+                raise Stop  # the logits of all positions would cost more than the layers of a small model
 
         return callback
 
     points = [
         (p, n) for n in range(lm.n_layers) for p in (before_point(lm, n), "coefficients", "mlp_out", "resid_post")
     ]
-    with attach_hooks(lm, {key: capture(*key) for key in points}) as current:
+    with suppress(Stop), attach_hooks(lm, {key: capture(*key) for key in points}) as current:
         lm.hf(ids, **forward_arguments(lm, mask), **current.arguments)
     layers = range(lm.n_layers)
     read = [confidence(readout(lm, captured["resid_post", n])) for n in layers]

@@ -1,0 +1,91 @@
+"""Classes of a vocabulary, kept in a file, because building them takes seconds.
+
+Those of the shipped models lie in the package; others are written to the cache folder at their first use. The name of
+a file is a hash of everything that its content follows from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from unembed.concepts.token_classes import Classes
+from unembed.concepts.token_cleaning import clean
+from unembed.errors import UnembedError
+from unembed.results.cache import cache_folder
+from unembed.results.files import write_whole
+from unembed.version import __version__
+
+SHIPPED = Path(__file__).parent / "shipped"
+"""Files of the shipped models; written by `tools/shipped_classes.py`."""
+_TEXTS = ("names", "kinds", "evidence")
+_NUMBERS = ("sizes", "starts", "classes")
+
+
+def vocabulary_classes(tokens: Sequence[str]) -> Classes:
+    """The classes of a vocabulary, without those of the embedding: read from a file, else built.
+
+    Args:
+        tokens: the text of every token, with its leading space.
+    """
+    arrays = _kept(_key("classes", *tokens), lambda: _packed(Classes.build(tokens)))
+    texts = {name: tuple(json.loads(str(arrays[name]))) for name in _TEXTS}
+    return Classes(tuple(clean(tokens)), **texts, **{name: arrays[name].astype(np.int64) for name in _NUMBERS})
+
+
+def embedding_clusters(
+    W_E: Float[np.ndarray, "d_vocab d_model"], cluster: Callable[[], Int[np.ndarray, " d_vocab"]]
+) -> Int[np.ndarray, " d_vocab"]:
+    """The cluster of every token's embedding: read from a file, else computed.
+
+    Args:
+        W_E: the embedding, which with the version identifies the result.
+        cluster: computes the clusters.
+    """
+    key = _key("neighbours", str(W_E.shape), np.ascontiguousarray(W_E))
+    return _kept(key, lambda: {"clusters": cluster()})["clusters"].astype(np.int64)
+
+
+def _key(kind: str, *parts: str | np.ndarray) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode("utf-8", "surrogatepass") + b"\0" if isinstance(part, str) else part.data)
+    return f"{kind}-{digest.hexdigest()[:16]}"
+
+
+def _kept(key: str, make: Callable[[], Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
+    cached = cache_folder() / f"{key}-{__version__}.npz"
+    for path in (SHIPPED / f"{key}.npz", cached):
+        with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            stored = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+            return {name: stored[name] for name in stored.files}
+    made = make()
+    # A cache folder that cannot be written to costs the next process some seconds.
+    with suppress(OSError, UnembedError):
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(cached, _bytes_of(made))
+    return made
+
+
+def _packed(found: Classes) -> dict[str, np.ndarray]:
+    texts = {name: np.array(json.dumps(getattr(found, name), ensure_ascii=False)) for name in _TEXTS}
+    return texts | {name: _small(getattr(found, name)) for name in _NUMBERS}
+
+
+def _small(numbers: np.ndarray) -> np.ndarray:
+    """The same numbers in 2 or 4 bytes each."""
+    return numbers.astype(np.uint16 if numbers.max(initial=0) < 2**16 else np.int32)
+
+
+def _bytes_of(arrays: Mapping[str, np.ndarray]) -> bytes:
+    packed = io.BytesIO()
+    np.savez_compressed(packed, allow_pickle=False, **arrays)
+    return packed.getvalue()
