@@ -33,7 +33,7 @@ def test_the_shipped_classes_are_what_the_code_builds(monkeypatch: pytest.Monkey
     for name in ("wren", "attn-0l", "attn-1l", "attn-2l"):
         W_E = unembed.load(name).weights.W_E.detach().float()
         expected = cluster(W_E, len(W_E) // 20).numpy()
-        found = embedding_clusters(W_E.numpy(), lambda: pytest.fail("not shipped"))
+        found = embedding_clusters(W_E.numpy(), lambda: pytest.fail("not shipped: run tools/shipped_classes.py"))
         assert np.array_equal(found, expected)
     assert not list(tmp_path.iterdir())  # read from the package, so nothing was written
 

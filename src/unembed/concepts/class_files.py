@@ -37,8 +37,9 @@ def vocabulary_classes(tokens: Sequence[str]) -> Classes:
         tokens: the text of every token, with its leading space.
     """
     arrays = _kept(_key("classes", *tokens), lambda: _packed(Classes.build(tokens)))
-    texts = {name: tuple(json.loads(str(arrays[name]))) for name in _TEXTS}
-    return Classes(tuple(clean(tokens)), **texts, **{name: arrays[name].astype(np.int64) for name in _NUMBERS})
+    names, kinds, evidence = (tuple[str, ...](json.loads(str(arrays[name]))) for name in _TEXTS)
+    sizes, starts, classes = (arrays[name].astype(np.int64) for name in _NUMBERS)
+    return Classes(tuple(clean(tokens)), names, kinds, evidence, sizes, starts, classes)
 
 
 def embedding_clusters(
