@@ -220,8 +220,8 @@ def test_published_values_are_drawn_where_they_lie() -> None:
     figure = Figure("f", "F", "line", "t", "layer", ("share",), ("here",), y_range=(0, 1), references=references)
     svg = ElementTree.fromstring(draw(figure, table, standalone=True))
     paths = [(e.get("class", ""), e.get("d", "")) for e in svg.iter() if e.tag.endswith("path")]
-    # The drawing is 460 wide; its axes span x 56 to 450, and y up from its lower edge.
-    (level,) = [d for kind, d in paths if kind == "ref" and d.count("L") == 1 and d.startswith("M56.0")]
+    # The drawing is 460 wide; its axes span x 68 to 450, and y up from its lower edge.
+    (level,) = [d for kind, d in paths if kind == "ref" and d.count("L") == 1 and d.startswith("M68.0")]
     heights = {float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", level)}
 
     def tick(word: str) -> float:

@@ -46,7 +46,7 @@ class Canvas:
 
     title: str
     height: Real = HEIGHT
-    left: Real = 56
+    left: Real = 68
     top: Real = 10
     right: Real = 10
     bottom: Real = 40
@@ -198,7 +198,7 @@ def y_axis(canvas: Canvas, scale: Scale, label: str, write: Callable[[Any], str]
         canvas.text(canvas.left - 7, y + 4, write(tick), anchor="end")
     if label:
         middle = canvas.top + canvas.inner_height / 2
-        canvas.text(13, middle, label, turn=-90)
+        canvas.text(12, middle, label, turn=-90)
 
 
 def x_title(canvas: Canvas, label: str) -> None:

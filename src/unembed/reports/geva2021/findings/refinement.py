@@ -113,14 +113,17 @@ def judge_related(related: Measured, n_pairs: int) -> Judgement:
     return Judgement(here, verdict_of(within(related, 0.19, 0.49)))
 
 
-def explain_growth(m: Measurements) -> str:
-    """How much is left to grow where the upper layers begin."""
+def explain_growth(m: Measurements) -> str | None:
+    """How much is left to grow where the upper layers begin, where that is too little to pass the test."""
     upper, n_layers = first_upper(m.triggers.n_layers), m.triggers.n_layers
+    flat = _refinement(m)["flat"]
     match = float((m.examples["residual"][upper] == m.examples["output"][-1]).mean())
+    left = (1 - match) / max(n_layers - upper, 1)
+    if flat is None or left >= 2 * flat.value:
+        return None
     return (
         f"With {n_layers} layers instead of 16, {format_percent(match)} of the predictions are decided where layer "
-        f"{upper} begins, so that at most {format_percent((1 - match) / max(n_layers - upper, 1))} a layer is left to "
-        "grow."
+        f"{upper} begins: at most {format_percent(left)} a layer is left to grow, less than twice the growth below."
     )
 
 

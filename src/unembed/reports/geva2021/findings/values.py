@@ -135,15 +135,17 @@ def judge_predictive_agree(some: Measured, usual: Measured, **_: Any) -> Judgeme
     return Judgement(here, verdict_of(within(some, 0.31, 0.61), above(some, usual.high)))
 
 
-def explain_agreement(m: Measurements) -> str:
-    """What chance gives in the lower layers of a small vocabulary."""
+def explain_agreement(m: Measurements) -> str | None:
+    """What chance gives in the lower layers of a small vocabulary, where that is a third of the rate or more."""
     upper = first_upper(m.triggers.n_layers)
     chance = float(np.nanmean([m.agreement.by_chance(n) for n in range(max(upper, 1))]))
     rate = _agreement(m)["low"].value
+    if not chance >= rate / 3:
+        return None
     return (
         f"The vocabulary has {m.lm.d_vocab:,} tokens, the paper's {D_VOCAB:,}: in the lower layers the same tokens in "
         f"random pairs agree in {format_percent(chance)}, which is {format_percent(chance / max(rate, 1e-12))} of the "
-        f"rate. The rest is unexplained; {m.triggers.n_layers} layers instead of 16 leave {upper} lower ones."
+        "rate. The rest is unexplained."
     )
 
 
@@ -152,7 +154,7 @@ def explain_predictive_upper(m: Measurements) -> str | None:
     upper = first_upper(m.triggers.n_layers)
     lengths = [float(written_values(m.lm, n).float().norm(dim=-1).mean()) for n in range(m.triggers.n_layers)]
     low, high = float(np.mean(lengths[:upper] or [0.0])), float(np.mean(lengths[upper:]))
-    if low <= high:
+    if low <= 1.2 * high:
         return None
     return (
         f"A value is read without a coefficient or norm, so that its length sets its largest probability, and values "
