@@ -361,7 +361,7 @@ def ray(size: Size) -> None:
 PARTS: dict[str, tuple[Callable[[Size], None], Size]] = {
     "wren": (wren, Size(2048, 100_000, 15, False)),
     "gpt2": (gpt2, Size(1024, 16_384, 15, False)),
-    "experts": (experts, Size(1024, 32_768, 9, False)),
+    "experts": (experts, Size(1024, 16_384, 7, False)),
     "lens": (lens, Size(1024, 16_384, 8, False)),
     "lens-wren": (lens_wren, Size(1024, 100_000, 12, False)),
     "sentences": (sentences, Size(1024, 8_192, 5, False)),
