@@ -12,7 +12,9 @@ os.environ["UNEMBED_CACHE"] = f"{tempfile.gettempdir()}/unembed-tests-{os.getpid
 
 from jaxtyping import install_import_hook
 
-install_import_hook("unembed", "beartype.beartype")
+from tests import run_time_checks
+
+install_import_hook("unembed", f"{run_time_checks.__name__}.checked")
 
 from functools import cache
 

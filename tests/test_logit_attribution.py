@@ -10,7 +10,8 @@ from tests.families import FAMILIES, WITH_MEMORIES, build
 from tests.models.decoder_classes import tiny_model
 from unembed.errors import InvalidInput, NotOneToken, OutOfRange, PointMissing, SumNotProved, Unsupported
 from unembed.language_model import load
-from unembed.logit_attribution import BY, attribution, memory_contributions, points_needed
+from unembed.logit_attribution import attribution, memory_contributions, points_needed
+from unembed.names import BY
 from unembed.stream.decomposition import writers
 from unembed.stream.interventions import scale_head, set_coefficient
 from unembed.stream.run import run

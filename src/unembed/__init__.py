@@ -58,6 +58,7 @@ _HOMES: dict[str, str] = {
     "kl": "unembed.causality.metrics",
     "GaussianNoise": "unembed.causality.patching",
     "screen": "unembed.causality.screening",
+    "open_result": "unembed.results.result_files",
 }
 """Every public name and the module it comes from."""
 
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     from unembed.memories.event_sample import event_sample as event_sample
     from unembed.memories.values import value_readings as value_readings
     from unembed.reports.report import report as report
+    from unembed.results.result_files import open_result as open_result
     from unembed.stream.interventions import Edit as Edit
     from unembed.stream.interventions import add_to_coefficient as add_to_coefficient
     from unembed.stream.interventions import add_vector as add_vector

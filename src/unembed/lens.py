@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.names import BASES
+from unembed.names import BASES, Basis
 from unembed.validation import positive_int
 
 ROWS, COLUMNS = 1024, 4096
@@ -34,7 +34,7 @@ _BLOCK = 64
 def logits_of(
     lm: Decoder,
     x: Float[Tensor, "*pos d_model"],
-    basis: str = "final",
+    basis: Basis = "final",
     scale: Float[Tensor, "*pos 1"] | None = None,
 ) -> Float[Tensor, "*pos d_vocab"]:
     """The scores of every token for stream vectors.
@@ -66,7 +66,7 @@ def logits_of(
     return structure.logit_scale * (x @ lm.weights.W_U.to(x.dtype))
 
 
-def comparable_basis(lm: Decoder) -> str:
+def comparable_basis(lm: Decoder) -> Basis:
     """The basis in which scores of single vectors compare over the whole vocabulary, with no norm where one can do so.
 
     "raw"; "final" for an adaptive softmax, whose linear scores compare only within a band of words: there its own
@@ -145,7 +145,7 @@ def read(
     x: Float[Tensor, "*pos d_model"],
     top: int = 10,
     *,
-    basis: str = "final",
+    basis: Basis = "final",
     scale: Float[Tensor, "*pos 1"] | None = None,
     track: Int[Tensor, "*pos tracked"] | None = None,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
@@ -222,12 +222,12 @@ class _Readout:
     """How prepared vectors become scores, a range of tokens at a time."""
 
     lm: Decoder
-    basis: str
+    basis: Basis
     W_U: Float[Tensor, "d_model d_vocab"] | None
     """None where the head is no single matrix: then its module gives all scores at once."""
 
     @classmethod
-    def of(cls, lm: Decoder, basis: str) -> "_Readout":
+    def of(cls, lm: Decoder, basis: Basis) -> "_Readout":
         if basis not in BASES:
             raise InvalidInput(f"basis {basis!r}", why=f"it is not one of {', '.join(BASES)}")
         linear = basis != "final" or isinstance(lm.structure.head, nn.Linear)

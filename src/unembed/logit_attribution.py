@@ -8,7 +8,8 @@ their own: the biases of norms and unembedding, and what the soft cap takes away
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,7 +18,7 @@ from torch import Tensor
 from unembed.errors import InvalidInput, SumNotProved, Unsupported
 from unembed.lens import average_direction, final_scale, logit_direction
 from unembed.models.decoder import Decoder
-from unembed.names import memory_name
+from unembed.names import BY, By, memory_name
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.capture_points import has_point, require_point
@@ -32,11 +33,9 @@ from unembed.stream.decomposition import (
     tolerance,
     writer_points,
 )
-from unembed.stream.interventions import Edit
+from unembed.stream.interventions import Edit, Edits, as_edits
 from unembed.stream.run import Run, Tokens, position_of, run
 from unembed.validation import positive_int
-
-BY: tuple[str, ...] = ("component", "head", "source", "memory")
 
 
 @dataclass(frozen=True)
@@ -112,10 +111,16 @@ class Attribution(Displayed):
     error: float
     """|total - logit| over the larger of |logit| and the largest contribution."""
     provenance: Provenance
-    measure_effects: Callable[["Attribution", Sequence[Row]], list[float | None]] | None = None
-    """How total effects are measured; set by `trace.attribution`, which knows the run."""
-    memory_name: Callable[[int, int], str] = memory_name
-    """How a memory is written; the model's own way where its memories belong to experts."""
+    measure_effects: Callable[["Attribution", Sequence[Row]], list[float | None]] | None = field(
+        default=None, metadata={"saved": False}
+    )
+    """How total effects are measured; set by `trace.attribution`, which knows the run. Not saved or pickled."""
+    experts: tuple[tuple[int, int] | None, ...] = ()
+    """By layer: experts and memories of each, where memories belong to experts; empty where none do."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: everything but the run."""
+        return {**vars(self), "measure_effects": None}
 
     def with_effects(self, top: int = 20) -> Effects:
         """The `top` writers with the total effect of each: by how much the logit falls when it alone is set to zero.
@@ -149,7 +154,10 @@ class Attribution(Displayed):
             label = kind if layer < 0 else f"{kind} {layer}"
         else:
             letter = "F" if kind == "feature" else "H"
-            label = f"{kind} {self.memory_name(layer, index) if kind == 'memory' else f'L{layer}{letter}{index}'}"
+            name = f"L{layer}{letter}{index}"
+            if kind == "memory":
+                name = memory_name(layer, index, self.experts[layer] if self.experts else None)
+            label = f"{kind} {name}"
         return Row(label if source < 0 else f"{label} from {source}", layer, index, source, float(self.contribution[i]))
 
     @property
@@ -255,8 +263,8 @@ def attribution(
     token: str | int,
     position: int = -1,
     against: str | int | None = None,
-    by: str = "component",
-    edits: tuple[Edit, ...] = (),
+    by: By = "component",
+    edits: Edits = (),
 ) -> Attribution:
     """The logit of a token at a position (or its difference to another) as the sum of its writers' contributions.
 
@@ -278,6 +286,7 @@ def attribution(
     """
     if by not in BY:
         raise InvalidInput(f"by {by!r}", why=f"it is not one of {', '.join(BY)}")
+    edits = as_edits(edits)
     target, other = pair(lm, token, against)
     seen = tokens if isinstance(tokens, Run) else run(lm, tokens, points_needed(lm, by, edits), edits)
     column = position_of(seen, position)
@@ -462,7 +471,7 @@ def _closed(
         total,
         error,
         lm.provenance(basis="frozen", notes={"edits": [e.to_dict() for e in edits]} if edits else None),
-        memory_name=lm.memory_name,
+        experts=tuple(map(lm.experts_of, range(lm.n_layers))),
     )
 
 

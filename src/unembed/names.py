@@ -34,11 +34,31 @@ Basis = Literal["raw", "final", "frozen"]
 """How norms are treated in a reading: `raw` is W_U alone, `final` the real final norm and readout, `frozen` keeps the
 scale that the final norm had in the run, so that parts of a vector add up."""
 
+HeadBasis = Literal["raw", "folded"]
+"""The same for circuits of heads: `raw` the weights alone, `folded` with the gains of the norms that feed them."""
+ScoreBasis = Literal["raw", "frozen", "adaptive"]
+"""What a sub-update's score is: e_w . m_i v_i; the same through both norms; for an adaptive softmax only, how far the
+sub-update alone moves log p(w), in nats."""
+
 Positions = Literal["all", "last"]
+By = Literal["component", "head", "source", "memory"]
+"""What a logit is attributed to: attention and FFN of each layer, heads, heads by source token, memories."""
+PromotedBy = Literal["score", "rank"]
+FiredBy = Literal["strength", "coefficient"]
+"""What an index orders values that promote a token by, and keys that fire on a text."""
+Pole = Literal["positive", "negative"]
+"""The sign of the coefficients at which a key fires."""
+Among = Literal["values", "keys"]
+PatchPoint = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients"]
+"""What one run can take over from another."""
 
 POINTS: tuple[str, ...] = get_args(Point)
 STREAM_POINTS: tuple[str, ...] = get_args(StreamPoint)
 BASES: tuple[str, ...] = get_args(Basis)
+HEAD_BASES: tuple[str, ...] = get_args(HeadBasis)
+SCORE_BASES: tuple[str, ...] = get_args(ScoreBasis)
+BY: tuple[str, ...] = get_args(By)
+PATCH_POINTS: tuple[str, ...] = get_args(PatchPoint)
 
 
 @dataclass(frozen=True)

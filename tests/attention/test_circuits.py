@@ -104,7 +104,7 @@ def test_own_token_equals_the_dense_diagonal() -> None:
     dense = circuits.ov_full(0, 2).dense()
     z = (dense.diagonal() - dense.mean(dim=1)) / dense.std(dim=1, correction=0)
     ranks = (dense > dense.diagonal()[:, None]).sum(dim=1)
-    own = circuits.own_token(0, 2, k=7)
+    own = circuits.own_token(0, 2, top=7)
     assert own.mean_z == pytest.approx(z.mean().item(), rel=1e-9)
     assert own.top_share == pytest.approx((ranks < 7).double().mean().item())
     assert own.n_tokens == 97

@@ -10,6 +10,7 @@ from unembed.attention import head_scores as room
 from unembed.attention.head_scores import KINDS, HeadScores, repeated_tokens
 from unembed.errors import InvalidInput
 from unembed.lens import final_scale
+from unembed.results import Provenance
 
 NAMES = ["attention-only", "gpt2", "llama", "gemma2", "gpt_neox", "gptj", "granite"]
 
@@ -109,6 +110,6 @@ def test_bad_questions_say_what_is_wrong() -> None:
 def test_scores_show_the_largest_head_of_each_kind_and_no_tensor() -> None:
     by_sequence = torch.zeros(len(KINDS), 3, 2, 4)
     by_sequence[2, :, 1, 3] = 0.75
-    shown = repr(HeadScores.of(by_sequence, 8, 0))
+    shown = repr(HeadScores.of(by_sequence, 8, Provenance("wren", None, "float32")))
     assert shown.startswith("HeadScores(2 layers of 4 heads") and "induction 0.75 (L1H3)" in shown
     assert "tensor" not in shown

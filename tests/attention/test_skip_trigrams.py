@@ -80,7 +80,7 @@ def test_bugs_are_raised_pairs_that_never_occur_though_both_halves_do() -> None:
     circuits = unembed.circuits(lm)
     source = circuits.skip_trigrams(0, 0, top=1)[0].source
     texts = ["the first of the last of the first the last , of , the . the"] * 2
-    found = circuits.skip_trigram_bugs(0, 0, source, texts, k=6)
+    found = circuits.skip_trigram_bugs(0, 0, source, texts, top=6)
     follows = set()
     for text in texts:
         ids = lm.encode(text)[0].tolist()

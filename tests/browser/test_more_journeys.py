@@ -47,7 +47,7 @@ def test_entropy_is_the_librarys_and_asks_nothing(opened, lm):
     asked = []
     page.on("request", lambda r: asked.append(r.url) if "/api/" in r.url else None)
     page.get_by_role("radio", name="Entropy").click()
-    entropy = float(lm.trace(PROMPT).entropy_and_kl()[0][2, 6])
+    entropy = float(lm.trace(PROMPT).entropy_and_kl().entropy[2, 6])
     cell = grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 6 "))
     expect(cell).to_have_attribute("aria-label", re.compile(rf"{entropy:.2f} nats"))
     assert asked == []

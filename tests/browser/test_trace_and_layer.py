@@ -461,3 +461,29 @@ def test_a_narrow_window_cuts_nothing_off(opened, where, lm):
         }).map((el) => el.className || el.tagName).slice(0, 5)"""
     )
     assert wide == []
+
+
+def test_total_effects_stand_beside_direct_ones_in_the_attribution(opened, lm):
+    page = opened(f"#/trace?prompt={LITTLE.replace(' ', '+')}")
+    books = page.get_by_role("region", name="Logit attribution")
+    expect(books.get_by_role("listitem").first).to_be_visible()
+    books.get_by_role("checkbox", name="Total effects").check()
+    trace = lm.trace(LITTLE)
+    question = trace.question()
+    for by, name in (("component", "Component"), ("head", "Head")):
+        books.get_by_role("radio", name=name).click()
+        found = trace.attribution(question.token, against=question.against, by=by).with_effects(14).rows
+        expect(books.get_by_role("row").nth(1)).to_contain_text(found[0].label)
+        rows = books.get_by_role("row").all()[1:]
+        assert len(rows) == 14
+        for row, one in zip(rows, found, strict=True):
+            label, direct, total, note = [cell.inner_text() for cell in row.get_by_role("cell").all()]
+            assert (label, note) == (one.label, one.note)
+            assert float(direct.replace("\u2212", "-")) == pytest.approx(one.direct, abs=0.006)
+            assert (total == "") == (one.total is None)
+            if one.total is not None:
+                assert float(total.replace("\u2212", "-")) == pytest.approx(one.total, abs=0.006)
+    other = opened("#" + address(page).split("#")[1])
+    expect(other.get_by_role("region", name="Logit attribution").get_by_role("checkbox")).to_be_checked()
+    books.get_by_role("radio", name="Source").click()
+    expect(books.get_by_role("checkbox")).to_be_hidden()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.conftest import tiny
-from tests.families import EXPERTS, WITH_MEMORIES
+from tests.families import EXPERTS, WITH_MEMORIES, build
 from tests.models.decoder_classes import tiny_model
 
 import unembed
@@ -52,6 +52,29 @@ def test_ablating_every_component_leaves_the_embedding() -> None:
     entering = lm.run(TOKENS, "resid_pre")["resid_pre"][0, 0, -1]
     expected = lm.hf.lm_head(lm.hf.transformer.ln_f(entering))
     torch.testing.assert_close(rerun.logits([row])[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2-relu", "llama-biases", "gptj", "opt", "phi", "gemma2"])
+def test_ablating_all_writers_leaves_the_logits_of_the_biases(name: str) -> None:
+    from unembed.causality.replacement import Replacement
+    from unembed.causality.rerun import Rerun
+
+    lm = unembed.load(build(name, torch.float64))
+    zero = torch.tensor(0.0, dtype=torch.float64)
+    row = [Replacement("resid_pre", 0, None, None, zero)]
+    stream = torch.zeros(lm.d_model, dtype=torch.float64)
+    for n, block in enumerate(lm.structure.blocks):
+        row += [Replacement("z", n, None, h, zero) for h in range(lm.n_heads)]
+        row.append(Replacement("coefficients", n, None, torch.arange(lm.d_mlp), zero))
+        for module in (block.attention.out_proj, block.feed_forward.down_proj):
+            if module.bias is not None:
+                stream = stream + module.bias.detach()
+    norm = lm.structure.final_norm
+    assert norm is not None
+    with torch.no_grad():
+        expected = lm.structure.capped(lm.structure.head(norm.module(stream)))
+    torch.testing.assert_close(Rerun(lm, TOKENS).logits([row])[0], expected, rtol=1e-9, atol=1e-9)
+    assert name == "gemma2" or float(stream.abs().max()) > 0.01
 
 
 def test_a_whole_layer_is_what_attention_and_ffn_add() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from tests.families import WITH_MEMORIES
 
 import unembed
 from unembed.causality.patching import GaussianNoise, align, patch
-from unembed.causality.replacement import PATCH_POINTS, Replacement
+from unembed.causality.replacement import Replacement
 from unembed.causality.rerun import Rerun
 from unembed.errors import InvalidInput, PointMissing, Unsupported
 from unembed.language_model import LanguageModel
+from unembed.names import PATCH_POINTS
 
 CLEAN = torch.tensor([5, 17, 23, 42, 11, 8])
 CORRUPTED = torch.tensor([5, 60, 23, 42, 31, 8])
@@ -122,6 +124,79 @@ def _by_hand(
         logits = lm.hf(tokens, use_cache=False).logits[0, -1]
     handle.remove()
     return logits
+
+
+@pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gemma2"])
+def test_a_replaced_middle_of_the_stream_is_what_the_ffn_reads_and_is_added_to(name: str) -> None:
+    lm = unembed.load(_double(name))
+    given = lm.run(CLEAN, "resid_mid")["resid_mid"]
+
+    def branch(block: Any, mid: torch.Tensor) -> torch.Tensor:
+        """What the FFN adds, by the model's own modules."""
+        if name == "gpt2-relu":
+            return block.mlp(block.ln_2(mid))
+        if name == "llama":
+            return block.mlp(block.post_attention_layernorm(mid))
+        return block.post_feedforward_layernorm(block.mlp(block.pre_feedforward_layernorm(mid)))
+
+    for layer in range(lm.n_layers):
+        for position in (1, 4):
+            row = Replacement("resid_mid", layer, torch.tensor([position]), None, given[layer, 0, [position]])
+            found = Rerun(lm, CORRUPTED).logits([[row]])[0]
+            block: Any = lm.structure.blocks[layer].module
+
+            def post(module: Any, _args: Any, out: Any, n: int = layer, p: int = position) -> Any:
+                t = (out if isinstance(out, torch.Tensor) else out[0]).clone()
+                mid = given[n, :, p]
+                t[:, p] = mid + branch(module, mid)
+                return t if isinstance(out, torch.Tensor) else (t, *out[1:])
+
+            handle = block.register_forward_hook(post)
+            with torch.no_grad():
+                expected = lm.hf(CORRUPTED[None], use_cache=False).logits[0, -1]
+            handle.remove()
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gpt2-relu", "gptj"])
+def test_a_replaced_pattern_equals_hooks_on_the_real_attention(name: str) -> None:
+    lm = unembed.load(_double(name))
+    lm.hf.set_attn_implementation("eager")
+    given = lm.run(CLEAN, "pattern")["pattern"]
+    for layer in range(lm.n_layers):
+        for head in (0, 2):
+            row = Replacement("pattern", layer, None, head, given[layer, 0, head])
+            found = Rerun(lm, CORRUPTED).logits([[row]])[0]
+            attention: Any = lm.structure.blocks[layer].attention.module
+            with ExitStack() as stack:
+                for handle in _pattern_hooks(attention, name, given[layer, 0, head], head, lm.d_head):
+                    stack.callback(handle.remove)
+                with torch.no_grad():
+                    expected = lm.hf(CORRUPTED[None], use_cache=False).logits[0, -1]
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def _pattern_hooks(attention: Any, name: str, new: torch.Tensor, head: int, d_head: int) -> list[Any]:
+    """Plain hooks that give one head another pattern: where its weights pass (GPT-J), or where they have been used."""
+    if name == "gptj":
+
+        def weights(_m: Any, _args: Any, out: torch.Tensor) -> torch.Tensor:
+            out = out.clone()
+            out[0, head] = new
+            return out
+
+        return [attention.attn_dropout.register_forward_hook(weights)]
+    columns, seen = slice(head * d_head, (head + 1) * d_head), []
+
+    def mixed(_m: Any, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        z = args[0].clone()
+        z[0, :, columns] = new @ seen[0][0].chunk(3, dim=-1)[2][:, columns]  # queries, keys, values
+        return (z,)
+
+    return [
+        attention.c_attn.register_forward_hook(lambda _m, _a, out: seen.append(out)),
+        attention.c_proj.register_forward_pre_hook(mixed),
+    ]
 
 
 def test_a_replaced_pattern_is_the_pattern_times_the_runs_own_values() -> None:

@@ -106,6 +106,38 @@ def test_options_of_ablate_that_do_not_go_together_are_wrong_usage(arguments: tu
     assert CliRunner().invoke(app, ["ablate", *arguments]).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("patch", "The king of France", "The old king of England"), "prompts of 4 and 5 tokens"),
+        (("patch", "The king of France", "The king of France"), "in both runs"),
+        (("patch", "The king of France", "The king of England", "--answer", " Antidisestablishment"), "Antidisest"),
+        (("patch", "A king", "A queen", "--model", "attn-2l", "--points", "memories"), "coefficients"),
+        (("patch", "A king", "A queen", "--model", "attn-0l"), "no layers"),
+        (("ablate", PROMPT, "--answer", " Antidisestablishment"), "Antidisest"),
+        (("ablate", PROMPT, "--model", "attn-2l", "--memory", "L0M3"), "memories"),
+        (("ablate", PROMPT, "--memory", "L9M3"), "layer 9"),
+        (("paths", "The king of France", "The king of France", "--from", "L0H1", "--to", "logits"), "in both runs"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line_and_status_1(arguments: tuple[str, ...], words: str) -> None:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 1 and not result.stdout
+    (line,) = result.stderr.strip().splitlines()
+    assert words in line
+
+
+def test_a_cluster_is_ablated_over_a_corpus(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The cat sat on the mat.\nIt rained all day, and the cat sat in the house.\n")
+    rows = json.loads(run("ablate", "--corpus", str(text), "--cluster", "5.955", "--json"))["rows"]
+    lm = unembed.load()
+    clusters = unembed.cluster_values(lm, lm.n_layers * lm.d_mlp // 10)
+    members = clusters.members(clusters.of(5, 955))
+    same = lm.ablate_over_corpus(text, memories={"cluster of L5M955": members})
+    assert rows[0]["loss_change"] == pytest.approx(float(same.effects[0])) and rows[0]["ablated"] == same.labels[0]
+
+
 def test_explain_shows_direct_beside_total_effects() -> None:
     options = ("--token", " girl", "--against", " boy", "--effects", "--json")
     rows = json.loads(run("explain", PROMPT, *options))["rows"]

@@ -17,7 +17,7 @@ def test_forms_agree_with_the_library(unembed, gpt2_folder: Path) -> None:
     found = package.value_concepts(lm, per_layer=3, seed=2)
     assert json.loads(shares.stdout)["rows"] == list(found.by_layer().rows())
     listed = unembed("concepts", "1.3", "--model", gpt2_folder, "--json")
-    assert json.loads(listed.stdout)["rows"] == list(package.value_concepts(lm, [(1, 3)]).table().rows())
+    assert json.loads(listed.stdout)["rows"] == list(package.value_concepts(lm, [(1, 3)]).to_table().rows())
     assert unembed("concepts", "--list", "--model", gpt2_folder).exit_code == 0
 
 

@@ -42,7 +42,7 @@ def test_a_direction_of_one_class_names_it(lm):
     ).solution
     found = vector_concepts(lm, direction[None], ["planted"], embedding=False, max_expected=10.0)
     assert found.labels == ("planted",)
-    table = list(found.table().rows())
+    table = list(found.to_table().rows())
     assert all(row["vector"] == "planted" and row["layer"] == -1 for row in table)
 
 
@@ -54,7 +54,7 @@ def test_tables_agree_with_the_concepts(lm):
         here = [i for i, n in enumerate(found.layers) if n == row["layer"]]
         assert row["in_a_concept"] == pytest.approx(float(found.coverage()[here].mean()))
         assert row["vectors"] == len(here) == 4
-    assert len(found.table()) == sum(map(len, found.concepts))
+    assert len(found.to_table()) == sum(map(len, found.concepts))
 
 
 def test_bad_input_is_one_clear_line(lm, tmp_path: Path):

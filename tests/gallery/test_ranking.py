@@ -100,7 +100,7 @@ def test_the_gallery_is_json_and_a_table(planted):
     _, _, gallery = planted
     data = json.loads(json.dumps(gallery.to_dict()))
     assert data["schema"] == "unembed.memories/1" and data["memories"][0]["rank"] == 1
-    table = gallery.table()
+    table = gallery.to_table()
     assert len(table) == 50 and {f"{name}_p" for name in INGREDIENTS} <= set(table.columns)
 
 

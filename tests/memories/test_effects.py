@@ -103,7 +103,7 @@ def test_dominant_ones_come_first_and_bad_input_is_one_clear_line():
     lm = tiny("gpt2")
     found = sub_update_effects(lm, PROMPT, 0, TOKEN, top=5)
     assert found.contribution.tolist() == sorted(found.contribution.tolist(), reverse=True)
-    assert len(found.table()) == 5
+    assert len(found.to_table()) == 5
     with pytest.raises(InvalidInput, match="basis"):
         sub_update_effects(lm, PROMPT, 0, TOKEN, basis="log")
     with pytest.raises(OutOfRange, match="position"):

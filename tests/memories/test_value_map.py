@@ -108,7 +108,7 @@ def test_the_same_seed_gives_the_same_map_and_a_sample_is_even_over_the_layers(w
     assert first.n_values == 6 * 1024 and len(first.memory) == 600
     assert np.bincount(first.memory[:, 0]).tolist() == [100] * 6
     assert first.provenance.notes["shown"] == 600
-    assert first.table().column_names == ["layer", "index", "x", "y", "cluster", "cosine"]
+    assert first.to_table().column_names == ["layer", "index", "x", "y", "cluster", "cosine"]
 
 
 @pytest.mark.parametrize("points", [1, 2, 3, 7])

@@ -98,6 +98,9 @@ tokens = [5, 7, 11, 13]
 for call in (
     lambda: lm.values.top_tokens("3", 0),
     lambda: lm.trace(5),
+    lambda: lm.run([1.5, 2.7]),
+    lambda: lm.run([True, False]),
+    lambda: lm.run([[1, 2], [3, 4.5]]),
     lambda: lm.trace(tokens).readings(top=2.5),
     lambda: lm.trace(tokens).readings("coefficients"),
     lambda: lm.trace(tokens).sub_updates(0, position=1.5),
@@ -174,7 +177,7 @@ for ask, hostile in (
     (lambda x: circuits.expand(tokens, 1, position=x), PLACES),
     (lambda x: circuits.head(0, 0).effect(tokens, x), (99, *PLACES)),
     (lambda x: circuits.ov_full(0, 0, sources=x), (True, -1, 1.5, "x", [None], [-1], [97], torch.tensor([97]))),
-    (lambda x: circuits.own_token(0, 0, k=x), PLACES),
+    (lambda x: circuits.own_token(0, 0, top=x), PLACES),
     (circuits.random_composition, PLACES),
     (lambda x: circuits.head_scores(0, length=x), PLACES[1:]),
     (entries.top_of_row, PLACES),

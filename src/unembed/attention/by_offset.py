@@ -20,12 +20,13 @@ from unembed.attention.folded_weights import mean_embedding, require_heads
 from unembed.attention.low_rank import LowRank
 from unembed.attention.qk_ov import HeadMatrices
 from unembed.errors import Unsupported
+from unembed.names import HeadBasis
 from unembed.validation import positive_int
 
 
 @torch.no_grad()
 def position_scores(
-    circuits: HeadMatrices, layer: int, head: int, basis: str = "raw", *, positions: int | None = None
+    circuits: HeadMatrices, layer: int, head: int, basis: HeadBasis = "raw", *, positions: int | None = None
 ) -> Float[Tensor, "dst src"]:
     """The score of every pair of positions from the table of positions alone, score scale included.
 
@@ -64,7 +65,7 @@ def attention_by_position(scores: Float[Tensor, "dst src"]) -> Float[Tensor, "ds
 
 
 @torch.no_grad()
-def previous_token_by_weights(circuits: HeadMatrices, basis: str = "raw") -> Float[Tensor, "layer head"] | None:
+def previous_token_by_weights(circuits: HeadMatrices, basis: HeadBasis = "raw") -> Float[Tensor, "layer head"] | None:
     """Mean attention to the position before, by the table of positions alone; None without such a table.
 
     Memory: one matrix of positions for each head of a layer.
@@ -83,7 +84,7 @@ def previous_token_by_weights(circuits: HeadMatrices, basis: str = "raw") -> Flo
 
 @torch.no_grad()
 def scores_by_offset(
-    circuits: HeadMatrices, layer: int, head: int, offsets: Sequence[int], basis: str = "raw"
+    circuits: HeadMatrices, layer: int, head: int, offsets: Sequence[int], basis: HeadBasis = "raw"
 ) -> Float[Tensor, " offset"]:
     """The score of a source some number of tokens back, averaged over the token there, score scale included.
 

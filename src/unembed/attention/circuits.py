@@ -24,6 +24,7 @@ from unembed.attention.weights_between import Input, VirtualWeight, readers_of, 
 from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.names import HeadBasis
 from unembed.stream.run import Tokens
 from unembed.validation import as_pair
 
@@ -67,30 +68,32 @@ class Circuits(HeadMatrices):
         return VirtualHead(self, (a, b))
 
     def position_scores(
-        self, layer: int, head: int, basis: str = "raw", *, positions: int | None = None
+        self, layer: int, head: int, basis: HeadBasis = "raw", *, positions: int | None = None
     ) -> Float[Tensor, "dst src"]:
         """Scores of all pairs of positions by the table of positions alone; see `by_offset.position_scores`."""
         return position_scores(self, layer, head, basis, positions=positions)
 
-    def previous_token_by_weights(self, basis: str = "raw") -> Float[Tensor, "layer head"] | None:
+    def previous_token_by_weights(self, basis: HeadBasis = "raw") -> Float[Tensor, "layer head"] | None:
         """Attention to the position before by the table of positions alone; None where there is none."""
         return previous_token_by_weights(self, basis)
 
     def scores_by_offset(
-        self, layer: int, head: int, offsets: Sequence[int], basis: str = "raw"
+        self, layer: int, head: int, offsets: Sequence[int], basis: HeadBasis = "raw"
     ) -> Float[Tensor, " offset"]:
         """The mean score of a source by its distance in tokens; see `by_offset.scores_by_offset`."""
         return scores_by_offset(self, layer, head, offsets, basis)
 
-    def virtual_weight(self, writer: str, reader: str, basis: str = "raw") -> dict[Input, Float[Tensor, "row column"]]:
+    def virtual_weight(
+        self, writer: str, reader: str, basis: HeadBasis = "raw"
+    ) -> dict[Input, Float[Tensor, "row column"]]:
         """The weights between two heads or memories (L0H3, L5M278); see `weights_between.virtual_weight`."""
         return virtual_weight(self.lm, writer, reader, basis)
 
-    def readers_of(self, writer: str, top: int = 20, basis: str = "raw") -> list[VirtualWeight]:
+    def readers_of(self, writer: str, top: int = 20, basis: HeadBasis = "raw") -> list[VirtualWeight]:
         """The later heads and memories that read most of what one writes; see `weights_between.readers_of`."""
         return readers_of(self.lm, writer, top, basis)
 
-    def writers_of(self, reader: str, top: int = 20, basis: str = "raw") -> list[VirtualWeight]:
+    def writers_of(self, reader: str, top: int = 20, basis: HeadBasis = "raw") -> list[VirtualWeight]:
         """The earlier heads and memories whose output one reads most of; see `weights_between.writers_of`."""
         return writers_of(self.lm, reader, top, basis)
 
@@ -100,7 +103,7 @@ class Circuits(HeadMatrices):
         head: int,
         top: int = 50,
         *,
-        basis: str = "raw",
+        basis: HeadBasis = "raw",
         offset: int = 1,
         source: str | int | None = None,
         hide_unlearned: bool = True,
@@ -113,10 +116,10 @@ class Circuits(HeadMatrices):
         )
 
     def skip_trigram_bugs(
-        self, layer: int, head: int, source: str | int, corpus: CorpusSource = None, k: int = 20, **options: Any
+        self, layer: int, head: int, source: str | int, corpus: CorpusSource = None, top: int = 20, **options: Any
     ) -> SkipTrigramBugs:
         """The pairs that a head raises by mistake after a source; see `skip_trigrams.skip_trigram_bugs`."""
-        return skip_trigram_bugs(self, layer, head, self.lm.single_token(source), corpus, k=k, **options)
+        return skip_trigram_bugs(self, layer, head, self.lm.single_token(source), corpus, k=top, **options)
 
     def expand(self, tokens: Tokens, order: int = 2, position: int = -1) -> Expansion:
         """The logits of a prompt at one position as a sum over paths through heads; see `expansion.expand`."""
@@ -143,11 +146,11 @@ class Circuits(HeadMatrices):
         """Loss by position on text, with or without some heads; see `in_context.in_context`."""
         return in_context(self.lm, corpus, ablate, **options)
 
-    def memory_management(self, basis: str = "raw", **options: Any) -> MemoryManagement:
+    def memory_management(self, basis: HeadBasis = "raw", **options: Any) -> MemoryManagement:
         """Memories (FFN neurons) and heads that erase what earlier layers wrote; see `erasure.memory_management`."""
         return memory_management(self.lm, basis, **options)
 
-    def induction(self, basis: str = "raw", seed: int = 0, **options: Any) -> list[InductionEvidence]:
+    def induction(self, basis: HeadBasis = "raw", seed: int = 0, **options: Any) -> list[InductionEvidence]:
         """Every head as a candidate for induction: weights and behaviour; see `induction.induction_evidence`."""
         return induction_evidence(self, basis, seed, **options)
 

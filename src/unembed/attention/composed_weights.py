@@ -22,6 +22,7 @@ from torch import Tensor
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import GATES, AttentionSite, Latent, Reading
+from unembed.names import HeadBasis
 
 PARTS = ("rotary", "content")
 """The parts of a query or key in latent attention, in the order in which they lie here."""
@@ -47,7 +48,7 @@ def check_part(site: AttentionSite, part: str | None) -> None:
 
 
 def composed_weights(
-    lm: Decoder, layer: int, which: str, basis: str = "raw", part: str | None = None
+    lm: Decoder, layer: int, which: str, basis: HeadBasis = "raw", part: str | None = None
 ) -> Float[Tensor, "head d_model d_part"]:
     """W_Q, W_K or W_V of a layer through its latents, for each query head or, with grouped keys, each key-value head.
 
@@ -86,7 +87,7 @@ def composed_weights(
     return torch.cat(found, dim=-1) if len(found) > 1 else found[0]
 
 
-def _matrix(lm: Decoder, reading: Reading, basis: str) -> Float[Tensor, "head d_model d_part"]:
+def _matrix(lm: Decoder, reading: Reading, basis: HeadBasis) -> Float[Tensor, "head d_model d_part"]:
     folded = basis == "folded"
     latent = reading.latent
     matrix = None if reading.module is None else lm.weights.projection(reading.module)
@@ -163,7 +164,7 @@ def _plus(parts: dict[str, Tensor], bias: Tensor | None) -> dict[str, Tensor]:
     return {**parts, "bias": parts["bias"] + whole if "bias" in parts else whole}
 
 
-def require_ov(lm: Decoder, layer: int, basis: str) -> None:
+def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
     """Refuse the folded OV circuits of a layer whose heads do not write W_V W_O, up to a factor for each position.
 
     Raises:
@@ -178,7 +179,7 @@ def require_ov(lm: Decoder, layer: int, basis: str) -> None:
         )
 
 
-def composed_notes(site: AttentionSite, basis: str, circuit: str) -> list[str]:
+def composed_notes(site: AttentionSite, basis: HeadBasis, circuit: str) -> list[str]:
     """What a reader must know about latents and gates to read a circuit of this layer."""
     notes = []
     readings = site.readings if is_composed(site) else None

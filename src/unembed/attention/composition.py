@@ -19,6 +19,7 @@ from unembed.attention.composed_weights import require_ov
 from unembed.attention.folded_weights import reading_weights, require_heads, writing_weights
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
 from unembed.validation import valid_seed
 
 MODES = ("q", "k", "v")
@@ -84,14 +85,14 @@ def inner_products(
     return totals
 
 
-def writers(lm: Decoder, layers: Sequence[int], basis: str) -> Gram:
+def writers(lm: Decoder, layers: Sequence[int], basis: HeadBasis) -> Gram:
     """W_OV' W_OV of the heads of some layers: what they write."""
     for layer in layers:
         require_ov(lm, layer, basis)
     return Gram.of(_stacked([writing_weights(lm, n, basis).mT for n in layers]), _reads(lm, layers, "v", basis))
 
 
-def readers(lm: Decoder, layers: Sequence[int], mode: str, basis: str) -> Gram:
+def readers(lm: Decoder, layers: Sequence[int], mode: str, basis: HeadBasis) -> Gram:
     """What a head reads with its queries (W_QK W_QK'), its keys (W_QK' W_QK) or its values (W_OV W_OV')."""
     outer = _reads(lm, layers, mode, basis)
     if mode == "v":
@@ -101,7 +102,7 @@ def readers(lm: Decoder, layers: Sequence[int], mode: str, basis: str) -> Gram:
     return Gram.of(outer, _reads(lm, layers, "k" if mode == "q" else "q", basis))
 
 
-def _reads(lm: Decoder, layers: Sequence[int], which: str, basis: str) -> Tensor:
+def _reads(lm: Decoder, layers: Sequence[int], which: str, basis: HeadBasis) -> Tensor:
     return _stacked([reading_weights(lm, n, which, basis) for n in layers])
 
 
@@ -112,7 +113,7 @@ def _stacked(matrices: list[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def compositions(
-    lm: Decoder, modes: Sequence[str] = MODES, basis: str = "raw"
+    lm: Decoder, modes: Sequence[str] = MODES, basis: HeadBasis = "raw"
 ) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
     """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every writer a and every reader b of a later layer; 0 elsewhere.
 
@@ -163,7 +164,9 @@ def _earlier(reading: range, writing: range, heads: int) -> list[tuple[int, int]
 
 
 @torch.no_grad()
-def composition(lm: Decoder, mode: str, basis: str = "raw") -> Float[Tensor, "layer head layer_reading head_reading"]:
+def composition(
+    lm: Decoder, mode: str, basis: HeadBasis = "raw"
+) -> Float[Tensor, "layer head layer_reading head_reading"]:
     """One mode of `compositions`."""
     return compositions(lm, (mode,), basis)[mode]
 

@@ -24,6 +24,7 @@ from unembed.attention.folded_weights import (
 from unembed.attention.low_rank import LowRank, by_modulus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
 from unembed.validation import as_int, positive_int, valid_seed
 
 _BLOCK = 8192
@@ -49,7 +50,7 @@ class Spectra:
 
 @torch.no_grad()
 def product_with_embedding(
-    lm: Decoder, circuit: str, basis: str, *, centre: bool = True
+    lm: Decoder, circuit: str, basis: HeadBasis, *, centre: bool = True
 ) -> Float[Tensor, "d_model d_model"]:
     """W_U W_E ("ov") or W_E' W_E ("qk"), summed over the vocabulary by blocks. The only step of vocabulary width.
 
@@ -74,7 +75,7 @@ def product_with_embedding(
 
 
 @torch.no_grad()
-def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basis: str) -> Spectra:
+def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basis: HeadBasis) -> Spectra:
     """Eigenvalues of W_E W_V W_O W_U of all heads: those of W_O (W_U W_E) W_V, of size d_head.
 
     Args:
@@ -98,7 +99,7 @@ def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basi
 
 
 def queries_and_keys(
-    lm: Decoder, layer: int, basis: str, offset: int | Sequence[int]
+    lm: Decoder, layer: int, basis: HeadBasis, offset: int | Sequence[int]
 ) -> tuple[Float[Tensor, "head d_model d_head"], Float[Tensor, "head d_model d_head"]]:
     """W_Q and W_K of every query head of a layer, turned for an offset where positions are rotary.
 
@@ -127,7 +128,7 @@ def offsets_of(offset: int | Sequence[int]) -> list[int]:
 
 @torch.no_grad()
 def matching_spectra(
-    lm: Decoder, product: Float[Tensor, "d_model d_model"], basis: str, offset: int | Sequence[int] = 0
+    lm: Decoder, product: Float[Tensor, "d_model d_model"], basis: HeadBasis, offset: int | Sequence[int] = 0
 ) -> Spectra:
     """Eigenvalues of W_E W_Q W_K' W_E' of all heads: positive where a head attends to the same token.
 

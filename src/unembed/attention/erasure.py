@@ -24,6 +24,7 @@ from unembed.attention.geometry import keys_of, values_of
 from unembed.attention.windows import windows_of
 from unembed.corpus import CorpusSource
 from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
 from unembed.stream.decomposition import attention_branch
 from unembed.stream.run import run
 from unembed.validation import positive_int
@@ -112,7 +113,7 @@ class MemoryManagement:
 @torch.no_grad()
 def memory_management(
     lm: Decoder,
-    basis: str = "raw",
+    basis: HeadBasis = "raw",
     *,
     top: int = 20,
     corpus: CorpusSource = None,
@@ -209,7 +210,7 @@ def _verified(
     lm: Decoder,
     memories: Sequence[ErasingMemory],
     heads: Sequence[ErasingHead],
-    basis: str,
+    basis: HeadBasis,
     corpus: CorpusSource,
     max_tokens: int,
 ) -> tuple[list[ErasingMemory], list[ErasingHead]]:

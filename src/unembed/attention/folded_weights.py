@@ -28,16 +28,16 @@ from unembed.attention.composed_weights import check_part, composed_notes, compo
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
+from unembed.names import HEAD_BASES, HeadBasis
 from unembed.stream.run import run
 from unembed.validation import as_int, as_tuple
 
-HEAD_BASES = ("raw", "folded")
 _PROBE, _SHIFT = 128.0, 32.0
 _BLOCK = 8192
 """Tokens of the vocabulary in one product."""
 
 
-def check_basis(basis: str) -> None:
+def check_basis(basis: HeadBasis) -> None:
     """Refuse a basis that circuits do not have.
 
     Raises:
@@ -57,7 +57,7 @@ def require_heads(lm: Decoder, what: str) -> None:
         raise Unsupported(f"{what} of {lm.name}", why="it has no layers, so no heads", instead="Use direct_path()")
 
 
-def default_basis(lm: Decoder) -> str:
+def default_basis(lm: Decoder) -> HeadBasis:
     """The basis of reports and commands: "folded" where the model has norms, "raw" where it has none."""
     return "raw" if lm.structure.final_norm is None else "folded"
 
@@ -91,7 +91,7 @@ def without_channel_mean(lm: Decoder, rows: Float[Tensor, "*any d_model"]) -> Fl
 
 
 def reading_weights(
-    lm: Decoder, layer: int, which: str, basis: str = "raw", *, grouped: bool = False, part: str | None = None
+    lm: Decoder, layer: int, which: str, basis: HeadBasis = "raw", *, grouped: bool = False, part: str | None = None
 ) -> Float[Tensor, "head d_model d_head"]:
     """W_Q, W_K or W_V of a layer, for each query head (for each key-value head when `grouped`).
 
@@ -123,7 +123,7 @@ def reading_weights(
     return matrix
 
 
-def writing_weights(lm: Decoder, layer: int, basis: str = "raw") -> Float[Tensor, "n_heads d_head d_model"]:
+def writing_weights(lm: Decoder, layer: int, basis: HeadBasis = "raw") -> Float[Tensor, "n_heads d_head d_model"]:
     """W_O of a layer; folded, also through the branch's norm and multiplier."""
     site = lm.structure.blocks[layer].attention
     matrix = lm.weights.W_O[layer]
@@ -137,7 +137,7 @@ def writing_weights(lm: Decoder, layer: int, basis: str = "raw") -> Float[Tensor
 
 
 def embedding(
-    lm: Decoder, basis: str = "raw", ids: Tensor | None = None, *, centre: bool = False
+    lm: Decoder, basis: HeadBasis = "raw", ids: Tensor | None = None, *, centre: bool = False
 ) -> Float[Tensor, "token d_model"]:
     """W_E, or some of its rows; folded, as they enter the stream.
 
@@ -191,7 +191,7 @@ def _embedding_output(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_model"
 
 
 def unembedding(
-    lm: Decoder, basis: str = "raw", ids: Tensor | None = None, *, centre: bool = False
+    lm: Decoder, basis: HeadBasis = "raw", ids: Tensor | None = None, *, centre: bool = False
 ) -> Float[Tensor, "d_model token"]:
     """W_U, or some of its columns; folded, also through the final norm's gain and centring and the logit scale.
 
@@ -212,7 +212,7 @@ def unembedding(
     )
 
 
-def mean_unembedding(lm: Decoder, basis: str) -> Float[Tensor, " d_model"]:
+def mean_unembedding(lm: Decoder, basis: HeadBasis) -> Float[Tensor, " d_model"]:
     """The mean column of W_U over the vocabulary. Memory: one block of columns."""
     W_U = lm.weights.W_U
     total = torch.zeros(lm.d_model, dtype=torch.float64, device=W_U.device)
@@ -229,7 +229,7 @@ def mean_unembedding(lm: Decoder, basis: str) -> Float[Tensor, " d_model"]:
 def through_embedding(
     lm: Decoder,
     matrix: Float[Tensor, "d_model r"],
-    basis: str = "raw",
+    basis: HeadBasis = "raw",
     ids: Tensor | None = None,
     *,
     centre: bool = True,
@@ -265,7 +265,7 @@ def through_embedding(
     return found - mean_embedding(lm, basis, centre=True).to(matrix.dtype) @ matrix
 
 
-def mean_embedding(lm: Decoder, basis: str, *, centre: bool) -> Float[Tensor, " d_model"]:
+def mean_embedding(lm: Decoder, basis: HeadBasis, *, centre: bool) -> Float[Tensor, " d_model"]:
     """The mean row of W_E over the vocabulary. Memory: one block of rows."""
     total = sum(embedding(lm, basis, block, centre=centre).double().sum(dim=0) for block in _blocks(lm))
     assert isinstance(total, Tensor)
@@ -275,7 +275,7 @@ def mean_embedding(lm: Decoder, basis: str, *, centre: bool) -> Float[Tensor, " 
 def through_unembedding(
     lm: Decoder,
     matrix: Float[Tensor, "r d_model"],
-    basis: str = "raw",
+    basis: HeadBasis = "raw",
     ids: Tensor | None = None,
     *,
     centre: bool = True,
@@ -308,12 +308,12 @@ def _blocks(lm: Decoder) -> tuple[Int[Tensor, " token"], ...]:
     return torch.arange(lm.d_vocab, device=lm.weights.W_E.device).split(_BLOCK)
 
 
-def _is_table(lm: Decoder, basis: str) -> bool:
+def _is_table(lm: Decoder, basis: HeadBasis) -> bool:
     """True where `embedding` gives the weights themselves and no copy."""
     return basis == "raw" or lm.structure.embedding_scale == 1.0
 
 
-def circuit_notes(lm: Decoder, layer: int, basis: str, circuit: str) -> tuple[str, ...]:
+def circuit_notes(lm: Decoder, layer: int, basis: HeadBasis, circuit: str) -> tuple[str, ...]:
     """What a reader must know about a circuit of this layer to read its numbers correctly."""
     site = lm.structure.blocks[layer].attention
     notes = composed_notes(site, basis, circuit)

@@ -21,6 +21,7 @@ from unembed.attention.folded_weights import (
     writing_weights,
 )
 from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +39,7 @@ class StreamPort:
 
 @torch.no_grad()
 def writers_and_readers(
-    lm: Decoder, basis: str = "raw", *, centre: bool = True
+    lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True
 ) -> tuple[list[StreamPort], list[StreamPort]]:
     """All writers and all readers: attention as OV outputs and as Q, K and V, FFNs as values and as keys.
 
@@ -81,25 +82,25 @@ def _columns_gram(rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "d_model 
     return (rows.T @ rows).double()
 
 
-def keys_of(lm: Decoder, layer: int, basis: str) -> Float[Tensor, "d_model d_mlp"]:
+def keys_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_model d_mlp"]:
     """Key vectors: the gate's columns in a gated layer, because the gate decides whether the memory fires."""
     gate = lm.weights.W_gate[layer]
     return _read_by_ffn(lm, layer, lm.weights.W_in[layer] if gate is None else gate, basis)
 
 
-def up_projection_of(lm: Decoder, layer: int, basis: str) -> Float[Tensor, "d_model d_mlp"] | None:
+def up_projection_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_model d_mlp"] | None:
     """The up-projection of a gated layer, whose product with the gate is the coefficient; None where there is none."""
     return None if lm.weights.W_gate[layer] is None else _read_by_ffn(lm, layer, lm.weights.W_in[layer], basis)
 
 
 def _read_by_ffn(
-    lm: Decoder, layer: int, matrix: Float[Tensor, "d_model d_mlp"], basis: str
+    lm: Decoder, layer: int, matrix: Float[Tensor, "d_model d_mlp"], basis: HeadBasis
 ) -> Float[Tensor, "d_model d_mlp"]:
     norm = lm.feed_forward(layer).pre_norm
     return norm.folded(at_least_float32(matrix)) if basis == "folded" and norm is not None else matrix
 
 
-def values_of(lm: Decoder, layer: int, basis: str) -> Float[Tensor, "d_mlp d_model"]:
+def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp d_model"]:
     """Value vectors; folded, through the branch's norm and multiplier."""
     site, matrix = lm.feed_forward(layer), lm.weights.W_out[layer]
     if basis == "raw":
@@ -124,7 +125,7 @@ class VirtualWeights:
 
 
 @torch.no_grad()
-def virtual_weights(lm: Decoder, basis: str = "raw", *, centre: bool = True) -> VirtualWeights:
+def virtual_weights(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> VirtualWeights:
     """How strongly each part of the model reads what each earlier part writes, through the stream.
 
     Arguments as for `writers_and_readers`.
@@ -166,7 +167,7 @@ class Subspaces:
 
 
 @torch.no_grad()
-def subspaces(lm: Decoder, basis: str = "raw", *, centre: bool = True) -> Subspaces:
+def subspaces(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> Subspaces:
     """Effective ranks and principal angles of everything that writes to the stream or reads from it.
 
     Arguments as for `writers_and_readers`.

@@ -16,6 +16,7 @@ from unembed.attention.linearized import frozen_run
 from unembed.attention.low_rank import LowRank
 from unembed.attention.qk_ov import HeadMatrices, full_ov
 from unembed.errors import InvalidInput
+from unembed.names import HeadBasis
 from unembed.stream.run import Tokens, position_of, run
 
 
@@ -37,7 +38,7 @@ class HeadCircuit(ABC):
         return f"{type(self).__name__}({self.label} of {self.circuits.lm.name})"
 
     @abstractmethod
-    def ov(self, basis: str = "raw") -> LowRank:
+    def ov(self, basis: HeadBasis = "raw") -> LowRank:
         """What it writes where a source is attended to (d_model, d_model)."""
 
     @abstractmethod
@@ -46,7 +47,7 @@ class HeadCircuit(ABC):
 
     def ov_full(
         self,
-        basis: str = "raw",
+        basis: HeadBasis = "raw",
         *,
         sources: Tensor | None = None,
         outputs: Tensor | None = None,
@@ -55,15 +56,15 @@ class HeadCircuit(ABC):
         """A source token's effect on every output's logit (d_vocab, d_vocab), or some rows and columns."""
         return full_ov(self.circuits.lm, self.ov(basis), basis, sources, outputs, centre)
 
-    def copying(self, basis: str = "raw", *, centre: bool = True) -> Spectra:
+    def copying(self, basis: HeadBasis = "raw", *, centre: bool = True) -> Spectra:
         """Eigenvalues of the full OV circuit, with their score and positive fraction."""
         ov = self.ov(basis)
         product = self.circuits.product("ov", basis, centre)
         return Spectra(LowRank(product @ ov.left.to(product.dtype), ov.right.to(product.dtype)).eigenvalues())
 
-    def own_token(self, basis: str = "raw", *, k: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
+    def own_token(self, basis: HeadBasis = "raw", *, top: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
         """How the full OV circuit treats each token's own logit."""
-        return own_token(self.ov_full(basis), k, n_tokens, seed)
+        return own_token(self.ov_full(basis), top, n_tokens, seed)
 
     @torch.no_grad()
     def effect(self, tokens: Tokens, position: int = -1) -> Float[Tensor, " d_vocab"]:
@@ -87,11 +88,11 @@ class HeadCircuit(ABC):
 class Head(HeadCircuit):
     """One attention head."""
 
-    def ov(self, basis: str = "raw") -> LowRank:
+    def ov(self, basis: HeadBasis = "raw") -> LowRank:
         """W_V W_O."""
         return self.circuits.ov(*self.path[0], basis)
 
-    def qk(self, offset: int = 0, basis: str = "raw") -> LowRank:
+    def qk(self, offset: int = 0, basis: HeadBasis = "raw") -> LowRank:
         """W_Q W_K'."""
         return self.circuits.qk(*self.path[0], offset, basis)
 
@@ -104,7 +105,7 @@ class Head(HeadCircuit):
 class VirtualHead(HeadCircuit):
     """A head of an earlier layer and one of a later layer that reads what it wrote."""
 
-    def ov(self, basis: str = "raw") -> LowRank:
+    def ov(self, basis: HeadBasis = "raw") -> LowRank:
         """W_OV of the earlier head times W_OV of the later one."""
         first, second = (self.circuits.ov(*head, basis) for head in self.path)
         return first @ second

@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +20,7 @@ from unembed.attention.folded_weights import require_heads
 from unembed.errors import InvalidInput
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import attention_branch
 from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
 from unembed.stream.run import forward_arguments, prepare
@@ -29,8 +31,8 @@ _TOKENS = 2048
 """Tokens in a pass."""
 
 
-@dataclass(frozen=True, eq=False)
-class HeadScores:
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadScores(Displayed):
     """One score of each kind for each head, the mean over sequences.
 
     Attention scores are probabilities. `copying` is in logits: the head's direct effect on the logit of the token it
@@ -51,13 +53,26 @@ class HeadScores:
     by_sequence: Float[Tensor, "kind sequence layer head"]
     """What the means are taken over, in the order of `KINDS`."""
     length: int
-    seed: int | None
+    provenance: Provenance
 
     @classmethod
-    def of(cls, by_sequence: Float[Tensor, "kind sequence layer head"], length: int, seed: int | None) -> HeadScores:
+    def of(
+        cls, by_sequence: Float[Tensor, "kind sequence layer head"], length: int, provenance: Provenance
+    ) -> HeadScores:
         """The means over sequences, kinds in the order of `KINDS`."""
         means = dict(zip(KINDS, by_sequence.mean(dim=1), strict=True))
-        return cls(**means, by_sequence=by_sequence, length=length, seed=seed)
+        return cls(**means, by_sequence=by_sequence, length=length, provenance=provenance)
+
+    def to_table(self) -> Table:
+        """One row for each head, in the order of the model."""
+        layers, heads = self.induction.shape
+        columns: dict[str, list[Any]] = {
+            "layer": [n for n in range(layers) for _ in range(heads)],
+            "head": list(range(heads)) * layers,
+        }
+        columns |= {kind: self[kind].flatten().tolist() for kind in KINDS}
+        title = f"Head scores, means of {self.by_sequence.shape[1]} sequences of 2 x {self.length} tokens"
+        return Table(title, columns, self.provenance)
 
     def __repr__(self) -> str:
         """The largest head of each kind; the tensors themselves are long."""
@@ -144,7 +159,7 @@ def head_scores(
         Unsupported: the model's patterns cannot be had, or it has no layers.
     """
     require_heads(lm, "head scores")
-    front = 0
+    front, drawn = 0, tokens is None
     if tokens is None:
         tokens, front = repeated_tokens(lm, n_sequences, length, seed)
         length = (tokens.shape[1] - front) // 2
@@ -159,7 +174,9 @@ def head_scores(
     readout = _centred_unembedding(lm, known)
     batches = zip(tokens.split(at_once), rows.split(at_once), strict=True)
     parts = [_scores_of(lm, some, rows_of, front, length, readout) for some, rows_of in batches]
-    return HeadScores.of(torch.cat(parts, dim=1).cpu(), length, seed)
+    notes = {"sequences": len(tokens), "length": length}
+    provenance = lm.provenance(seed=seed if drawn else None, notes=notes)
+    return HeadScores.of(torch.cat(parts, dim=1).cpu(), length, provenance)
 
 
 class _Pass:

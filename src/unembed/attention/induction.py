@@ -24,6 +24,7 @@ from unembed.attention.low_rank import by_modulus
 from unembed.attention.qk_ov import HeadMatrices
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
 from unembed.stream.run import Tokens, position_of
 
 
@@ -33,7 +34,7 @@ def matching_through(
     product: Float[Tensor, "d_model d_model"],
     writer: int,
     reader: int,
-    basis: str = "raw",
+    basis: HeadBasis = "raw",
     offset: int | Sequence[int] = 0,
 ) -> Spectra:
     """Eigenvalues of W_E W_QK_b W_OV_a' W_E' for all heads a of one layer and b of a later one: (head_a, head_b, r).
@@ -87,7 +88,7 @@ class InductionEvidence:
 @torch.no_grad()
 def induction_evidence(
     circuits: HeadMatrices,
-    basis: str = "raw",
+    basis: HeadBasis = "raw",
     seed: int = 0,
     *,
     n_sequences: int = 50,

@@ -1,7 +1,7 @@
 """What is wired to one memory (FFN neuron): heads and memories that write to its key, memories that read its value.
 
 All from the weights ("virtual weights"): the product of what one part writes and what a later part reads, whatever the
-text. Basis "folded": through the gains and centring of the norms between them, without their scales.
+text. HeadBasis "folded": through the gains and centring of the norms between them, without their scales.
 
 Source: Elhage et al. 2021, "Virtual weights and the residual stream as a communication channel"; composition of a head
 with a key as there in "Two layer attention-only transformers", with the key in the place of the later head's matrix.
@@ -25,6 +25,7 @@ from unembed.attention.folded_weights import (
 )
 from unembed.attention.geometry import keys_of, values_of
 from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
 from unembed.validation import positive_int
 
 
@@ -44,7 +45,7 @@ class MemoryConnections:
 
     layer: int
     index: int
-    basis: str
+    basis: HeadBasis
     heads: list[Connection]
     """Heads that write to the key."""
     writers: list[Connection]
@@ -59,7 +60,7 @@ class MemoryConnections:
 
 @torch.no_grad()
 def memory_connections(
-    lm: Decoder, layer: int, index: int, top: int = 6, basis: str | None = None
+    lm: Decoder, layer: int, index: int, top: int = 6, basis: HeadBasis | None = None
 ) -> MemoryConnections:
     """The heads and memories wired most strongly to a memory's key, and the memories that read its value.
 
@@ -108,7 +109,7 @@ def memory_connections(
     )
 
 
-def _key(lm: Decoder, layer: int, index: int, basis: str) -> Float[Tensor, " d_model"]:
+def _key(lm: Decoder, layer: int, index: int, basis: HeadBasis) -> Float[Tensor, " d_model"]:
     return at_least_float32(keys_of(lm, layer, basis)[:, index])
 
 
@@ -117,7 +118,7 @@ def _unit(x: Float[Tensor, " d_model"]) -> Float[Tensor, " d_model"]:
     return x / x.norm().clamp_min(1e-30)
 
 
-def _composition(lm: Decoder, layer: int, key: Float[Tensor, " d_model"], basis: str) -> Float[Tensor, " head"]:
+def _composition(lm: Decoder, layer: int, key: Float[Tensor, " d_model"], basis: HeadBasis) -> Float[Tensor, " head"]:
     """||W_V W_O k|| / ||W_V W_O||_F for a key of length 1."""
     require_ov(lm, layer, basis)
     W_V = at_least_float32(reading_weights(lm, layer, "v", basis))

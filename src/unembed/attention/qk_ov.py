@@ -27,6 +27,7 @@ from unembed.attention.folded_weights import (
 from unembed.attention.low_rank import LowRank
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
 from unembed.validation import valid_seed
 
 
@@ -56,7 +57,7 @@ class HeadMatrices:
         self._products: dict[tuple[str, str, bool], Tensor] = {}
         self._baselines: dict[int, tuple[float, float]] = {}
 
-    def ov(self, layer: int, head: int, basis: str = "raw") -> LowRank:
+    def ov(self, layer: int, head: int, basis: HeadBasis = "raw") -> LowRank:
         """W_OV = W_V W_O (d_model, d_model): what is written where a source is attended to.
 
         Raises:
@@ -71,7 +72,13 @@ class HeadMatrices:
         return LowRank(W_V, W_O, circuit_notes(self.lm, layer, basis, "ov"))
 
     def qk(
-        self, layer: int, head: int, offset: int | Sequence[int] = 0, basis: str = "raw", *, part: str | None = None
+        self,
+        layer: int,
+        head: int,
+        offset: int | Sequence[int] = 0,
+        basis: HeadBasis = "raw",
+        *,
+        part: str | None = None,
     ) -> LowRank:
         """W_QK = W_Q W_K' (d_model, d_model): score(dst, src) = scale * x_dst W_QK x_src'.
 
@@ -122,7 +129,7 @@ class HeadMatrices:
         self,
         layer: int,
         head: int,
-        basis: str = "raw",
+        basis: HeadBasis = "raw",
         *,
         sources: Tensor | None = None,
         outputs: Tensor | None = None,
@@ -147,7 +154,7 @@ class HeadMatrices:
         layer: int,
         head: int,
         offset: int | Sequence[int] = 0,
-        basis: str = "raw",
+        basis: HeadBasis = "raw",
         *,
         destinations: Tensor | None = None,
         sources: Tensor | None = None,
@@ -171,7 +178,7 @@ class HeadMatrices:
         right = through_embedding(self.lm, qk.right.mT, basis, sources, centre=centre, sources=True)
         return LowRank(left, right.mT, qk.notes)
 
-    def resolve_head(self, layer: int, head: int, basis: str) -> tuple[int, int]:
+    def resolve_head(self, layer: int, head: int, basis: HeadBasis) -> tuple[int, int]:
         """The head, counted from 0; negative numbers count from the end.
 
         Raises:
@@ -181,7 +188,7 @@ class HeadMatrices:
         check_basis(basis)
         return self.lm.layer(layer), self.lm.head(head)
 
-    def known_basis(self, basis: str | None) -> str:
+    def known_basis(self, basis: HeadBasis | None) -> HeadBasis:
         """The basis itself, or the one of reports and commands when None: "folded" where the model has norms.
 
         Raises:
@@ -192,7 +199,7 @@ class HeadMatrices:
         check_basis(basis)
         return basis
 
-    def product(self, circuit: str, basis: str, centre: bool = True) -> Float[Tensor, "d_model d_model"]:
+    def product(self, circuit: str, basis: HeadBasis, centre: bool = True) -> Float[Tensor, "d_model d_model"]:
         """W_U W_E ("ov") or W_E' W_E ("qk"), cached: make a new object when the weights change."""
         check_basis(basis)
         require_heads(self.lm, "the circuits")
@@ -201,15 +208,17 @@ class HeadMatrices:
             self._products[key] = _copying.product_with_embedding(self.lm, circuit, basis, centre=centre)
         return self._products[key]
 
-    def copying(self, basis: str = "raw", *, centre: bool = True) -> _copying.Spectra:
+    def copying(self, basis: HeadBasis = "raw", *, centre: bool = True) -> _copying.Spectra:
         """Eigenvalues (layer, head, d_head) of every head's full OV circuit, their scores and positive fractions."""
         return _copying.copying_spectra(self.lm, self.product("ov", basis, centre), basis)
 
-    def copying_scores(self, basis: str = "raw", *, centre: bool = True) -> Float[Tensor, "layer head"]:
+    def copying_scores(self, basis: HeadBasis = "raw", *, centre: bool = True) -> Float[Tensor, "layer head"]:
         """sum(lambda).real / sum(|lambda|) of every head's full OV circuit, in [-1, 1]; +1 is a copying head."""
         return self.copying(basis, centre=centre).score
 
-    def matching(self, basis: str = "raw", *, offset: int | Sequence[int] = 0, centre: bool = True) -> _copying.Spectra:
+    def matching(
+        self, basis: HeadBasis = "raw", *, offset: int | Sequence[int] = 0, centre: bool = True
+    ) -> _copying.Spectra:
         """Eigenvalues of every head's full QK circuit: positive where it attends to its own token.
 
         With rotary positions, `offset` tokens back ( of several the mean circuit).
@@ -217,13 +226,13 @@ class HeadMatrices:
         return _copying.matching_spectra(self.lm, self.product("qk", basis, centre), basis, offset)
 
     def own_token(
-        self, layer: int, head: int, basis: str = "raw", *, k: int = 10, n_tokens: int = 512, seed: int = 0
+        self, layer: int, head: int, basis: HeadBasis = "raw", *, top: int = 10, n_tokens: int = 512, seed: int = 0
     ) -> _copying.OwnToken:
         """How a head's full OV circuit treats each token's own logit; see `copying.own_token`."""
-        return _copying.own_token(self.ov_full(layer, head, basis), k, n_tokens, seed)
+        return _copying.own_token(self.ov_full(layer, head, basis), top, n_tokens, seed)
 
     def composition(
-        self, mode: str, baseline: bool = False, basis: str = "raw", *, seed: int = 0
+        self, mode: str, baseline: bool = False, basis: HeadBasis = "raw", *, seed: int = 0
     ) -> Float[Tensor, "layer head layer_reading head_reading"]:
         """Q-, K- or V-composition of every earlier head (first two axes) with every later one; 0 where none is earlier.
 
@@ -237,7 +246,9 @@ class HeadMatrices:
         ratios = _composition.composition(self.lm, mode, basis)
         return torch.where(ratios > 0, ratios - self.random_composition(seed), ratios) if baseline else ratios
 
-    def compositions(self, basis: str = "raw") -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
+    def compositions(
+        self, basis: HeadBasis = "raw"
+    ) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
         """Q-, K- and V-composition together, by mode; what the writers need is computed once."""
         check_basis(basis)
         return _composition.compositions(self.lm, _composition.MODES, basis)
@@ -262,7 +273,7 @@ class HeadMatrices:
         return self._baselines[seed]
 
     def partners(
-        self, layer: int, head: int, basis: str = "raw", *, baseline: bool = False, seed: int = 0
+        self, layer: int, head: int, basis: HeadBasis = "raw", *, baseline: bool = False, seed: int = 0
     ) -> list[ComposingHead]:
         """Every earlier head that this one reads and every later one that reads it, strongest composition first."""
         layer, head = self.resolve_head(layer, head, basis)
@@ -284,7 +295,7 @@ class HeadMatrices:
 
 
 def full_ov(
-    lm: Decoder, ov: LowRank, basis: str, sources: Tensor | None, outputs: Tensor | None, centre: bool
+    lm: Decoder, ov: LowRank, basis: HeadBasis, sources: Tensor | None, outputs: Tensor | None, centre: bool
 ) -> LowRank:
     """An OV circuit between tokens: W_E W_OV W_U."""
     left = through_embedding(lm, ov.left, basis, sources, centre=centre)

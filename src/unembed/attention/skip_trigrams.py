@@ -23,6 +23,7 @@ from unembed.attention.windows import windows_of
 from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
 from unembed.validation import positive_int, valid_seed
 
 _BLOCK = 256
@@ -55,7 +56,7 @@ def centred_circuits(
     circuits: HeadMatrices,
     layer: int,
     head: int,
-    basis: str,
+    basis: HeadBasis,
     offset: int,
     hide_unlearned: bool,
     among: Int[Tensor, " token"] | None = None,
@@ -81,7 +82,7 @@ def skip_trigrams(
     head: int,
     top: int = 50,
     *,
-    basis: str = "raw",
+    basis: HeadBasis = "raw",
     offset: int = 1,
     source: int | None = None,
     hide_unlearned: bool = True,
@@ -267,7 +268,7 @@ def skip_trigram_bugs(
     corpus: CorpusSource = None,
     *,
     k: int = 20,
-    basis: str = "raw",
+    basis: HeadBasis = "raw",
     offset: int = 1,
     among: Int[Tensor, " token"] | None = None,
     bigrams: Bigrams | None = None,

@@ -21,6 +21,7 @@ from unembed.attention.folded_weights import at_least_float32, check_basis, read
 from unembed.attention.geometry import keys_of, up_projection_of, values_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
 from unembed.validation import as_str, positive_int
 
 _NAME = re.compile(r"L(\d+)([HM])(\d+)")
@@ -81,14 +82,14 @@ class VirtualWeight:
     cosine: float | None = None
 
 
-def written_by(lm: Decoder, part: Part, basis: str) -> Float[Tensor, "row d_model"]:
+def written_by(lm: Decoder, part: Part, basis: HeadBasis) -> Float[Tensor, "row d_model"]:
     """What a part writes: W_O of a head, the value of a memory."""
     if part.kind == "head":
         return at_least_float32(writing_weights(lm, part.layer, basis)[part.index])
     return at_least_float32(values_of(lm, part.layer, basis)[part.index])[None]
 
 
-def read_by(lm: Decoder, part: Part, basis: str) -> dict[Input, Float[Tensor, "d_model column"]]:
+def read_by(lm: Decoder, part: Part, basis: HeadBasis) -> dict[Input, Float[Tensor, "d_model column"]]:
     """What each input of a part reads: W_Q, W_K, W_V of a head; key, and up-projection, of a memory."""
     if part.kind == "head":
         names: tuple[tuple[Input, str], ...] = (("Q", "q"), ("K", "k"), ("V", "v"))
@@ -103,7 +104,7 @@ def read_by(lm: Decoder, part: Part, basis: str) -> dict[Input, Float[Tensor, "d
 
 @torch.no_grad()
 def virtual_weight(
-    lm: Decoder, writer: str, reader: str, basis: str = "raw"
+    lm: Decoder, writer: str, reader: str, basis: HeadBasis = "raw"
 ) -> dict[Input, Float[Tensor, "row column"]]:
     """The weights between two parts, by input of the reader: (d_head or 1, d_head or 1).
 
@@ -126,7 +127,7 @@ def virtual_weight(
 
 
 @torch.no_grad()
-def readers_of(lm: Decoder, writer: str, top: int = 20, basis: str = "raw") -> list[VirtualWeight]:
+def readers_of(lm: Decoder, writer: str, top: int = 20, basis: HeadBasis = "raw") -> list[VirtualWeight]:
     """The heads and memories that read most of what one part writes, strongest first.
 
     Args:
@@ -160,7 +161,7 @@ def readers_of(lm: Decoder, writer: str, top: int = 20, basis: str = "raw") -> l
 
 
 @torch.no_grad()
-def writers_of(lm: Decoder, reader: str, top: int = 20, basis: str = "raw") -> list[VirtualWeight]:
+def writers_of(lm: Decoder, reader: str, top: int = 20, basis: HeadBasis = "raw") -> list[VirtualWeight]:
     """The heads and memories whose output one part reads most of, strongest first; arguments as in `readers_of`."""
     check_basis(basis)
     part, top = Part.named(lm, reader), positive_int("top", top)

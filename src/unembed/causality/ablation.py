@@ -23,7 +23,7 @@ from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
-from unembed.stream.interventions import Edit
+from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, run
 from unembed.sweeps.reducers.reducer import Need
 from unembed.validation import as_int, positive_int
@@ -85,7 +85,7 @@ def ablate(
     corpus: CorpusSource = None,
     mean_tokens: int = 20_000,
     by_position: bool = False,
-    edits: Sequence[Edit] = (),
+    edits: Edits = (),
     batch: int | None = None,
 ) -> Ablation:
     """Take activations away one at a time and measure the prediction after the last token.
@@ -173,7 +173,7 @@ def _sources(
     corpus: CorpusSource,
     n_tokens: int,
     by_position: bool,
-    edits: Sequence[Edit],
+    edits: Edits,
 ) -> tuple[list[Source], str]:
     if isinstance(to, str) and to == "zero":
         return [Source()], "zero"

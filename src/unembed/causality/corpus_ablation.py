@@ -28,7 +28,7 @@ from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.capture_points import ForwardPass
 from unembed.stream.hooks import Callback, attach_hooks, memory_guard
-from unembed.stream.interventions import Edit
+from unembed.stream.interventions import Edits, as_edits
 from unembed.stream.run import forward_arguments
 from unembed.sweeps.reducers.reducer import Need
 from unembed.validation import positive_int, valid_seed
@@ -48,19 +48,19 @@ class CorpusAblation(Displayed):
         tokens: the token that is predicted.
         segments: the segment of each prediction, counted from 0.
         to: what took the place of the activations, in words.
-        corpus: its name.
         seed: of the bootstrap and of resampling.
+        texts: of the tokens that are predicted, by id.
     """
 
-    lm: Decoder
     labels: tuple[str, ...]
     loss: float
     changes: Float[Tensor, "ablation prediction"]
     tokens: Int[Tensor, " prediction"]
     segments: Int[Tensor, " prediction"]
     to: str
-    corpus: str
     seed: int
+    texts: dict[int, str]
+    provenance: Provenance
 
     @property
     def effects(self) -> Float[Tensor, " ablation"]:
@@ -71,13 +71,6 @@ class CorpusAblation(Displayed):
     def intervals(self) -> Float[Tensor, "ablation 2"]:
         """The 95 % interval of each effect; NaN with fewer than two segments."""
         return _intervals(self.changes, self.segments, self.seed)
-
-    @property
-    def provenance(self) -> Provenance:
-        """Model, what was put in, corpus, how many predictions, seed."""
-        n = len(set(self.segments.tolist()))
-        notes = {"ablated_to": self.to, "predictions": len(self.tokens), "segments": n}
-        return self.lm.provenance(corpus=self.corpus, seed=self.seed, notes=notes)
 
     def to_table(self) -> Table:
         """One row for each ablation, the largest change first."""
@@ -117,8 +110,7 @@ class CorpusAblation(Displayed):
             low, high = _intervals(change, self.segments[at], self.seed)[0]
             rows.append((token, count, float(change.double().mean()), _or_none(low), _or_none(high)))
         rows.sort(key=lambda row: -abs(row[2]))
-        names = self.lm.token_strings([row[0] for row in rows]) if rows else []
-        columns: dict[str, list[Any]] = {"token": list(names)}
+        columns: dict[str, list[Any]] = {"token": [self.texts[row[0]] for row in rows]}
         for n, name in enumerate(("times", "loss_change", "low", "high"), start=1):
             columns[name] = [row[n] for row in rows]
         title = f"Ablating {self.labels[i]} to {self.to}: change of the loss by predicted token, nats"
@@ -161,7 +153,7 @@ def ablate_over_corpus(
     mean_tokens: int = 20_000,
     by_position: bool = False,
     seed: int = 0,
-    edits: Sequence[Edit] = (),
+    edits: Edits = (),
     tokens_per_batch: int = 1024,
 ) -> CorpusAblation:
     """Take activations away one at a time over a corpus and compare the loss of every predicted token.
@@ -227,25 +219,28 @@ def ablate_over_corpus(
         if pool:
             raise Unsupported("resampling over this corpus", why="it has one segment", instead="Ablate to the mean")
         raise InvalidInput("the loss over this corpus", why="no segment has a token after another")
+    predicted = torch.cat(tokens)
+    ids, numbered = predicted.unique().tolist(), torch.cat(segments).unique(return_inverse=True)[1]
+    notes = {"ablated_to": words, "predictions": len(predicted), "segments": int(numbered.max()) + 1}
     return CorpusAblation(
-        lm,
         tuple(group.label for group in groups),
         float(torch.cat(losses).double().mean()),
         torch.cat(changes, dim=1),
-        torch.cat(tokens),
-        torch.cat(segments).unique(return_inverse=True)[1],
+        predicted,
+        numbered,
         words,
-        text.name,
         seed,
+        dict(zip(ids, lm.token_strings(ids), strict=True)),
+        lm.provenance(corpus=text.name, seed=seed, notes=notes),
     )
 
 
 class _BatchRerun:
     """An unchanged run of a padded batch, and reruns of it under ablations that start at the first layer changed."""
 
-    def __init__(self, lm: Decoder, batch: Batch, edits: Sequence[Edit], needs: Sequence[Need]) -> None:
+    def __init__(self, lm: Decoder, batch: Batch, edits: Edits, needs: Sequence[Need]) -> None:
         """Run the batch once; keep the stream entering every block, and the activations of `needs`."""
-        self.lm, self.batch, self.edits = lm, batch, tuple(edits)
+        self.lm, self.batch, self.edits = lm, batch, as_edits(edits)
         self.tokens = batch.tokens.to(lm.device)
         wanted = batch.counted & (batch.next_tokens >= 0)
         self._wanted = wanted.to(lm.device)

@@ -17,7 +17,7 @@ from unembed.causality.rerun import Rerun
 from unembed.errors import Unsupported
 from unembed.logit_attribution import Attribution, Row
 from unembed.models.decoder import Decoder
-from unembed.stream.interventions import Edit
+from unembed.stream.interventions import Edits
 from unembed.stream.run import Run, position_of
 
 _POINTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixer": "attn_out", "ffn": "mlp_out"}
@@ -26,7 +26,7 @@ _POINTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixe
 
 @torch.no_grad()
 def total_effects(
-    lm: Decoder, seen: Run, attribution: Attribution, rows: Sequence[Row], edits: Sequence[Edit] = ()
+    lm: Decoder, seen: Run, attribution: Attribution, rows: Sequence[Row], edits: Edits = ()
 ) -> list[float | None]:
     """The total effect of each writer, in logits; None for embeddings, positions and biases, which are not ablated.
 

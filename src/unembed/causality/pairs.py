@@ -17,6 +17,7 @@ from unembed.causality.metrics import Metric, MetricFunction
 from unembed.causality.patching import Patching, patch
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import PatchPoint
 from unembed.results import Table
 from unembed.results.display import Displayed
 from unembed.stream.run import Tokens
@@ -51,8 +52,9 @@ class PatchingPairs(Displayed):
 
     @property
     def spread(self) -> Float[Tensor, "layer ..."]:
-        """The standard deviation over pairs."""
-        return self.all_recovered.std(dim=0)
+        """The standard deviation over pairs; NaN with one pair."""
+        each = self.all_recovered
+        return each.std(dim=0) if len(each) > 1 else torch.full_like(each[0], float("nan"))
 
     def to_table(self) -> Table:
         """One row for each patched activation, the largest mean effect first."""
@@ -64,7 +66,8 @@ class PatchingPairs(Displayed):
         for name, axis in zip(axes, places[1:], strict=False):
             columns[name] = axis.tolist() if name == "head" else [first.positions[i] for i in axis.tolist()]
         columns["recovered"] = mean.flatten()[order].tolist()
-        columns["spread"] = spread.flatten()[order].tolist()
+        if len(self.each) > 1:
+            columns["spread"] = spread.flatten()[order].tolist()
         title = f"Patching {first.point} ({first.direction}): mean fraction recovered over {len(self.each)} pairs"
         return Table(title, columns, first.provenance)
 
@@ -73,7 +76,7 @@ def patch_pairs(
     lm: Decoder,
     clean: Sequence[Tokens],
     corrupted: Sequence[Tokens],
-    points: str = "z",
+    points: PatchPoint = "z",
     metric: Metric | MetricFunction | Sequence[Metric | MetricFunction | None] | None = None,
     **options: Any,
 ) -> PatchingPairs:

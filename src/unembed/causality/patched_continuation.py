@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from unembed.causality.rerun import Rerun
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.stream.generation import end_tokens
-from unembed.stream.interventions import Edit
+from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens
 from unembed.validation import positive_int
 
@@ -37,7 +37,7 @@ def continue_patched(
     *,
     direction: Direction = "denoising",
     alignment: Alignment | None = None,
-    edits: Sequence[Edit] = (),
+    edits: Edits = (),
     max_new_tokens: int = 20,
 ) -> Iterator[PatchedToken]:
     """Greedy tokens after the patched prompt; the replaced activation stays replaced at its own positions.

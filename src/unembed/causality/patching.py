@@ -15,14 +15,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.causality.metrics import Metric, MetricFunction, bound
-from unembed.causality.replacement import PATCH_POINTS, Replacement
+from unembed.causality.replacement import Replacement
 from unembed.causality.rerun import Rerun, layers_with
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.names import STREAM_POINTS
+from unembed.names import PATCH_POINTS, STREAM_POINTS, PatchPoint
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
-from unembed.stream.interventions import Edit
+from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens
 from unembed.validation import positive_int, valid_seed
 
@@ -154,14 +154,14 @@ def patch(
     lm: Decoder,
     clean: Tokens,
     corrupted: Tokens | GaussianNoise,
-    points: str = "resid_pre",
+    points: PatchPoint = "resid_pre",
     metric: Metric | MetricFunction | None = None,
     *,
     positions: Sequence[int] | None = None,
     alignment: Alignment | None = None,
     direction: Direction = "denoising",
     top: int = 10,
-    edits: Sequence[Edit] = (),
+    edits: Edits = (),
     batch: int | None = None,
 ) -> Patching:
     """Replace one activation at a time by the other run's, and measure the prediction after the last token.
@@ -261,7 +261,7 @@ def patched_pair(
     alignment: Alignment | None,
     direction: Direction,
     positions: Sequence[int] | None,
-    edits: Sequence[Edit],
+    edits: Edits,
 ) -> Pair:
     """Both runs with the activations at some points, and the positions that are patched; arguments as in `patch`."""
     if direction not in ("denoising", "noising"):
@@ -297,7 +297,7 @@ def taken_from(
 
 
 def _corrupted(
-    lm: Decoder, clean: Rerun, corrupted: Tokens | GaussianNoise, points: Sequence[str], edits: Sequence[Edit]
+    lm: Decoder, clean: Rerun, corrupted: Tokens | GaussianNoise, points: Sequence[str], edits: Edits
 ) -> Rerun:
     if not isinstance(corrupted, GaussianNoise):
         return Rerun(lm, corrupted, points, edits)

@@ -28,11 +28,12 @@ from unembed.causality.rerun import TOKENS_AT_ONCE, Install, Rerun
 from unembed.errors import InvalidInput, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import AttentionSite
+from unembed.names import HeadBasis
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.capture_points import ForwardPass, has_point, require_point
 from unembed.stream.decomposition import require_unnormalised_stream
-from unembed.stream.interventions import Edit
+from unembed.stream.interventions import Edits, as_edits
 from unembed.stream.run import Tokens
 
 
@@ -100,7 +101,7 @@ def patch_paths(
     positions: Sequence[int] | None = None,
     alignment: Alignment | None = None,
     direction: Direction = "denoising",
-    edits: Sequence[Edit] = (),
+    edits: Edits = (),
     batch: int | None = None,
 ) -> Paths:
     """Replace each sender for each receiver alone, and measure the prediction after the last token.
@@ -133,8 +134,7 @@ def patch_paths(
     Source: Wang et al. 2022, section 3.1.
     """
     require_unnormalised_stream(lm, "path patching")
-    require_unnormalised_stream(lm, "path patching")
-    if any(e.target == "stream" and e.action != "add" for e in edits):
+    if any(e.target == "stream" and e.action != "add" for e in as_edits(edits)):
         raise Unsupported("path patching with a replaced stream", why="the edit ends every path that crosses it")
     from_, to = senders_of(lm, senders), receivers_of(lm, receivers)
     if not any(reaches(lm, s, r) for s in from_ for r in to):
@@ -354,9 +354,10 @@ def _compositions(
 class _Compositions:
     """Composition scores of the heads of two layers, each computed once."""
 
-    def __init__(self, lm: Decoder, basis: str) -> None:
+    def __init__(self, lm: Decoder, basis: HeadBasis) -> None:
         """Nothing is computed yet."""
-        self.lm, self.basis = lm, basis
+        self.lm = lm
+        self.basis: HeadBasis = basis
         self._known: dict[tuple[int, int, str], Tensor] = {}
 
     def __call__(self, writing: int, reading: int, part: str) -> Float[Tensor, "head head_reading"]:

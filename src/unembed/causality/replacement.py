@@ -22,8 +22,6 @@ from unembed.stream.decomposition import require_one_stream
 from unembed.stream.experts import install_experts
 from unembed.stream.hooks import forward_replaced
 
-PATCH_POINTS = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients")
-
 
 @dataclass(frozen=True, eq=False)
 class Replacement:

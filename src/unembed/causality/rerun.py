@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.causality.replacement import (
-    PATCH_POINTS,
     Replacement,
     by_head,
     change_input,
@@ -26,7 +25,7 @@ from unembed.causality.replacement import (
 )
 from unembed.errors import InvalidInput, NotFinite, PointMissing, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.names import SUM_TOLERANCE
+from unembed.names import PATCH_POINTS, SUM_TOLERANCE
 from unembed.stream.capture_points import ForwardPass, has_point, require_point
 from unembed.stream.decomposition import require_one_stream
 from unembed.stream.hooks import (
@@ -35,8 +34,8 @@ from unembed.stream.hooks import (
     attach_hooks,
     memory_guard,
 )
-from unembed.stream.interventions import Edit
-from unembed.stream.run import Tokens, prepare
+from unembed.stream.interventions import Edits, as_edits
+from unembed.stream.run import Tokens, check_positions, prepare
 from unembed.validation import positive_int
 
 TOKENS_AT_ONCE = 2048
@@ -70,7 +69,7 @@ class Rerun:
         lm: Decoder,
         tokens: Tokens,
         points: Sequence[str] = (),
-        edits: Sequence[Edit] = (),
+        edits: Edits = (),
         stream: Float[Tensor, "pos d_model"] | None = None,
     ) -> None:
         """Run the prompt once and keep the stream entering every block, and `points` of the layers that have them.
@@ -87,8 +86,9 @@ class Rerun:
             PointMissing: the model has no such point.
             Unsupported: the embedding of a model with several streams.
         """
-        self.lm, self.edits, self.stream = lm, tuple(edits), stream
+        self.lm, self.edits, self.stream = lm, as_edits(edits), stream
         self.ids, mask = prepare(lm, tokens)
+        check_positions(self.edits, mask)
         if self.ids.shape[0] != 1:
             raise InvalidInput(
                 f"{self.ids.shape[0]} prompts", why="one prompt is run at a time", instead="For pairs, use patch_pairs"
@@ -253,6 +253,19 @@ class Rerun:
         with self._replaced(rows) as current:
             return self._logits(self.ids.expand(len(rows), -1), current)
 
+    def _is_own_pattern(self, replacement: Replacement) -> bool:
+        """Whether a pattern is replaced by the one that the unchanged run has there."""
+        if replacement.point != "pattern" or ("pattern", replacement.layer) not in self._kept:
+            return False
+        own = self._kept["pattern", replacement.layer][replacement.index]
+        own = own if replacement.positions is None else own[replacement.positions.to(own.device)]
+        return torch.equal(own, replacement.value.to(own))
+
+    def _same_kernels(self) -> dict[tuple[str, int], Callable[[Tensor], None]]:
+        """Captures that have attention return patterns where the unchanged run did; fused kernels round otherwise."""
+        layers = layers_with(self.lm, "pattern") if "pattern" in self._needed else ()
+        return {("pattern", layer): lambda _t: None for layer in layers}
+
     @contextmanager
     def _replaced(
         self,
@@ -264,12 +277,14 @@ class Rerun:
         start = min((r.layer for row in rows for r in row), default=0) if self._skips else 0
         wanted: dict[tuple[str, int], list[tuple[int, Replacement]]] = {}
         for i, row in enumerate(rows):
+            if len(row) == 1 and self._is_own_pattern(row[0]):
+                continue  # the run as it is, and not what rounding makes of its pattern times its values
             for replacement in row:
                 wanted.setdefault((replacement.point, replacement.layer), []).append((i, replacement))
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(memory_guard(f"{len(rows)} rows of {self.n_pos} tokens"))
-            current = stack.enter_context(attach_hooks(lm, {}, self.edits))
+            current = stack.enter_context(attach_hooks(lm, self._same_kernels(), self.edits))
             for layer in range(start):
                 stack.enter_context(passed_through(blocks[layer].module, self._outputs[layer]))
             if start or self.stream is not None:

@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from unembed.causality.metrics import Metric, MetricFunction, bound
 from unembed.causality.patching import Alignment, patched_pair
-from unembed.causality.replacement import Replacement, change_input
+from unembed.causality.replacement import Replacement
 from unembed.causality.rerun import Rerun
 from unembed.errors import InvalidInput, PointMissing
 from unembed.models.decoder import Decoder
@@ -28,8 +29,8 @@ from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.capture_points import has_point
 from unembed.stream.experts import keep_with_graph
-from unembed.stream.hooks import accepts_argument, attach_hooks, memory_guard
-from unembed.stream.interventions import Edit
+from unembed.stream.hooks import accepts_argument, attach_hooks, has_experts, memory_guard, on_the_graph
+from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, prepare
 from unembed.validation import positive_int
 
@@ -85,7 +86,7 @@ def screen(
     corrupted: Tokens | None = None,
     alignment: Alignment | None = None,
     top: int = 20,
-    edits: Sequence[Edit] = (),
+    edits: Edits = (),
 ) -> Screening:
     """Estimate the effect of replacing every head and memory, and replace the `top` strongest for real.
 
@@ -195,7 +196,7 @@ def _strongest(effects: dict[tuple[str, int], Tensor], top: int) -> list[tuple[s
 def _exact(
     lm: Decoder,
     ids: Tensor,
-    edits: Sequence[Edit],
+    edits: Edits,
     function: MetricFunction,
     baseline: float,
     given: dict[tuple[str, int], Tensor] | None,
@@ -228,30 +229,17 @@ def _grid(lm: Decoder, effects: dict[tuple[str, int], Tensor], point: str) -> Fl
     return grid
 
 
-def _with_graph(lm: Decoder, ids: Tensor, edits: Sequence[Edit]) -> _Graph:
+def _with_graph(lm: Decoder, ids: Tensor, edits: Edits) -> _Graph:
     """One pass whose graph starts at what enters the first block."""
-    found: dict[tuple[str, int], Tensor] = {}
-
-    def keep(key: tuple[str, int]) -> Any:
-        def hook(_m: nn.Module, args: tuple[Any, ...]) -> None:
-            found[key] = args[0]
-
-        return hook
-
+    points = [(p, n) for p in _POINTS for n in range(lm.n_layers) if has_point(lm, p, n)]
+    of_experts = [(p, n) for p, n in points if p == "coefficients" and has_experts(lm, n)]
+    own: dict[tuple[str, int], Tensor] = {}
     few = {"logits_to_keep": 1} if accepts_argument(lm, "logits_to_keep") else {}
     with torch.enable_grad(), ExitStack() as stack:
         stack.enter_context(memory_guard(f"a forward and backward pass of {ids.shape[1]} tokens"))
         current = stack.enter_context(attach_hooks(lm, {}, edits))
-        first = lm.structure.blocks[0].module
-        change_input(stack, first, lambda t: t.detach().requires_grad_(), first=True)
-        for n, block in enumerate(lm.structure.blocks):
-            if has_point(lm, "z", n):
-                assert block.mixer is not None
-                stack.callback(block.mixer.out_proj.register_forward_pre_hook(keep(("z", n))).remove)
-            if block.feed_forward is not None and block.feed_forward.down_proj is not None:
-                down = block.feed_forward.down_proj
-                stack.callback(down.register_forward_pre_hook(keep(("coefficients", n))).remove)
-            elif block.feed_forward is not None and block.feed_forward.experts is not None:
-                keep_with_graph(stack, lm, n, current, lambda m, n=n: found.__setitem__(("coefficients", n), m))
+        stack.enter_context(on_the_graph(lm, [point for point in points if point not in of_experts], own))
+        for point in of_experts:
+            keep_with_graph(stack, lm, point[1], current, partial(own.__setitem__, point))
         logits = lm.hf(ids, use_cache=False, **few, **current.arguments).logits[:, -1]
-    return _Graph(found, logits)
+    return _Graph({point: own[point] for point in points}, logits)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from urllib.parse import urlencode
 
 import typer
 
 from unembed.cli import options
+from unembed.names import PatchPoint
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,7 +19,14 @@ if TYPE_CHECKING:
     from unembed.causality import Metric, Patching
 
 Point = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "heads", "patterns", "memories"]
-_POINTS = {"heads": "z", "patterns": "pattern", "memories": "coefficients"}
+_POINTS: dict[Point, PatchPoint] = {
+    **{point: point for point in get_args(PatchPoint)},
+    "heads": "z",
+    "patterns": "pattern",
+    "memories": "coefficients",
+}
+_ON_THE_PAGE = ("resid_pre", "attn_out", "mlp_out")
+"""What the Compare screen maps; it shows heads and memories cell by cell."""
 Answer = Annotated[
     str | None,
     typer.Option(help="The token whose logit is measured; default: the likeliest.", show_default=False),
@@ -66,23 +76,25 @@ def patch(
     from unembed.cli.output import deliver_table, show
 
     lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    point = _POINTS[points]
     found = lm.patch(
         clean,
         corrupted,
-        _POINTS.get(points, points),
+        point,
         _metric(answer, against),
         direction="noising" if noising else "denoising",
         alignment="auto" if align else None,
         top=top,
         edits=edits,
     )
-    if not (as_json or csv or html):
-        show(lambda width: _heat_map(found, width), plain=plain)
     table = found.to_table()
     if as_json or csv or html:
         deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
-    else:
-        deliver_table(table.head(12), as_json=False, csv=False, plain=plain, html=None)
+        return
+    show(lambda width: _heat_map(found, width), plain=plain)
+    deliver_table(table.head(12), as_json=False, csv=False, plain=plain, html=None)
+    if point in _ON_THE_PAGE:
+        print(f"In the explorer (unembed serve): {_address(clean, corrupted, point, found.direction)}", file=sys.stderr)
 
 
 def paths(
@@ -313,6 +325,11 @@ def _metric(answer: str | None, against: str | None) -> Metric | None:
             raise typer.BadParameter("give --answer too", param_hint="--against")
         return None
     return unembed.logit_difference(answer, against)
+
+
+def _address(clean: str, corrupted: str, point: str, direction: str) -> str:
+    """Where the page shows a patching: the part of the address behind the server's own."""
+    return "#/compare?" + urlencode({"prompt": clean, "other": corrupted, "point": point, "direction": direction})
 
 
 def _heat_map(found: Patching, width: int) -> RenderableType:

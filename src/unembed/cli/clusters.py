@@ -60,7 +60,7 @@ def clusters(
     found = unembed.cluster_values(lm, n_clusters or max(1, n_values // 10), layers=layer or None, linkage=linkage)
     numbers = None if target is None else [found.of(*target)]
     if out is not None:
-        found.table().to_parquet(out)
+        found.to_table().to_parquet(out)
     cards = found.cards(top, tokens=tokens, numbers=numbers)
     if html is None and not as_json and not csv:
         cards = _for_terminal(cards)

@@ -64,7 +64,7 @@ def concepts(
         basis=basis,
         embedding=embedding,
     )
-    table = found.table() if named or listed else found.by_layer()
+    table = found.to_table() if named or listed else found.by_layer()
     if html is None and not as_json and not csv:
         table = _for_terminal(table)
     deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)

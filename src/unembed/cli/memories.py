@@ -68,7 +68,7 @@ def memories(
     if as_json:
         sys.stdout.write(json.dumps(gallery.to_dict(), ensure_ascii=False) + "\n")
         return
-    table = gallery.table()
+    table = gallery.to_table()
     deliver_table(
         table if html is not None or csv else _for_terminal(table), as_json=False, csv=csv, plain=plain, html=html
     )

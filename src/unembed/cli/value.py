@@ -61,7 +61,13 @@ def value(
 
 
 def _tokens(
-    lm: LanguageModel, layer: int, column: int, top: int, basis: str, show_unlearned: bool, seed: int | None
+    lm: LanguageModel,
+    layer: int,
+    column: int,
+    top: int,
+    basis: options.ValueBasis,
+    show_unlearned: bool,
+    seed: int | None,
 ) -> Table:
     from unembed.results import Table
 

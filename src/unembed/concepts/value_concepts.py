@@ -21,7 +21,8 @@ from unembed.lens import read
 from unembed.memories.clustering.value_clusters import cluster
 from unembed.memories.values import values_of
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.results import Provenance, Table
+from unembed.names import Basis
+from unembed.results import Displayed, Provenance, Table
 from unembed.validation import as_pair, as_tuple, positive_int, valid_seed
 
 TOP = 30
@@ -55,8 +56,8 @@ def model_classes(lm: Decoder, embedding: bool | None = None) -> Classes:
     return lm.once((__name__, wanted), classes)
 
 
-@dataclass(frozen=True, eq=False)
-class VectorConcepts:
+@dataclass(frozen=True, eq=False, repr=False)
+class VectorConcepts(Displayed):
     """Vectors, their top tokens and the concepts in them."""
 
     lm: Decoder
@@ -67,7 +68,7 @@ class VectorConcepts:
     ids: Int[np.ndarray, "vector k"]
     concepts: tuple[tuple[Concept, ...], ...]
     seed: int | None
-    basis: str = "raw"
+    basis: Basis = "raw"
     show_unlearned: bool = False
 
     def coverage(self, kinds: Sequence[str] = COUNTED) -> Float[np.ndarray, " vector"]:
@@ -78,7 +79,7 @@ class VectorConcepts:
         """How many concepts of these kinds each vector has."""
         return np.array([sum(c.kind in kinds for c in found) for found in self.concepts])
 
-    def table(self) -> Table:
+    def to_table(self) -> Table:
         """One row for each concept of each vector: kind, score, its tokens, evidence."""
         columns: dict[str, list] = {name: [] for name in ("vector", "layer", "concept", "kind", "score")}
         columns |= {"n_tokens": [], "class_size": [], "tokens": [], "evidence": []}
@@ -119,7 +120,7 @@ def vector_concepts(
     layers: Sequence[int] | None = None,
     *,
     top: int = TOP,
-    basis: str = "raw",
+    basis: Basis = "raw",
     seed: int | None = None,
     embedding: bool | None = None,
     max_expected: float = MAX_EXPECTED,
@@ -177,7 +178,7 @@ def value_concepts(
     layers: Sequence[int] | None = None,
     seed: int = 0,
     top: int = TOP,
-    basis: str = "raw",
+    basis: Basis = "raw",
     embedding: bool | None = None,
     show_unlearned: bool = False,
 ) -> VectorConcepts:

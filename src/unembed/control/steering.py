@@ -16,6 +16,7 @@ from unembed.control.perplexity import default_text, perplexity, windows
 from unembed.errors import InvalidInput
 from unembed.memories.token_ranking import RankedValue, firing, promoting, words_of
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.names import Basis
 from unembed.results import Provenance, Table
 from unembed.stream.generation import generate
 from unembed.stream.interventions import Edit, scale_coefficient, set_coefficient
@@ -171,7 +172,7 @@ def ranked_values_table(lm: Decoder, found: Sequence[RankedValue]) -> Table:
 
 
 def provenance(
-    lm: Decoder, *, basis: str | None = None, corpus: str | None = None, seed: int | None = None, **notes: Any
+    lm: Decoder, *, basis: Basis | None = None, corpus: str | None = None, seed: int | None = None, **notes: Any
 ) -> Provenance:
     """The provenance of a result of this package."""
     return lm.provenance(corpus=corpus, basis=basis, seed=seed, notes=notes)

@@ -34,7 +34,7 @@ from unembed.memories.norm_overlap import vectors_like
 from unembed.memories.values import value_readings, written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import sampled_fingerprint
-from unembed.results import Provenance, Table, write_whole
+from unembed.results import Displayed, Provenance, Table, write_whole
 from unembed.validation import positive_int, valid_seed
 
 SCHEMA = "unembed.memories/1"
@@ -52,8 +52,8 @@ LONGEST = 64
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True, eq=False)
-class Gallery:
+@dataclass(frozen=True, eq=False, repr=False)
+class Gallery(Displayed):
     """Memories, best first, each with its evidence and a description."""
 
     rows: tuple[MemoryEvidence, ...]
@@ -71,7 +71,7 @@ class Gallery:
         """The memory at a place of the list, from 0."""
         return self.rows[rank]
 
-    def table(self) -> Table:
+    def to_table(self) -> Table:
         """One row for each memory: rank from 1, score, description, top tokens, size and p-value of each ingredient."""
         columns: dict[str, list[Any]] = {
             "rank": list(range(1, len(self.rows) + 1)),

@@ -19,7 +19,7 @@ from unembed.index.labels import COLUMNS as LABEL_COLUMNS
 from unembed.index.labels import HEAD, Label, Labels
 from unembed.index.manifest import Manifest, read_manifest
 from unembed.index.settings import BuildProgress, IndexSettings
-from unembed.names import MemoryIndex
+from unembed.names import Among, FiredBy, MemoryIndex, Pole, PromotedBy
 from unembed.results import Table
 from unembed.validation import as_path, as_str, finite_float, positive_int
 
@@ -219,7 +219,7 @@ class Index(IndexFiles):
             return self._lm
 
     def triggers(
-        self, layer: int, index: MemoryIndex, top: int = 25, *, pole: str = "positive", context: int | None = None
+        self, layer: int, index: MemoryIndex, top: int = 25, *, pole: Pole = "positive", context: int | None = None
     ) -> Table:
         """The prefixes on which a key fires most, strongest first.
 
@@ -243,7 +243,7 @@ class Index(IndexFiles):
         """The top tokens of a value, best first: columns rank, token_id, token, score."""
         return queries.value_tokens(self, layer, index, top)
 
-    def promoting(self, token: str | int, top: int = 20, *, by: str = "score") -> Table:
+    def promoting(self, token: str | int, top: int = 20, *, by: PromotedBy = "score") -> Table:
         """Values that have a token among their top tokens.
 
         Args:
@@ -259,7 +259,7 @@ class Index(IndexFiles):
         """
         return queries.promoting(self, token, top, by)
 
-    def firing_on(self, text: str, top: int = 20, *, by: str = "strength") -> Table:
+    def firing_on(self, text: str, top: int = 20, *, by: FiredBy = "strength") -> Table:
         """Keys that fire most on a new text, on which the model is run.
 
         Args:
@@ -276,7 +276,7 @@ class Index(IndexFiles):
 
         return active_keys.firing_on(self, self.model, as_str("text", text), positive_int("top", top), by)
 
-    def search(self, text: str, top: int = 20, *, pole: str = "positive", context: int | None = None) -> Table:
+    def search(self, text: str, top: int = 20, *, pole: Pole = "positive", context: int | None = None) -> Table:
         """Triggers whose text holds words: full-text search, the strongest triggers first.
 
         Args:
@@ -290,7 +290,7 @@ class Index(IndexFiles):
         """
         return queries.search(self, text, top, pole, context)
 
-    def similar(self, layer: int, index: MemoryIndex, top: int = 20, *, among: str = "values") -> Table:
+    def similar(self, layer: int, index: MemoryIndex, top: int = 20, *, among: Among = "values") -> Table:
         """The memories whose values (or keys) point in the most similar direction, exactly.
 
         Args:
@@ -318,7 +318,7 @@ class Index(IndexFiles):
         }
         return self.table(f"{among.capitalize()} most similar to {self.memory_name(layer, index)}", columns)
 
-    def contexts(self, layer: int, index: MemoryIndex, top: int = 10, *, pole: str = "positive") -> ContextsView:
+    def contexts(self, layer: int, index: MemoryIndex, top: int = 10, *, pole: Pole = "positive") -> ContextsView:
         """The triggers of a key with the coefficient of every token in them; the model is run on their text.
 
         Raises:

@@ -25,21 +25,21 @@ from unembed.errors import InvalidInput
 from unembed.lens import final_scale, logits_of
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.names import BASES
-from unembed.results import Table
+from unembed.names import BASES, Basis
+from unembed.results import Displayed, Table
 from unembed.stream.decomposition import memory_branch, require_one_stream
 from unembed.stream.run import Run, Tokens, prepare, run
 from unembed.validation import as_tuple, positive_int
 
 
-@dataclass(frozen=True, eq=False)
-class SubUpdateEffects:
+@dataclass(frozen=True, eq=False, repr=False)
+class SubUpdateEffects(Displayed):
     """Sub-updates at one position, and the effect of each on one token."""
 
     lm: Decoder
     layer: int
     token: int
-    basis: str
+    basis: Basis
     index: Int[Tensor, " k"]
     coefficient: Float[Tensor, " k"]
     contribution: Float[Tensor, " k"]
@@ -57,7 +57,7 @@ class SubUpdateEffects:
     change_removed: Float[Tensor, " k"]
     """Probability change when only this sub-update is removed from the stream after the FFN."""
 
-    def table(self) -> Table:
+    def to_table(self) -> Table:
         """One row for each sub-update."""
         lm = self.lm
         columns = {
@@ -84,7 +84,7 @@ def sub_update_effects(
     position: int = -1,
     indices: Sequence[int] | None = None,
     top: int = 10,
-    basis: str = "raw",
+    basis: Basis = "raw",
 ) -> SubUpdateEffects:
     """Effects of the sub-updates of one FFN update on a token.
 
@@ -133,7 +133,7 @@ def _effects(
     before: str,
     indices: Sequence[int] | None,
     top: int,
-    basis: str,
+    basis: Basis,
 ) -> SubUpdateEffects:
     m = result.at("coefficients", layer)[0, position]
     W_out = lm.weights.W_out[layer]
@@ -180,6 +180,6 @@ def _effects(
     )
 
 
-def _logits(lm: Decoder, rows: Tensor, basis: str, scale: Tensor) -> Float[Tensor, "row d_vocab"]:
+def _logits(lm: Decoder, rows: Tensor, basis: Basis, scale: Tensor) -> Float[Tensor, "row d_vocab"]:
     out = logits_of(lm, rows.to(lm.dtype), basis, scale.expand(len(rows), 1) if basis == "frozen" else None)
     return out.to(torch.promote_types(out.dtype, torch.float32))

@@ -37,9 +37,6 @@ DOMINANT = 10
 """Number of dominant sub-updates scored in each update, by |m| times the length of v, and of random ones."""
 TOKENS = ("final", "candidate")
 """Tokens that are scored: the model's prediction, and the top token before the layer's FFN."""
-SCORE_BASES = ("raw", "frozen", "adaptive")
-"""What a score is: e_w . m_i v_i; the same through both norms; and, for models with an adaptive softmax only, how far
-the sub-update alone moves log p(w), in nats."""
 
 
 @dataclass(frozen=True, eq=False)

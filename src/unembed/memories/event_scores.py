@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from unembed.errors import InvalidInput
-from unembed.memories.event_sample import SCORE_BASES, TOKENS, EventSample
+from unembed.memories.event_sample import TOKENS, EventSample
+from unembed.names import SCORE_BASES, ScoreBasis
 
 Kind = Literal["saturation", "elimination"]
 
@@ -50,7 +51,7 @@ def event_scores(
     sample: EventSample,
     kind: Kind,
     *,
-    basis: str = "raw",
+    basis: ScoreBasis = "raw",
     random: bool = False,
     ffn_only: bool = True,
     last_layer: bool = False,
@@ -71,7 +72,7 @@ def event_scores(
     return scores[layers, examples, :, token, _basis(basis, sample)]
 
 
-def _basis(basis: str, sample: EventSample) -> int:
+def _basis(basis: ScoreBasis, sample: EventSample) -> int:
     there = SCORE_BASES[: sample.scores.shape[-1]]
     if basis not in there:
         raise InvalidInput(f"basis {basis!r} for scores", why=f"this model's are {', '.join(there)}")
@@ -79,7 +80,7 @@ def _basis(basis: str, sample: EventSample) -> int:
 
 
 def candidate_scores(
-    sample: EventSample, *, basis: str = "raw", random: bool = False
+    sample: EventSample, *, basis: ScoreBasis = "raw", random: bool = False
 ) -> Float[np.ndarray, "layer example 10"]:
     """In each layer, the scores of its top candidate by the dominant (or random) sub-updates (Fig. 3)."""
     scores = sample.random_scores if random else sample.scores
@@ -96,7 +97,7 @@ class ExtremeSubUpdates:
     """Dominant sub-updates that score the top candidate beyond a threshold, one row each."""
 
     threshold: float
-    basis: str
+    basis: ScoreBasis
     layer: Int[np.ndarray, " row"]
     index: Int[np.ndarray, " row"]
     example: Int[np.ndarray, " row"]
@@ -113,7 +114,7 @@ class ExtremeSubUpdates:
 
 
 def extreme_sub_updates(
-    sample: EventSample, threshold: float | None = None, *, share: float = 0.005, basis: str = "raw"
+    sample: EventSample, threshold: float | None = None, *, share: float = 0.005, basis: ScoreBasis = "raw"
 ) -> ExtremeSubUpdates:
     """The dominant sub-updates whose score of the top candidate is beyond a threshold in size.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unembed.lens import final_scale, logit_direction
 from unembed.models.decoder import Decoder
+from unembed.names import Basis
 from unembed.stream.decomposition import memory_branch
 from unembed.stream.run import Run
 from unembed.validation import positive_int
@@ -59,7 +60,7 @@ def token_scores(
     layer: int,
     position: int,
     token: int,
-    basis: str = "frozen",
+    basis: Basis = "frozen",
     index: Int[Tensor, " memory"] | None = None,
 ) -> Float[Tensor, " memory"]:
     """The score that each sub-update of a position adds to a token.

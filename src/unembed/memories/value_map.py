@@ -20,7 +20,7 @@ from unembed.errors import Unsupported
 from unembed.memories.clustering.unit_vectors import unit_rows
 from unembed.memories.values import values_of
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.results import Provenance, Table
+from unembed.results import Displayed, Provenance, Table
 from unembed.validation import as_int, positive_int
 
 MAX_POINTS = 50_000
@@ -31,8 +31,8 @@ _ROUNDS, _STEPS, _PUSHES = 15, 400, 300
 _CHUNK = 4096
 
 
-@dataclass(frozen=True, eq=False)
-class ValueMap:
+@dataclass(frozen=True, eq=False, repr=False)
+class ValueMap(Displayed):
     """The place of every value shown, and the island it is on."""
 
     memory: Int[np.ndarray, "point 2"]
@@ -48,7 +48,7 @@ class ValueMap:
     """Of the model: more than are shown where it has more than `max_points`."""
     provenance: Provenance
 
-    def table(self) -> Table:
+    def to_table(self) -> Table:
         """One row for each value shown: layer, index, x, y, cluster, cosine with the cluster's mean direction."""
         columns = {
             "layer": self.memory[:, 0].tolist(),

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from unembed.errors import InvalidInput
 from unembed.lens import COLUMNS, ROWS, read, read_ends, top_k
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.names import Basis
 from unembed.validation import positive_int
 
 _AT_ONCE = 8 * ROWS
@@ -48,7 +49,7 @@ class ValueReadings:
     layers: tuple[int, ...]
     ids: Int[Tensor, "layer d_mlp k"]
     scores: Float[Tensor, "layer d_mlp k"]
-    basis: str
+    basis: Basis
     show_unlearned: bool
     """Whether tokens that the model never learned are included."""
 
@@ -59,7 +60,7 @@ def value_readings(
     k: int = 30,
     *,
     layers: Sequence[int] | None = None,
-    basis: str = "raw",
+    basis: Basis = "raw",
     bottom: bool = False,
     show_unlearned: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -107,7 +108,7 @@ def first_tokens(
     lm: Decoder,
     layer: int,
     *,
-    basis: str = "final",
+    basis: Basis = "final",
     negated: bool = False,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> tuple[Int[Tensor, " value"], Int[Tensor, " value"] | None]:
@@ -150,7 +151,7 @@ def first_tokens(
 
 
 def _top(
-    lm: Decoder, vectors: Tensor, k: int, basis: str, bottom: bool, hidden: Bool[Tensor, " d_vocab"] | None
+    lm: Decoder, vectors: Tensor, k: int, basis: Basis, bottom: bool, hidden: Bool[Tensor, " d_vocab"] | None
 ) -> tuple[Tensor, Tensor]:
     if bottom and basis != "raw":
         raise InvalidInput(
@@ -179,7 +180,7 @@ class Values:
         index: int | Sequence[int] | Tensor,
         k: int = 30,
         *,
-        basis: str = "raw",
+        basis: Basis = "raw",
         bottom: bool = False,
         show_unlearned: bool = False,
     ) -> tuple[Int[Tensor, "*value k"], Float[Tensor, "*value k"]]:
@@ -219,7 +220,7 @@ class Values:
         index: int,
         k: int = 30,
         *,
-        basis: str = "raw",
+        basis: Basis = "raw",
         bottom: bool = False,
         show_unlearned: bool = False,
     ) -> list[str]:

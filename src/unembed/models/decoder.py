@@ -91,6 +91,18 @@ class Decoder:
         """The layers with memories."""
         return tuple(n for n in range(self.n_layers) if self.n_memories_of(n))
 
+    def __reduce__(self) -> str:
+        """Refuse pickling, for which the hooks on the live model stand in the way.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise Unsupported(
+            f"pickling {self.name}",
+            why="it is a live model, and so is what holds it (a trace, circuits)",
+            instead="Pickle or save results, and open the model again with unembed.load",
+        )
+
     def experts_of(self, layer: int) -> tuple[int, int] | None:
         """How many routed experts a layer has and how many memories each; None where memories do not belong to any."""
         site = self.structure.blocks[layer].feed_forward

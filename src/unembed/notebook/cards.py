@@ -1,26 +1,34 @@
-"""Cards: drawings of one memory (FFN neuron), of one head on a prompt, and of the scores of all heads."""
+"""Cards: drawings of a memory (FFN neuron), a head's pattern, scores and composition of heads, ranks by layer."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, Unsupported
 from unembed.notebook.drawings import html_of
+from unembed.notebook.result_drawings import heat
 from unembed.notebook.widgets import widget_of
 from unembed.results import visible_html
 from unembed.schemas.heads import DEFINITIONS
 from unembed.schemas.memory import memory_view
 from unembed.schemas.numbers import numbers
+from unembed.validation import positive_int
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
 
+    from unembed.attention import Circuits
     from unembed.attention.head_scores import HeadScores
     from unembed.language_model import LanguageModel
+    from unembed.names import StreamPoint
     from unembed.trace.trace import Trace
+
+Mode = Literal["q", "k", "v"]
+_MOST_SQUARES = 64
+"""Heads up to which every pair is drawn."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,74 @@ def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
     rows = [[str(n), *(f"{x:.3g}" for x in row)] for n, row in reversed(list(enumerate(found)))]
     names = ["layer", *(f"head {i}" for i in range(len(found[0])))]
     return Card(data, _table(html.escape(note), names, rows))
+
+
+def ranks_card(
+    trace: Trace, tokens: Sequence[str | int] = (), position: int = -1, point: StreamPoint = "resid_post"
+) -> Card:
+    """How tokens fare over layers: a line for each, its rank after every layer.
+
+    Args:
+        trace: a prompt.
+        tokens: which tokens; the prediction and its runner-up when none is named.
+        position: after which token of the prompt.
+        point: where the stream is read.
+
+    Raises:
+        NotOneToken: a text is not a single token.
+        OutOfRange: no such position.
+        PointMissing: the model has no such point.
+    """
+    lm = trace.lm
+    asked = trace.question(position=position)
+    ids = [lm.single_token(token) for token in tokens] or [t for t in (asked.token, asked.against) if t is not None]
+    names = lm.token_strings(ids)
+    series: list[dict[str, Any]] = []
+    for token, name in zip(ids, names, strict=True):
+        ranks, probabilities = trace.ranks_and_probabilities(token, point, position=position)
+        series.append({"name": name, "ranks": numbers(ranks[:, 0]), "probabilities": numbers(probabilities[:, 0])})
+    layers = [str(n) for n in range(lm.n_layers)]
+    note = f"Rank at {point} of every layer, after token {position % len(trace)} of the prompt"
+    data = {"schema": "unembed.ranks/1", "series": series, "layers": layers, "size": lm.d_vocab, "note": note}
+    rows = [[layer, *(f"{one['ranks'][n]:,}" for one in series)] for n, layer in enumerate(layers)]
+    return Card(data, _table(html.escape(note), ["layer", *(visible_html(name) for name in names)], rows))
+
+
+def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Card:
+    """Composition scores of pairs of heads: a square for each where heads are few, else the `top` largest as bars.
+
+    Args:
+        circuits: `unembed.circuits(lm)`.
+        mode: what of the later head reads the earlier one: "q", "k" or "v".
+        top: pairs listed.
+
+    Raises:
+        InvalidInput: another mode.
+        Unsupported: the model has one layer.
+    """
+    scores = circuits.composition(mode)
+    layers, n_heads = scores.shape[:2]
+    if layers < 2:
+        raise Unsupported(f"composition in {circuits.lm.name}", why="its heads are all in one layer")
+    heads = [f"L{n}H{h}" for n in range(layers) for h in range(n_heads)]
+    flat = scores.reshape(len(heads), len(heads))
+    order: list[int] = numbers(flat.flatten().argsort(descending=True)[: positive_int("top", top)])
+    best = [(heads[i // len(heads)], heads[i % len(heads)], float(flat.flatten()[i])) for i in order]
+    name = mode.upper()
+    note = f"{name}-composition: norm of (W_OV of the earlier head times W_{name} of the later) over the two norms"
+    if len(heads) <= _MOST_SQUARES:
+        reading = slice(n_heads, None)  # the first layer's heads read no other
+        values = numbers(flat[:-n_heads, reading].T / flat.max().clamp_min(1e-9))
+        shown = numbers(flat[:-n_heads, reading].T)
+        data = heat(heads[n_heads:], heads[:-n_heads], values, shown, "composition with", note)
+    else:
+        data = {
+            "schema": "unembed.bars/1",
+            "rows": [{"label": f"{a} to {b}", "value": value, "title": ""} for a, b, value in best],
+            "note": note,
+        }
+    rows = [[a, b, f"{value:.4g}"] for a, b, value in best]
+    return Card(data, _table(html.escape(note), ["writing head", "reading head", "composition"], rows))
 
 
 def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from unembed.errors import InvalidInput
 from unembed.notebook.islands import script, style
-from unembed.results import visible_html
+from unembed.notebook.result_drawings import DRAWINGS
+from unembed.results import Displayed, visible_html
 from unembed.schemas.layer_grid import emergence
 
 if TYPE_CHECKING:
-    from unembed import Attribution, Trace
+    from unembed import Trace
 
 MAX_DATA = 1_000_000
 """Characters of data in one output; a larger result is a table without a drawing."""
-_MAX_BARS = 40
 
 
 def html_of(result: object) -> str:
@@ -50,16 +50,17 @@ def data_of(result: object) -> dict[str, Any]:
 
 def _drawn(result: object) -> tuple[dict[str, Any], str]:
     """The data of a result's drawing, and the table."""
-    from unembed import Attribution, Trace
+    from unembed import Trace
     from unembed.notebook.cards import Card
 
     if isinstance(result, Trace):
         return _trace(result)
-    if isinstance(result, Attribution):
-        return _attribution(result)
     if isinstance(result, Card):
         return result.data, result.table
-    raise InvalidInput(f"a {type(result).__name__}", why="only a Trace, an Attribution and a Card have a drawing")
+    if isinstance(result, Displayed) and (draw := DRAWINGS.get(type(result).__name__)) is not None:
+        return draw(result), result.to_table().fragment()
+    known = ", ".join(sorted(DRAWINGS))
+    raise InvalidInput(f"a {type(result).__name__}", why=f"only a Trace, a Card and these have a drawing: {known}")
 
 
 def _trace(trace: Trace) -> tuple[dict[str, Any], str]:
@@ -77,22 +78,3 @@ def _trace(trace: Trace) -> tuple[dict[str, Any], str]:
         f"<tbody>{''.join(rows)}</tbody></table>"
     )
     return asdict(view), table
-
-
-def _attribution(attribution: Attribution) -> tuple[dict[str, Any], str]:
-    rows = attribution.rows if len(attribution) <= _MAX_BARS else attribution.top(_MAX_BARS)
-    others = len(attribution) - len(rows)
-    note = f"sum {attribution.total:.5g}, logit {attribution.logit:.5g}, relative error {attribution.error:.1e}"
-    note = f"{others:,} other writers; {note}" if others else note
-    data = {
-        "schema": "unembed.attribution/1",
-        "rows": [{"label": r.label, "layer": r.layer, "index": r.index, "contribution": r.contribution} for r in rows],
-        "note": note,
-    }
-    body = "".join(f"<tr><td>{html.escape(r.label)}</td><td>{r.contribution:+.4g}</td></tr>" for r in rows)
-    table = (
-        "<table><caption>Logit attribution</caption>"
-        "<thead><tr><th>writer</th><th>contribution</th></tr></thead>"
-        f"<tbody>{body}</tbody></table><p>{html.escape(note)}</p>"
-    )
-    return data, table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,16 @@ class Displayed:
     @abstractmethod
     def to_table(self) -> Table:
         """The result as a table with its provenance; through it pandas, polars, CSV, JSON and Parquet."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result, tensors included, to a file that `unembed.open_result` reads.
+
+        Raises:
+            Unsupported: the result holds a live model, as a trace does.
+        """
+        from unembed.results.result_files import save_result  # imports torch
+
+        save_result(self, path)
 
     def __repr__(self) -> str:
         """The first rows of the table."""

@@ -257,14 +257,15 @@ class Table:
         """A self-contained page with the whole table; written to `path` as well when one is given."""
         page = (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(self.title)}</title>'
-            f"<style>{_STYLE}</style></head><body>{self._fragment(len(self))}</body></html>\n"
+            f"<style>{_STYLE}</style></head><body>{self.fragment(len(self))}</body></html>\n"
         )
         return _saved(page, path)
 
     def _repr_html_(self) -> str:
-        return self._fragment(_SHOWN_ROWS)
+        return self.fragment(_SHOWN_ROWS)
 
-    def _fragment(self, stop: int) -> str:
+    def fragment(self, stop: int = _SHOWN_ROWS) -> str:
+        """The first rows as an HTML table, and the provenance under it: a part of a page."""
         numeric = self._numeric(stop)
         head = "".join(_html_cell("th", visible_html(name, prose=True), name in numeric) for name in self.column_names)
         body = "".join(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unembed.errors import PointMissing, Unsupported
+from unembed.names import StreamPoint
 from unembed.schemas.numbers import numbers
 from unembed.schemas.trace import EventView, Token
 from unembed.schemas.trace_builder import describe_events, edit_in_words, sizes_of
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 SCHEMA = "unembed.emergence/2"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
 
-STAGES = ("resid_mid", "resid_post")
+STAGES: tuple[StreamPoint, ...] = ("resid_mid", "resid_post")
 """The stream after attention, and after the FFN."""
 
 
@@ -142,7 +143,7 @@ def _texts(lm: Decoder, stages: list[Stage], more: list[int]) -> dict[int, str]:
     return dict(zip(ids, lm.token_strings(ids), strict=True))
 
 
-def _stage(trace: Trace, point: str, top: int, layers: slice = slice(None)) -> Stage | None:
+def _stage(trace: Trace, point: StreamPoint, top: int, layers: slice = slice(None)) -> Stage | None:
     try:
         found = trace.readings(point, max(top, 10))
     except PointMissing:
@@ -158,6 +159,6 @@ def _stage_of(point: str, reading: Reading, top: int) -> Stage:
 
 def _events(trace: Trace) -> list[Event]:
     try:
-        return trace.events()
+        return list(trace.events())
     except Unsupported:
         return []  # events are those of FFN updates, and the model has none

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 
 from unembed.errors import PointMissing, Unsupported
+from unembed.names import Basis, By, StreamPoint
 from unembed.results import Provenance, visible
 from unembed.schemas.findings import findings
 from unembed.schemas.numbers import numbers
@@ -67,7 +68,7 @@ class TraceSettings:
     prompt: str
     position: int
     top: int
-    basis: str
+    basis: Basis
     show_unlearned: bool
     edits: Sequence[Edit]
     seed: int | None
@@ -86,7 +87,7 @@ def trace_view(
     layer: int | None,
     memories: int | None,
     token: str | int | None,
-    point: str | None,
+    point: StreamPoint | None,
     tracing: Tracing | None = None,
     index: Index | None = None,
     heads: bool = False,
@@ -130,7 +131,9 @@ def trace_view(
         attributions=[_attribution(trace, question, "component", position, _COMPONENTS_SHOWN)],
         findings=findings(trace, question, effects, position, shown) if layer is None else [],
         moves=_moves(trace, position, target) if layer is None and settings.basis == "final" else [],
-        described=trace.described_memories(question.token, position, index=index) if wanted and layer is None else [],
+        described=list(trace.described_memories(question.token, position, index=index))
+        if wanted and layer is None
+        else [],
         memories=None if effects is None or not wanted else _memories_view(effects, index),
     )
     return view, provenance
@@ -141,7 +144,7 @@ def explain_view(
     settings: TraceSettings,
     *,
     token: str | int | None,
-    by: str | None,
+    by: By | None,
     writers: int,
     tracing: Tracing | None = None,
     index: Index | None = None,
@@ -152,7 +155,7 @@ def explain_view(
     trace = tracer(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
     common, provenance, question = _common(lm, trace, settings, target, tracer)
     position = common["position"]
-    kinds = [by] if by is not None else ["component", "head", "memory"] if lm.d_mlp else ["component", "head"]
+    kinds: list[By] = [by] if by is not None else ["component", "head", "memory"] if lm.d_mlp else ["component", "head"]
     view = TraceView(
         schema=SCHEMA_EXPLAIN,
         **common,
@@ -249,14 +252,14 @@ def _without_edits(tracing: Tracing, settings: TraceSettings, position: int) -> 
     return _prediction(tracing(settings.prompt, edits=()).showing(settings.show_unlearned), settings, position)
 
 
-def _read(trace: Trace, point: str, settings: TraceSettings) -> list[list[list[Candidate]]]:
+def _read(trace: Trace, point: StreamPoint, settings: TraceSettings) -> list[list[list[Candidate]]]:
     """Candidates by layer, position and place."""
     columns = [_column(trace, point, settings, position) for position in range(len(trace))]
     return [list(layer) for layer in zip(*columns, strict=True)]
 
 
 def _column(
-    trace: Trace, point: str, settings: TraceSettings, position: int, basis: str | None = None
+    trace: Trace, point: StreamPoint, settings: TraceSettings, position: int, basis: Basis | None = None
 ) -> list[list[Candidate]]:
     """Candidates of one position by layer and place."""
     found = trace.readings(point, max(settings.top, _READ_ANYWAY), basis or settings.basis)
@@ -276,7 +279,7 @@ def _layers(
     settings: TraceSettings,
     updates: dict[int, list[SubUpdateView]],
 ) -> list[LayerView]:
-    def at(point: str) -> tuple[list[list[Candidate]], list[int], list[float]]:
+    def at(point: StreamPoint) -> tuple[list[list[Candidate]], list[int], list[float]]:
         ranks, probabilities = trace.ranks_and_probabilities(target, point, settings.basis, position=position)
         return _column(trace, point, settings, position), numbers(ranks[:, 0]), numbers(probabilities[:, 0])
 
@@ -318,7 +321,9 @@ def _closer(
         one,
         middle_from=None if one.middle is None else ranks[0],
         after_from=ranks[-1],
-        heads=trace.head_updates(one.layer, position, question.token, question.against, k=k) if heads else [],
+        heads=list(trace.head_updates(one.layer, position, question.token, question.against, top_tokens=k))
+        if heads
+        else [],
     )
 
 
@@ -360,7 +365,7 @@ def _sub_updates(
     k = max(settings.top, _READ_ANYWAY)
     try:
         found = trace.memory_effects_by_layer(
-            layers, question, position, memories, index=index, order=settings.order, k=k
+            layers, question, position, memories, index=index, order=settings.order, top_tokens=k
         )
     except Unsupported:  # attention-only, or memories that belong to experts; perhaps not in every layer
         each = (layers[i : i + 1] for i in range(len(layers))) if len(layers) > 1 else ()
@@ -382,7 +387,7 @@ def _effects(
     k = max(settings.top, _READ_ANYWAY)
     try:
         return trace.memory_effects(
-            question, position, max(1, memories), layers=layers, index=index, order=settings.order, k=k
+            question, position, max(1, memories), layers=layers, index=index, order=settings.order, top_tokens=k
         )
     except (PointMissing, Unsupported):
         return None
@@ -415,7 +420,7 @@ def _trigger(index: Index | None, row: SubUpdate) -> TriggerView | None:
 def _attribution(
     trace: Trace,
     question: Question,
-    by: str,
+    by: By,
     position: int,
     writers: int,
     usual: UsualCoefficients | None = None,

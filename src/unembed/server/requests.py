@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import Depends, Header, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from unembed import Edit
+from unembed import Edit, names
 from unembed.server.state import MAX_EDITS, MAX_PROMPT, ServerState
 from unembed.trace import MemoryOrder, Question, Trace
 
@@ -35,7 +35,7 @@ Order = Annotated[
     MemoryOrder, Query(description="what memories are ranked by; deviation: the effect beyond the mean coefficient's")
 ]
 RequiredToken = Annotated[str, Query(min_length=1, max_length=200, description="a token's text, or #id")]
-Basis = Annotated[Literal["raw", "final", "frozen"], Query(description="how the final norm is treated")]
+Basis = Annotated[names.Basis, Query(description="how the final norm is treated")]
 Pole = Literal["positive", "negative"]
 Top = Annotated[int, Query(ge=1, le=50)]
 Client = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
 from unembed.models.decoder import Decoder
+from unembed.names import Point
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import ForwardPass, has_point, read_gradient, require_point
 from unembed.stream.hooks import (
     Callback,
@@ -22,7 +25,7 @@ from unembed.stream.hooks import (
     memory_guard,
     on_the_graph,
 )
-from unembed.stream.interventions import Edits
+from unembed.stream.interventions import Edit, Edits, as_edits
 from unembed.validation import as_int, as_str, as_tuple
 
 _ONCE = ("position_embedding",)
@@ -31,14 +34,14 @@ _ONCE = ("position_embedding",)
 Tokens = str | Sequence[str] | Sequence[int] | Tensor
 
 
+@dataclass(eq=False)
 class _Layers:
     """The tensors of one point, stacked where all layers have the same shape."""
 
-    def __init__(self, layers: tuple[int, ...]) -> None:
-        self.layers = layers
-        self.stack: Tensor | None = None
-        self.odd: dict[int, Tensor] = {}
-        """Layers whose shape differs from the first one's."""
+    layers: tuple[int, ...]
+    stack: Tensor | None = None
+    odd: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    """Layers whose shape differs from the first one's."""
 
     def put(self, layer: int, t: Tensor) -> None:
         """Copy one layer's tensor."""
@@ -81,8 +84,8 @@ class _Graph:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
+@dataclass(frozen=True, eq=False, repr=False)
+class Run(Displayed):
     """The result of a forward pass: the logits and the captured tensors, by point."""
 
     tokens: Int[Tensor, "batch pos"]
@@ -91,9 +94,27 @@ class Run:
     layers: tuple[int, ...]
     """Which layers the tensors hold, in order; all of them unless chosen."""
     _logits: Float[Tensor, "batch pos d_vocab"] | None
-    _captured: dict[str, _Layers] = field(default_factory=dict)
-    _graph: _Graph | None = None
-    """The tensors that the graph of the pass runs through; None where the run has no graph."""
+    provenance: Provenance
+    _captured: dict[str, _Layers] = field(default_factory=dict[str, _Layers])
+    _graph: _Graph | None = field(default=None, metadata={"saved": False})
+    """The tensors that the graph of the pass runs through; None where the run has no graph. Not saved or pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: everything but the graph."""
+        return {**vars(self), "_graph": None, "_logits": None if self._logits is None else self._logits.detach()}
+
+    def to_table(self) -> Table:
+        """One row for each captured point, and one for the logits: its layers, the shape of one layer, the dtype."""
+        rows = [(point, list(of.layers), of.at(of.layers[0])) for point, of in self._captured.items() if of.layers]
+        rows += [] if self._logits is None else [("logits", None, self._logits)]
+        columns = {
+            "point": [point for point, _, _ in rows],
+            "layers": [layers for _, layers, _ in rows],
+            "shape": [list(t.shape) for _, _, t in rows],
+            "dtype": [str(t.dtype).removeprefix("torch.") for _, _, t in rows],
+        }
+        n, length = self.tokens.shape
+        return Table(f"Run of {n} x {length} tokens", columns, self.provenance)
 
     def __repr__(self) -> str:
         """The size of the run and what it captured; the tensors themselves are long."""
@@ -196,7 +217,7 @@ def prepare(
         return _padded(lm, [lm.encode(t)[0] for t in tokens])  # type: ignore[arg-type]
     else:
         try:
-            ids = torch.tensor(tokens, dtype=torch.long)
+            ids = torch.tensor(tokens) if len(tokens) else torch.empty(0, dtype=torch.long)
         except (TypeError, ValueError) as error:
             raise InvalidInput("tokens", why="they are neither text nor numbers in rows of equal length") from error
     if ids.dtype not in (torch.int64, torch.int32):
@@ -231,6 +252,19 @@ def _padded(lm: Decoder, rows: list[Tensor]) -> tuple[Tensor, Tensor]:
     return prepare(lm, ids, mask)
 
 
+def check_positions(edits: Sequence[Edit], mask: Int[Tensor, "batch pos"]) -> None:
+    """Refuse edits at positions that no prompt of a batch has.
+
+    Raises:
+        OutOfRange: there is such an edit.
+    """
+    longest = int(mask.sum(dim=1).max())
+    for edit in edits:
+        for p in () if isinstance(edit.positions, str) else edit.positions:
+            if not -longest <= p < longest:
+                raise OutOfRange(f"an edit at position {p}", why=f"the prompt has {longest} tokens, 0 to {longest - 1}")
+
+
 def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, object]:
     """What the model's forward needs for this mask, so that each row gets the numbers it has alone."""
     arguments: dict[str, object] = {"use_cache": False}
@@ -246,7 +280,7 @@ def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, 
 def run(
     lm: Decoder,
     tokens: Tokens,
-    capture: str | Collection[str] = (),
+    capture: Point | str | Collection[Point | str] = (),
     edits: Edits = (),
     *,
     attention_mask: Tensor | None = None,
@@ -272,6 +306,7 @@ def run(
     Raises:
         PointMissing: no layer has a point, or one of the chosen layers does not.
         InvalidInput: a hook returned a tensor of another shape, or for a point that can only be read.
+        OutOfRange: an edit at a position that no prompt has.
         NotFinite: the logits hold NaN or infinity.
 
     Memory: the captured tensors, plus one layer's activations; with `grad`, the activations of all layers.
@@ -281,6 +316,9 @@ def run(
     if grad and not logits:
         raise InvalidInput("grad=True with logits=False", why="a gradient is that of a number made from the logits")
     ids, mask = prepare(lm, tokens, attention_mask)
+    edits = as_edits(edits)
+    check_positions(edits, mask)
+    provenance = lm.provenance(notes={"edits": [edit.to_dict() for edit in edits]} if edits else None)
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else as_tuple("layers", layers)))
     where = {point: _layers_with(lm, point, chosen, layers is not None) for point in capture}
     captured = {point: _Layers(where[point]) for point in capture}
@@ -296,7 +334,7 @@ def run(
         return callback
 
     if not missing and not logits:
-        return Run(ids, mask, chosen, None)
+        return Run(ids, mask, chosen, None, provenance)
     captures = {(p, n): keep(p, n) for p, n in missing}
     replacing = {
         (p, n): h for p, h in (hooks or {}).items() for n in _layers_with(lm, p, tuple(range(lm.n_layers)), False)
@@ -317,7 +355,7 @@ def run(
             why="they hold NaN or infinity" + (" under these edits" if edits or hooks else ""),
             instead="Use smaller edits" if edits or hooks else "Check the weights, or load with dtype='float32'",
         )
-    return Run(ids, mask, chosen, out, captured, graph)
+    return Run(ids, mask, chosen, out, provenance, captured, graph)
 
 
 def _layers_with(lm: Decoder, point: str, chosen: tuple[int, ...], strict: bool) -> tuple[int, ...]:

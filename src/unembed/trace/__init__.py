@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
+    from unembed.trace.memory_effects import MemoryEffects as MemoryEffects
     from unembed.trace.memory_effects import MemoryOrder as MemoryOrder
     from unembed.trace.question import Question as Question
+    from unembed.trace.readings import Readings as Readings
+    from unembed.trace.tables import EntropyAndKL as EntropyAndKL
     from unembed.trace.trace import Trace as Trace
 else:
     __getattr__ = import_on_first_use(
         __name__,
         {
+            "EntropyAndKL": "unembed.trace.tables",
+            "MemoryEffects": "unembed.trace.memory_effects",
             "MemoryOrder": "unembed.trace.memory_effects",
             "Question": "unembed.trace.question",
+            "Readings": "unembed.trace.readings",
             "Trace": "unembed.trace.trace",
         },
     )

@@ -13,11 +13,11 @@ from torch import Tensor
 from unembed.errors import InvalidInput
 from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.models.decoder import Decoder
-from unembed.names import POINTS, STREAM_POINTS
+from unembed.names import POINTS, STREAM_POINTS, Basis, StreamPoint
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.run import Run
-from unembed.validation import positive_int
+from unembed.validation import as_str, positive_int
 
 TOP = 10
 
@@ -26,13 +26,15 @@ TOP = 10
 class Readings(Displayed):
     """The logit lens of one prompt: the top tokens of the stream at one point of every layer and position."""
 
-    point: str
-    basis: str
+    point: StreamPoint
+    basis: Basis
     hidden: bool
     """Whether tokens that the model never learned were left out."""
     reading: Reading
     tokens: list[list[list[str]]]
     """Token texts by layer, position and rank."""
+    prompt: tuple[str, ...]
+    """Texts of the prompt's own tokens."""
     provenance: Provenance
 
     def to_table(self) -> Table:
@@ -106,20 +108,20 @@ class StreamReadings:
         """The stream at a point."""
         return self.run_with((point,))[point][:, 0]
 
-    def read(self, point: str, top: int = TOP, basis: str = "final") -> Reading:
+    def read(self, point: str, top: int = TOP, basis: Basis = "final") -> Reading:
         """Top tokens at a point of every layer and position.
 
         Raises:
             InvalidInput: it is no point of the stream.
             PointMissing: the model has no such point.
         """
-        if point in POINTS and point not in STREAM_POINTS:
+        if as_str("point", point) in POINTS and point not in STREAM_POINTS:
             raise InvalidInput(f"readings of {point}", why=f"the stream is read at {', '.join(STREAM_POINTS)}")
         if (point, top, basis) not in self._readings:
             self._readings[point, top, basis] = self._read(point, top, basis)
         return self._readings[point, top, basis]
 
-    def _read(self, point: str, top: int, basis: str) -> Reading:
+    def _read(self, point: str, top: int, basis: Basis) -> Reading:
         x = self.stream(point)
         if (top, basis) != (TOP, "final"):
             scale = self.scale.expand(*x.shape[:-1], 1) if basis == "frozen" else None
@@ -159,7 +161,7 @@ class StreamReadings:
             self._readings[point, TOP, "final"] = joined(found)
 
     def ranks_and_probabilities(
-        self, token: int, point: str, basis: str, column: int | None
+        self, token: int, point: str, basis: Basis, column: int | None
     ) -> tuple[Int[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
         """The rank and the probability of a token at every layer, at every position or at one."""
         at = slice(None) if column is None else [column]
@@ -173,7 +175,7 @@ class StreamReadings:
         return found.tracked_ranks[..., 0][at], found.tracked_probabilities[..., 0][at]
 
     def ranks_among(
-        self, tokens: Sequence[Sequence[int]], points: Sequence[str], layer: int, column: int, basis: str
+        self, tokens: Sequence[Sequence[int]], points: Sequence[str], layer: int, column: int, basis: Basis
     ) -> Int[Tensor, "point token"]:
         """The ranks of chosen tokens, as many at each point, at points of one layer and position."""
         x = torch.stack([self.run_with((point,)).at(point, layer)[0, column] for point in points])

@@ -21,7 +21,8 @@ from unembed.memories.events import Event
 from unembed.memories.sub_updates import Dominant, dominant
 from unembed.memories.top_sub_updates import SubUpdate, top_sub_updates
 from unembed.models.decoder import Decoder
-from unembed.results import Provenance, Table
+from unembed.names import Basis, By, StreamPoint
+from unembed.results import Provenance, Records, Table
 from unembed.results.display import Displayed
 from unembed.stream.interventions import Edits, as_edits
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
@@ -36,6 +37,13 @@ from unembed.trace.memory_effects import (
 from unembed.trace.prompt_events import prompt_events, prompt_rank_changes
 from unembed.trace.question import Question, question
 from unembed.trace.readings import TOP, Readings, StreamReadings
+from unembed.trace.tables import (
+    EntropyAndKL,
+    described_records,
+    event_records,
+    head_update_records,
+    sub_update_records,
+)
 from unembed.trace.usual_coefficients import usual_coefficients
 from unembed.validation import as_str, as_tuple, positive_int
 
@@ -73,7 +81,7 @@ class Trace(Displayed):
         self.tokens: Int[Tensor, " pos"] = ids[0]
         self.parallel = any(b.parallel for b in lm.structure.blocks)
         has_ffn = all(b.feed_forward is not None for b in lm.structure.blocks)
-        self._before = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
+        self._before: StreamPoint = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
         # With what an attribution by component needs: most traces are used for one, and a second pass costs more.
         points = {*points_needed(lm, "component", self.edits), self._before}
         if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
@@ -118,7 +126,9 @@ class Trace(Displayed):
     def to_table(self) -> Table:
         """The last position by layer: the top token of each reading, and the rank of the prediction, from 1."""
         columns: dict[str, list[object]] = {"layer": list(range(self.lm.n_layers))}
-        points = ["resid_pre", *([self._before] if self._before == "resid_mid" else []), "resid_post"]
+        points: list[StreamPoint] = ["resid_pre", "resid_post"]
+        if self._before == "resid_mid":
+            points.insert(1, "resid_mid")
         names = {"resid_pre": "before", "resid_mid": "after_attention", "resid_post": "after_ffn"}
         for point in points:
             columns[f"{names[point]}_token"] = [layer[-1][0] for layer in self.readings(point).tokens]
@@ -159,9 +169,7 @@ class Trace(Displayed):
         """
         return self._stream.by_layers(vectors)
 
-    def entropy_and_kl(
-        self, point: str = "resid_post"
-    ) -> tuple[Float[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
+    def entropy_and_kl(self, point: StreamPoint = "resid_post") -> EntropyAndKL:
         """How undecided the stream's own prediction is, and how far it lies from the model's, in nats.
 
         Returns:
@@ -173,20 +181,24 @@ class Trace(Displayed):
 
         Memory: 3 * pos * d_vocab numbers.
         """
-        return self._stream.entropy_and_kl(point)
+        entropy, divergence = self._stream.entropy_and_kl(point)
+        provenance = self.lm.provenance(basis="final", notes={**self.provenance.notes, "point": point})
+        return EntropyAndKL(point, entropy, divergence, tuple(self.token_strings), provenance)
 
-    def readings(self, point: str = "resid_post", top: int = TOP, basis: str = "final") -> Readings:
+    def readings(self, point: StreamPoint = "resid_post", top: int = TOP, basis: Basis = "final") -> Readings:
         """Top tokens of the stream at a point, for every layer and position.
 
         Raises:
             PointMissing: the model has no such point.
         """
-        key = (as_str("point", point), positive_int("top", top), as_str("basis", basis))
+        as_str("point", point)
+        as_str("basis", basis)
+        key = (point, positive_int("top", top), basis)
         if key not in self._readings:
             self._readings[key] = self._read(*key)
         return self._readings[key]
 
-    def _read(self, point: str, top: int, basis: str) -> Readings:
+    def _read(self, point: StreamPoint, top: int, basis: Basis) -> Readings:
         reading = self._stream.read(point, top, basis)
         flat = self.lm.token_strings(reading.ids)
         layers, positions, k = reading.ids.shape
@@ -196,7 +208,7 @@ class Trace(Displayed):
         ]
         notes = {**self.provenance.notes, "point": point}
         provenance = self.lm.provenance(basis=basis, notes=notes)
-        return Readings(point, basis, not self.show_unlearned, reading, texts, provenance)
+        return Readings(point, basis, not self.show_unlearned, reading, texts, tuple(self.token_strings), provenance)
 
     def run_with(self, points: Sequence[str]) -> Run:
         """A run of the same prompt and edits with these points: the trace's own, or another, which is cached."""
@@ -208,13 +220,13 @@ class Trace(Displayed):
         return self._runs[key]
 
     def ranks_of(
-        self, token: str | int, point: str = "resid_post", basis: str = "final", position: int | None = None
+        self, token: str | int, point: StreamPoint = "resid_post", basis: Basis = "final", position: int | None = None
     ) -> Int[Tensor, "layer pos"]:
         """The rank of a token at every layer, and at every position or at one; 1 is the top."""
         return self.ranks_and_probabilities(token, point, basis, position)[0]
 
     def ranks_and_probabilities(
-        self, token: str | int, point: str = "resid_post", basis: str = "final", position: int | None = None
+        self, token: str | int, point: StreamPoint = "resid_post", basis: Basis = "final", position: int | None = None
     ) -> tuple[Int[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
         """The rank (from 1, the top) and the probability of a token at every layer, at every position or at one.
 
@@ -225,13 +237,13 @@ class Trace(Displayed):
         return self._stream.ranks_and_probabilities(self.lm.single_token(token), point, basis, column)
 
     def ranks_among(
-        self, tokens: Sequence[Sequence[int]], points: Sequence[str], layer: int, position: int, basis: str = "final"
+        self, tokens: Sequence[Sequence[int]], points: Sequence[str], layer: int, position: int, basis: Basis = "final"
     ) -> Int[Tensor, "point token"]:
         """The ranks of chosen tokens, as many at each point, at points of one layer and position; 1 is the top."""
         layer, column = self.lm.layer(layer), position_of(self.run, position)
         return self._stream.ranks_among(tokens, points, layer, column, basis)
 
-    def prediction_ranks(self, point: str = "resid_post") -> Int[Tensor, "layer pos"]:
+    def prediction_ranks(self, point: StreamPoint = "resid_post") -> Int[Tensor, "layer pos"]:
         """The rank of every position's own final prediction at a point of every layer; 1 is the top.
 
         Raises:
@@ -256,8 +268,8 @@ class Trace(Displayed):
         top: int = TOP,
         token: str | int | None = None,
         *,
-        k: int = 10,
-    ) -> list[SubUpdate]:
+        top_tokens: int = 10,
+    ) -> Records[SubUpdate]:
         """The dominant sub-updates of one FFN update, largest contribution first.
 
         Args:
@@ -265,13 +277,13 @@ class Trace(Displayed):
             position: the position; the last by default.
             top: how many.
             token: a token to score each for.
-            k: how many tokens of each value to list.
+            top_tokens: how many tokens of each value to list.
 
         Raises:
             Unsupported: the model has no memories.
             OutOfRange: no such layer or position.
         """
-        return self.sub_updates_of([layer], position, top, token, k=k)[0]
+        return self.sub_updates_of([layer], position, top, token, top_tokens=top_tokens)[0]
 
     def sub_updates_of(
         self,
@@ -280,8 +292,8 @@ class Trace(Displayed):
         top: int = TOP,
         token: str | int | None = None,
         *,
-        k: int = 10,
-    ) -> list[list[SubUpdate]]:
+        top_tokens: int = 10,
+    ) -> list[Records[SubUpdate]]:
         """What `sub_updates` returns, for several layers at once: all values are read in one pass.
 
         Raises:
@@ -289,7 +301,13 @@ class Trace(Displayed):
             OutOfRange: no such layer or position.
         """
         column = position_of(self.run, position)
-        return top_sub_updates(self.lm, self.run, layers, column, top, token, k=k, show_unlearned=self.show_unlearned)
+        found = top_sub_updates(
+            self.lm, self.run, layers, column, top, token, k=top_tokens, show_unlearned=self.show_unlearned
+        )
+        return [
+            sub_update_records(f"Sub-updates of layer {n} at position {column}", rows, self.provenance)
+            for n, rows in zip(layers, found, strict=True)
+        ]
 
     def question(
         self,
@@ -323,7 +341,7 @@ class Trace(Displayed):
         layers: Sequence[int] | None = None,
         index: Index | None = None,
         order: MemoryOrder = "effect",
-        k: int = 10,
+        top_tokens: int = 10,
     ) -> MemoryEffects:
         """The memories (FFN neurons) with the largest effects on a question, those that are always on apart.
 
@@ -336,7 +354,7 @@ class Trace(Displayed):
                 sample of the shipped text is measured.
             order: what the list is ranked by: "effect"; "deviation", the effect beyond that of the mean coefficient
                 (mean ablation); "size" or "coefficient".
-            k: how many tokens of each value to list.
+            top_tokens: how many tokens of each value to list.
 
         Raises:
             Unsupported: no layer, or one of those chosen, has memories.
@@ -356,7 +374,7 @@ class Trace(Displayed):
             top,
             usual_coefficients(self.lm, index),
             order=order,
-            k=k,
+            k=top_tokens,
             show_unlearned=self.show_unlearned,
         )
         return replace(found, provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes))
@@ -370,7 +388,7 @@ class Trace(Displayed):
         *,
         index: Index | None = None,
         order: MemoryOrder = "effect",
-        k: int = 10,
+        top_tokens: int = 10,
     ) -> list[list[SubUpdate]]:
         """For each of some layers its memories with the largest effects on a question, then as many always-on ones.
 
@@ -393,7 +411,7 @@ class Trace(Displayed):
             top,
             usual_coefficients(self.lm, index),
             order=order,
-            k=k,
+            k=top_tokens,
             show_unlearned=self.show_unlearned,
         )
 
@@ -405,7 +423,7 @@ class Trace(Displayed):
         position: int = -1,
         *,
         index: Index | None = None,
-        k: int = 10,
+        top_tokens: int = 10,
     ) -> SubUpdate:
         """One memory's sub-update at a position, silent or not, with its effect on a question.
 
@@ -423,13 +441,13 @@ class Trace(Displayed):
             position_of(self.run, position),
             (layer, memory),
             usual_coefficients(self.lm, index),
-            k=k,
+            k=top_tokens,
             show_unlearned=self.show_unlearned,
         )
 
     def described_memories(
         self, token: str | int | None = None, position: int = -1, top: int = 3, *, index: Index | None = None
-    ) -> list[DescribedMemory]:
+    ) -> Records[DescribedMemory]:
         """Memories (FFN neurons) with a description that promote a token most, the largest effect first.
 
         The effect is what a memory adds to the token's logit over what it adds to the average token's. Descriptions are
@@ -449,13 +467,16 @@ class Trace(Displayed):
         target = int(self.prediction[column]) if token is None else self.lm.single_token(token)
         layers = [n for n in range(self.lm.n_layers) if self.run.has("coefficients", n)]
         descriptions = memory_descriptions(self.lm, None if index is None else index.path)
-        return described_memories(self.lm, self.run, target, column, layers, descriptions, positive_int("top", top))
+        top = positive_int("top", top)
+        found = described_memories(self.lm, self.run, target, column, layers, descriptions, top)
+        title = f"Described memories that promote {self.lm.token_strings([target])[0]!r}"
+        return described_records(title, found, self.provenance)
 
     @cached_property
     def _events(self) -> list[Event]:
         return prompt_events(self._stream)
 
-    def events(self, position: int | None = None) -> list[Event]:
+    def events(self, position: int | None = None) -> Records[Event]:
         """Saturation and elimination events, at one position or at all.
 
         Raises:
@@ -464,12 +485,13 @@ class Trace(Displayed):
         """
         if all(block.feed_forward is None for block in self.lm.structure.blocks):
             self.lm.feed_forward(0)  # raises and says why
-        if position is None:
-            return self._events
-        column = position_of(self.run, position)
-        return [e for e in self._events if e.position == column]
+        found = self._events
+        if position is not None:
+            column = position_of(self.run, position)
+            found = [e for e in found if e.position == column]
+        return event_records("Saturation and elimination events", self.lm, found, self.provenance)
 
-    def rank_changes(self, token: str | int | None = None, position: int | None = None) -> list[Event]:
+    def rank_changes(self, token: str | int | None = None, position: int | None = None) -> Records[Event]:
         """Updates across which a token's rank at least halves or doubles, attention's and the FFN's apart.
 
         Args:
@@ -484,7 +506,8 @@ class Trace(Displayed):
         """
         column = None if position is None else position_of(self.run, position)
         target = None if token is None else self.lm.single_token(token)
-        return prompt_rank_changes(self._stream, target, column)
+        found = prompt_rank_changes(self._stream, target, column)
+        return event_records("Rank changes", self.lm, found, self.provenance)
 
     def head_updates(
         self,
@@ -493,8 +516,8 @@ class Trace(Displayed):
         token: str | int | None = None,
         against: str | int | None = None,
         *,
-        k: int = 10,
-    ) -> list[HeadUpdate]:
+        top_tokens: int = 10,
+    ) -> Records[HeadUpdate]:
         """What each head of a layer writes at a position, the longest first.
 
         Args:
@@ -502,7 +525,7 @@ class Trace(Displayed):
             position: the position; the last by default.
             token: a token to score each for.
             against: score the difference of the token's logit to this one's.
-            k: how many tokens to list.
+            top_tokens: how many tokens to list.
 
         Raises:
             InvalidInput: both tokens are the same.
@@ -511,10 +534,11 @@ class Trace(Displayed):
         run, column = self.run_with(("z",)), position_of(self.run, position)
         scale = self.scale[column]
         hidden = not self.show_unlearned
-        return head_updates(self.lm, run, layer, column, token, scale, against, k=k, hide_unlearned=hidden)
+        found = head_updates(self.lm, run, layer, column, token, scale, against, k=top_tokens, hide_unlearned=hidden)
+        return head_update_records(f"What the heads of layer {layer} add at position {column}", found, self.provenance)
 
     def attribution(
-        self, token: str | int, position: int = -1, against: str | int | None = None, by: str = "component"
+        self, token: str | int, position: int = -1, against: str | int | None = None, by: By = "component"
     ) -> Attribution:
         """The logit of a token, or the difference of two, as the sum of its writers' contributions."""
         found = attribution(

@@ -18,6 +18,7 @@ from unembed.causality.paths import patch_paths
 from unembed.causality.screening import screen
 from unembed.errors import NotOneToken
 from unembed.language_model import LanguageModel
+from unembed.names import PATCH_POINTS
 
 CLEAN = torch.tensor([5, 17, 23, 42, 11, 8])
 CORRUPTED = torch.tensor([5, 60, 23, 42, 31, 8])
@@ -27,6 +28,7 @@ def metric(logits: Tensor) -> Tensor:
     return logits[:, 7].double() - logits[:, 9].double()
 
 
+EDITS = [unembed.scale_head(0, 1, 0.5), unembed.set_coefficient(0, 3, 0.7), unembed.add_vector(0, [0.2] * 48)]
 QUESTIONS: dict[str, Callable[[LanguageModel], Tensor]] = {
     "resid_pre": lambda lm: patch(lm, CLEAN, CORRUPTED, "resid_pre", metric).values,
     "attn_out": lambda lm: patch(lm, CLEAN, CORRUPTED, "attn_out", metric).values,
@@ -36,6 +38,11 @@ QUESTIONS: dict[str, Callable[[LanguageModel], Tensor]] = {
     "ablation": lambda lm: lm.ablate(CLEAN, heads="all", layers="all", metric=metric).values,
     "paths": lambda lm: patch_paths(lm, CLEAN, CORRUPTED, "L0H1", ["L1H0", "mlp_out 1", "logits"], metric).values,
     "screen": lambda lm: screen(lm, CLEAN, metric, top=0).heads,
+    "total effects": lambda lm: torch.tensor(
+        [row.total or 0.0 for row in lm.trace(CLEAN).attribution(7, against=9, by="head").with_effects(4).rows]
+    ),
+    "patching under edits": lambda lm: patch(lm, CLEAN, CORRUPTED, "coefficients", metric, top=2, edits=EDITS).values,
+    "ablation under edits": lambda lm: lm.ablate(CLEAN, heads="all", metric=metric, edits=EDITS).values,
 }
 
 
@@ -51,7 +58,7 @@ def test_offloaded_layers_give_the_same_numbers(name: str, question: str, tmp_pa
 @pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gemma2", "mixtral"])
 def test_edits_hold_in_every_run(name: str) -> None:
     lm = tiny(name)
-    edits = [unembed.scale_head(0, 1, 0.5), unembed.set_coefficient(0, 3, 0.7), unembed.add_vector(0, [0.2] * 48)]
+    edits = EDITS
     found = patch(lm, CLEAN, CORRUPTED, "coefficients", metric, top=1, positions=[1, 4], edits=edits)
     given = lm.run(CLEAN, "coefficients", edits=edits)
     assert found.indices is not None
@@ -111,7 +118,7 @@ def test_the_metric_after_one_batch_is_that_of_single_rows() -> None:
 @pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gemma2", "gptj"])
 def test_one_row_is_bit_for_bit_the_other_run(name: str) -> None:
     """Patching a run into itself changes nothing; patching everything at one layer gives the other run."""
-    from unembed.causality.replacement import PATCH_POINTS, Replacement
+    from unembed.causality.replacement import Replacement
     from unembed.causality.rerun import Rerun
 
     lm = tiny(name)
@@ -121,11 +128,13 @@ def test_one_row_is_bit_for_bit_the_other_run(name: str) -> None:
             row = [Replacement(point, layer, None, None, clean.activation(point, layer))]
             assert torch.equal(corrupted.logits([row])[0], clean.reference)
     for point in PATCH_POINTS:
-        if point == "pattern" or (point == "resid_mid" and name == "gptj"):
+        if point == "resid_mid" and name == "gptj":
             continue
         own = Rerun(lm, CLEAN, (point,))
         for layer in range(lm.n_layers):
-            row = [Replacement(point, layer, None, None, own.activation(point, layer))]
+            head = 1 if point == "pattern" else None
+            value = own.activation(point, layer)
+            row = [Replacement(point, layer, None, head, value if head is None else value[head])]
             assert torch.equal(own.logits([row])[0], own.reference), (point, layer)
 
 

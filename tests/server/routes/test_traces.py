@@ -100,6 +100,17 @@ def test_a_layer_is_what_the_command_prints(client, command):
     same(found, command("trace", PROMPT, "--layer", "3"))
 
 
+def test_direct_and_total_effects_are_what_the_command_prints(client, command):
+    trace_id = post(client)["id"]
+    for by in ("component", "head", "memory"):
+        found = client.get(f"/api/v1/traces/{trace_id}/effects", params={"token": " the", "by": by, "top": 5}).json()
+        printed = command("explain", PROMPT, "--token", " the", "--by", by, "--effects", "--top", "5")
+        assert found["rows"] == printed["rows"] and len(found["rows"]) == 5
+        assert {"writer", "direct_effect", "total_effect", "note"} == set(found["rows"][0])
+    refused = client.get(f"/api/v1/traces/{trace_id}/effects", params={"token": " the", "by": "source"})
+    assert refused.status_code == 422
+
+
 def test_an_attribution_is_what_the_command_prints(client, command):
     found = client.get(
         f"/api/v1/traces/{post(client)['id']}/attribution", params={"token": " the", "by": "memory"}

@@ -23,7 +23,7 @@ from unembed.memories.clustering.dendrogram import Dendrogram
 from unembed.memories.clustering.unit_vectors import unit_rows
 from unembed.memories.values import values_of, written_values
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.results import Provenance, Table
+from unembed.results import Displayed, Provenance, Table
 from unembed.validation import as_int, as_tuple
 
 LINKAGES = {"average": average_linkage, "complete": complete_linkage}
@@ -86,8 +86,8 @@ def cluster(
     return torch.from_numpy(dendrogram(vectors, linkage, metric).cut(n_clusters))
 
 
-@dataclass(frozen=True, eq=False)
-class ValueClusters:
+@dataclass(frozen=True, eq=False, repr=False)
+class ValueClusters(Displayed):
     """The values of some layers in clusters; cut the tree again with `cut`."""
 
     lm: Decoder
@@ -181,7 +181,7 @@ class ValueClusters:
         title = f"{self.n_clusters:,} clusters of {len(self.labels):,} values ({self.linkage} linkage, cosine)"
         return Table(title, columns, self._provenance())
 
-    def table(self) -> Table:
+    def to_table(self) -> Table:
         """Every value with its layer, index and cluster."""
         columns = {"layer": self.memory[:, 0], "index": self.memory[:, 1], "cluster": self.labels}
         return Table(f"{self.n_clusters:,} clusters of {len(self.labels):,} values", columns, self._provenance())

@@ -44,6 +44,7 @@ from unembed.attention.windows import windows_of
 from unembed.corpus import Corpus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance
@@ -85,7 +86,7 @@ class HeadSkipTrigrams:
 
 
 def skip_trigrams_by_head(
-    heads: Circuits, layer: int, top: int, basis: str, corpus: Corpus, among: Int[Tensor, " token"], seed: int = 0
+    heads: Circuits, layer: int, top: int, basis: HeadBasis, corpus: Corpus, among: Int[Tensor, " token"], seed: int = 0
 ) -> list[HeadSkipTrigrams]:
     """The top triples of every head of a layer and their shuffles, counted in one pass over the corpus."""
     by_head = [heads.skip_trigrams(layer, h, top, basis=basis, among=among) for h in range(heads.lm.n_heads)]
@@ -146,7 +147,7 @@ class Measurements:
         """Store what is measured, on what, and how."""
         self.lm, self.corpus, self.work, self.options = lm, corpus, work, options
         self.circuits = circuits(lm)
-        self.basis = options.basis or default_basis(lm)
+        self.basis: HeadBasis = options.basis or default_basis(lm)
         self.seed = work.seed
 
     @cached_property
@@ -169,7 +170,9 @@ class Measurements:
             return {"by_sequence": found.by_sequence.numpy(), "length": np.array(found.length)}
 
         stored = self.work.stage("head scores", compute)
-        return HeadScores.of(torch.from_numpy(stored["by_sequence"]), int(stored["length"]), self.seed)
+        return HeadScores.of(
+            torch.from_numpy(stored["by_sequence"]), int(stored["length"]), self.lm.provenance(seed=self.seed)
+        )
 
     @cached_property
     def copying(self) -> Spectra:

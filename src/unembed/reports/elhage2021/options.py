@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from unembed.errors import InvalidInput
+from unembed.names import HeadBasis
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Options:
         control: run the study on the same architecture with random weights, too.
     """
 
-    basis: str | None = None
+    basis: HeadBasis | None = None
     sequences: int = 50
     tokens: int = 10_000
     windows: int = 192

@@ -23,6 +23,7 @@ from unembed.errors import InvalidInput
 from unembed.lens import read
 from unembed.memories.values import first_tokens, written_values
 from unembed.models.decoder import Decoder
+from unembed.names import Basis
 from unembed.sweeps import Need, Reducer
 
 WHOLE = {"residual": np.int32, "update": np.int32, "output": np.int32, "agreeing": np.int32}
@@ -47,12 +48,13 @@ class Examples(Reducer):
     def __init__(
         self,
         positions: Sequence[int],
-        basis: str = "final",
+        basis: Basis = "final",
         fraction: float = 0.1,
         hidden: Bool[Tensor, " d_vocab"] | None = None,
     ) -> None:
         """Settings only."""
-        self.positions, self.basis, self.fraction, self.hidden = tuple(positions), basis, fraction, hidden
+        self.positions, self.fraction, self.hidden = tuple(positions), fraction, hidden
+        self.basis: Basis = basis
 
     def settings(self) -> str:
         """Class and settings, the places by their checksum."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from unembed.concepts.annotation.judge import Judge
 from unembed.errors import InvalidInput
+from unembed.names import Basis
 
 _CHOICES = {
     "draw": ("prefixes", "sentences"),
@@ -63,8 +64,8 @@ class Options:
     perturbed_keys: int = 20
     predictive: int = 100
     compositions: int = 100
-    basis: str = "final"
-    values_basis: str = "raw"
+    basis: Basis = "final"
+    values_basis: Basis = "raw"
     fraction: float = 0.1
     semantic: str = "wordnet"
     judge: Judge | None = None

@@ -15,6 +15,7 @@ from unembed.corpus.token_stream import TokenStream
 from unembed.lens import read
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
+from unembed.names import Basis
 from unembed.reports.geva2021.triggers import KeyTriggers
 
 
@@ -77,7 +78,7 @@ def agreement(
     text: TokenStream,
     triggers: KeyTriggers,
     *,
-    basis: str = "raw",
+    basis: Basis = "raw",
     target: str = "next",
     negated: bool = False,
     hidden: Bool[torch.Tensor, " d_vocab"] | None = None,

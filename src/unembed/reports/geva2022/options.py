@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from unembed.concepts.annotation.judge import Judge
 from unembed.errors import InvalidInput
-from unembed.memories.event_sample import SCORE_BASES
+from unembed.names import SCORE_BASES, ScoreBasis
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Options:
     clusters: int | None = None
     threshold: float | None = None
     norm_values: int = 1000
-    basis: str = "raw"
+    basis: ScoreBasis = "raw"
     exit_examples: int = 600
     prompts: str | None = None
     words: str | None = None

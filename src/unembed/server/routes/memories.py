@@ -231,7 +231,7 @@ async def get_concepts(
     def work() -> dict[str, Any]:
         import unembed
 
-        return unembed.value_concepts(state.lm, [(layer, index)]).table().to_dict()
+        return unembed.value_concepts(state.lm, [(layer, index)]).to_table().to_dict()
 
     key = f"concepts {layer} {index}"
     body = await state.body(key, work, what="finding concepts", client=client, channel="concepts", on="long")

@@ -185,6 +185,32 @@ async def get_attribution(
     return json_response(request, body)
 
 
+@routes.get("/traces/{trace_id}/effects")
+async def get_effects(
+    request: Request,
+    state: r.State,
+    trace_id: r.TraceId,
+    token: r.RequiredToken,
+    against: r.Against = None,
+    alone: r.Alone = False,
+    position: r.Position = -1,
+    by: Literal["component", "head", "memory"] = "component",
+    top: r.Top = 12,
+    client: r.Client = "",
+) -> Response:
+    """The largest writers' direct and total effects, as a table: `unembed explain --effects --json`."""
+    prompt, edits = state.registered_prompt(trace_id)
+
+    def work() -> dict[str, Any]:
+        trace = state.trace(prompt, edits)
+        asked = trace.question(r.parse_token(token), r.parse_optional_token(against), position, alone=alone)
+        return trace.attribution(asked.token, position, asked.against, by).with_effects(top).to_table().to_dict()
+
+    key = f"effects {trace_id} {token} {against} {alone} {position} {by} {top}"
+    body = await state.body(key, work, what="ablating writers", client=client, channel="attribution")
+    return json_response(request, body)
+
+
 @routes.get("/traces/{trace_id}/trajectories")
 async def get_trajectories(
     request: Request,
@@ -245,7 +271,7 @@ def _settings(
     edits: Sequence[Edit],
     position: int,
     top: int,
-    basis: str,
+    basis: r.Basis,
     show_unlearned: bool,
     against: str | None,
     alone: bool,

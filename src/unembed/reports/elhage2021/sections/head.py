@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unembed.attention.circuits import Circuits
+from unembed.names import HeadBasis
 from unembed.reports.document.model import Exhibit, Section
 from unembed.reports.elhage2021.sections.heads import eigenvalue_section, full_circuit_exhibits
 from unembed.results import Provenance, Table
@@ -15,7 +16,7 @@ def head_sections(
     layer: int,
     head: int,
     top: int,
-    basis: str,
+    basis: HeadBasis,
     seed: int,
     provenance: Provenance,
     offset: int = 0,
@@ -44,7 +45,7 @@ def head_sections(
 
 
 def _partners(
-    circuits: Circuits, layer: int, head: int, basis: str, seed: int, top: int, provenance: Provenance
+    circuits: Circuits, layer: int, head: int, basis: HeadBasis, seed: int, top: int, provenance: Provenance
 ) -> Exhibit:
     """The heads that this one reads or that read it most, above random circuits."""
     found: list[tuple[float, str, str, str]] = []

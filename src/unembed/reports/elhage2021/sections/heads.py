@@ -14,6 +14,7 @@ from unembed.attention.circuits import Circuits
 from unembed.attention.head_scores import KINDS, HeadScores
 from unembed.attention.in_context import TextScores
 from unembed.attention.induction import InductionEvidence
+from unembed.names import HeadBasis
 from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.document.numbers import as_written
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
@@ -67,7 +68,7 @@ def role_of(scores: HeadScores, layer: int, head: int) -> str:
     return "resting" if float(scores.resting[layer, head]) >= ROLE else ""
 
 
-def heads_section(circuits: Circuits, scores: HeadScores, basis: str, provenance: Provenance) -> Section:
+def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, provenance: Provenance) -> Section:
     """Every head: what it attends to on repeated tokens, and whether its circuits copy and match."""
     copying, matching = circuits.copying(basis), circuits.matching(basis)
     places = [(layer, head) for layer in range(circuits.lm.n_layers) for head in range(circuits.lm.n_heads)]
@@ -144,7 +145,11 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: str, provenance
 
 
 def eigenvalue_section(
-    circuits: Circuits, heads: list[tuple[int, int]], basis: str, provenance: Provenance, title: str = "Eigenvalues"
+    circuits: Circuits,
+    heads: list[tuple[int, int]],
+    basis: HeadBasis,
+    provenance: Provenance,
+    title: str = "Eigenvalues",
 ) -> Section:
     """Eigenvalues of full OV circuits on the complex plane, radius log10(1 + |lambda|)."""
     spectra = circuits.copying(basis)
@@ -173,7 +178,7 @@ def eigenvalue_section(
 
 
 def composition_section(
-    circuits: Circuits, modes: str, top: int, basis: str, seed: int, provenance: Provenance
+    circuits: Circuits, modes: str, top: int, basis: HeadBasis, seed: int, provenance: Provenance
 ) -> Section:
     """The pairs of heads that compose most, above random circuits, and all pairs as one table."""
     chance, deviation = circuits.random_composition(seed), circuits.random_composition_deviation(seed)
@@ -275,7 +280,7 @@ def induction_section(
 
 
 def full_circuit_exhibits(
-    circuits: Circuits, layer: int, head: int, top: int, basis: str, provenance: Provenance, offset: int = 0
+    circuits: Circuits, layer: int, head: int, top: int, basis: HeadBasis, provenance: Provenance, offset: int = 0
 ) -> list[Exhibit]:
     """The largest entries of a head's full OV circuit and, where scores are understood, of its full QK circuit."""
     lm, exhibits = circuits.lm, []

@@ -6,6 +6,7 @@ import torch
 
 from unembed.attention.circuits import Circuits
 from unembed.errors import Unsupported
+from unembed.names import HeadBasis
 from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.elhage2021.published import NOT_IN_PAPER
 from unembed.results import Provenance, Table
@@ -19,7 +20,9 @@ _MEANS = (
 )
 
 
-def offsets_section(circuits: Circuits, layer: int, head: int, to: int, basis: str, provenance: Provenance) -> Section:
+def offsets_section(
+    circuits: Circuits, layer: int, head: int, to: int, basis: HeadBasis, provenance: Provenance
+) -> Section:
     """One head's score by offset, and where it would attend if positions were all it saw.
 
     Raises:
@@ -50,7 +53,7 @@ def offsets_section(circuits: Circuits, layer: int, head: int, to: int, basis: s
     return Section("Offsets", tuple(text), (Exhibit("offsets", table),), (figure,))
 
 
-def positions_section(circuits: Circuits, basis: str, provenance: Provenance) -> Section | None:
+def positions_section(circuits: Circuits, basis: HeadBasis, provenance: Provenance) -> Section | None:
     """Every head's score by offset as one picture; None where positions have no part in any head's scores."""
     lm = circuits.lm
     offsets = list(range(FARTHEST + 1 if lm.n_ctx is None else min(FARTHEST + 1, lm.n_ctx)))
@@ -102,7 +105,9 @@ def positions_section(circuits: Circuits, basis: str, provenance: Provenance) ->
     return Section("Positions", tuple(text), tuple(exhibits), (figure,))
 
 
-def virtual_weights_section(circuits: Circuits, part: str, top: int, basis: str, provenance: Provenance) -> Section:
+def virtual_weights_section(
+    circuits: Circuits, part: str, top: int, basis: HeadBasis, provenance: Provenance
+) -> Section:
     """Who reads what one head or memory writes, and whose output it reads.
 
     Raises:

@@ -10,6 +10,7 @@ from unembed.attention.circuits import Circuits
 from unembed.attention.head import HeadCircuit
 from unembed.attention.induction import SourceEffects
 from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
 from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.elhage2021.published import NO_NUMBERS
 from unembed.results import Provenance, Table, visible
@@ -146,7 +147,7 @@ def score_terms_section(
 
 
 def virtual_head_section(
-    circuits: Circuits, head: HeadCircuit, top: int, basis: str, seed: int, provenance: Provenance
+    circuits: Circuits, head: HeadCircuit, top: int, basis: HeadBasis, seed: int, provenance: Provenance
 ) -> Section:
     """The circuit of two heads that act as one: what it copies, and the largest entries of its OV circuit."""
     spectrum, own, full = head.copying(basis), head.own_token(basis, seed=seed), head.ov_full(basis)

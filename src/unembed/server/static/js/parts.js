@@ -1,7 +1,7 @@
 /** Pieces that several screens show: candidates, sub-updates, attributions, tables of the same numbers. */
 
 import * as api from "./api.js";
-import { button, fill, fixed, h, icon, many, num, percent, places, shownRank, within } from "./dom.js";
+import { button, fill, fixed, h, icon, many, num, percent, places, shownRank, signed, within } from "./dom.js";
 import * as bars from "./islands/bars.js";
 import { token } from "./islands/tokens.js";
 import { nameOf } from "./names.js";
@@ -107,6 +107,19 @@ export function attribution(el, a, tokens = []) {
     ),
   );
 }
+
+/** Direct effects of writers beside total ones, as `with_effects` returns them. */
+export const effectsTable = (rows) =>
+  table(
+    ["writer", "direct effect", "total effect", "where they differ"],
+    rows.map((row) => [
+      row.writer,
+      h("td", { class: "n" }, signed(row.direct_effect)),
+      h("td", { class: "n" }, row.total_effect === null ? "" : signed(row.total_effect)),
+      row.note,
+    ]),
+    "Direct and total effects",
+  );
 
 function follow(row) {
   const kind = row.label.split(" ")[0];

@@ -33,6 +33,7 @@ const DEFAULTS = {
   events: "",
   scale: "",
   by: "component",
+  effects: "",
   alone: "",
   // The other screens.
   part: "ffn",

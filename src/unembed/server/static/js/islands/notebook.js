@@ -4,12 +4,18 @@ import * as bars from "./bars.js";
 import * as grid from "./grid.js";
 import * as heads from "./heads.js";
 import { fill, h } from "./nodes.js";
+import * as patches from "./patches.js";
+import * as lines from "./ranks.js";
 import { token, visible } from "./tokens.js";
 
 export function draw(el, data, chosen) {
   el.classList.add("unembed", "unembed-out");
   const [, kind] = data.schema.split(/[./]/);
-  return { emergence, attribution, memory, pattern, heads: scores }[kind](el, data, chosen);
+  return { emergence, attribution, bars: barred, heads: scores, heat, memory, pattern, ranks, readings }[kind](
+    el,
+    data,
+    chosen,
+  );
 }
 
 /** A drawing with a line of text under it. */
@@ -62,6 +68,39 @@ function emergence(el, data, chosen) {
   );
 }
 
+/** The top tokens of one point of the stream, by layer and position. */
+function readings(el, data, chosen) {
+  const percent = (p) => (p >= 0.1 ? `${Math.round(p * 100)} %` : `${(p * 100).toFixed(1)} %`);
+  const rows = data.texts
+    .map((layer, n) => ({
+      n,
+      label: `Layer ${n}`,
+      cells: layer.map((texts, p) => ({
+        text: texts[0],
+        q: Math.round(16 * Math.sqrt(data.probabilities[n][p][0])),
+        cls: "",
+        glyph: "",
+        name: `Layer ${n}, position ${p} ${visible(data.tokens[p])}: first ${visible(texts[0])} ${percent(data.probabilities[n][p][0])}`,
+      })),
+    }))
+    .reverse();
+  const { host, note } = noted(el, data.note);
+  return grid.mount(
+    host,
+    { rows, columns: data.tokens.map((text) => ({ text })), corner: "layer \\ token" },
+    {
+      label: data.label,
+      onselect: (r, c) => {
+        const { n } = rows[r];
+        note.textContent = data.texts[n][c]
+          .map((text, k) => `${visible(text)} ${percent(data.probabilities[n][c][k])}`)
+          .join("   ");
+        chosen?.({ layer: n, position: c });
+      },
+    },
+  );
+}
+
 const signed = (x) => (x < 0 ? "−" : "+") + Math.abs(x).toPrecision(3);
 
 function attribution(el, data, chosen) {
@@ -108,4 +147,34 @@ function pattern(el, data) {
 function scores(el, data, chosen) {
   const { host } = noted(el, data.note);
   heads.matrix(host, data, { onpick: (layer, head) => chosen?.({ layer, head }) });
+}
+
+/** Values from -1 to 1 as shaded cells. */
+function heat(el, data, chosen) {
+  const { host } = noted(el, data.note);
+  patches.mount(
+    host,
+    {
+      values: data.values,
+      numbers: data.shown,
+      rows: data.rows,
+      columns: data.columns.map((text) => ({ text })),
+      label: data.note,
+      name: (r, c) => `${data.rows[r]}, ${data.columns[c]}: ${data.unit} ${data.shown[r][c].toPrecision(3)}`,
+    },
+    { onpick: (row, column) => chosen?.({ row: data.rows[row], column: data.columns[column] }) },
+  );
+}
+
+/** Labelled numbers of either sign. */
+function barred(el, data, chosen) {
+  const { host } = noted(el, data.note);
+  const rows = data.rows.map((row) => ({ ...row, text: signed(row.value), row }));
+  return bars.mount(host, { rows, signed: true }, { onpick: ({ row }) => chosen?.({ label: row.label }) });
+}
+
+/** The rank of tokens by layer, a line for each. */
+function ranks(el, data, chosen) {
+  const { host } = noted(el, data.note);
+  return lines.mount(host, data, { onpick: (layer) => chosen?.({ layer }) });
 }

@@ -2,7 +2,8 @@
  * A heat map of signed fractions, by row and column: blue towards 1, orange below 0.
  *
  * mount(el, {values: [[number]], rows: [text], columns: [{text, differs}], chosen: [row, column], label, name(row, column)}, {onpick(row, column)})
- *   rows are drawn from the bottom up; `name` is the sentence of a cell.
+ *   rows are drawn from the bottom up; `name` is the sentence of a cell; `numbers` [[number]] stand in the cells in place of
+ *   the values that shade them.
  */
 import { fill, h } from "./nodes.js";
 import { token } from "./tokens.js";
@@ -15,7 +16,7 @@ export const shade = (x) =>
   x < -0.005 ? `w${Math.ceil(6 * Math.min(1, -x))}` : `q${Math.round(16 * Math.min(1, Math.max(0, x)))}`;
 
 export function mount(el, data, options = {}) {
-  const { values, rows, columns, chosen } = data;
+  const { values, rows, columns, chosen, numbers = values } = data;
   const numbered = columns.length <= NUMBERED;
   el.className = numbered ? "patches" : "patches dense";
   el.setAttribute("role", "grid");
@@ -50,7 +51,7 @@ export function mount(el, data, options = {}) {
             "aria-selected": String(here),
             onclick: () => options.onpick?.(r, c),
           },
-          numbered ? x.toFixed(2).replace("-0.00", "0.00").replace("-", "−") : "",
+          numbered ? numbers[r][c].toFixed(2).replace("-0.00", "0.00").replace("-", "−") : "",
         );
       }),
     ),

@@ -481,7 +481,7 @@ export function render(root, page) {
 
   function asked() {
     const { query } = state();
-    if (!query) return ["from unembed.memories.value_map import value_map", "", "print(value_map(lm).table())"];
+    if (!query) return ["from unembed.memories.value_map import value_map", "", "print(value_map(lm))"];
     const index = model.can.index ? "index" : "None";
     return [
       "from unembed.index.atlas import atlas_matches",

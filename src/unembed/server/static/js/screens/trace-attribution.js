@@ -1,6 +1,6 @@
 /** The logit, or the difference of two, as a sum of writers: by component, head, memory or source token. */
-import { fill, h, many, num, segmented } from "../dom.js";
-import { attribution, card, pane } from "../parts.js";
+import { fill, h, many, num, segmented, tickBox } from "../dom.js";
+import { attribution, card, effectsTable, pane } from "../parts.js";
 import { asked, inWords } from "../question.js";
 import { state, turn } from "../state.js";
 import { ORDERS, updatesTable } from "../updates.js";
@@ -26,12 +26,16 @@ export function attributionPane(t, { api, live }) {
     (sort) => turn({ sort }),
   );
   order.hidden = state().by !== "memory";
+  const totals = tickBox("Total effects", !!state().effects, (on) => turn({ effects: on ? "total" : "" }));
 
   async function draw() {
     const { data, view } = t;
     const split = state().by;
-    order.hidden = split !== "memory";
+    order.hidden = split !== "memory" || !!state().effects;
+    totals.hidden = split === "source"; // an ablated head loses all its sources
+    totals.querySelector("input").checked = !!state().effects;
     books.closest(".two").classList.toggle("long", split === "memory");
+    if (state().effects && split !== "source") return totalEffects(split);
     if (split === "component") return attribution(books, view.attributions[0], data.tokens);
     if (split === "memory" && view.memories) return memories(view.memories, view.attributions[0]);
     if (live()) return;
@@ -42,6 +46,30 @@ export function attributionPane(t, { api, live }) {
         { channel: "attribution" },
       );
       attribution(books, attributions[0], data.tokens);
+    });
+  }
+
+  /** What the largest writers add, beside what the ablation of each takes away. */
+  async function totalEffects(split) {
+    if (live()) return;
+    const { data, view } = t;
+    await pane(books, async () => {
+      const { rows } = await api.get(
+        `/traces/${data.id}/effects`,
+        { ...asked(), token: `#${view.target.id}`, position: view.position, by: split, top: 14 },
+        { channel: "attribution" },
+      );
+      fill(
+        books,
+        effectsTable(rows),
+        h(
+          "p",
+          { class: "faint" },
+          "Direct effect: what the writer adds. Total effect: by how much ",
+          inWords(view),
+          " falls when that writer alone is set to 0 at this position, with all that later layers make of it.",
+        ),
+      );
     });
   }
 
@@ -73,5 +101,5 @@ export function attributionPane(t, { api, live }) {
     );
   }
 
-  return { el: card("Logit attribution", [by, order], books), draw };
+  return { el: card("Logit attribution", [by, order, totals], books), draw };
 }

@@ -299,7 +299,7 @@ export function render(root, page) {
         if (t.view) soon = afterPaint(layerPanes);
       }
       if (!t.view) return;
-      if (differs("by")) await books.draw();
+      if (differs("by", "effects")) await books.draw();
       if (differs("by", "pins", "scale")) await race.draw();
       if (differs("pins", "metric")) await follow();
     },

@@ -1,0 +1,66 @@
+"""Several results of one kind in order: a sequence that shows itself as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, overload
+
+from unembed.results.display import Displayed
+from unembed.results.provenance import Provenance
+from unembed.results.table import Table
+
+T = TypeVar("T", covariant=True)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Records(Displayed, Sequence[T], Generic[T]):
+    """Results of one kind, such as the events of a prompt.
+
+    Indexing and iteration give the single results; printed, saved or in a notebook they are a table with a row for
+    each. Equal to any sequence of equal results.
+    """
+
+    items: tuple[T, ...]
+    table: Table
+    """A row for each, in the same order."""
+
+    @classmethod
+    def of(
+        cls, title: str, items: Sequence[T], columns: Mapping[str, Sequence[Any]], provenance: Provenance
+    ) -> "Records[T]":
+        """Results with the columns that show them, one value for each."""
+        return cls(tuple(items), Table(title, {name: list(values) for name, values in columns.items()}, provenance))
+
+    def to_table(self) -> Table:
+        """One row for each result."""
+        return self.table
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the results come from."""
+        return self.table.provenance
+
+    def __len__(self) -> int:
+        """The number of results."""
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, key: int) -> T: ...
+    @overload
+    def __getitem__(self, key: slice) -> "Records[T]": ...
+    def __getitem__(self, key: int | slice) -> Any:
+        """One result by number, or some of them."""
+        return Records(self.items[key], self.table[key]) if isinstance(key, slice) else self.items[key]
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over the results."""
+        return iter(self.items)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another sequence holds equal results in the same order."""
+        if isinstance(other, str) or not isinstance(other, Sequence):
+            return NotImplemented
+        return self.items == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # results may hold lists

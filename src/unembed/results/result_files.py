@@ -1,0 +1,120 @@
+"""Results in files: one safetensors file with the tensors, and everything else as JSON in its header.
+
+Nothing in such a file is executed when it is read: it names classes of this package and gives the values of their
+fields.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+from unembed.errors import InvalidInput, Unsupported
+from unembed.results.display import Displayed
+from unembed.results.files import write_whole
+from unembed.results.table import Table
+from unembed.validation import as_path
+from unembed.version import __version__
+
+SCHEMA = "unembed.result/1"
+"""Name of the form; the number rises when it changes."""
+
+
+def save_result(result: Displayed, path: str | os.PathLike[str]) -> None:
+    """Write a result to a safetensors file, which `open_result` reads.
+
+    Raises:
+        Unsupported: the result holds a live model.
+    """
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {}
+    about = {"schema": SCHEMA, "version": __version__, "result": json.dumps(_packed(result, tensors, type(result)))}
+    write_whole(path, save(tensors, about))
+
+
+def open_result(path: str | os.PathLike[str]) -> Any:
+    """The result that its `save` wrote, of the class that it had.
+
+    Raises:
+        InvalidInput: the file is missing, no result of this package, or of a class that this version does not have.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(as_path(path), "pt") as file:
+            about: Mapping[str, str] = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise InvalidInput(
+            f"cannot read {path}", why=str(error), instead="Give a file that a result's save wrote"
+        ) from error
+    if about.get("schema") != SCHEMA:
+        raise InvalidInput(
+            f"{path} is no result",
+            why="it was not written by a result's save",
+            instead="Weights are opened with unembed.load, tables with Table.from_parquet",
+        )
+    try:
+        return _unpacked(json.loads(about["result"]), tensors)
+    except (AttributeError, ImportError, KeyError, TypeError) as error:
+        raise InvalidInput(
+            f"{path}, written by unembed {about.get('version')}",
+            why=f"version {__version__} has no such result ({error})",
+            instead="Open it with that version",
+        ) from error
+
+
+def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
+    """A value as JSON: tensors by name, sequences and objects with their kind."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor):
+        name = f"t{len(tensors)}"
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return {"tensor": name}
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [_packed(one, tensors, owner) for one in value]}
+    if isinstance(value, Mapping):
+        return {"dict": [[_packed(k, tensors, owner), _packed(v, tensors, owner)] for k, v in value.items()]}
+    kind = type(value)
+    if is_dataclass(value) and kind.__module__.startswith("unembed."):
+        if isinstance(value, Table):  # columns may be arrays or an Arrow table
+            value = Table(value.title, {name: value[name] for name in value.column_names}, value.provenance)
+        return {
+            "class": f"{kind.__module__}:{kind.__qualname__}",
+            "fields": {
+                f.name: _packed(getattr(value, f.name), tensors, owner)
+                for f in fields(value)
+                if f.metadata.get("saved", True)
+            },
+        }
+    raise Unsupported(
+        f"saving a {owner.__name__}",
+        why=f"it holds a {kind.__name__}, which is no data",
+        instead="Save its table: .to_table().to_parquet(path)",
+    )
+
+
+def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return tensors[value["tensor"]]
+    if "dict" in value:
+        return {_unpacked(k, tensors): _unpacked(v, tensors) for k, v in value["dict"]}
+    if "class" in value:
+        module, _, name = value["class"].partition(":")
+        ours = module.startswith("unembed.") and "__main__" not in module
+        kind = getattr(importlib.import_module(module), name) if ours else None
+        if not isinstance(kind, type) or not is_dataclass(kind):
+            raise TypeError(f"{value['class']} is no class of results")
+        return kind(**{name: _unpacked(one, tensors) for name, one in value["fields"].items()})
+    ((name, items),) = value.items()
+    return {"list": list, "tuple": tuple}[name](_unpacked(one, tensors) for one in items)

@@ -1,0 +1,106 @@
+"""What a trace returns as rows, with the columns that show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.attention.head_outputs import HeadUpdate
+from unembed.memories.events import Event
+from unembed.memories.top_sub_updates import SubUpdate
+from unembed.models.decoder import Decoder
+from unembed.results import Displayed, Provenance, Records, Table
+from unembed.trace.described_memories import DescribedMemory
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EntropyAndKL(Displayed):
+    """How undecided the stream's own prediction is, and how far it lies from the model's, in nats.
+
+    Unpacks into the two tensors.
+    """
+
+    point: str
+    entropy: Float[Tensor, "layer pos"]
+    """Of the prediction read at the point."""
+    kl: Float[Tensor, "layer pos"]
+    """Its divergence sum p log(p / q) from the model's final prediction q at that position."""
+    tokens: tuple[str, ...]
+    """Of the prompt."""
+    provenance: Provenance
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """The entropy, then the divergence."""
+        return iter((self.entropy, self.kl))
+
+    def to_table(self) -> Table:
+        """One row for each layer and position."""
+        layers, positions = self.entropy.shape
+        columns = {
+            "layer": [n for n in range(layers) for _ in range(positions)],
+            "position": list(range(positions)) * layers,
+            "token": list(self.tokens) * layers,
+            "entropy": self.entropy.flatten().tolist(),
+            "kl": self.kl.flatten().tolist(),
+        }
+        title = f"Entropy at {self.point} and KL divergence from the final prediction, nats"
+        return Table(title, columns, self.provenance)
+
+
+def event_records(title: str, lm: Decoder, events: Sequence[Event], provenance: Provenance) -> Records[Event]:
+    """Events or rank changes, a row for each; `token` is the token that they are about."""
+    columns: dict[str, list[object]] = {
+        "event": [e.kind for e in events],
+        "layer": [e.layer for e in events],
+        "position": [e.position for e in events],
+        "token": list(lm.token_strings([e.token for e in events])) if events else [],
+        "rank_before": [e.rank_before for e in events],
+        "rank_after": [e.rank_after for e in events],
+        "cause": [e.cause for e in events],
+    }
+    return Records.of(title, events, columns, provenance)
+
+
+def sub_update_records(title: str, updates: Sequence[SubUpdate], provenance: Provenance) -> Records[SubUpdate]:
+    """Sub-updates, a row for each; columns that hold nothing are left out."""
+    columns: dict[str, list[object]] = {
+        "memory": [u.name for u in updates],
+        "coefficient": [u.coefficient for u in updates],
+        "norm": [u.norm for u in updates],
+        "contribution": [u.contribution for u in updates],
+        "share": [u.share for u in updates],
+        "score": [u.score for u in updates],
+        "promoted_tokens": [u.promoted[:5] for u in updates],
+    }
+    if all(u.score is None for u in updates):
+        del columns["score"]
+    return Records.of(title, updates, columns, provenance)
+
+
+def head_update_records(title: str, updates: Sequence[HeadUpdate], provenance: Provenance) -> Records[HeadUpdate]:
+    """What heads add, a row for each head; without a score where none was asked for."""
+    columns: dict[str, list[object]] = {
+        "head": [f"L{u.layer}H{u.index}" for u in updates],
+        "norm": [u.norm for u in updates],
+        "share": [u.share for u in updates],
+        "score": [u.score for u in updates],
+        "promoted_tokens": [u.top_tokens[:5] for u in updates],
+    }
+    if all(u.score is None for u in updates):
+        del columns["score"]
+    return Records.of(title, updates, columns, provenance)
+
+
+def described_records(
+    title: str, memories: Sequence[DescribedMemory], provenance: Provenance
+) -> Records[DescribedMemory]:
+    """Memories with a description, a row for each."""
+    columns: dict[str, list[object]] = {
+        "memory": [f"L{one.layer}M{one.index}" for one in memories],
+        "effect": [one.effect for one in memories],
+        "description": [one.description for one in memories],
+    }
+    return Records.of(title, memories, columns, provenance)

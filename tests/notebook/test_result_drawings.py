@@ -1,0 +1,114 @@
+"""Every result draws itself in a notebook with its own numbers, above a table of the same rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import unembed
+import unembed.notebook
+from unembed.language_model import LanguageModel
+from unembed.notebook.drawings import data_of
+from unembed.notebook.result_drawings import DRAWINGS
+
+PROMPT = "Once upon a time there was a little"
+PAIR = ("The king of France", "The king of England")
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return unembed.load()
+
+
+RESULTS: dict[str, Callable[[LanguageModel], Any]] = {
+    "Ablation": lambda lm: lm.ablate(PROMPT),
+    "Attribution": lambda lm: lm.trace(PROMPT).attribution(" girl", by="head"),
+    "CorpusAblation": lambda lm: lm.ablate_over_corpus(["The cat sat.", "It rained."], heads=[(0, 1), (2, 3)]),
+    "Effects": lambda lm: lm.trace(PROMPT).attribution(" girl").with_effects(4),
+    "EntropyAndKL": lambda lm: lm.trace(PROMPT).entropy_and_kl(),
+    "HeadScores": lambda lm: unembed.circuits(lm).head_scores(n_sequences=2, length=8),
+    "MemoryEffects": lambda lm: lm.trace(PROMPT).memory_effects(top=3),
+    "Patching": lambda lm: lm.patch(*PAIR),
+    "PatchingPairs": lambda lm: lm.patch_pairs([PAIR[0]], [PAIR[1]]),
+    "Paths": lambda lm: lm.patch_paths(*PAIR, "L0H1", ["L1H0", "logits"]),
+    "Readings": lambda lm: lm.trace(PROMPT).readings(top=3),
+    "Screening": lambda lm: unembed.screen(lm, PROMPT, top=3),
+}
+
+
+def test_every_drawing_is_tried() -> None:
+    assert set(RESULTS) == set(DRAWINGS)
+
+
+@pytest.mark.parametrize("name", list(RESULTS))
+def test_a_result_is_a_table_and_a_drawing_of_the_same_numbers(name: str, lm: LanguageModel) -> None:
+    result = RESULTS[name](lm)
+    assert type(result).__name__ == name
+    page = result._repr_html_()
+    table = page[: page.index("<style>")]
+    assert "<table>" in table and table.count("<tr>") == 1 + min(40, len(result.to_table()))
+    assert "http" not in page.replace("http://www.w3.org/", "")
+    data = json.loads(re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
+    assert data == json.loads(json.dumps(data_of(result)))
+    assert data["schema"].split("/")[0] in {
+        f"unembed.{kind}" for kind in ("attribution", "bars", "heads", "heat", "readings")
+    }
+
+
+def test_a_patching_is_its_own_map(lm: LanguageModel) -> None:
+    found = lm.patch(*PAIR)
+    data = data_of(found)
+    assert data["values"] == found.recovered.tolist() and data["columns"] == list(found.tokens)
+    memories = lm.patch(*PAIR, "coefficients", top=3)
+    strongest = memories.recovered.gather(-1, memories.recovered.abs().argmax(-1, keepdim=True))[..., 0]
+    assert data_of(memories)["values"] == strongest.tolist()
+    heads = lm.patch(*PAIR, "z")
+    assert data_of(heads)["columns"] == [f"H{i}" for i in range(lm.n_heads)]
+
+
+def test_an_ablation_of_all_heads_is_a_square_for_each_and_another_is_bars(lm: LanguageModel) -> None:
+    heads = lm.ablate(PROMPT)
+    assert data_of(heads)["scores"] == heads.effects.tolist()
+    few = lm.ablate(PROMPT, memories=[(5, 955), (5, 132)])
+    rows = data_of(few)["rows"]
+    assert {row["label"]: row["value"] for row in rows} == pytest.approx(
+        dict(zip(few.labels, few.effects.tolist(), strict=True))
+    )
+
+
+def test_readings_are_the_lens_grid(lm: LanguageModel) -> None:
+    trace = lm.trace(PROMPT)
+    data = data_of(trace.readings("resid_mid", top=7))
+    assert data["tokens"] == trace.token_strings
+    assert data["texts"][2][3] == trace.readings("resid_mid").tokens[2][3][:5]
+    assert data["probabilities"][2][3] == pytest.approx(trace.readings("resid_mid").probabilities[2, 3, :5].tolist())
+
+
+def test_ranks_have_a_line_for_each_token(lm: LanguageModel) -> None:
+    trace = lm.trace(PROMPT)
+    card = unembed.notebook.ranks_card(trace, [" girl", " boy"])
+    for one, token in zip(card.data["series"], (" girl", " boy"), strict=True):
+        assert one["name"] == token and one["ranks"] == trace.ranks_of(token, position=-1)[:, 0].tolist()
+    assert "<table>" in card._repr_html_()
+    asked = trace.question()
+    plain = unembed.notebook.ranks_card(trace)
+    assert [one["name"] for one in plain.data["series"]] == lm.token_strings([asked.token, asked.against])
+
+
+def test_composition_is_a_square_for_each_pair_or_the_largest_as_bars(lm: LanguageModel) -> None:
+    small = unembed.circuits(unembed.load("attn-2l"))
+    scores = small.composition("k")
+    card = unembed.notebook.composition_card(small, "k")
+    shown = torch.tensor(card.data["shown"])
+    assert torch.allclose(shown, scores[0, :, 1].T.float()) and card.data["rows"][0] == "L1H0"
+    best = (scores == scores.max()).nonzero()[0].tolist()
+    assert f"L{best[0]}H{best[1]}</td><td>L{best[2]}H{best[3]}" in card.table
+    many = unembed.notebook.composition_card(unembed.circuits(lm), "q", top=5)
+    assert len(many.data.get("rows", [])) in (5, (lm.n_layers - 1) * lm.n_heads)
+    with pytest.raises(unembed.UnembedError, match="one layer"):
+        unembed.notebook.composition_card(unembed.circuits(unembed.load("attn-1l")))
