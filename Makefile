@@ -103,7 +103,7 @@ $(PEERS)/.installed: pyproject.toml constraints.txt  # TransformerLens brings a 
 	@touch $@
 
 parity: $(PEERS)/.installed  ## the same numbers from TransformerLens and other libraries, in an environment of its own
-	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -p no:cacheprovider -W ignore tests/parity
+	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -p no:cacheprovider -W ignore tests/parity tests/models/structure/test_quantized.py
 
 $(OLDEST)/.installed: pyproject.toml  # only what differs from .venv, put before it on the path
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target $(OLDEST) \
