@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import typer
 
 from unembed.cli import options
+from unembed.cli.option_groups import EditOptions, Opening, Output, grouped
 from unembed.names import PatchPoint
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ Noising = Annotated[bool, typer.Option("--noising", help="Put corrupted activati
 Align = Annotated[bool, typer.Option("--align", help="Find corresponding tokens where the prompts differ in length.")]
 
 
+@grouped
 def patch(
     clean: Clean,
     corrupted: Corrupted,
@@ -52,31 +54,20 @@ def patch(
     noising: Noising = False,
     align: Align = False,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Memories patched at each layer and position.")] = 10,
-    set_: options.Sets = None,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    edits: EditOptions = EditOptions(),
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Patch activations of one prompt into another and measure how much of the answer comes back.
 
     Each cell is the fraction recovered of the difference between the two runs: 0 no effect, 1 all of it. The metric is
     the logit difference of two tokens after the last token.
     """
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    edits = options.edits(set_)
-    from unembed.cli.model_loading import opened
-    from unembed.cli.output import deliver_table, show
+    from unembed.cli.output import show
 
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
-    point = _POINTS[points]
+    lm = opening.open(seed)
+    changes, point = edits.edits(lm), _POINTS[points]
     found = lm.patch(
         clean,
         corrupted,
@@ -85,18 +76,19 @@ def patch(
         direction="noising" if noising else "denoising",
         alignment="auto" if align else None,
         top=top,
-        edits=edits,
+        edits=changes,
     )
     table = found.to_table()
-    if as_json or csv or html:
-        deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
+    if not output.for_terminal:
+        output.deliver(table)
         return
-    show(lambda width: _heat_map(found, width), plain=plain)
-    deliver_table(table.head(12), as_json=False, csv=False, plain=plain, html=None)
+    show(lambda width: _heat_map(found, width), plain=output.plain)
+    output.deliver(table.head(12))
     if point in _ON_THE_PAGE:
         print(f"In the explorer (unembed serve): {_address(clean, corrupted, point, found.direction)}", file=sys.stderr)
 
 
+@grouped
 def paths(
     clean: Clean,
     corrupted: Corrupted,
@@ -125,18 +117,10 @@ def paths(
     noising: Noising = False,
     align: Align = False,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Rows shown.")] = 12,
-    set_: options.Sets = None,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    edits: EditOptions = EditOptions(),
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Replace a writer for one reader alone and measure the prediction: path patching.
 
@@ -144,12 +128,8 @@ def paths(
     fraction of the difference between the two runs: 0 no effect, 1 all of it. Between two heads the composition score
     of their weights is shown with it.
     """
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    edits = options.edits(set_)
-    from unembed.cli.model_loading import opened
-    from unembed.cli.output import deliver_table
-
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
+    changes = edits.edits(lm)
     found = lm.patch_paths(
         clean,
         corrupted,
@@ -158,17 +138,17 @@ def paths(
         _metric(answer, against),
         direction="noising" if noising else "denoising",
         alignment="auto" if align else None,
-        edits=edits,
+        edits=changes,
     )
     table = found.to_table()
-    full = as_json or csv or html is not None
-    deliver_table(table if full else table.head(top), as_json=as_json, csv=csv, plain=plain, html=html)
+    output.deliver(table.head(top) if output.for_terminal else table)
 
 
 What = Literal["heads", "components", "layers", "screen"]
 To = Literal["zero", "mean", "position-mean", "resample"]
 
 
+@grouped
 def ablate(
     prompt: Annotated[
         str | None, typer.Argument(help="The text to run the model on; none with --corpus.", show_default=False)
@@ -213,35 +193,24 @@ def ablate(
     ] = False,
     index: options.IndexFolder = None,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Rows shown.")] = 12,
-    set_: options.Sets = None,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    edits: EditOptions = EditOptions(),
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Take heads, components, layers or memories away one at a time and measure the prediction.
 
     After a prompt, the effect is by how much the metric falls: the total effect of what was taken away, later layers
     included. Over a corpus it is by how much the loss rises, in nats a token, with a 95 % interval.
     """
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    edits = options.edits(set_)
     pairs = [options.memory(text, "--memory") for text in memory or []]
     nearby = [options.memory(text, "--cluster") for text in cluster or []]
     _check_ablation(prompt, corpus, what, to, by_token, answer)
     metric = _metric(answer, against)
     import unembed
-    from unembed.cli.model_loading import opened
-    from unembed.cli.output import deliver_table
 
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
+    changes = edits.edits(lm)
     groups: dict[str, list[tuple[int, int]]] = {f"L{n}M{i}": [lm.memory(n, i)] for n, i in pairs}
     groups |= _clusters(lm, nearby) | _concepts(lm, concept or [], index)
     chosen: dict[str, Any] = {"memories": groups} if groups else {what or "heads": "all"}
@@ -251,17 +220,16 @@ def ablate(
     by_position, into = to == "position-mean", "mean" if to == "position-mean" else to
     if prompt is None:
         over = lm.ablate_over_corpus(
-            source, **chosen, to=into, by_position=by_position, n_tokens=tokens, seed=seed or 0, edits=edits
+            source, **chosen, to=into, by_position=by_position, n_tokens=tokens, seed=seed or 0, edits=changes
         )
         table = over.by_token() if by_token else over.to_table()
     elif what == "screen":
-        table = unembed.screen(lm, prompt, metric, top=top, edits=edits).to_table()
+        table = unembed.screen(lm, prompt, metric, top=top, edits=changes).to_table()
     else:
         table = lm.ablate(
-            prompt, **chosen, to=into, by_position=by_position, metric=metric, corpus=source, edits=edits
+            prompt, **chosen, to=into, by_position=by_position, metric=metric, corpus=source, edits=changes
         ).to_table()
-    full = as_json or csv or html is not None
-    deliver_table(table if full else table.head(top), as_json=as_json, csv=csv, plain=plain, html=html)
+    output.deliver(table.head(top) if output.for_terminal else table)
 
 
 def _check_ablation(

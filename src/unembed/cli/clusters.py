@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from unembed.cli import options
+from unembed.cli.option_groups import Opening, Output, grouped
 
 if TYPE_CHECKING:
     from unembed.results import Table
 
 
+@grouped
 def clusters(
     n_clusters: Annotated[
         int | None,
@@ -32,28 +34,17 @@ def clusters(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the cluster of every value as Parquet.")
     ] = None,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Cluster the values of all memories (FFN neurons) by cosine, exactly, and show the largest clusters."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
     target = None if memory is None else options.memory(memory, "--memory")
     if out is not None:
         options.check_writable(out)
     import unembed
-    from unembed.cli.model_loading import opened
-    from unembed.cli.output import deliver_table
 
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
     if target is not None:
         lm.memory(*target)
     n_values = lm.d_mlp * (len(layer) if layer else lm.n_layers)
@@ -62,9 +53,9 @@ def clusters(
     if out is not None:
         found.to_table().to_parquet(out)
     cards = found.cards(top, tokens=tokens, numbers=numbers)
-    if html is None and not as_json and not csv:
+    if output.for_terminal:
         cards = _for_terminal(cards)
-    deliver_table(cards, as_json=as_json, csv=csv, plain=plain, html=html)
+    output.deliver(cards)
 
 
 def _for_terminal(cards: Table) -> Table:

@@ -32,6 +32,7 @@ from unembed.cli import (
 from unembed.cli.circuits import app as circuits_app
 from unembed.cli.index.command import app as index_app
 from unembed.cli.trace.command import trace
+from unembed.cli.trace.lens import lens
 from unembed.errors import OutOfMemory, UnembedError
 from unembed.results import visible
 
@@ -132,6 +133,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 
 app.command("trace")(trace)
+app.command("lens")(lens)
 app.command("explain")(explain.explain)
 app.command("patch")(causality.patch)
 app.command("paths")(causality.paths)

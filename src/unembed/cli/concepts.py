@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unembed.cli import options
+from unembed.cli.option_groups import Opening, Output, grouped
 
 if TYPE_CHECKING:
     from unembed.results import Table
 
 
+@grouped
 def concepts(
     memories: Annotated[
         list[str] | None, typer.Argument(metavar="MEMORY", help="Memories, such as L5M278; by default a random sample.")
@@ -34,26 +37,15 @@ def concepts(
             help="Include neighbours in the embedding; by default for vocabularies up to 20,000.",
         ),
     ] = None,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Name the concepts that memories (FFN neurons) promote: classes shared by 4 or more of a value's top tokens."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
     named = [options.memory(text, "MEMORY") for text in memories or []]
     import unembed
-    from unembed.cli.model_loading import opened
-    from unembed.cli.output import deliver_table
 
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
     found = unembed.value_concepts(
         lm,
         named or None,
@@ -65,19 +57,27 @@ def concepts(
         embedding=embedding,
     )
     table = found.to_table() if named or listed else found.by_layer()
-    if html is None and not as_json and not csv:
-        table = _for_terminal(table)
-    deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
+    if output.for_terminal:
+        table = _for_terminal(table, found.labels)
+    output.deliver(table)
 
 
-def _for_terminal(table: Table) -> Table:
-    """The columns that fit the terminal, shares in per cent; --json, --csv and --html have all."""
+def _for_terminal(table: Table, vectors: Sequence[str]) -> Table:
+    """The columns that fit the terminal, shares in per cent; --json, --csv and --html have all.
+
+    Args:
+        table: the concepts, or shares by layer.
+        vectors: the names of the vectors, of which one without a concept has a row that says so.
+    """
     from unembed.results import Table
 
     given = table.columns
     if "concept" in given:
-        columns = {name: given[name] for name in ("vector", "concept", "kind", "score", "tokens")}
-        columns["score"] = [f"{score:.1f}" for score in columns["score"]]
+        names = ("vector", "concept", "kind", "score", "tokens")
+        rows = [(*(row[name] for name in names[:3]), f"{row['score']:.1f}", row["tokens"]) for row in table.rows()]
+        rows += [(name, "none found", "", "", []) for name in vectors if name not in given["vector"]]
+        rows.sort(key=lambda row: vectors.index(row[0]))
+        columns: dict[str, list[Any]] = {name: [row[i] for row in rows] for i, name in enumerate(names)}
     else:
         columns = {"layer": given["layer"], "vectors": given["vectors"]}
         named = {"in_a_concept": "concept", "semantic": "semantic", "syntactic": "syntax", "names": "names"}

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from unembed.cli import options
+from unembed.cli.option_groups import Opening, Output, TextOutput, grouped
+
+if TYPE_CHECKING:
+    from unembed.results import Table
 
 app = typer.Typer(no_args_is_help=True, help="Early exit: fit a rule, evaluate it, generate with it.")
 
@@ -22,6 +26,7 @@ _Rule = Annotated[Path, typer.Argument(help="A rule that `fit` saved.", show_def
 
 
 @app.command("fit")
+@grouped
 def fit(
     out: Annotated[Path, typer.Option("--out", help="Where to save the rule.")],
     method: Annotated[
@@ -51,26 +56,17 @@ def fit(
     similarity: Annotated[
         Literal["ordered", "set"], typer.Option(help="For sub_updates: as released, or as the paper says.")
     ] = "ordered",
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    plain: options.Plain = False,
+    output: TextOutput = TextOutput(),
 ) -> None:
     """Fit a rule on random prefixes of sentences, choose its thresholds on others, and save it."""
-    options.check_output(None, json=as_json, plain=plain)
     level = _number_or_word(threshold, "--threshold", "precision", "f1")
     cost = _number_or_word(decision, "--decision", "measured")
-    from unembed.cli.model_loading import opened
-    from unembed.cli.output import deliver_table
     from unembed.results import check_writable
 
     check_writable(out)
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
     from unembed import early_exit
 
     own: dict[str, Any] = {"clusters": clusters, "similarity": similarity} if method == "sub_updates" else {}
@@ -88,7 +84,8 @@ def fit(
     rule.save(out)
     if sys.stderr.isatty():
         print(f"saved {out}: {rule.method}, {rule.calibration}", file=sys.stderr)
-    deliver_table(early_exit.saturation_table(lm, found), as_json=as_json, csv=False, plain=plain, html=None)
+    saturation = early_exit.saturation_table(lm, found)
+    output.deliver(saturation if output.as_json else _with_units(saturation, lm.n_layers))
 
 
 def _number_or_word(text: str | None, option: str, *words: str) -> str | float | None:
@@ -106,6 +103,7 @@ def _progress(done: int, total: int) -> None:
 
 
 @app.command("evaluate")
+@grouped
 def evaluate(
     rule: _Rule,
     corpus: _Corpus = None,
@@ -113,60 +111,59 @@ def evaluate(
     tradeoff: Annotated[
         bool, typer.Option("--tradeoff", help="Disagreement against layers saved, for all thresholds.")
     ] = False,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Evaluate a rule's accuracy and saved layers on other examples."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    from unembed.cli.model_loading import opened
-    from unembed.cli.output import deliver_table
-
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
     from unembed import early_exit
 
-    found = early_exit.examples(lm, corpus, examples, seed=1 if seed is None else seed, progress=_progress)
     fitted = early_exit.load(rule, lm)
+    found = early_exit.examples(lm, corpus, examples, seed=1 if seed is None else seed, progress=_progress)
     table = fitted.tradeoff(found) if tradeoff else fitted.evaluate(found)
-    deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
+    output.deliver(_with_units(table, lm.n_layers) if output.for_terminal else table)
+
+
+def _with_units(table: Table, n_layers: int) -> Table:
+    """The table with the unit of every number in the name of its column; --json, --csv and --html keep the names."""
+    from unembed.results import Table
+
+    names = {
+        "accuracy": "tokens as the full model's, %",
+        "disagreement": "tokens changed, %",
+        "saved_layers": f"layers saved of {n_layers}, mean",
+        "saved_layers_of_right": f"of them at unchanged tokens, of {n_layers}",
+        "share_saved": "layers saved, %",
+        "share": "share, %",
+        "left_early": "tokens that left early, %",
+        "exits_by_layer": "tokens that left after layer 0, 1, ...",
+    }
+    columns = {names.get(name, name): values for name, values in table.columns.items()}
+    return Table(table.title, columns, table.provenance)
 
 
 @app.command("generate")
+@grouped
 def generate(
     rule: _Rule,
     prompt: options.Prompt,
     new_tokens: Annotated[int, typer.Option("--new-tokens", min=1, help="Tokens to add.")] = 20,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    plain: options.Plain = False,
+    output: TextOutput = TextOutput(),
 ) -> None:
     """Continue a prompt with early exit; greedy without --seed."""
-    options.check_output(None, json=as_json, plain=plain)
     from rich.text import Text
 
-    from unembed.cli.model_loading import opened
     from unembed.cli.output import show
     from unembed.results import visible_rich
 
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
     from unembed import early_exit
 
     found = early_exit.load(rule, lm).generate(prompt, max_new_tokens=new_tokens, seed=seed)
-    if as_json:
+    if output.as_json:
         data = {
             "schema": "unembed.early_exit/1",
             "prompt": found.prompt,
@@ -181,4 +178,4 @@ def generate(
     layers = " ".join(map(str, found.layers))
     note = f"\nlast layer computed for each new token from the second: {layers}\n"
     saved = f"{found.saved_layers:.2f} of {found.n_layers} layers saved, on average over tokens"
-    show(lambda _: Text.assemble(visible_rich(found.text, prose=True), note, saved), plain=plain)
+    show(lambda _: Text.assemble(visible_rich(found.text, prose=True), note, saved), plain=output.plain)

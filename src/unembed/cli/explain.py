@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from unembed.cli import options
+from unembed.cli.option_groups import EditOptions, Opening, Output, grouped
 
 
+@grouped
 def explain(
     prompt: options.Prompt,
     token: Annotated[
@@ -30,21 +32,13 @@ def explain(
     ] = False,
     position: options.Position = -1,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Writers listed per attribution.")] = 12,
-    set_: options.Sets = None,
+    edits: EditOptions = EditOptions(),
     basis: options.BasisOption = "final",
     show_unlearned: options.ShowUnlearned = False,
     index: options.IndexFolder = None,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Explain why a token is predicted rather than another: the difference of their logits as a sum.
 
@@ -52,24 +46,21 @@ def explain(
     none), split by component, head, source token or memory (FFN neuron). Every attribution says by how much its sum
     misses. With --csv: the writers shown and their contributions.
     """
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    edits = options.edits(set_)
-    from unembed.cli.model_loading import index_of, opened
+    from unembed.cli.model_loading import index_of
 
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
+    changes = edits.edits(lm)
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_explanation
     from unembed.schemas.trace_builder import TraceSettings, explain_view
 
     other, alone = options.compared_with(against)
     if effects:
-        from unembed.cli.output import deliver_table
-
-        trace = lm.trace(prompt, edits=edits)
+        trace = lm.trace(prompt, edits=changes)
         question = trace.question(token, other, position, alone=alone)
         attribution = trace.attribution(question.token, position, question.against, by or "memory")
         table = attribution.with_effects(top).to_table()
-        return deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
-    asked = TraceSettings(prompt, position, 5, basis, show_unlearned, edits, seed, other, alone)
+        return output.deliver(table)
+    asked = TraceSettings(prompt, position, 5, basis, show_unlearned, changes, seed, other, alone)
     view, provenance = explain_view(lm, asked, token=token, by=by, writers=top, index=index_of(lm, index))
-    deliver(view, provenance, draw_explanation, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver([view], provenance, draw_explanation, output)

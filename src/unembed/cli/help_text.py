@@ -10,6 +10,7 @@ from typer.core import TyperArgument, TyperOption
 
 EXAMPLES = {
     "trace": 'unembed trace "The first month of the year is" --hide-unlearned',
+    "lens": 'unembed lens "The first month of the year is" "He was born in the United" --csv',
     "explain": 'unembed explain "He was born in the United" --token " States" --against " Kingdom"',
     "patch": 'unembed patch "The king of France" "The king of England" --points heads',
     "paths": 'unembed paths "The king of France" "The king of England" --to logits --to "layer 5"',

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unembed.cli import options
+from unembed.cli.option_groups import Opening, Output, grouped
 
 if TYPE_CHECKING:
     from unembed.results import Table
 
 
+@grouped
 def memories(
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Memories to show, best first.")] = 20,
     layer: Annotated[list[int] | None, typer.Option("--layer", "-l", help="Only this layer; repeatable.")] = None,
@@ -25,17 +27,9 @@ def memories(
         ),
     ] = None,
     show_unlearned: options.ShowUnlearned = False,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Rank memories (FFN neurons) by the evidence that they do something a person can name, and describe them.
 
@@ -43,12 +37,9 @@ def memories(
     tokens with what follows the triggers, and the effect of removing the memory there. The score is the mean size of
     those with a p-value of at most 0.01. Without an index only the concept can be judged.
     """
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
     import unembed
-    from unembed.cli.model_loading import opened
-    from unembed.cli.output import deliver_table
 
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
     known = unembed.Index.open(index, lm) if index is not None else unembed.cached_index(lm)
     settings: dict[str, Any] = {
         "layers": layer or None,
@@ -59,19 +50,18 @@ def memories(
     if known is None:
         print(
             f"no index of {lm.name}: only concepts are judged, from the weights alone. For triggers, agreement and "
-            f"effects build one: unembed index build --model {model} --out DIR, then unembed memories --index DIR",
+            f"effects build one: unembed index build --model {opening.model} --out DIR, then unembed memories "
+            "--index DIR",
             file=sys.stderr,
         )
         gallery = unembed.rank_memories(lm, None, top, **settings)
     else:
         gallery = known.memories(top, **settings)
-    if as_json:
+    if output.as_json:
         sys.stdout.write(json.dumps(gallery.to_dict(), ensure_ascii=False) + "\n")
         return
     table = gallery.to_table()
-    deliver_table(
-        table if html is not None or csv else _for_terminal(table), as_json=False, csv=csv, plain=plain, html=html
-    )
+    output.deliver(_for_terminal(table) if output.for_terminal else table)
 
 
 def _for_terminal(table: Table) -> Table:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from unembed.names import Basis, StreamPoint, parse_memory
-from unembed.results import check_writable
 
 _MODEL, _OUTPUT, _READING = "Model", "Output", "Reading"
 
@@ -80,14 +78,61 @@ IndexFolder = Annotated[
         "--index", metavar="DIR", help="An index of the model; default: a ready one of the model.", show_default=False
     ),
 ]
+_EDITS = "Edits"
 Sets = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="MEMORY=VALUE",
         help="Set a memory's coefficient (L5M278=0) at every position; repeatable.",
+        rich_help_panel=_EDITS,
         show_default=False,
     ),
+]
+Scales = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scale",
+        metavar="TARGET=FACTOR",
+        help="Scale a memory (L5M278=2), a head (L1H5=0), or a layer's part (ffn3=0, attention2=0.5); repeatable.",
+        rich_help_panel=_EDITS,
+        show_default=False,
+    ),
+]
+Adds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--add",
+        metavar="MEMORY=VALUE",
+        help="Add to a memory's coefficient; repeatable.",
+        rich_help_panel=_EDITS,
+        show_default=False,
+    ),
+]
+AddedVectors = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--add-vector",
+        metavar="LAYER=VECTOR",
+        help="Add a vector to the stream after a layer, at every position: a .npy or JSON file (3=v.npy), or the "
+        "difference of two prompts, with a factor ('3=2*I love this|I hate this'); repeatable.",
+        rich_help_panel=_EDITS,
+        show_default=False,
+    ),
+]
+ReplacedStreams = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--replace-stream",
+        metavar="LAYER=VECTOR",
+        help="Put a vector in the place of the stream after a layer, at the last position; repeatable.",
+        rich_help_panel=_EDITS,
+        show_default=False,
+    ),
+]
+EditsFile = Annotated[
+    Path | None,
+    typer.Option("--edits", help="A file of saved edits.", rich_help_panel=_EDITS, show_default=False),
 ]
 Memory = Annotated[
     str,
@@ -112,27 +157,6 @@ Html = Annotated[
         "--html", metavar="FILE", help="Write a self-contained page.", rich_help_panel=_OUTPUT, show_default=False
     ),
 ]
-
-_SET = re.compile(r"(?P<memory>[^=]+)=(?P<value>[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?)")
-
-
-def edits(sets: Sequence[str] | None) -> list[Any]:
-    """The edits that `--set` asks for, one per use.
-
-    Raises:
-        typer.BadParameter: the text is not of the form MEMORY=VALUE.
-    """
-    return [_edit(text) for text in sets or []]
-
-
-def _edit(text: str) -> Any:
-    match = _SET.fullmatch(text.strip())
-    named = None if match is None else parse_memory(match["memory"])
-    if match is None or named is None:
-        raise typer.BadParameter(f"{text!r} is not a memory and a value, such as L5M733=3.0", param_hint="--set")
-    import unembed
-
-    return unembed.set_coefficient(*named, float(match["value"]))
 
 
 def compared_with(against: str | None) -> tuple[str | None, bool]:
@@ -175,16 +199,3 @@ def head(text: str, option: str) -> tuple[int, int]:
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a head, such as L0H3", param_hint=option)
     return int(match[1]), int(match[2])
-
-
-def check_output(html: Path | None, **formats: bool) -> None:
-    """One form on stdout at a time, and a folder for the page, before anything costs time.
-
-    Raises:
-        typer.BadParameter: two forms were requested.
-        InvalidInput: the page cannot be written there.
-    """
-    if len(asked := [f"--{name}" for name, wanted in formats.items() if wanted]) > 1:
-        raise typer.BadParameter(f"{' and '.join(asked)} both write to stdout; choose one")
-    if html is not None:
-        check_writable(html)

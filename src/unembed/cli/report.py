@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unembed.cli import options
+from unembed.cli.option_groups import Opening, TextOutput, grouped
 
 if TYPE_CHECKING:
     from unembed.reports import Report
 
 
+@grouped
 def report(
     name: Annotated[str, typer.Argument(help="geva2021, geva2022 or elhage2021.", show_default=False)],
     corpus: Annotated[
@@ -52,21 +54,15 @@ def report(
     render: Annotated[
         bool, typer.Option("--render", help="Only draw the page again from the saved tables; opens no model.")
     ] = False,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    plain: options.Plain = False,
+    output: TextOutput = TextOutput(),
 ) -> None:
     """Run a paper's experiments on a model and write one page with every table and figure beside the published numbers.
 
     Leaves report.html (self-contained), report.json, tables/ (Parquet, JSON) and figures/ (SVG). Stopped and started
     again, it goes on where it was. Findings go to the terminal.
     """
-    options.check_output(None, json=as_json, plain=plain)
     chosen = _chosen(option)
     import json as json_text
 
@@ -80,15 +76,12 @@ def report(
     else:
         if trigger_corpus is not None:
             chosen = {"trigger_corpus": trigger_corpus, **chosen}
-        made = _made(name, corpus, detokenize, index, out, chosen, (model, revision, offline, dtype, device, seed))
-    if as_json:
+        made = _made(name, corpus, detokenize, index, out, chosen, opening, seed)
+    if output.as_json:
         sys.stdout.write(json_text.dumps(made.to_dict(), ensure_ascii=False) + "\n")
     else:
-        show(lambda _: summary(made), plain=plain)
+        show(lambda _: summary(made), plain=output.plain)
     print(f"wrote {visible(str(out / PAGE), prose=True)}", file=sys.stderr)
-
-
-_ModelOptions = tuple[str, str | None, bool, str | None, str | None, int | None]
 
 
 def _made(
@@ -98,15 +91,14 @@ def _made(
     index: Path | None,
     out: Path,
     chosen: dict[str, Any],
-    model: _ModelOptions,
+    opening: Opening,
+    seed: int | None,
 ) -> Report:
     import unembed
-    from unembed.cli.model_loading import opened
     from unembed.reports import find
 
     find(name)
-    name_of_model, revision, offline, dtype, device, seed = model
-    lm = opened(name_of_model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
     if index is not None:
         chosen = {"index": str(index), **chosen}
     return unembed.report(name, lm, corpus, out, detokenize=detokenize, seed=seed or 0, progress=_progress(), **chosen)

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from unembed.cli import options
+from unembed.cli.option_groups import Opening, grouped
 
 
+@grouped
 def serve(
-    model: options.Model = "wren",
     index: Annotated[
         Path | None,
         typer.Option(
@@ -23,19 +23,15 @@ def serve(
     host: Annotated[str, typer.Option(help="Where to listen; beyond this machine only if you say so.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 7333,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page at once.")] = True,
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
 ) -> None:
     """Open the explorer: take a prediction apart, edit it and label it, in a browser on this machine."""
-    from unembed.cli.model_loading import index_of, opened
+    from unembed.cli.model_loading import index_of
 
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device)
+    lm = opening.open()
     from unembed.server.serve import serve as serving
 
     held = index_of(lm, index)
     name = None if held is None else held.path.name if index else held.provenance.notes.get("corpus_name")
-    source = str(Path(model).resolve()) if Path(model).is_dir() else model
+    source = str(Path(opening.model).resolve()) if Path(opening.model).is_dir() else opening.model
     serving(lm, held, index_name=name, source=source, host=host, port=port, browser=browser)

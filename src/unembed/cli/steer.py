@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unembed.cli import options
+from unembed.cli.option_groups import EditOptions, Opening, TextOutput, grouped
 
 if TYPE_CHECKING:
     from unembed.control.steering import SteeringResult
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 _STEERING = "Steering"
 
 
+@grouped
 def steer(
     prompt: options.Prompt,
-    set_: options.Sets = None,
+    edits: EditOptions = EditOptions(),
     promote: Annotated[
         str | None,
         typer.Option(help='Words to turn on, such as "safe, thank".', rich_help_panel=_STEERING, show_default=False),
@@ -36,10 +38,6 @@ def steer(
     factor: Annotated[
         float, typer.Option(help="Factor for values scaled down; 0 silences.", rich_help_panel=_STEERING)
     ] = 0.0,
-    edits_file: Annotated[
-        Path | None,
-        typer.Option("--edits", help="A file of saved edits.", rich_help_panel=_STEERING, show_default=False),
-    ] = None,
     save: Annotated[
         Path | None, typer.Option(help="Save the edits to this file.", rich_help_panel=_STEERING, show_default=False)
     ] = None,
@@ -55,35 +53,27 @@ def steer(
     ] = 1,
     top: options.Top = 8,
     cost_tokens: Annotated[int, typer.Option(min=0, help="Tokens for the perplexity cost; 0: do not measure.")] = 4096,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    plain: options.Plain = False,
+    output: TextOutput = TextOutput(),
 ) -> None:
-    """Continue a prompt with and without edits to memories (FFN neurons).
+    """Continue a prompt with and without edits to memories (FFN neurons), heads, layers or the stream.
 
-    Edits come from --set, from a file, or from a search for values by the words they promote. Both continuations use
+    Edits come from options, from a file, or from a search for values by the words they promote. Both continuations use
     the same seed (greedy without --seed); the cost is perplexity on the shipped WikiText.
     """
-    options.check_output(None, json=as_json, plain=plain)
-    edits = options.edits(set_)
-    if not edits and not promote and not suppress and edits_file is None:
-        raise typer.BadParameter("nothing to steer with; give --set, --promote, --suppress or --edits")
-    from unembed.cli.model_loading import opened
+    if not edits and not promote and not suppress:
+        raise typer.BadParameter(
+            "nothing to steer with; give --set, --scale, --add-vector, --promote, --suppress or --edits"
+        )
     from unembed.results import check_writable
 
     if save is not None:
         check_writable(save)
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
     from unembed import steering
 
-    if edits_file is not None:
-        edits = steering.load_edits(edits_file, model=lm.name) + edits
+    changes = edits.edits(lm)
     text = steering.default_text() if cost_tokens or triggers else None
     up = steering.promoting(lm, steering.words_of(promote), values) if promote else []
     down = steering.promoting(lm, steering.words_of(suppress), values) if suppress else []
@@ -91,11 +81,11 @@ def steer(
         lines = [line for line in text.splitlines() if len(line) > 40][:64]
         fires = steering.firing(lm, [(p.layer, p.index) for p in ranked], lines)
         up, down = ([replace(p, triggers=fires[p.layer, p.index]) for p in part] for part in (up, down))
-    edits += steering.chosen_edits(up, down, to=coefficient, by=factor)
+    changes += steering.chosen_edits(up, down, to=coefficient, by=factor)
     steered = steering.steer(
         lm,
         prompt,
-        edits,
+        changes,
         max_new_tokens=new_tokens,
         seed=seed,
         samples=samples,
@@ -104,12 +94,12 @@ def steer(
         cost_tokens=cost_tokens,
     )
     if save is not None:
-        steering.save_edits(edits, save, model=lm.name)
+        steering.save_edits(changes, save, model=lm.name)
     found_table = steering.ranked_values_table(lm, up + down) if up or down else None
-    if as_json:
+    if output.as_json:
         sys.stdout.write(json.dumps(_data(steered, found_table), ensure_ascii=False) + "\n")
     else:
-        _show(steered, found_table, plain)
+        _show(steered, found_table, output.plain)
 
 
 def _data(steered: SteeringResult, found: Table | None) -> dict[str, Any]:
@@ -133,7 +123,8 @@ def _show(steered: SteeringResult, found: Table | None, plain: bool) -> None:
     from unembed.cli.output import show
     from unembed.results import visible_rich
 
-    parts: list[Any] = [found if found is not None else steered.values, steered.next_tokens]
+    memories = found if found is not None else steered.values
+    parts: list[Any] = [memories, steered.next_tokens] if len(memories) else [steered.next_tokens]
     for name, texts in (("plain ", steered.plain), ("edited", steered.edited)):
         for text in texts:
             parts.append(Text.assemble((f"{name}  ", "bold"), visible_rich(steered.prompt + text, prose=True)))

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from unembed.cli import options
+from unembed.cli.edit_text import memory_edit
+from unembed.cli.option_groups import Opening, Output, grouped
 
 if TYPE_CHECKING:
     from unembed.control.toxicity import Evaluation, Prompt
@@ -26,6 +28,7 @@ _Scorer = Annotated[
 
 
 @app.command("select")
+@grouped
 def select(
     method: Annotated[
         Literal["scorer", "greedy", "paper"],
@@ -51,36 +54,25 @@ def select(
     ] = False,
     tokens: Annotated[int, typer.Option(min=256, help="For greedy: tokens of each kind of text.")] = 2048,
     save: Annotated[Path | None, typer.Option(help="Save the edits to this file.", show_default=False)] = None,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Select values to turn on, and save them as edits."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
     if method == "greedy" and comments is None:
         raise typer.BadParameter("greedy needs labelled text; give --comments FILE")
     if method != "greedy" and comments is not None:
         raise typer.BadParameter(f"--comments applies to --method greedy only, not to {method}")
     from unembed import steering, toxicity
-    from unembed.cli.model_loading import opened
-    from unembed.cli.output import deliver_table
     from unembed.results import check_writable
 
     if save is not None:
         check_writable(save)
-    judge = toxicity.open_scorer(scorer, offline=offline, device=device) if method == "scorer" else None
+    judge = toxicity.open_scorer(scorer, offline=opening.offline, device=opening.device) if method == "scorer" else None
     labelled = toxicity.read_comments(comments) if method == "greedy" and comments is not None else None
     if labelled is not None and len(set(labelled[1])) < 2:
         raise typer.BadParameter("all comments have one label; greedy needs both", param_hint="--comments")
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
     if judge is not None:
         chosen = toxicity.by_scorer(lm, judge, values, below=below, lowest=lowest, seed=seed or 0, to=coefficient)
     elif labelled is None:
@@ -98,7 +90,7 @@ def select(
         )
     if save is not None:
         steering.save_edits(chosen.edits, save, model=lm.name)
-    deliver_table(chosen.table, as_json=as_json, csv=csv, plain=plain, html=html)
+    output.deliver(chosen.table)
 
 
 def _progress(what: str, done: int, total: int) -> None:
@@ -107,6 +99,7 @@ def _progress(what: str, done: int, total: int) -> None:
 
 
 @app.command("evaluate")
+@grouped
 def evaluate(
     prompts: Annotated[Path, typer.Option(help="JSON lines as in RealToxicityPrompts, or one prompt a line (.txt).")],
     edits: Annotated[
@@ -137,24 +130,14 @@ def evaluate(
         Path | None,
         typer.Option("--save-texts", help="Write the continuations as JSON lines.", show_default=False),
     ] = None,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Evaluate toxicity and perplexity: the plain model, values turned on, and the baselines."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    chosen = options.edits(set_)
+    numbers = [memory_edit(text, "--set") for text in set_ or []]
+    import unembed
     from unembed import steering, toxicity
-    from unembed.cli.model_loading import opened
-    from unembed.cli.output import deliver_table
     from unembed.results import check_writable, make_folder, write_whole
 
     if save_texts is not None:
@@ -162,11 +145,12 @@ def evaluate(
     if cache is not None:
         make_folder(cache)
     prompt_list = toxicity.read_prompts(prompts, challenging_only=challenging, limit=limit)
-    judge = toxicity.open_scorer(scorer, offline=offline, device=device)
+    judge = toxicity.open_scorer(scorer, offline=opening.offline, device=opening.device)
     banned = toxicity.read_words(words) if words is not None else None
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
     arms = [toxicity.plain()]
-    if chosen:
+    if numbers:
+        chosen = [unembed.set_coefficient(*one) for one in numbers]
         arms.append(toxicity.with_values("values picked by hand", chosen))
     arms += [toxicity.with_values(path.stem, steering.load_edits(path, model=lm.name)) for path in edits or []]
     if banned is not None:
@@ -190,7 +174,7 @@ def evaluate(
     )
     if save_texts is not None:
         write_whole(save_texts, "".join(_lines(evaluation, prompt_list)))
-    deliver_table(evaluation.table, as_json=as_json, csv=csv, plain=plain, html=html)
+    output.deliver(evaluation.table)
 
 
 def _lines(evaluation: Evaluation, prompt_list: Sequence[Prompt]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unembed.cli import options
+from unembed.cli.option_groups import Opening, Output, grouped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _TRIGGERS = 5
 
 
+@grouped
 def value(
     memory: options.Memory,
     number: options.MemoryNumber = None,
@@ -27,37 +29,28 @@ def value(
     ] = "raw",
     show_unlearned: options.ShowUnlearned = False,
     index: options.IndexFolder = None,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Show what a memory's value promotes and suppresses and, with an index, on what text the memory fires most.
 
     A description is shown where a gallery has one (see `unembed memories`). --json, --csv and --html hold the tokens.
     """
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
     layer, column = options.memory_and_number(memory, number)
-    from unembed.cli.model_loading import index_of, opened
+    from unembed.cli.model_loading import index_of
 
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
-    from unembed.cli.output import deliver_table, show
+    lm = opening.open(seed)
+    from unembed.cli.output import show
 
     table = _tokens(lm, layer, column, top, basis, show_unlearned, seed)
-    if as_json or csv or html is not None:
-        deliver_table(table, as_json=as_json, csv=csv, plain=plain, html=html)
+    if not output.for_terminal:
+        output.deliver(table)
         return
     held = index_of(lm, index)
     found = None if held is None else held.triggers(layer, column, _TRIGGERS)
     described = _description(lm, layer, column, held)
-    show(lambda width: _card(table, described, found, width, plain), plain=plain)
+    show(lambda width: _card(table, described, found, width, output.plain), plain=output.plain)
 
 
 def _tokens(

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from unembed.control.edit_files import load_edits, save_edits
 from unembed.control.perplexity import default_text, perplexity, windows
@@ -60,6 +62,32 @@ def chosen_edits(
     on = dict.fromkeys((p.layer, p.index) for p in promote)
     off = dict.fromkeys(m for p in suppress if (m := (p.layer, p.index)) not in on)
     return [set_coefficient(*m, to) for m in on] + [scale_coefficient(*m, by) for m in off]
+
+
+def contrast_vector(lm: Decoder, positive: str, negative: str, layer: int) -> Float[Tensor, " d_model"]:
+    """The stream after a layer at the last token of one prompt, less that of another: a direction to steer along.
+
+    Args:
+        lm: the model.
+        positive: the prompt that the vector leads to.
+        negative: the prompt that it leads away from.
+        layer: after which layer; give the same one to `unembed.add_vector`.
+
+    Returns:
+        In stream units, float32.
+
+    Raises:
+        OutOfRange: there is no such layer.
+
+    Source: Turner et al. 2023, "Activation addition", with one position instead of all.
+    """
+    lm = require_decoder(lm)
+    layers = [lm.layer(layer)]
+    ends = [
+        run(lm, text, "resid_post", logits=False, layers=layers)["resid_post"][0, 0, -1].float()
+        for text in (positive, negative)
+    ]
+    return ends[0] - ends[1]
 
 
 def steer(
@@ -183,6 +211,7 @@ __all__ = [
     "RankedValue",
     "SteeringResult",
     "chosen_edits",
+    "contrast_vector",
     "default_text",
     "firing",
     "load_edits",

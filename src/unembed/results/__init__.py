@@ -4,8 +4,8 @@ Owns the provenance (which model, corpus, basis, dtype, seed and version a numbe
 CSV, Parquet, HTML, terminal), results as files, and the one function that makes token text visible. Computes nothing
 and knows no model.
 
-Public names: `Provenance`, `Table`, `Displayed`, `Records`, `visible`, `visible_rich`, `visible_html`,
-`check_writable`, `make_folder`, `write_whole`, `whole_file`, `writing`.
+Public names: `Provenance`, `Table`, `Displayed`, `Records`, `visible`, `join_bytes`, `visible_rich`,
+`visible_html`, `check_writable`, `make_folder`, `write_whole`, `whole_file`, `writing`.
 """
 
 from unembed.results.display import Displayed
@@ -13,7 +13,7 @@ from unembed.results.files import check_writable, make_folder, whole_file, write
 from unembed.results.provenance import Provenance
 from unembed.results.records import Records
 from unembed.results.table import Table
-from unembed.results.token_text import visible, visible_html, visible_rich
+from unembed.results.token_text import join_bytes, visible, visible_html, visible_rich
 
 __all__ = [
     "Displayed",
@@ -21,6 +21,7 @@ __all__ = [
     "Records",
     "Table",
     "check_writable",
+    "join_bytes",
     "make_folder",
     "visible",
     "visible_html",

@@ -16,8 +16,9 @@ Because the marks themselves are escaped, different texts never look the same.
 from __future__ import annotations
 
 import html
+import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 _NAMED = {" ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡"}
@@ -102,3 +103,34 @@ def _is_hidden(char: str) -> bool:
 
 def _stands_on_nothing(previous: str) -> bool:
     return previous in _MARKS or _is_hidden(previous)
+
+
+_ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
+_LONGEST_CHARACTER = 4
+
+
+def join_bytes(tokens: Sequence[str]) -> list[tuple[str, int]]:
+    r"""Tokens with those that hold parts of one character joined, and how many tokens each piece is.
+
+    A byte that is no character by itself stands in a token's text as `\xe5`. Bytes that give none together stay apart.
+
+    >>> join_bytes([" city", "\\xe5", "\\x8c", "\\x97", "\\xff"])
+    [(' city', 1), ('北', 3), ('\\xff', 1)]
+    """
+    pieces: list[tuple[str, int]] = []
+    start = 0
+    while start < len(tokens):
+        pieces.append(_first_piece(tokens[start : start + _LONGEST_CHARACTER]))
+        start += pieces[-1][1]
+    return pieces
+
+
+def _first_piece(tokens: Sequence[str]) -> tuple[str, int]:
+    if _ESCAPED.search(tokens[0]):
+        for count in range(1, len(tokens) + 1):
+            escaped = _ESCAPED.sub(lambda byte: chr(0xDC00 + int(byte[1], 16)), "".join(tokens[:count]))
+            try:
+                return escaped.encode("utf-8", "surrogateescape").decode("utf-8"), count
+            except UnicodeError:  # not complete yet, or a surrogate of the text itself
+                continue
+    return tokens[0], 1

@@ -232,7 +232,7 @@ def prepare(
         raise InvalidInput(
             f"a prompt of {ids.shape[1]} tokens",
             why=f"{lm.name} has a context of {lm.n_ctx}",
-            instead="Shorten it, or split it into windows",
+            instead=f"Shorten it, or split it into windows; on the command line, --last {lm.n_ctx} takes its end",
         )
     if attention_mask is None:
         return ids, torch.ones_like(ids)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from unembed.cli import options
+from unembed.cli.option_groups import Opening, Output, grouped
 
 if TYPE_CHECKING:
     from unembed.attention import Circuits
@@ -38,61 +39,54 @@ Corpus = Annotated[
 ]
 
 
-def opened_circuits(
-    model: str, revision: str | None, offline: bool, dtype: str | None, device: str | None, seed: int = 0
-) -> Circuits:
+def opened_circuits(opening: Opening, seed: int = 0) -> Circuits:
     """The circuits of a model named on the command line."""
     import unembed
-    from unembed.cli.model_loading import opened
 
-    lm = opened(model, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
-    return unembed.circuits(lm)  # imports torch
+    return unembed.circuits(opening.open(seed))
 
 
 def deliver_sections(
-    circuits: Circuits, title: str, sections: list[Section], provenance: Provenance, **forms: Any
+    circuits: Circuits,
+    title: str,
+    sections: list[Section],
+    provenance: Provenance,
+    output: Output,
+    csv_table: str | None = None,
 ) -> None:
-    """Write sections in the requested forms, as a report of their own."""
+    """Write sections in the requested forms, as a report of their own; with --csv one table, the first by default."""
     from unembed.cli.circuits.output import deliver
     from unembed.reports import Report
 
     lm = circuits.lm
     source = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
     facts = {"model": lm.name, "layers": lm.n_layers, "heads a layer": lm.n_heads, "d_head": lm.d_head}
-    deliver(Report("circuits", title, "", source, provenance, tuple(sections), facts), **forms)
+    deliver(Report("circuits", title, "", source, provenance, tuple(sections), facts), output, csv_table)
 
 
 @app.command("heads")
+@grouped
 def heads(
     basis: Basis = None,
     sequences: Sequences = 50,
     length: Length = 64,
-    model: options.Model = "attn-2l",
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(model="attn-2l"),
     seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Score every head: previous token, earlier occurrence, induction, resting, copying, matching."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = opened_circuits(model, revision, offline, dtype, device, seed)
+    circuits = opened_circuits(opening, seed)
     chosen: str = circuits.known_basis(basis)
     from unembed.reports import heads_section
 
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     scores = circuits.head_scores(seed, n_sequences=sequences, length=length)
     made = [heads_section(circuits, scores, chosen, provenance)]
-    deliver_sections(
-        circuits, f"Heads of {circuits.lm.name}", made, provenance, as_json=as_json, csv=csv, plain=plain, html=html
-    )
+    deliver_sections(circuits, f"Heads of {circuits.lm.name}", made, provenance, output=output)
 
 
 @app.command("head")
+@grouped
 def head(
     layer: LayerOfHead,
     head: HeadOfLayer,
@@ -101,50 +95,35 @@ def head(
     ] = 0,
     basis: Basis = None,
     top: Top = 15,
-    model: options.Model = "attn-2l",
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(model="attn-2l"),
     seed: Annotated[int, typer.Option(help="Of the sample of tokens.")] = 0,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Show one head: eigenvalues, own tokens, the largest entries of its full OV and QK circuits, its partners."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = opened_circuits(model, revision, offline, dtype, device, seed)
+    circuits = opened_circuits(opening, seed)
     chosen: str = circuits.known_basis(basis)
     from unembed.reports import head_sections
 
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     made = head_sections(circuits, layer, head, top, chosen, seed, provenance, offset)
     title = f"Head {layer}.{head} of {circuits.lm.name}"
-    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, output)
 
 
 @app.command("composition")
+@grouped
 def composition(
     kind: Annotated[
         Literal["q", "k", "v", "all"], typer.Option("--kind", help="What of the reader: queries, keys or values.")
     ] = "all",
     basis: Basis = None,
     top: Top = 15,
-    model: options.Model = "attn-2l",
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(model="attn-2l"),
     seed: Annotated[int, typer.Option(help="Of the random circuits compared with.")] = 0,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """List the pairs of heads of which the later reads most of what the earlier writes."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = opened_circuits(model, revision, offline, dtype, device, seed)
+    circuits = opened_circuits(opening, seed)
     chosen: str = circuits.known_basis(basis)
     from unembed.reports import composition_section
 
@@ -152,10 +131,11 @@ def composition(
     modes = "qkv" if kind == "all" else kind
     made = [composition_section(circuits, modes, top, chosen, seed, provenance)]
     title = f"Composition in {circuits.lm.name}"
-    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, output)
 
 
 @app.command("skip-trigrams")
+@grouped
 def skip_trigrams(
     layer: LayerOfHead,
     head: HeadOfLayer,
@@ -167,19 +147,11 @@ def skip_trigrams(
     corpus: Corpus = None,
     basis: Basis = None,
     top: Top = 30,
-    model: options.Model = "attn-1l",
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    opening: Opening = Opening(model="attn-1l"),
+    output: Output = Output(),
 ) -> None:
     """List the "source ... destination, then output" triples that a head raises most."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = opened_circuits(model, revision, offline, dtype, device)
+    circuits = opened_circuits(opening)
     chosen: str = circuits.known_basis(basis)
     from unembed.attention import count_in_corpus, frequent_tokens
     from unembed.reports import skip_trigram_section
@@ -191,10 +163,11 @@ def skip_trigrams(
     seen = count_in_corpus(circuits.lm, triples, corpus) if check else None
     made = [skip_trigram_section(circuits, layer, head, found, provenance, seen)]
     title = f"Skip-trigrams of head {layer}.{head} of {circuits.lm.name}"
-    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, output)
 
 
 @app.command("expand")
+@grouped
 def expand(
     prompt: options.Prompt,
     token: Annotated[
@@ -203,19 +176,11 @@ def expand(
     order: Annotated[int, typer.Option("--order", min=0, max=3, help="Heads a path may go through.")] = 2,
     position: options.Position = -1,
     top: Top = 20,
-    model: options.Model = "attn-2l",
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    opening: Opening = Opening(model="attn-2l"),
+    output: Output = Output(),
 ) -> None:
     """Write a token's logit as a sum over paths through heads, with the error of the sum."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = opened_circuits(model, revision, offline, dtype, device)
+    circuits = opened_circuits(opening)
     from unembed.reports import expansion_section
 
     provenance = circuits.lm.provenance(basis="raw")
@@ -223,29 +188,22 @@ def expand(
     target = int(found.logits.argmax()) if token is None else circuits.lm.single_token(token)
     made = [expansion_section(circuits, found, target, top, provenance)]
     title = f"Path expansion in {circuits.lm.name}"
-    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, output, csv_table="expansion_terms")
 
 
 @app.command("induction")
+@grouped
 def induction(
     basis: Basis = None,
     sequences: Sequences = 50,
     length: Length = 64,
     top: Top = 20,
-    model: options.Model = "attn-2l",
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(model="attn-2l"),
     seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Find induction heads from the weights alone, and by what they do."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = opened_circuits(model, revision, offline, dtype, device, seed)
+    circuits = opened_circuits(opening, seed)
     chosen: str = circuits.known_basis(basis)
     from unembed.reports import induction_section
 
@@ -253,10 +211,11 @@ def induction(
     found = circuits.induction(chosen, seed, n_sequences=sequences, length=length)
     made = [induction_section(circuits, found, provenance, top)]
     title = f"Induction heads of {circuits.lm.name}"
-    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, output)
 
 
 @app.command("stream")
+@grouped
 def stream(
     basis: Basis = None,
     verify: Annotated[
@@ -264,19 +223,11 @@ def stream(
     ] = False,
     corpus: Corpus = None,
     top: Top = 15,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    opening: Opening = Opening(),
+    output: Output = Output(),
 ) -> None:
     """Show who reads whom through the residual stream, how many directions each part uses, and what erases."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = opened_circuits(model, revision, offline, dtype, device)
+    circuits = opened_circuits(opening)
     chosen: str = circuits.known_basis(basis)
     from unembed.attention import subspaces, virtual_weights
     from unembed.reports import stream_section
@@ -286,4 +237,4 @@ def stream(
     memory = circuits.memory_management(chosen, top=top, corpus=corpus, verify=verify)
     made = [stream_section(circuits, virtual_weights(lm, chosen), subspaces(lm, chosen), memory, provenance, top)]
     title = f"The stream of {lm.name}"
-    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, output)

@@ -8,67 +8,55 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.circuits.command import Corpus, app, deliver_sections, opened_circuits
+from unembed.cli.option_groups import Opening, Output, grouped
 
 MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Tokens read.")]
 
 
 @app.command("direct-path")
+@grouped
 def direct_path(
     corpus: Corpus = None,
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="Most frequent tokens compared by rank.")] = 200,
     max_tokens: MaxTokens = 400_000,
-    model: options.Model = "attn-0l",
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    opening: Opening = Opening(model="attn-0l"),
+    output: Output = Output(),
 ) -> None:
     """Compare token embedding times unembedding with the bigrams of a corpus."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = opened_circuits(model, revision, offline, dtype, device)
+    circuits = opened_circuits(opening)
     from unembed.reports import direct_path_section
 
     provenance = circuits.lm.provenance(corpus=corpus or "wikitext sample")
     found = circuits.direct_path(corpus, n_tokens=tokens, max_tokens=max_tokens)
     made = [direct_path_section(circuits, found, provenance)]
     title = f"The direct path of {circuits.lm.name}"
-    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, output)
 
 
 @app.command("term-importance")
+@grouped
 def term_importance(
     corpus: Corpus = None,
     order: Annotated[
         int | None, typer.Option("--order", min=0, help="Highest order of path; default: every.", show_default=False)
     ] = None,
     max_tokens: MaxTokens = 20_000,
-    model: options.Model = "attn-2l",
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    opening: Opening = Opening(model="attn-2l"),
+    output: Output = Output(),
 ) -> None:
     """Measure how much each order of path through heads takes off the loss on text."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    circuits = opened_circuits(model, revision, offline, dtype, device)
+    circuits = opened_circuits(opening)
     from unembed.reports import importance_section
 
     provenance = circuits.lm.provenance(corpus=corpus or "wikitext sample")
     found = circuits.term_importance(corpus, order, max_tokens=max_tokens)
     made = [importance_section(found, provenance)]
     title = f"Term importance in {circuits.lm.name}"
-    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, output)
 
 
 @app.command("in-context")
+@grouped
 def in_context(
     without: Annotated[
         str, typer.Option("--without", help='Heads to take away, such as "L1H5, L1H7".', show_default=False)
@@ -82,20 +70,12 @@ def in_context(
         int | None, typer.Option(min=32, help="Tokens; default: the context, at most 512.", show_default=False)
     ] = None,
     windows: Annotated[int, typer.Option("--windows", min=1, help="Windows read.")] = 64,
-    model: options.Model = "attn-2l",
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    opening: Opening = Opening(model="attn-2l"),
+    output: Output = Output(),
 ) -> None:
     """Measure the loss by position, late less early, with all heads and without some (Olsson et al. 2022)."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
     heads = [options.head(name, "--without") for name in without.split(",") if name.strip()]
-    circuits = opened_circuits(model, revision, offline, dtype, device)
+    circuits = opened_circuits(opening)
     from unembed.reports import in_context_section
 
     provenance = circuits.lm.provenance(corpus=corpus or "wikitext sample")
@@ -104,4 +84,4 @@ def in_context(
     ablated = circuits.in_context(corpus, heads, **settings) if heads else None
     made = [in_context_section(whole, ablated, None, provenance)]
     title = f"In-context learning of {circuits.lm.name}"
-    deliver_sections(circuits, title, made, provenance, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_sections(circuits, title, made, provenance, output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from unembed.cli.bars import OPPOSES, PROMOTES, Scale, percent, signed
@@ -13,12 +13,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from unembed.reports import Exhibit, Report
+    from unembed.cli.option_groups import Output
+    from unembed.reports import Exhibit, Figure, Report
 
 SCHEMA = "unembed.circuits/1"
 """Name of the JSON form; the number rises when a field changes its meaning or goes."""
 _ROWS = 40
 _BAR = 8
+_PLOT_ROWS = 10
+"""Rows of a plot on either side of its horizontal axis, at most."""
+_POINTS = "·•●"
+"""One point, two, more."""
 _HYPHENATED = {
     "attention": "atten- tion",
     "composition": "compo- sition",
@@ -35,15 +40,21 @@ _HYPHENATED = {
 """Where a heading may break when a table is wider than the terminal."""
 
 
-def deliver(report: Report, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
-    """Write the parts found in the requested forms; the terminal's own when nothing else was."""
+def deliver(report: Report, output: Output, csv_table: str | None = None) -> None:
+    """Write the parts found in the requested forms; the terminal's own when nothing else was.
+
+    Args:
+        report: the parts.
+        output: the forms.
+        csv_table: the table that --csv writes; the first when None.
+    """
     from unembed.cli.output import show, write_page
 
-    if html is not None:
+    if output.html is not None:
         from unembed.reports import page
 
-        write_page(html, page(report))
-    if as_json:
+        write_page(output.html, page(report))
+    if output.as_json:
         tables = {name: exhibit.table.to_dict() for name, exhibit in report.exhibits.items()}
         said = {
             "schema": SCHEMA,
@@ -53,11 +64,11 @@ def deliver(report: Report, *, as_json: bool, csv: bool, plain: bool, html: Path
             "tables": tables,
         }
         sys.stdout.write(json.dumps(said, ensure_ascii=False, allow_nan=False) + "\n")
-    elif csv:
-        first = next(iter(report.exhibits.values()))
-        sys.stdout.write(first.table.to_csv())
-    elif html is None or plain:
-        show(lambda width: _drawn(report, width, plain), plain=plain)
+    elif output.csv:
+        exhibit = report.exhibits[csv_table or next(iter(report.exhibits))]
+        sys.stdout.write(exhibit.table.to_csv())
+    elif output.html is None or output.plain:
+        show(lambda width: _drawn(report, width, output.plain), plain=output.plain)
 
 
 def _drawn(report: Report, width: int, plain: bool) -> RenderableType:
@@ -73,10 +84,34 @@ def _drawn(report: Report, width: int, plain: bool) -> RenderableType:
             # Long tables behind a page's fold (every pair, every eigenvalue) are for pages and JSON.
             if not exhibit.folded:
                 parts += [Text(exhibit.table.title, style="bold"), _table(exhibit, width, plain), Text()]
+        for figure in section.figures:
+            if figure.kind == "scatter":
+                parts += [Text(figure.title, style="bold"), _scatter(figure, report, width), Text()]
         for text in section.text:
             parts.append(Padding(visible_rich(text.replace("`", ""), prose=True), (0, 0, 1, 0), expand=False))
     parts.append(Text(report.provenance.line(), style="dim"))
     return Group(*parts)
+
+
+def _scatter(figure: Figure, report: Report, width: int) -> Text:
+    """The points of a figure between its two axes, both of one scale: a cell is about twice as high as wide."""
+    from rich.text import Text
+
+    columns = report.exhibits[figure.table].table.columns
+    points = list(zip(columns[figure.x], columns[figure.y[0]], strict=True))
+    largest = max((abs(number) for point in points for number in point), default=0.0) or 1.0
+    half = min(_PLOT_ROWS, (width - 2) // 4)
+    counts = Counter((round(x / largest * 2 * half), round(y / largest * half)) for x, y in points)
+    lines: list[str] = []
+    for row in range(half, -half - 1, -1):
+        cells: list[str] = []
+        for column in range(-2 * half, 2 * half + 1):
+            axis = {(True, True): "┼", (True, False): "─", (False, True): "│"}.get((row == 0, column == 0), " ")
+            found = counts[column, row]
+            cells.append(_POINTS[min(found, len(_POINTS)) - 1] if found else axis)
+        lines.append("".join(cells).rstrip())
+    legend = f"{_POINTS[0]} one point, {_POINTS[1]} two, {_POINTS[2]} more"
+    return Text("\n".join([*lines, f"to the right: {figure.x_label}; upwards: {figure.y_label}; {legend}"]))
 
 
 def _table(exhibit: Exhibit, width: int, plain: bool) -> RenderableType:
@@ -95,6 +130,10 @@ def _table(exhibit: Exhibit, width: int, plain: bool) -> RenderableType:
     if _least(headings, cells, gap) > width:
         headings = {n: " ".join(_HYPHENATED.get(word, word) for word in _word(n).split()) for n in names}
         gap = 2 if _least(headings, cells, 2) <= width else 1
+    left_out: list[str] = []
+    while _least(headings, cells, gap) > width and len(headings) > 1:
+        left_out.insert(0, _word(name := names.pop()))
+        del headings[name]
     natural = [max(len(text) for text in (headings[n], *(row[n] for row in cells))) for n in names]
     natural = [length + (_BAR + 1) * (bars and n in exhibit.percent) for n, length in zip(names, natural, strict=True)]
     least = [_longest(headings, cells, n) for n in names]
@@ -106,8 +145,10 @@ def _table(exhibit: Exhibit, width: int, plain: bool) -> RenderableType:
         drawn.add_column(headings[name], justify=justify, overflow="ellipsis", width=wide)
     for row in rows:
         drawn.add_row(*(_cell(name, row, exhibit, bars) for name in names))
-    if len(exhibit.table) > _ROWS:
-        drawn.caption = Text(f"{len(exhibit.table) - _ROWS:,} more rows: --csv, --json or --html", style="dim")
+    more = [f"{len(exhibit.table) - _ROWS:,} more rows"] if len(exhibit.table) > _ROWS else []
+    more += [f"not shown for want of width: {', '.join(left_out)}"] if left_out else []
+    if more:
+        drawn.caption = Text(f"{'; '.join(more)} (--csv, --json or --html)", style="dim")
         drawn.caption_justify = "left"
     return drawn
 

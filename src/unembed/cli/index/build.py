@@ -8,10 +8,12 @@ from typing import Annotated, Literal
 import typer
 
 from unembed.cli import options
+from unembed.cli.option_groups import Opening, grouped
 
 _CORPUS, _SWEEP = "Corpus", "Sweep"
 
 
+@grouped
 def build(
     out: Annotated[
         Path | None,
@@ -89,12 +91,7 @@ def build(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")] = False,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     as_json: options.Json = False,
 ) -> None:
     """Build an index, go on with one that was begun, or repair one that was damaged.
@@ -106,7 +103,6 @@ def build(
 
     import unembed
     from unembed.cli.index.view import Report, deliver, deliver_status, in_words, is_complete
-    from unembed.cli.model_loading import opened
     from unembed.index import IndexSettings, check_folder
 
     read = unembed.open_corpus(
@@ -119,7 +115,7 @@ def build(
     )  # fmt: skip
     if out is not None:
         check_folder(out, read, settings)
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device)
+    lm = opening.open()
     if out is None:
         from unembed.index import cached_path
 

@@ -9,6 +9,7 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.index.build import build
+from unembed.cli.option_groups import Output, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +46,7 @@ def status(folder: Folder, as_json: options.Json = False) -> None:
 
 
 @app.command("triggers")
+@grouped
 def triggers(
     folder: Folder,
     memory: options.Memory,
@@ -52,13 +54,9 @@ def triggers(
     top: Rows = 25,
     pole: Pole = "positive",
     context: Context = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Show the prefixes on which a key fires most, their last token marked, and what its value promotes."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
     layer, index = options.memory_and_number(memory, number)
     import unembed
     from unembed.cli.index.view import deliver_passages
@@ -66,46 +64,42 @@ def triggers(
     opened = unembed.Index.open(folder)
     found = opened.triggers(layer, index, top, pole=pole, context=context)
     value = opened.value_tokens(layer, index, 10)
-    deliver_passages(found, value, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_passages(found, value, output)
 
 
 @app.command("search")
+@grouped
 def search(
     folder: Folder,
     text: Annotated[str, typer.Argument(help='Words, all required; "a phrase"; begin*.', show_default=False)],
     top: Rows = 20,
     pole: Pole = "positive",
     context: Context = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Find triggers by their text, the strongest first."""
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
     import unembed
     from unembed.cli.index.view import deliver_passages
 
     found = unembed.Index.open(folder).search(text, top, pole=pole, context=context)
-    deliver_passages(found, None, as_json=as_json, csv=csv, plain=plain, html=html)
+    deliver_passages(found, None, output)
 
 
 @app.command("promoting")
+@grouped
 def promoting(
     folder: Folder,
     token: Annotated[str, typer.Argument(help="One token, its leading space included.", show_default=False)],
     top: Rows = 20,
     by: Annotated[Literal["score", "rank"], typer.Option(help="Order.")] = "score",
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Find the values that promote a token."""
-    _table(folder, lambda index: index.promoting(token, top, by=by), as_json, csv, plain, html)
+    _table(folder, lambda index: index.promoting(token, top, by=by), output)
 
 
 @app.command("firing")
+@grouped
 def firing(
     folder: Folder,
     text: Annotated[str, typer.Argument(help="Any text; the model is run on it.", show_default=False)],
@@ -116,16 +110,14 @@ def firing(
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Where the model lies; default: by name.", show_default=False)
     ] = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Find the keys that fire most on a text."""
-    _table(folder, lambda index: index.firing_on(text, top, by=by), as_json, csv, plain, html, model)
+    _table(folder, lambda index: index.firing_on(text, top, by=by), output, model)
 
 
 @app.command("similar")
+@grouped
 def similar(
     folder: Folder,
     memory: options.Memory,
@@ -135,17 +127,15 @@ def similar(
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Where the model lies; default: by name.", show_default=False)
     ] = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Find the memories whose values, or keys, point the same way."""
     layer, index = options.memory_and_number(memory, number)
-    _table(folder, lambda opened: opened.similar(layer, index, top, among=among), as_json, csv, plain, html, model)
+    _table(folder, lambda opened: opened.similar(layer, index, top, among=among), output, model)
 
 
 @app.command("sql")
+@grouped
 def sql(
     folder: Folder,
     query: Annotated[
@@ -155,13 +145,10 @@ def sql(
         ),
     ],
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which the query is stopped.")] = 60.0,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Run one SELECT; nothing can be written, and nothing outside the index read."""
-    _table(folder, lambda index: index.sql(query, timeout=timeout), as_json, csv, plain, html)
+    _table(folder, lambda index: index.sql(query, timeout=timeout), output)
 
 
 @app.command("verify")
@@ -209,18 +196,13 @@ def export(
 def _table(
     folder: Path,
     query: Callable[[Index], Table],
-    as_json: bool,
-    csv: bool,
-    plain: bool,
-    html: Path | None,
+    output: Output,
     model: str | None = None,
 ) -> None:
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
     import unembed
     from unembed.cli.model_loading import opened
-    from unembed.cli.output import deliver_table
 
     index = unembed.Index.open(folder)
     if model is not None:
         index.attach(opened(model, dtype=index.provenance.dtype))
-    deliver_table(query(index), as_json=as_json, csv=csv, plain=plain, html=html)
+    output.deliver(query(index))

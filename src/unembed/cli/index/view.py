@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unembed.cli.bars import PROMOTES, Scale, signed
-from unembed.cli.output import deliver_table, show
+from unembed.cli.output import show
 from unembed.results import visible, visible_rich
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from unembed import Index
+    from unembed.cli.option_groups import Output
     from unembed.index import Estimate
     from unembed.results import Table
 
@@ -33,14 +34,12 @@ def deliver(content: dict[str, Any], as_json: bool, draw: Callable[[], None]) ->
         draw()
 
 
-def deliver_passages(
-    found: Table, value: Table | None, *, as_json: bool, csv: bool, plain: bool, html: Path | None
-) -> None:
+def deliver_passages(found: Table, value: Table | None, output: Output) -> None:
     """Triggers in the requested forms; in a terminal as passages."""
-    if as_json or csv or html is not None:
-        deliver_table(found, as_json=as_json, csv=csv, plain=False, html=html)
+    if output.for_terminal:
+        show(lambda width: draw_passages(found, value, width, plain=output.plain), plain=output.plain)
     else:
-        show(lambda width: draw_passages(found, value, width, plain=plain), plain=plain)
+        output.deliver(found)
 
 
 def draw_passages(found: Table, value: Table | None, width: int, *, plain: bool) -> RenderableType:

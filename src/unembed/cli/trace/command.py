@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unembed.cli import options
+from unembed.cli.option_groups import EditOptions, Opening, Output, grouped
+from unembed.cli.trace.prompts import Last, Prompts, PromptsFile, last_tokens, prompts_of
+
+if TYPE_CHECKING:
+    from unembed import LanguageModel
+    from unembed.schemas.trace_builder import Tracing
 
 
+@grouped
 def trace(
-    prompt: options.Prompt,
+    prompts: Prompts = None,
+    file: PromptsFile = None,
+    last: Last = None,
     layer: options.Layer = None,
     position: options.Position = -1,
     top: Annotated[
@@ -31,7 +40,7 @@ def trace(
         typer.Option("--token", "-t", help="Follow this token instead of the predicted one.", show_default=False),
     ] = None,
     against: options.Against = None,
-    set_: options.Sets = None,
+    edits: EditOptions = EditOptions(),
     point: options.PointOption = "resid_post",
     basis: options.BasisOption = "final",
     show_unlearned: options.ShowUnlearned = False,
@@ -46,36 +55,48 @@ def trace(
     next_steps: Annotated[
         bool, typer.Option("--next", help="End with three commands to try next, for this prompt.")
     ] = False,
-    model: options.Model = "wren",
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    offline: options.Offline = False,
-    dtype: options.DType = None,
-    device: options.Device = None,
+    opening: Opening = Opening(),
     seed: options.Seed = None,
-    as_json: options.Json = False,
-    csv: options.Csv = False,
-    plain: options.Plain = False,
-    html: options.Html = None,
+    output: Output = Output(),
 ) -> None:
     """Show how the prediction after a prompt forms, layer by layer.
 
     The top token of the stream before and after each layer, and the rank of the predicted one; at most three findings;
     the memories (FFN neurons) that decide between the predicted token and the runner-up, and the difference of the two
-    logits as the sum of its writers. With --csv: every reading at --point.
+    logits as the sum of its writers. With --csv: every reading at --point. Several prompts follow one another; in JSON
+    and CSV they are one object and one table.
     """
-    options.check_output(html, json=as_json, csv=csv, plain=plain)
-    edits = options.edits(set_)
-    from unembed.cli.model_loading import index_of, opened
+    texts = prompts_of(prompts, file)
+    if len(texts) > 1 and output.html is not None:
+        raise typer.BadParameter("a page shows one prompt", param_hint="--html")
+    from unembed.cli.model_loading import index_of
 
-    lm = opened(model, tokenizer=tokenizer, revision=revision, offline=offline, dtype=dtype, device=device, seed=seed)
+    lm = opening.open(seed)
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_trace
     from unembed.schemas.trace_builder import TraceSettings, trace_view
 
     other, alone = options.compared_with(against)
-    asked = TraceSettings(prompt, position, top or 5, basis, show_unlearned, edits, seed, other, alone)
-    held = index_of(lm, index)
-    view, provenance = trace_view(lm, asked, layer=layer, memories=memories, token=token, point=point, index=held)
-    draw = partial(draw_trace, lines=top or 1, next_steps=("" if model == "wren" else model) if next_steps else None)
-    deliver(view, provenance, draw, as_json=as_json, csv=csv, plain=plain, html=html)
+    changes, held, views = edits.edits(lm), index_of(lm, index), []
+    for text in texts:
+        asked = TraceSettings(text, position, top or 5, basis, show_unlearned, changes, seed, other, alone)
+        views.append(
+            trace_view(
+                lm,
+                asked,
+                layer=layer,
+                memories=memories,
+                token=token,
+                point=point,
+                tracing=None if last is None else _of_last_tokens(lm, last),
+                index=held,
+            )
+        )
+    next_model = "" if opening.model == "wren" else opening.model
+    draw = partial(draw_trace, lines=top or 1, next_steps=next_model if next_steps else None)
+    deliver([view for view, _ in views], views[0][1], draw, output)
+
+
+def _of_last_tokens(lm: LanguageModel, last: int) -> Tracing:
+    """The traces of the last tokens of prompts."""
+    return lambda prompt, /, *, edits: lm.trace(last_tokens(lm, prompt, last), edits=edits)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unembed.cli.output import show, write_page
@@ -17,46 +17,55 @@ from unembed.schemas.trace import TraceView
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from unembed.cli.option_groups import Output
+
+
+SCHEMA_SEVERAL = "unembed.traces/1"
+"""Name of the JSON form of several prompts; `traces` holds one object a prompt, each with its own schema."""
+
 
 def deliver(
-    view: TraceView,
-    provenance: Provenance,
-    draw: Callable[..., RenderableType],
-    *,
-    as_json: bool,
-    csv: bool,
-    plain: bool,
-    html: Path | None,
+    views: Sequence[TraceView], provenance: Provenance, draw: Callable[..., RenderableType], output: Output
 ) -> None:
-    """Write the view in the requested forms; the terminal's own when nothing else was."""
-    if html is not None:
-        write_page(html, page(view, provenance.line()))
-    if as_json:
-        json.dump(asdict(view), sys.stdout, ensure_ascii=False, allow_nan=False)
+    """Write the views of one prompt or more in the requested forms; the terminal's own when nothing else was.
+
+    Args:
+        views: one for each prompt.
+        provenance: of all.
+        draw: draws a view for the terminal, given its width.
+        output: the forms; a page is of one prompt.
+    """
+    if output.html is not None:
+        write_page(output.html, page(views[0], provenance.line()))
+    if output.as_json:
+        whole = {"schema": SCHEMA_SEVERAL, "traces": [asdict(view) for view in views]}
+        json.dump(whole if len(views) > 1 else whole["traces"][0], sys.stdout, ensure_ascii=False, allow_nan=False)
         print()
-    elif csv:
-        sys.stdout.write((_readings(view, provenance) if view.grid else _shares(view, provenance)).to_csv())
-    elif html is None or plain:
-        show(lambda width: draw(view, width, plain=plain), plain=plain)
+    elif output.csv:
+        rows = [
+            ({"prompt": number} if len(views) > 1 else {}) | row
+            for number, view in enumerate(views)
+            for row in (_readings(view) if view.grid else _shares(view))
+        ]
+        sys.stdout.write(Table("", {name: [row[name] for row in rows] for name in rows[0]}, provenance).to_csv())
+    elif output.html is None or output.plain:
+        for number, view in enumerate(views):
+            if number:
+                print()
+            show(partial(draw, view, plain=output.plain), plain=output.plain)
 
 
-def _readings(view: TraceView, provenance: Provenance) -> Table:
+def _readings(view: TraceView) -> list[dict[str, Any]]:
     """One row for every layer, position and rank of the grid."""
     assert view.grid is not None
-    rows = [
+    return [
         {"layer": layer, "position": position, "rank": rank, **asdict(candidate)}
         for layer, cells in zip(view.grid.layers, view.grid.rows, strict=True)
         for position, cell in enumerate(cells)
         for rank, candidate in enumerate(cell, start=1)
     ]
-    return _table(f"Readings at {view.grid.point}", rows, provenance)
 
 
-def _shares(view: TraceView, provenance: Provenance) -> Table:
+def _shares(view: TraceView) -> list[dict[str, Any]]:
     """One row for every writer of every attribution."""
-    rows = [{"by": attribution.by, **asdict(row)} for attribution in view.attributions for row in attribution.rows]
-    return _table(f"Attribution of {view.target.token}", rows, provenance)
-
-
-def _table(title: str, rows: list[dict[str, Any]], provenance: Provenance) -> Table:
-    return Table(title, {name: [row[name] for row in rows] for name in rows[0]}, provenance)
+    return [{"by": attribution.by, **asdict(row)} for attribution in view.attributions for row in attribution.rows]

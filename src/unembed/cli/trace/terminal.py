@@ -13,7 +13,7 @@ from rich.text import Text
 
 from unembed.cli.bars import OPPOSES, PROMOTES, Scale, percent, signed
 from unembed.cli.index.view import passage
-from unembed.results import visible_rich
+from unembed.results import join_bytes, visible_rich
 from unembed.schemas.trace import (
     AttributionView,
     Candidate,
@@ -83,10 +83,12 @@ def draw_explanation(view: TraceView, width: int, *, plain: bool = False) -> Ren
 def _header(view: TraceView, width: int, lines: int) -> RenderableType:
     first = Text.assemble((view.model, "bold"), ("  " + view.sizes, "dim"))
     tokens = Text()
-    for token in view.tokens:
-        here = token.position == view.position
-        tokens.append_text(_token(token.token, "reverse" if here else "", cells=40))
-        tokens.append(" ")
+    start = 0
+    for text, count in join_bytes([token.token for token in view.tokens]):
+        here = start <= view.position < start + count
+        tokens.append_text(_token(text, "reverse" if here else "", cells=40))
+        tokens.append(f"×{count} " if count > 1 else " ", style="dim")  # so many tokens make this character
+        start += count
     tokens.rstrip()
     count = max(lines, 4 if width >= 100 else 2)
     parts = [first, Text(), tokens, Text.assemble("→ ", _candidates(view.prediction, count, view.target.id))]

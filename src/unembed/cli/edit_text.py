@@ -1,0 +1,148 @@
+"""Edits as they are written on the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from unembed.errors import InvalidInput
+from unembed.names import parse_memory
+
+if TYPE_CHECKING:
+    from unembed import Edit, LanguageModel
+    from unembed.cli.option_groups import EditOptions
+
+_NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
+_VALUE = re.compile(rf"(?P<target>[^=]+)=\s*(?P<value>{_NUMBER})")
+_HEAD = re.compile(r"L(\d+)H(\d+)")
+_PART = re.compile(r"(attention|ffn) ?(\d+)")
+_VECTOR = re.compile(rf"L?(?P<layer>\d+)\s*=\s*(?:(?P<factor>{_NUMBER})\s*\*\s*)?(?P<source>.+)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class VectorSource:
+    """A vector for the stream after a layer: the numbers of a file, or the difference of two prompts."""
+
+    layer: int
+    factor: float
+    source: str
+
+    @property
+    def prompts(self) -> tuple[str, str] | None:
+        """The prompt that the vector leads to and the one that it leads away from; None where a file is named."""
+        positive, bar, negative = self.source.partition("|")
+        return (positive, negative) if bar else None
+
+
+def memory_edit(text: str, option: str) -> tuple[int, Any, float]:
+    """Layer, index and number of MEMORY=NUMBER.
+
+    Raises:
+        typer.BadParameter: the text is not of that form.
+    """
+    match = _VALUE.fullmatch(text.strip())
+    named = None if match is None else parse_memory(match["target"])
+    if match is None or named is None:
+        raise typer.BadParameter(f"{text!r} is not a memory and a value, such as L5M733=3.0", param_hint=option)
+    return *named, float(match["value"])
+
+
+def scaling(text: str) -> tuple[str, int, Any, float]:
+    """What is scaled ("memory", "head", "attention", "ffn"), layer, index (None for a layer) and factor.
+
+    Raises:
+        typer.BadParameter: the text is not of the form TARGET=FACTOR.
+    """
+    if match := _VALUE.fullmatch(text.strip()):
+        target, factor = match["target"].strip(), float(match["value"])
+        if head := _HEAD.fullmatch(target):
+            return "head", int(head[1]), int(head[2]), factor
+        if part := _PART.fullmatch(target):
+            return part[1], int(part[2]), None, factor
+        if (named := parse_memory(target)) is not None:
+            return "memory", *named, factor
+    why = f"{text!r} is not a memory, a head or a layer's part and a factor, such as L5M733=0, L1H5=0 or ffn3=0.5"
+    raise typer.BadParameter(why, param_hint="--scale")
+
+
+def vector_source(text: str, option: str) -> VectorSource:
+    """Layer, factor and source of LAYER=[FACTOR*]SOURCE.
+
+    Raises:
+        typer.BadParameter: the text is not of that form.
+    """
+    match = _VECTOR.fullmatch(text.strip())
+    if match is None:
+        why = f"{text!r} is not a layer and a vector, such as '3=vector.npy' or '3=2*I love this|I hate this'"
+        raise typer.BadParameter(why, param_hint=option)
+    return VectorSource(int(match["layer"]), float(match["factor"] or 1), match["source"].strip())
+
+
+def edits_of(given: EditOptions, lm: LanguageModel) -> list[Edit]:
+    """The edits of the options, those of the file first.
+
+    Raises:
+        InvalidInput: a file cannot be read, or is of another model.
+    """
+    import unembed
+
+    found: list[Edit] = []
+    if given.edits_file is not None:
+        found += unembed.steering.load_edits(given.edits_file, model=lm.name)
+    found += [unembed.set_coefficient(*memory_edit(text, "--set")) for text in given.set_ or ()]
+    found += [_scaled(*scaling(text)) for text in given.scale or ()]
+    found += [unembed.add_to_coefficient(*memory_edit(text, "--add")) for text in given.add or ()]
+    for text in given.add_vector or ():
+        source = vector_source(text, "--add-vector")
+        found.append(unembed.add_vector(source.layer, _vector(lm, source), source.factor))
+    for text in given.replace_stream or ():
+        source = vector_source(text, "--replace-stream")
+        vector = [source.factor * number for number in _vector(lm, source)]
+        found.append(unembed.replace_stream(source.layer, vector))
+    return found
+
+
+def _scaled(what: str, layer: int, index: Any, factor: float) -> Edit:
+    import unembed
+
+    if what == "memory":
+        return unembed.scale_coefficient(layer, index, factor)
+    if what == "head":
+        return unembed.scale_head(layer, index, factor)
+    return (unembed.scale_attention if what == "attention" else unembed.scale_ffn)(layer, factor)
+
+
+def _vector(lm: LanguageModel, source: VectorSource) -> list[float]:
+    import unembed
+
+    if source.prompts is not None:
+        return unembed.steering.contrast_vector(lm, *source.prompts, source.layer).tolist()
+    return _numbers(Path(source.source))
+
+
+def _numbers(path: Path) -> list[float]:
+    """The numbers of a .npy file, or of a JSON list.
+
+    Raises:
+        InvalidInput: the file cannot be read, or holds something else.
+    """
+    import numpy as np
+
+    try:
+        stored = (
+            np.load(path, allow_pickle=False) if path.suffix == ".npy" else json.loads(path.read_text(encoding="utf-8"))
+        )
+        numbers = np.asarray(stored, dtype=np.float64)
+    except (OSError, ValueError, TypeError) as error:
+        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise InvalidInput(
+            f"cannot read a vector from {path}",
+            why=why,
+            instead="Give a .npy file, a JSON list of numbers, or two prompts as 'PROMPT|PROMPT'",
+        ) from error
+    return numbers.reshape(-1).tolist()

@@ -1,0 +1,170 @@
+"""Options that many commands share, each group defined once and written into a command by `grouped`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import typer
+
+from unembed.cli import options
+from unembed.results import check_writable
+
+if TYPE_CHECKING:
+    from unembed import Edit, LanguageModel
+    from unembed.results import Table
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with the fields of each group among its parameters in the place of the group.
+
+    A parameter is a group if its default is an instance of one; that instance gives the defaults.
+    """
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        default = parameter.default
+        if not is_dataclass(default):
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[parameter.name] = type(default)
+        hints = get_type_hints(type(default), include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                f.name, inspect.Parameter.KEYWORD_ONLY, default=getattr(default, f.name), annotation=hints[f.name]
+            )
+            for f in fields(default)
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        whole = {name: group(**{f.name: given.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
+        command(**given, **whole)
+
+    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """Which model, and how it is opened."""
+
+    model: options.Model = "wren"
+    revision: options.Revision = None
+    tokenizer: options.Tokenizer = None
+    offline: options.Offline = False
+    dtype: options.DType = None
+    device: options.Device = None
+
+    def open(self, seed: int | None = None) -> LanguageModel:
+        """The opened model; torch's random numbers start from the seed.
+
+        Raises:
+            ModelUnavailable: no such model, folder or network.
+        """
+        from unembed.cli.model_loading import opened
+
+        return opened(
+            self.model,
+            tokenizer=self.tokenizer,
+            revision=self.revision,
+            offline=self.offline,
+            dtype=self.dtype,
+            device=self.device,
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """In which form the result is written."""
+
+    as_json: options.Json = False
+    csv: options.Csv = False
+    plain: options.Plain = False
+    html: options.Html = None
+
+    def __post_init__(self) -> None:
+        """Check the forms before anything costs time.
+
+        Raises:
+            typer.BadParameter: two forms for stdout.
+            InvalidInput: the page cannot be written there.
+        """
+        if self.as_json and self.csv:
+            raise typer.BadParameter("--json and --csv both write to stdout; choose one")
+        if self.html is not None:
+            check_writable(self.html)
+
+    @property
+    def for_terminal(self) -> bool:
+        """Whether only the terminal's form is wanted."""
+        return not self.as_json and not self.csv and self.html is None
+
+    def deliver(self, table: Table) -> None:
+        """Write a table."""
+        from unembed.cli.output import deliver_table
+
+        deliver_table(table, as_json=self.as_json, csv=self.csv, plain=self.plain, html=self.html)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOutput:
+    """In which form a result that is not one table is written."""
+
+    as_json: options.Json = False
+    plain: options.Plain = False
+
+    def deliver(self, table: Table) -> None:
+        """Write a table."""
+        from unembed.cli.output import deliver_table
+
+        deliver_table(table, as_json=self.as_json, csv=False, plain=self.plain, html=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditOptions:
+    """Changes made while the model runs."""
+
+    set_: options.Sets = None
+    scale: options.Scales = None
+    add: options.Adds = None
+    add_vector: options.AddedVectors = None
+    replace_stream: options.ReplacedStreams = None
+    edits_file: options.EditsFile = None
+
+    def __post_init__(self) -> None:
+        """Read what needs no model.
+
+        Raises:
+            typer.BadParameter: a text is not of the form that its option takes.
+        """
+        from unembed.cli import edit_text
+
+        for text in self.set_ or ():
+            edit_text.memory_edit(text, "--set")
+        for text in self.add or ():
+            edit_text.memory_edit(text, "--add")
+        for text in self.scale or ():
+            edit_text.scaling(text)
+        for option, texts in (("--add-vector", self.add_vector), ("--replace-stream", self.replace_stream)):
+            for text in texts or ():
+                edit_text.vector_source(text, option)
+
+    def __bool__(self) -> bool:
+        """Whether there is any edit."""
+        return any(getattr(self, f.name) for f in fields(self))
+
+    def edits(self, lm: LanguageModel) -> list[Edit]:
+        """The edits: those of the file, then those of the options in the order of `--help`.
+
+        Raises:
+            InvalidInput: a file cannot be read, or is of another model.
+        """
+        from unembed.cli import edit_text
+
+        return edit_text.edits_of(self, lm)
