@@ -33,3 +33,12 @@ def test_bad_input_is_one_line(unembed, tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "cannot read" in result.stderr
     assert unembed("annotate", "export", tmp_path / "x.json", "--memory", "y").exit_code == 2
+
+
+def test_a_file_given_twice_is_refused(unembed, gpt2_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ann.json"
+    assert unembed("annotate", "export", path, "--model", gpt2_folder, "--memory", "0.1").exit_code == 0
+    for command in ("agreement", "import"):
+        twice = unembed("annotate", command, path, tmp_path / "." / "ann.json")
+        assert twice.exit_code == 2
+        assert "given twice" in twice.stderr

@@ -129,3 +129,33 @@ def test_offsets_and_virtual_weights_are_those_of_the_library() -> None:
     best = circuits.readers_of("L0H5", 3)
     assert [(row["reader"], row["input"]) for row in rows] == [(w.reader, w.input) for w in best]
     assert [row["ratio"] for row in rows] == pytest.approx([w.ratio for w in best], rel=1e-5)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_word_of_a_table_is_cut_and_columns_left_out_are_named(width: int) -> None:
+    shown = CliRunner().invoke(app, ["circuits", "heads", *SMALL], env={"COLUMNS": str(width)}).stdout
+    lines = shown.splitlines()
+    assert "…" not in shown
+    assert all(len(line) <= width and line == line.rstrip() for line in lines)
+    whole = width >= 120
+    assert ("not shown for want of width" in shown) != whole
+    assert "previous token" in " ".join(shown.split()) or "induction" in shown
+
+
+def test_the_paths_of_an_expansion_are_its_csv() -> None:
+    lm = unembed.load("attn-2l")
+    found = unembed.circuits(lm).expand("The first month of the", 2)
+    lines = asked("expand", "The first month of the", "-k", "500", "--csv").stdout.splitlines()
+    assert lines[0] == "path,order,contribution"
+    assert sorted(line.split(",")[0] for line in lines[1:]) == sorted(found.labels)
+
+
+def test_a_heads_eigenvalues_are_drawn() -> None:
+    lm = unembed.load("attn-2l")
+    shown = CliRunner().invoke(app, ["circuits", "head", "1", "5", "-k", "3"], env={"COLUMNS": "80"}).stdout
+    plot = shown.split("Head 1.5: copying score")[1].split("to the right:")[0].splitlines()[1:]
+    points = [(line, column) for line, text in enumerate(plot) for column, c in enumerate(text) if c in "·•●"]
+    assert 1 < len(points) <= lm.d_head
+    # This head copies: its eigenvalues are positive, so their points lie right of the vertical axis.
+    middle = next(text.index("┼") for text in plot if "┼" in text)
+    assert sum(column > middle for _, column in points) > len(points) / 2

@@ -29,3 +29,14 @@ def test_bad_input_is_one_line(unembed, gpt2_folder: Path, arguments, status, me
     result = unembed("concepts", *arguments, "--model", gpt2_folder)
     assert result.exit_code == status
     assert message in result.stderr
+
+
+def test_a_memory_without_a_concept_has_a_row_that_says_so(unembed, gpt2_folder: Path) -> None:
+    lm = package.load(gpt2_folder)
+    memories = [(n, i) for n in range(lm.n_layers) for i in range(4)]
+    found = package.value_concepts(lm, memories)
+    without = {name for name, row in zip(found.labels, found.concepts, strict=True) if not row}
+    shown = unembed("concepts", *found.labels, "--model", gpt2_folder).stdout
+    lines = [line.split() for line in shown.splitlines()]
+    assert {line[0] for line in lines if line[1:] == ["none", "found"]} == without
+    assert without

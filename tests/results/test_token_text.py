@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unembed.results import visible, visible_html, visible_rich
+from unembed.results import join_bytes, visible, visible_html, visible_rich
 
 SHOWN = {
     " January": "·January",
@@ -96,6 +96,19 @@ def test_the_three_forms_agree(token: str) -> None:
     shown = visible(token)
     assert visible_rich(token).plain == shown
     assert html.unescape(re.sub(r"</?(span|bdi)[^<>]*>", "", visible_html(token))) == shown
+
+
+@pytest.mark.parametrize("text", ["The city 北京 😀 is", "é", "plain", "", "a\xadb", "😀😀"])
+def test_bytes_of_one_character_are_joined(text: str) -> None:
+    raw = [bytes([byte]).decode("utf-8", errors="backslashreplace") for byte in text.encode()]
+    pieces = join_bytes(raw)
+    assert "".join(piece for piece, _ in pieces) == text
+    assert [count for _, count in pieces] == [len(char.encode()) for char in text]
+
+
+def test_bytes_that_make_no_character_stay_apart() -> None:
+    tokens = ["\\xe5", " x", "\\xff", "\\x8c", "\\xe5"]
+    assert join_bytes(tokens) == [(token, 1) for token in tokens]
 
 
 def _read_back(shown: str) -> str:
