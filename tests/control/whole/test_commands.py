@@ -118,8 +118,12 @@ def test_early_exit_is_fitted_measured_and_used(folder, corpus, tmp_path):
         0
     ]
     assert row["examples"] == 20 and 0 <= row["accuracy"] <= 100
+    given = ("--corpus", corpus, "--examples", 20, "--model", folder)
+    text = " ".join(ask("early-exit", "evaluate", rule, *given).stdout.split())
+    assert "tokens as the full model's, %" in text and "layers saved of 2, mean" in text
     shown = json.loads(ask("early-exit", "generate", rule, "The first month", "--new-tokens", 5, *common).stdout)
     assert shown["text"].startswith("The first month") and shown["n_layers"] == 2
     other = save_model(tmp_path / "other", "llama")
-    refused = ask("early-exit", "evaluate", rule, "--model", other, status=1)
+    # The rule is read first: a corpus that does not exist is not even looked for.
+    refused = ask("early-exit", "evaluate", rule, "--corpus", "nowhere.txt", "--model", other, status=1)
     assert "weights are not those of" in refused.stderr

@@ -319,7 +319,10 @@ def _table(
     columns["perplexity"] = list(prices)
     columns["published_toxicity"] = [PUBLISHED.get(arm.name, (None,))[0] for arm in arms]
     columns["published_perplexity"] = [PUBLISHED[arm.name][-1] if arm.name in PUBLISHED else None for arm in arms]
-    title = f"Toxic continuations in per cent, {n} prompts, scored by {scorer}"
+    title = (
+        f"Toxic continuations in per cent, {n} prompts, scored by {scorer}; published: gpt2-medium, "
+        "Perspective API (Geva et al. 2022, Table 5)"
+    )
     return Table(title, columns, provenance(lm, **{**settings, "scorer": scorer, "threshold": THRESHOLD}))
 
 
