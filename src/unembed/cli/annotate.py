@@ -10,6 +10,7 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.results import check_writable
 
 if TYPE_CHECKING:
     from unembed.concepts.annotation import Annotation
@@ -38,7 +39,7 @@ def export(
 ) -> None:
     """Write the top tokens of values, with definitions and instructions, for a person to annotate."""
     named = [options.memory(text, "--memory") for text in memories or []]
-    options.check_writable(out)
+    check_writable(out)
     import unembed
     from unembed.results import visible
 
@@ -63,7 +64,7 @@ def import_files(
 ) -> None:
     """Check filled-in files against the instructions, and show what each annotator found."""
     if out is not None:
-        options.check_writable(out)
+        check_writable(out)
     import unembed
 
     read = _annotations(files)

@@ -9,6 +9,7 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.results import check_writable
 
 if TYPE_CHECKING:
     from unembed.results import Table
@@ -41,7 +42,7 @@ def clusters(
     """Cluster the values of all memories (FFN neurons) by cosine, exactly, and show the largest clusters."""
     target = None if memory is None else options.memory(memory, "--memory")
     if out is not None:
-        options.check_writable(out)
+        check_writable(out)
     import unembed
 
     lm = opening.open(seed)

@@ -121,7 +121,8 @@ def _vector(lm: LanguageModel, source: VectorSource) -> list[float]:
     import unembed
 
     if source.prompts is not None:
-        return unembed.steering.contrast_vector(lm, *source.prompts, source.layer).tolist()
+        vector = unembed.steering.contrast_vector(lm, *source.prompts, source.layer)
+        return [float(number) for number in vector]
     return _numbers(Path(source.source))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,9 @@ from unembed.cli.option_groups import EditOptions, Opening, Output, grouped
 from unembed.cli.trace.prompts import Last, Prompts, PromptsFile, last_tokens, prompts_of
 
 if TYPE_CHECKING:
-    from unembed import LanguageModel
+    from unembed import Edit, LanguageModel, Trace
+    from unembed.results import Provenance
+    from unembed.schemas.trace import TraceView
     from unembed.schemas.trace_builder import Tracing
 
 
@@ -77,7 +80,8 @@ def trace(
     from unembed.schemas.trace_builder import TraceSettings, trace_view
 
     other, alone = options.compared_with(against)
-    changes, held, views = edits.edits(lm), index_of(lm, index), []
+    changes, held = edits.edits(lm), index_of(lm, index)
+    views: list[tuple[TraceView, Provenance]] = []
     for text in texts:
         asked = TraceSettings(text, position, top or 5, basis, show_unlearned, changes, seed, other, alone)
         views.append(
@@ -99,4 +103,8 @@ def trace(
 
 def _of_last_tokens(lm: LanguageModel, last: int) -> Tracing:
     """The traces of the last tokens of prompts."""
-    return lambda prompt, /, *, edits: lm.trace(last_tokens(lm, prompt, last), edits=edits)
+
+    def tracing(prompt: str, /, *, edits: Sequence[Edit]) -> Trace:
+        return lm.trace(last_tokens(lm, prompt, last), edits=edits)
+
+    return tracing

@@ -58,9 +58,10 @@ def last_tokens(lm: LanguageModel, prompt: str, last: int | None) -> str | Tenso
     """The prompt, or with `last` its last tokens, behind the token that the tokenizer puts first, if it does."""
     if last is None:
         return prompt
+    import torch
+
     ids = lm.encode(prompt)
     start = getattr(lm.tokenizer, "bos_token_id", None)
     if ids.shape[1] <= last or start is None or int(ids[0, 0]) != start:
         return ids[:, -last:]
-    kept = ids[:, ids.shape[1] - last + 1 :]
-    return kept.new_tensor([[start, *kept[0].tolist()]])
+    return torch.cat([ids[:, :1], ids[:, ids.shape[1] - last + 1 :]], dim=1)
