@@ -7,6 +7,7 @@ every number shown is one that the library returned.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ from types import FrameType
 def main() -> None:
     """Entry point of the `unembed` command; the commands are imported only when it runs."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on generation is none for these commands
+    for name in ("torch.utils._pytree", "torchao"):  # what torchao, where installed, tells its own developers
+        logging.getLogger(name).setLevel(logging.ERROR)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     try:
