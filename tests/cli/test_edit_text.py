@@ -25,7 +25,7 @@ def test_every_edit_of_the_library_can_be_written(gpt2_folder: Path, tmp_path: P
     vector = torch.arange(lm.d_model) / 7
     np.save(tmp_path / "v.npy", vector.numpy())
     (tmp_path / "v.json").write_text(json.dumps(vector.tolist()))
-    saved = package.steering.save_edits([package.scale_head(0, 1, 3)], tmp_path / "edits.json", model=lm.name)
+    saved = package.steering.save_edits([package.scale_head(0, 1, 3.0)], tmp_path / "edits.json", model=lm.name)
     given = EditOptions(
         set_=["L1M3=2.5", "1.4=-1e-1"],
         scale=["L0M2=0", "L1H1=0", "ffn1=0.5", "attention 0=2"],
@@ -35,15 +35,15 @@ def test_every_edit_of_the_library_can_be_written(gpt2_folder: Path, tmp_path: P
         edits_file=saved,
     )
     assert given.edits(lm) == [
-        package.scale_head(0, 1, 3),
+        package.scale_head(0, 1, 3.0),
         package.set_coefficient(1, 3, 2.5),
         package.set_coefficient(1, 4, -0.1),
-        package.scale_coefficient(0, 2, 0),
-        package.scale_head(1, 1, 0),
+        package.scale_coefficient(0, 2, 0.0),
+        package.scale_head(1, 1, 0.0),
         package.scale_ffn(1, 0.5),
-        package.scale_attention(0, 2),
-        package.add_to_coefficient(1, 5, 1),
-        package.add_vector(1, vector, -2),
+        package.scale_attention(0, 2.0),
+        package.add_to_coefficient(1, 5, 1.0),
+        package.add_vector(1, vector, -2.0),
         package.add_vector(0, vector),
         package.replace_stream(1, 2 * vector.double()),
     ]
@@ -79,7 +79,7 @@ def test_what_is_no_edit_is_named_before_a_model_opens(option: str, text: str, w
 
 def test_commands_apply_the_edits(unembed: Run, gpt2_folder: Path, tmp_path: Path) -> None:
     lm = package.load(gpt2_folder)
-    edits = [package.scale_head(1, 0, 0), package.scale_ffn(0, 0.25)]
+    edits = [package.scale_head(1, 0, 0.0), package.scale_ffn(0, 0.25)]
     expected = lm.run(PROMPT, edits=edits).logits[0, -1].topk(5).indices.tolist()
     options = ("--scale", "L1H0=0", "--scale", "ffn0=0.25")
     view: dict[str, Any] = json.loads(unembed("trace", PROMPT, "--model", gpt2_folder, *options, "--json").stdout)
