@@ -89,6 +89,7 @@ def test_commands_apply_the_edits(unembed: Run, gpt2_folder: Path, tmp_path: Pat
     assert steered.exit_code == 0, steered.stderr
     assert package.steering.load_edits(path, model=lm.name) == edits
     again = unembed("explain", PROMPT, "--model", gpt2_folder, "--token", " January", "--edits", path, "--json")
+    assert again.exit_code == 0, again.stderr
     assert json.loads(again.stdout)["edits"] == view["edits"]
 
 
