@@ -87,7 +87,7 @@ def _header(view: TraceView, width: int, lines: int) -> RenderableType:
     for text, count in join_bytes([token.token for token in view.tokens]):
         here = start <= view.position < start + count
         tokens.append_text(_token(text, "reverse" if here else "", cells=40))
-        tokens.append(f"×{count} " if count > 1 else " ", style="dim")  # so many tokens make this character
+        tokens.append(f"×{count} " if count > 1 else " ", style="dim")  # tokens that make this one character
         start += count
     tokens.rstrip()
     count = max(lines, 4 if width >= 100 else 2)
