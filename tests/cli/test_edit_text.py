@@ -88,7 +88,9 @@ def test_commands_apply_the_edits(unembed: Run, gpt2_folder: Path, tmp_path: Pat
     steered = unembed("steer", PROMPT, "--model", gpt2_folder, *options, "--save", path, "--cost-tokens", 0)
     assert steered.exit_code == 0, steered.stderr
     assert package.steering.load_edits(path, model=lm.name) == edits
-    again = unembed("explain", PROMPT, "--model", gpt2_folder, "--token", " January", "--edits", path, "--json")
+    again = unembed(
+        "explain", PROMPT, "--model", gpt2_folder, "--token", " January", "--edits", path, "--by", "component", "--json"
+    )
     assert again.exit_code == 0, again.stderr
     assert json.loads(again.stdout)["edits"] == view["edits"]
 
