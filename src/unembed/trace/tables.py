@@ -81,7 +81,7 @@ def sub_update_records(title: str, updates: Sequence[SubUpdate], provenance: Pro
 
 
 def head_update_records(title: str, updates: Sequence[HeadUpdate], provenance: Provenance) -> Records[HeadUpdate]:
-    """What heads add, a row for each head; without a score where none was asked for."""
+    """What heads add, a row for each head; without a score where none was requested."""
     columns: dict[str, list[object]] = {
         "head": [f"L{u.layer}H{u.index}" for u in updates],
         "norm": [u.norm for u in updates],
