@@ -7,6 +7,7 @@ from typing import Any
 
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.names import Basis, StreamPoint
 from unembed.results import Table
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, position_of
@@ -20,9 +21,9 @@ def lens_table(
     lm: Decoder,
     prompts: Sequence[Tokens],
     *,
-    point: str = "resid_post",
+    point: StreamPoint = "resid_post",
     top: int = 1,
-    basis: str = "final",
+    basis: Basis = "final",
     layer: int | None = None,
     position: int | None = -1,
     edits: Edits = (),
