@@ -7,7 +7,7 @@ import torch
 
 import unembed
 from unembed.errors import InvalidInput, OutOfRange
-from unembed.trace import lens_table
+from unembed.trace import logit_lens
 
 PROMPTS = ["The first month of the year is", "He was born"]
 
@@ -20,7 +20,7 @@ def lm() -> unembed.LanguageModel:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_last_row_of_a_prompt_is_the_models_own_prediction(dtype: str) -> None:
     lm = unembed.load(dtype=dtype)
-    rows = list(lens_table(lm, PROMPTS, layer=lm.n_layers - 1, show_unlearned=True).rows())
+    rows = list(logit_lens(lm, PROMPTS, layer=lm.n_layers - 1, show_unlearned=True).rows())
     assert [row["prompt"] for row in rows] == [0, 1]
     for row, prompt in zip(rows, PROMPTS, strict=True):
         with torch.no_grad():
@@ -33,7 +33,7 @@ def test_the_last_row_of_a_prompt_is_the_models_own_prediction(dtype: str) -> No
 
 
 def test_every_position_and_rank_has_a_row(lm: unembed.LanguageModel) -> None:
-    table = lens_table(lm, PROMPTS, position=None, top=3, point="resid_mid")
+    table = logit_lens(lm, PROMPTS, position=None, top=3, point="resid_mid")
     lengths = [lm.encode(prompt).shape[1] for prompt in PROMPTS]
     assert len(table) == lm.n_layers * sum(lengths) * 3
     own = lm.trace(PROMPTS[1]).readings("resid_mid", 3).to_table()
@@ -44,6 +44,6 @@ def test_every_position_and_rank_has_a_row(lm: unembed.LanguageModel) -> None:
 
 def test_what_is_not_there_is_refused(lm: unembed.LanguageModel) -> None:
     with pytest.raises(InvalidInput, match="empty list of prompts"):
-        lens_table(lm, [])
+        logit_lens(lm, [])
     with pytest.raises(OutOfRange, match="position 6"):
-        lens_table(lm, PROMPTS, position=6)
+        logit_lens(lm, PROMPTS, position=6)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
-    from unembed.trace.lens_table import lens_table as lens_table
+    from unembed.trace.lens_table import logit_lens as logit_lens
     from unembed.trace.memory_effects import MemoryEffects as MemoryEffects
     from unembed.trace.memory_effects import MemoryOrder as MemoryOrder
     from unembed.trace.question import Question as Question
@@ -23,7 +23,7 @@ else:
             "MemoryOrder": "unembed.trace.memory_effects",
             "Question": "unembed.trace.question",
             "Readings": "unembed.trace.readings",
-            "lens_table": "unembed.trace.lens_table",
+            "logit_lens": "unembed.trace.lens_table",
             "Trace": "unembed.trace.trace",
         },
     )

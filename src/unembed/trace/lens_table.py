@@ -17,7 +17,7 @@ from unembed.validation import as_tuple
 COLUMNS = ("prompt", "layer", "position", "input", "rank", "token", "id", "probability", "logit")
 
 
-def lens_table(
+def logit_lens(
     lm: Decoder,
     prompts: Sequence[Tokens],
     *,

@@ -32,9 +32,9 @@ def lens(
     """Show the likeliest tokens of the stream at every layer, for many prompts in one table (the logit lens)."""
     texts = prompts_of(prompts, file)
     lm = opening.open()
-    from unembed.trace import lens_table
+    from unembed.trace import logit_lens
 
-    table = lens_table(
+    table = logit_lens(
         lm,
         [last_tokens(lm, text, last) for text in texts],
         point=point,
