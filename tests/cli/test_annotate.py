@@ -41,4 +41,4 @@ def test_a_file_given_twice_is_refused(unembed, gpt2_folder: Path, tmp_path: Pat
     for command in ("agreement", "import"):
         twice = unembed("annotate", command, path, tmp_path / "." / "ann.json")
         assert twice.exit_code == 2
-        assert "given twice" in twice.stderr
+        assert "twice; each annotator counts once" in twice.stderr

@@ -97,3 +97,14 @@ def test_first_tokens_of_both_ends_are_those_of_the_model_itself(family: str, ba
             assert found is not None and torch.equal(found, scores.argmax(-1))
         once, none = first_tokens(lm, layer, basis=basis)
         assert none is None and torch.equal(once, plus)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_pair_is_one_experts_memory(dtype: torch.dtype) -> None:
+    lm = load(build("qwen2_moe", dtype))
+    number = lm.memory(0, (1, 2))[1]
+    ids, scores = lm.values.top(0, (1, 2), 5)
+    assert (ids.tolist(), scores.tolist()) == tuple(part.tolist() for part in lm.values.top(0, number, 5))
+    assert ids.shape == (5,)
+    assert lm.values.norm(0, (1, 2)) == lm.values.norm(0, number)
+    assert lm.values.top(0, [1, 2], 5)[0].shape == (2, 5)  # a list is several memories

@@ -210,7 +210,7 @@ for ask, hostile in (
 for number in (np.int64(1), torch.tensor(1)):  # what argmax gives is a layer, an index, a token, a seed and a count
     assert torch.equal(lm.values.top(number, number, number)[0], lm.values.top(1, 1, 1)[0])
     assert lm.single_token(number) == 1
-    assert unembed.circuits(lm).head_scores(number).seed == 1
+    assert unembed.circuits(lm).head_scores(number).provenance.seed == 1
 """
 
 

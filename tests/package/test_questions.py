@@ -17,6 +17,7 @@ from unembed.cli.commands import app
 PAGE = (README.parent / "docs" / "questions.md").read_text(encoding="utf-8")
 CELLS = [row.split(" | ") for row in re.findall(r"^\| (.+\? \| .+) \|$", PAGE, re.MULTILINE)]
 ROWS = [re.findall(r"`([^`]+)`", cells[1]) for cells in CELLS]
+SMALL_INDEX = next(lines[0] for lines in ROWS if "small.index" in lines[0] and " build " in lines[0])
 LIGHTER = "--option sequences=2 --option tokens=100 --option windows=4 --option control=false"
 LIGHTER_PYTHON = "sequences=2, tokens=100, windows=4, control=False, out="
 """What a test adds to the lines of a report, so that they take seconds: smaller samples."""
@@ -24,13 +25,17 @@ LIGHTER_PYTHON = "sequences=2, tokens=100, windows=4, control=False, out="
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty folder, and a ready index of four articles where `make run` builds one of twelve."""
+    """An empty folder, a ready index of four articles where `make run` builds one of twelve, and the page's own index.
+
+    A worker may run the row that queries the page's index without the row that builds it.
+    """
     made = tmp_path_factory.mktemp("questions")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made)
         patch.setenv("UNEMBED_CACHE", str(made / "cache"))
         built = CliRunner().invoke(app, ["index", "build", "--detokenize", "--max-documents", "4"])
         assert built.exit_code == 0, built.output
+        assert CliRunner().invoke(app, shlex.split(SMALL_INDEX)[1:]).exit_code == 0
         yield made
 
 
@@ -52,6 +57,8 @@ def test_every_row_has_a_question_a_command_a_python_line_and_its_limits() -> No
 
 @pytest.mark.parametrize("command", [lines[0] for lines in ROWS])
 def test_a_command_of_the_page_works_as_typed(command: str, folder: Path) -> None:
+    if command == SMALL_INDEX:
+        return  # run by the fixture, which asserts its exit status
     added = LIGHTER if command.startswith("unembed report") else ""
     done = CliRunner().invoke(app, shlex.split(command)[1:] + shlex.split(added))
     assert done.exit_code == 0, f"{command}: {done.stderr} {done.exception!r}"

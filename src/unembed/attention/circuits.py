@@ -125,7 +125,9 @@ class Circuits(HeadMatrices):
         """The logits of a prompt at one position as a sum over paths through heads; see `expansion.expand`."""
         return expand(self.lm, tokens, order, position)
 
-    def term_importance(self, corpus: CorpusSource = None, order: int | None = None, **options: Any) -> TermImportance:
+    def term_importance(
+        self, corpus: CorpusSource | Int[Tensor, "row pos"] = None, order: int | None = None, **options: Any
+    ) -> TermImportance:
         """How much each order of path takes off the loss on text; see `term_importance.term_importance`."""
         return term_importance(self.lm, corpus, order, **options)
 

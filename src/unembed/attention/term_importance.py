@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import comb, log
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.attention.linearized import FrozenRun, frozen_run, stream_by_order
@@ -82,7 +82,7 @@ class TermImportance:
 @torch.no_grad()
 def term_importance(
     lm: Decoder,
-    corpus: CorpusSource = None,
+    corpus: CorpusSource | Int[Tensor, "row pos"] = None,
     order: int | None = None,
     *,
     max_tokens: int = 20_000,
@@ -140,7 +140,7 @@ def term_importance(
 
 
 def _rows(
-    lm: Decoder, corpus: CorpusSource, window: int | None, tokens_per_batch: int
+    lm: Decoder, corpus: CorpusSource | Int[Tensor, "row pos"], window: int | None, tokens_per_batch: int
 ) -> tuple[str, Iterator[tuple[Tensor, Tensor, Tensor]]]:
     """Where the text comes from, and its rows without padding: tokens, the token after each, and what to count."""
     if isinstance(corpus, Tensor):

@@ -336,7 +336,7 @@ def _cell(value: float) -> RenderableType:
 
     strength = min(1.0, abs(value))
     if strength < 0.05:
-        return Text(f"{value:.2f}", style="dim")
+        return Text(f"{value:z.2f}", style="dim")
     level = 60 + int(120 * strength)
     shade = f"rgb(30,{level},90)" if value > 0 else f"rgb({level},40,60)"
-    return Text(f"{value:.2f}", style=f"white on {shade}")
+    return Text(f"{value:z.2f}", style=f"white on {shade}")

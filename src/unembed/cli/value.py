@@ -43,6 +43,8 @@ def value(
     lm = opening.open(seed)
     from unembed.cli.output import show
 
+    layer, column = lm.memory(layer, column)
+
     table = _tokens(lm, layer, column, top, basis, show_unlearned, seed)
     if not output.for_terminal:
         output.deliver(table)
@@ -73,7 +75,7 @@ def _tokens(
             f"{name}_score": scores.tolist(),  # pyright: ignore[reportUnknownMemberType]
         }
     provenance = lm.provenance(basis=basis, seed=seed, notes={"show_unlearned": show_unlearned})
-    title = f"Memory L{layer}M{column} of {lm.name}: its value has length {lm.values.norm(layer, column):.3g}"
+    title = f"Memory {lm.memory_name(layer, column)} of {lm.name}: its value has length {lm.values.norm(layer, column):.3g}"
     return Table(title, columns, provenance)
 
 

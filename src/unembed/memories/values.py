@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from unembed.errors import InvalidInput
 from unembed.lens import COLUMNS, ROWS, read, read_ends, top_k
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.names import Basis
+from unembed.names import Basis, MemoryIndex
 from unembed.validation import positive_int
 
 _AT_ONCE = 8 * ROWS
@@ -177,17 +177,21 @@ class Values:
     def top(
         self,
         layer: int,
-        index: int | Sequence[int] | Tensor,
+        index: MemoryIndex | Sequence[int] | Tensor,
         k: int = 30,
         *,
         basis: Basis = "raw",
         bottom: bool = False,
         show_unlearned: bool = False,
     ) -> tuple[Int[Tensor, "*value k"], Float[Tensor, "*value k"]]:
-        """Ids and scores of the tokens that values promote most (or, with `bottom`, suppress most)."""
+        """Ids and scores of the tokens that values promote most (or, with `bottom`, suppress most).
+
+        In a layer of experts, a tuple is one memory: (expert, index).
+        """
         lm = self._lm
         several = index.tolist() if isinstance(index, Tensor) else index
-        single = not isinstance(several, Sequence | np.ndarray)
+        pair = isinstance(index, tuple) and lm.experts_of(lm.layer(layer)) is not None
+        single = pair or not isinstance(several, Sequence | np.ndarray)
         rows = torch.tensor([lm.memory(layer, i)[1] for i in ([several] if single else several)], dtype=torch.long)
         layer = lm.layer(layer)
         hidden = None if show_unlearned else lm.unlisted
@@ -217,7 +221,7 @@ class Values:
     def top_tokens(
         self,
         layer: int,
-        index: int,
+        index: MemoryIndex,
         k: int = 30,
         *,
         basis: Basis = "raw",
@@ -249,7 +253,7 @@ class Values:
         counts, edges = np.histogram(scores[~hidden if hidden is not None else ...].float().cpu().numpy(), bins=bins)
         return torch.from_numpy(edges).float(), torch.from_numpy(counts)
 
-    def norm(self, layer: int, index: int) -> float:
+    def norm(self, layer: int, index: MemoryIndex) -> float:
         """The length of a value, in stream units, before a norm that follows the FFN."""
         layer, index = self._lm.memory(layer, index)
         return float(self._lm.weights.values(layer, torch.tensor([index])).norm())

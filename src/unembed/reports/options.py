@@ -29,6 +29,7 @@ def options_of(cls: type[T], study: str, given: Mapping[str, Any]) -> T:
                 require_judge(value)
             continue
         kind, optional = known[name].removesuffix(" | None"), known[name].endswith(" | None")
+        kind = kind if kind in _KINDS else "str"  # the others are words: a `Literal`, whose values their users check
         fits = isinstance(value, _KINDS[kind]) and (kind == "bool" or not isinstance(value, bool))
         if not fits and not (optional and value is None):
             raise InvalidInput(f"option {name}={value!r}", why=f"it must be of type {kind}")

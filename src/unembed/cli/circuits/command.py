@@ -41,9 +41,10 @@ Corpus = Annotated[
 
 def opened_circuits(opening: Opening, seed: int = 0) -> Circuits:
     """The circuits of a model named on the command line."""
+    lm = opening.open(seed)  # before torch is imported: a name that no hub answers for ends here
     import unembed
 
-    return unembed.circuits(opening.open(seed))
+    return unembed.circuits(lm)
 
 
 def deliver_sections(

@@ -80,9 +80,11 @@ def _drawn(report: Report, width: int, plain: bool) -> RenderableType:
 
     parts: list[Any] = []
     for section in report.sections:
+        # Long tables behind a page's fold (every pair, every eigenvalue) are for pages and JSON, unless they are all
+        # that the terminal could show of a section.
+        drawn = any(not e.folded for e in section.exhibits) or any(f.kind == "scatter" for f in section.figures)
         for exhibit in section.exhibits:
-            # Long tables behind a page's fold (every pair, every eigenvalue) are for pages and JSON.
-            if not exhibit.folded:
+            if not (drawn and exhibit.folded):
                 parts += [Text(exhibit.table.title, style="bold"), _table(exhibit, width, plain), Text()]
         for figure in section.figures:
             if figure.kind == "scatter":
