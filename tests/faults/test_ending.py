@@ -12,7 +12,9 @@ from tests.faults import interrupts, starving
 from tests.faults.made import Ended, World
 
 
-@pytest.mark.parametrize("line", ["early-exit fit --out rule.json --examples 300", "index build --out built", "report elhage2021 --out out"])
+@pytest.mark.parametrize(
+    "line", ["early-exit fit --out rule.json --examples 300", "index build --out built", "report elhage2021 --out out"]
+)
 def test_ctrl_c_at_any_moment_is_one_line(world: World, line: str) -> None:
     for seconds in (0.05, 0.3, 0.6):
         ended = interrupts.during(world, shlex.split(line), seconds)

@@ -24,7 +24,9 @@ def _step_by_step(lm: LanguageModel, ids: torch.Tensor, edits: list[Edit], new: 
     for _ in range(new):
         # A full pass refuses positions that its tokens have not reached yet; generation reaches them.
         n = ids.shape[1]
-        now = [replace(e, positions=tuple(p for p in e.positions if p < n)) if e.positions == (2, 10) else e for e in edits]
+        now = [
+            replace(e, positions=tuple(p for p in e.positions if p < n)) if e.positions == (2, 10) else e for e in edits
+        ]
         ids = torch.cat([ids, run(lm, ids, edits=now).logits[:, -1:].argmax(-1)], dim=1)
     return ids
 

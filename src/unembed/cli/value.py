@@ -75,7 +75,9 @@ def _tokens(
             f"{name}_score": scores.tolist(),  # pyright: ignore[reportUnknownMemberType]
         }
     provenance = lm.provenance(basis=basis, seed=seed, notes={"show_unlearned": show_unlearned})
-    title = f"Memory {lm.memory_name(layer, column)} of {lm.name}: its value has length {lm.values.norm(layer, column):.3g}"
+    title = (
+        f"Memory {lm.memory_name(layer, column)} of {lm.name}: its value has length {lm.values.norm(layer, column):.3g}"
+    )
     return Table(title, columns, provenance)
 
 
