@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -192,7 +193,8 @@ class Values:
         several = index.tolist() if isinstance(index, Tensor) else index
         pair = isinstance(index, tuple) and lm.experts_of(lm.layer(layer)) is not None
         single = pair or not isinstance(several, Sequence | np.ndarray)
-        rows = torch.tensor([lm.memory(layer, i)[1] for i in ([several] if single else several)], dtype=torch.long)
+        numbers = cast("Sequence[MemoryIndex]", [several] if single else several)
+        rows = torch.tensor([lm.memory(layer, i)[1] for i in numbers], dtype=torch.long)
         layer = lm.layer(layer)
         hidden = None if show_unlearned else lm.unlisted
         scores, ids = _top(lm, written_values(lm, layer, rows.to(lm.device)), k, basis, bottom, hidden)
