@@ -69,6 +69,7 @@ def test_examples_and_tokens_stand_beside_each_other_above_the_fold(opened, firi
     examples = page.get_by_role("region", name="Top activating examples").locator(".trigger").nth(2)
     tokens = page.get_by_role("region", name="Effect of the value on the vocabulary").locator(".bar-row")
     expect(examples).to_be_visible()
+    expect(tokens).to_have_count(20)
     left, right, last = (one.bounding_box() for one in (examples, tokens.first, tokens.nth(19)))
     assert left["x"] + left["width"] <= right["x"]
     assert left["y"] + left["height"] < 860 and last["y"] + last["height"] < 860

@@ -96,7 +96,7 @@ def test_edits_are_kept_as_a_preset_and_loaded_again(opened):
     page = opened("#/memory?memory=L3M5&edits=L3M5:set:9@all;L1H2:scale:0@all&disabled=1")
     tray = page.get_by_role("region", name="Edits", exact=True)
     tray.get_by_text("Presets").click()
-    expect(tray.get_by_text("None is kept yet.")).to_be_visible()
+    expect(tray.get_by_text("None is saved yet.")).to_be_visible()
     tray.get_by_role("textbox", name="Name of the preset").fill("<b>two</b>")
     tray.get_by_role("button", name="Save the edits").click()
     expect(tray.get_by_role("button", name="<b>two</b> L3M5 set 9, L1H2 off")).to_be_visible()
@@ -110,7 +110,7 @@ def test_edits_are_kept_as_a_preset_and_loaded_again(opened):
     tray = other.get_by_role("region", name="Edits", exact=True).last
     expect(tray.get_by_role("button", name="<b>two</b>").first).to_be_focused()
     tray.get_by_role("button", name="Delete <b>two</b>").click()
-    expect(tray.get_by_text("None is kept yet.")).to_be_visible()
+    expect(tray.get_by_text("None is saved yet.")).to_be_visible()
     card.get_by_role("button", name="Undo").click()
     expect(other.get_by_text("Nothing is changed yet.")).to_be_visible()
 

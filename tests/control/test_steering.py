@@ -104,6 +104,13 @@ def test_next_token_table_holds_both_runs(wren):
     assert next_token_table(wren, "The great", []).provenance.notes["divergence"] == 0
 
 
+def test_edits_beyond_the_prompt_leave_its_next_token_alone(wren):
+    later = [unembed.set_coefficient(3, 5, 60.0, positions=[0, 9])]
+    now = [unembed.set_coefficient(3, 5, 60.0, positions=[0])]
+    assert next_token_table(wren, "The great", later).columns == next_token_table(wren, "The great", now).columns
+    assert next_token_table(wren, "The great", now).provenance.notes["divergence"] > 0
+
+
 def test_steering_changes_the_text_and_states_its_price(wren):
     edits = [unembed.set_coefficient(5, 286, 40.0)]
     found = steer(wren, "The great", edits, max_new_tokens=5, seed=3, cost_text="The war was long. " * 20)

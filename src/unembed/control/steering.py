@@ -6,7 +6,7 @@ Source: Geva et al. 2022, section 6.1: values that promote wanted words are turn
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -157,11 +157,13 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
     """The tokens that are likeliest before or after the edits, with both probabilities, by the edited one.
 
     The provenance note `divergence` is KL(plain || edited) in nats: the expected extra surprise at this token, were the
-    text to continue as the unedited model expects.
+    text to continue as the unedited model expects. Edits at positions beyond the prompt, which only a continuation
+    reaches, change nothing here.
     """
     top = positive_int("top", top)
-    plain = run(lm, prompt).logits[0, -1].float().log_softmax(-1)
-    edited = run(lm, prompt, (), edits).logits[0, -1].float().log_softmax(-1)
+    logits = run(lm, prompt).logits[0]
+    plain = logits[-1].float().log_softmax(-1)
+    edited = run(lm, prompt, (), _within(edits, len(logits))).logits[0, -1].float().log_softmax(-1)
     divergence = float(torch.nn.functional.kl_div(edited, plain, reduction="sum", log_target=True))
     before, after = plain.exp(), edited.exp()
     ids = torch.cat([after.topk(min(top, len(after))).indices, before.topk(min(top, len(before))).indices]).unique()
@@ -173,6 +175,14 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
         "edited": after[ids].tolist(),
     }
     return Table("The next token", columns, provenance(lm, edits=len(edits), divergence=round(divergence, 6)))
+
+
+def _within(edits: Sequence[Edit], n: int) -> list[Edit]:
+    """The edits at the positions that a prompt of n tokens has."""
+    return [
+        e if isinstance(e.positions, str) else replace(e, positions=tuple(p for p in e.positions if p < n))
+        for e in edits
+    ]
 
 
 def values_table(lm: Decoder, edits: Sequence[Edit], top: int = 8) -> Table:
