@@ -180,7 +180,9 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
 def _within(edits: Sequence[Edit], n: int) -> list[Edit]:
     """The edits at the positions that a prompt of n tokens has."""
     return [
-        e if isinstance(e.positions, str) else replace(e, positions=tuple(p for p in e.positions if p < n))
+        e
+        if not isinstance(e, Edit) or isinstance(e.positions, str)
+        else replace(e, positions=tuple(p for p in e.positions if p < n))
         for e in edits
     ]
 
