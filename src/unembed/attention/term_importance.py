@@ -182,9 +182,9 @@ def _gains(
 
     gain = (losses(direct) - losses(direct + first_layer)).double().cpu()
     earlier = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=target.device).tril()
-    stood = ((tokens[:, None, :] == target[:, :, None]) & earlier).any(dim=-1).cpu()
-    kept = keep.cpu()
-    repeated, new = (torch.where(kept & at, gain, torch.nan).nanmean(dim=1) for at in (stood, ~stood))
+    repeats = ((tokens[:, None, :] == target[:, :, None]) & earlier).any(dim=-1).cpu()
+    counted = keep.cpu()
+    repeated, new = (torch.where(counted & at, gain, torch.nan).nanmean(dim=1) for at in (repeats, ~repeats))
     return repeated, new
 
 

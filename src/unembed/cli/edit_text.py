@@ -6,12 +6,12 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from unembed.errors import InvalidInput
-from unembed.names import parse_memory
+from unembed.names import MemoryIndex, parse_memory
 
 if TYPE_CHECKING:
     from unembed import Edit, LanguageModel
@@ -39,7 +39,7 @@ class VectorSource:
         return (positive, negative) if bar else None
 
 
-def memory_edit(text: str, option: str) -> tuple[int, Any, float]:
+def memory_edit(text: str, option: str) -> tuple[int, MemoryIndex, float]:
     """Layer, index and number of MEMORY=NUMBER.
 
     Raises:
@@ -52,7 +52,7 @@ def memory_edit(text: str, option: str) -> tuple[int, Any, float]:
     return *named, float(match["value"])
 
 
-def scaling(text: str) -> tuple[str, int, Any, float]:
+def scaling(text: str) -> tuple[str, int, MemoryIndex | None, float]:
     """What is scaled ("memory", "head", "attention", "ffn"), layer, index (None for a layer) and factor.
 
     Raises:
@@ -107,12 +107,12 @@ def edits_of(given: EditOptions, lm: LanguageModel) -> list[Edit]:
     return found
 
 
-def _scaled(what: str, layer: int, index: Any, factor: float) -> Edit:
+def _scaled(what: str, layer: int, index: MemoryIndex | None, factor: float) -> Edit:
     import unembed
 
-    if what == "memory":
+    if what == "memory" and index is not None:
         return unembed.scale_coefficient(layer, index, factor)
-    if what == "head":
+    if what == "head" and isinstance(index, int):
         return unembed.scale_head(layer, index, factor)
     return (unembed.scale_attention if what == "attention" else unembed.scale_ffn)(layer, factor)
 

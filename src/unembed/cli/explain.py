@@ -61,6 +61,6 @@ def explain(
         attribution = trace.attribution(question.token, position, question.against, by or "memory")
         table = attribution.with_effects(top).to_table()
         return output.deliver(table)
-    asked = TraceSettings(prompt, position, 5, basis, show_unlearned, changes, seed, other, alone)
-    view, provenance = explain_view(lm, asked, token=token, by=by, writers=top, index=index_of(lm, index))
+    settings = TraceSettings(prompt, position, 5, basis, show_unlearned, changes, seed, other, alone)
+    view, provenance = explain_view(lm, settings, token=token, by=by, writers=top, index=index_of(lm, index))
     deliver([view], provenance, draw_explanation, output)

@@ -49,9 +49,9 @@ def value(
     if not output.for_terminal:
         output.deliver(table)
         return
-    held = index_of(lm, index)
-    found = None if held is None else held.triggers(layer, column, _TRIGGERS)
-    described = _description(lm, layer, column, held)
+    opened = index_of(lm, index)
+    found = None if opened is None else opened.triggers(layer, column, _TRIGGERS)
+    described = _description(lm, layer, column, opened)
     show(lambda width: _card(table, described, found, width, output.plain), plain=output.plain)
 
 
@@ -81,10 +81,10 @@ def _tokens(
     return Table(title, columns, provenance)
 
 
-def _description(lm: LanguageModel, layer: int, column: int, held: Index | None) -> str | None:
+def _description(lm: LanguageModel, layer: int, column: int, opened: Index | None) -> str | None:
     from unembed.gallery import memory_descriptions
 
-    folder: Path | None = None if held is None else held.path
+    folder: Path | None = None if opened is None else opened.path
     return memory_descriptions(lm, folder).of(layer, column)
 
 

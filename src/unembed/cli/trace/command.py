@@ -80,20 +80,20 @@ def trace(
     from unembed.schemas.trace_builder import TraceSettings, trace_view
 
     other, alone = options.compared_with(against)
-    changes, held = edits.edits(lm), index_of(lm, index)
+    changes, opened = edits.edits(lm), index_of(lm, index)
     views: list[tuple[TraceView, Provenance]] = []
     for text in texts:
-        asked = TraceSettings(text, position, top or 5, basis, show_unlearned, changes, seed, other, alone)
+        settings = TraceSettings(text, position, top or 5, basis, show_unlearned, changes, seed, other, alone)
         views.append(
             trace_view(
                 lm,
-                asked,
+                settings,
                 layer=layer,
                 memories=memories,
                 token=token,
                 point=point,
                 tracing=None if last is None else _of_last_tokens(lm, last),
-                index=held,
+                index=opened,
             )
         )
     next_model = "" if opening.model == "wren" else opening.model
