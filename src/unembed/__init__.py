@@ -12,57 +12,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from unembed.lazy import import_on_first_use
+from unembed.lazy import declared_names, import_on_first_use
 from unembed.version import __version__
-
-_HOMES: dict[str, str] = {
-    "load": "unembed.language_model",
-    "LanguageModel": "unembed.language_model",
-    "Edit": "unembed.stream.interventions",
-    "Trace": "unembed.trace.trace",
-    "Attribution": "unembed.logit_attribution",
-    "set_coefficient": "unembed.stream.interventions",
-    "scale_coefficient": "unembed.stream.interventions",
-    "add_to_coefficient": "unembed.stream.interventions",
-    "scale_head": "unembed.stream.interventions",
-    "scale_attention": "unembed.stream.interventions",
-    "scale_ffn": "unembed.stream.interventions",
-    "add_vector": "unembed.stream.interventions",
-    "replace_stream": "unembed.stream.interventions",
-    "value_readings": "unembed.memories.values",
-    "cluster": "unembed.memories.clustering.value_clusters",
-    "cluster_values": "unembed.memories.clustering.value_clusters",
-    "report": "unembed.reports.report",
-    "steering": "unembed.control",
-    "early_exit": "unembed.control",
-    "toxicity": "unembed.control",
-    "circuits": "unembed.attention.circuits",
-    "examine": "unembed.environment",
-    "Index": "unembed.index.index",
-    "cached_index": "unembed.index.default_index",
-    "rank_memories": "unembed.gallery.ranking",
-    "event_sample": "unembed.memories.event_sample",
-    "sub_update_effects": "unembed.memories.effects",
-    "annotation": "unembed.concepts",
-    "value_concepts": "unembed.concepts.value_concepts",
-    "train": "unembed.training.train_model",
-    "train_dictionary": "unembed.dictionaries.train_dictionary",
-    "open_dictionary": "unembed.dictionaries.files",
-    "FeatureEdit": "unembed.dictionaries.attachment",
-    "UnembedError": "unembed.errors",
-    "open_corpus": "unembed.corpus.corpus",
-    "sweep": "unembed.sweeps.sweep",
-    "logit_difference": "unembed.causality.metrics",
-    "probability": "unembed.causality.metrics",
-    "log_probability": "unembed.causality.metrics",
-    "kl": "unembed.causality.metrics",
-    "GaussianNoise": "unembed.causality.patching",
-    "screen": "unembed.causality.screening",
-    "open_result": "unembed.results.result_files",
-}
-"""Every public name and the module it comes from."""
-
-__all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
     from unembed.attention.circuits import circuits as circuits
@@ -109,14 +60,17 @@ if TYPE_CHECKING:
     from unembed.trace.trace import Trace as Trace
     from unembed.training.train_model import train as train
 else:
-    _find = import_on_first_use(__name__, _HOMES)
+    _find = import_on_first_use(__name__)
 
     def __getattr__(name: str) -> Any:
-        """Import a public name on first use; in a notebook, register the drawings of results."""
+        """Import a public name on first use; in a notebook, results then show their drawings."""
         value = _find(name)
         if "IPython" in sys.modules:
             importlib.import_module("unembed.notebook")
         return value
+
+
+__all__ = ["__version__", *sorted(declared_names(__name__))]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __dir__() -> list[str]:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 
-def import_on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package.
+def declared_names(package: str) -> dict[str, str]:
+    """The module of each name that a package imports under `if TYPE_CHECKING`, read from its source.
+
+    No name may be that of a submodule, which Python would find first.
+    """
+    spec = sys.modules[package].__spec__
+    source = spec.loader.get_source(package)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname: str(node.module) for node in imports for alias in node.names if alias.asname}
+
+
+def import_on_first_use(package: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package: imports what `declared_names` finds.
 
     Args:
         package: its `__name__`.
-        homes: the module of each public name. No name may be that of a submodule, which Python would find first.
     """
+    homes = declared_names(package)
 
     def get(name: str) -> Any:
         if name not in homes:

@@ -7,7 +7,7 @@ import json
 from playwright.sync_api import expect
 
 from unembed.notebook import memory_card, pattern_card
-from unembed.notebook.drawings import data_of
+from unembed.notebook.drawings import card_of
 from unembed.notebook.islands import script, style
 from unembed.notebook.widgets import _ADAPTER
 
@@ -44,7 +44,7 @@ def test_a_widget_writes_its_selection_back_and_leaves(browser, lm):
     context = browser.new_context()
     page = context.new_page()
     page.set_content(f"<style>{style()}</style><div id=here></div>")
-    data = json.dumps(data_of(trace))
+    data = json.dumps(card_of(trace).data)
     found = page.evaluate(
         """async ([source, data]) => {
           const module = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));

@@ -13,7 +13,7 @@ import torch
 import unembed
 import unembed.notebook
 from unembed.language_model import LanguageModel
-from unembed.notebook.drawings import data_of
+from unembed.notebook.drawings import card_of
 from unembed.notebook.result_drawings import DRAWINGS
 
 PROMPT = "Once upon a time there was a little"
@@ -54,7 +54,7 @@ def test_a_result_is_a_table_and_a_drawing_of_the_same_numbers(name: str, lm: La
     assert "<table>" in table and table.count("<tr>") == 1 + min(40, len(result.to_table()))
     assert "http" not in page.replace("http://www.w3.org/", "")
     data = json.loads(re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
-    assert data == json.loads(json.dumps(data_of(result)))
+    assert data == json.loads(json.dumps(card_of(result).data))
     assert data["schema"].split("/")[0] in {
         f"unembed.{kind}" for kind in ("attribution", "bars", "heads", "heat", "readings")
     }
@@ -62,20 +62,20 @@ def test_a_result_is_a_table_and_a_drawing_of_the_same_numbers(name: str, lm: La
 
 def test_a_patching_is_its_own_map(lm: LanguageModel) -> None:
     found = lm.patch(*PAIR)
-    data = data_of(found)
+    data = card_of(found).data
     assert data["values"] == found.recovered.tolist() and data["columns"] == list(found.tokens)
     memories = lm.patch(*PAIR, "coefficients", top=3)
     strongest = memories.recovered.gather(-1, memories.recovered.abs().argmax(-1, keepdim=True))[..., 0]
-    assert data_of(memories)["values"] == strongest.tolist()
+    assert card_of(memories).data["values"] == strongest.tolist()
     heads = lm.patch(*PAIR, "z")
-    assert data_of(heads)["columns"] == [f"H{i}" for i in range(lm.n_heads)]
+    assert card_of(heads).data["columns"] == [f"H{i}" for i in range(lm.n_heads)]
 
 
 def test_an_ablation_of_all_heads_is_a_square_for_each_and_another_is_bars(lm: LanguageModel) -> None:
     heads = lm.ablate(PROMPT)
-    assert data_of(heads)["scores"] == heads.effects.tolist()
+    assert card_of(heads).data["scores"] == heads.effects.tolist()
     few = lm.ablate(PROMPT, memories=[(5, 955), (5, 132)])
-    rows = data_of(few)["rows"]
+    rows = card_of(few).data["rows"]
     assert {row["label"]: row["value"] for row in rows} == pytest.approx(
         dict(zip(few.labels, few.effects.tolist(), strict=True))
     )
@@ -83,7 +83,7 @@ def test_an_ablation_of_all_heads_is_a_square_for_each_and_another_is_bars(lm: L
 
 def test_readings_are_the_lens_grid(lm: LanguageModel) -> None:
     trace = lm.trace(PROMPT)
-    data = data_of(trace.readings("resid_mid", top=7))
+    data = card_of(trace.readings("resid_mid", top=7)).data
     assert data["tokens"] == trace.token_strings
     assert data["texts"][2][3] == trace.readings("resid_mid").tokens[2][3][:5]
     assert data["probabilities"][2][3] == pytest.approx(trace.readings("resid_mid").probabilities[2, 3, :5].tolist())

@@ -26,20 +26,4 @@ if TYPE_CHECKING:
     from unembed.attention.skip_trigrams import count_in_corpus as count_in_corpus
     from unembed.attention.skip_trigrams import frequent_tokens as frequent_tokens
 else:
-    __getattr__ = import_on_first_use(
-        __name__,
-        {
-            "Circuits": "unembed.attention.circuits",
-            "subspaces": "unembed.attention.geometry",
-            "virtual_weights": "unembed.attention.geometry",
-            "HeadExamples": "unembed.attention.head_examples",
-            "Progress": "unembed.attention.head_examples",
-            "examples_of_heads": "unembed.attention.head_examples",
-            "LowRank": "unembed.attention.low_rank",
-            "random_rotation": "unembed.attention.rotation",
-            "rotate_stream": "unembed.attention.rotation",
-            "rotated": "unembed.attention.rotation",
-            "count_in_corpus": "unembed.attention.skip_trigrams",
-            "frequent_tokens": "unembed.attention.skip_trigrams",
-        },
-    )
+    __getattr__ = import_on_first_use(__name__)

@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 import typer
 
 from unembed.cli import options
-from unembed.cli.option_groups import EditOptions, Opening, Output, grouped
+from unembed.cli.edit_options import EditOptions
+from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.names import PatchPoint
 
 if TYPE_CHECKING:

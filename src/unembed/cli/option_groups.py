@@ -14,7 +14,7 @@ from unembed.cli import options
 from unembed.results import check_writable
 
 if TYPE_CHECKING:
-    from unembed import Edit, LanguageModel
+    from unembed import LanguageModel
     from unembed.results import Table
 
 
@@ -124,47 +124,3 @@ class TextOutput:
         from unembed.cli.output import deliver_table
 
         deliver_table(table, as_json=self.as_json, csv=False, plain=self.plain, html=None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EditOptions:
-    """Changes made while the model runs."""
-
-    set_: options.Sets = None
-    scale: options.Scales = None
-    add: options.Adds = None
-    add_vector: options.AddedVectors = None
-    replace_stream: options.ReplacedStreams = None
-    edits_file: options.EditsFile = None
-
-    def __post_init__(self) -> None:
-        """Read what needs no model.
-
-        Raises:
-            typer.BadParameter: a text is not of the form that its option takes.
-        """
-        from unembed.cli import edit_text
-
-        for text in self.set_ or ():
-            edit_text.memory_edit(text, "--set")
-        for text in self.add or ():
-            edit_text.memory_edit(text, "--add")
-        for text in self.scale or ():
-            edit_text.scaling(text)
-        for option, texts in (("--add-vector", self.add_vector), ("--replace-stream", self.replace_stream)):
-            for text in texts or ():
-                edit_text.vector_source(text, option)
-
-    def __bool__(self) -> bool:
-        """Whether there is any edit."""
-        return any(getattr(self, f.name) for f in fields(self))
-
-    def edits(self, lm: LanguageModel) -> list[Edit]:
-        """The edits: those of the file, then those of the options in the order of `--help`.
-
-        Raises:
-            InvalidInput: a file cannot be read, or is of another model.
-        """
-        from unembed.cli import edit_text
-
-        return edit_text.edits_of(self, lm)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unembed.cli import options
-from unembed.cli.option_groups import EditOptions, Opening, TextOutput, grouped
+from unembed.cli.edit_options import EditOptions
+from unembed.cli.option_groups import Opening, TextOutput, grouped
 
 if TYPE_CHECKING:
     from unembed.control.steering import SteeringResult

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from unembed.cli import options
-from unembed.cli.edit_text import memory_edit
+from unembed.cli.edit_options import memory_edit
 from unembed.cli.option_groups import Opening, Output, grouped
 
 if TYPE_CHECKING:

@@ -13,12 +13,4 @@ if TYPE_CHECKING:
     from unembed.concepts.label_concepts import concepts as concepts
     from unembed.concepts.label_concepts import memories_named as memories_named
 else:
-    __getattr__ = import_on_first_use(
-        __name__,
-        {
-            "Concept": "unembed.concepts.label_concepts",
-            "concept": "unembed.concepts.label_concepts",
-            "concepts": "unembed.concepts.label_concepts",
-            "memories_named": "unembed.concepts.label_concepts",
-        },
-    )
+    __getattr__ = import_on_first_use(__name__)

@@ -20,17 +20,4 @@ if TYPE_CHECKING:
     from unembed.corpus.token_stream import TokenizedCorpus as TokenizedCorpus
     from unembed.corpus.token_stream import TokenStream as TokenStream
 else:
-    __getattr__ = import_on_first_use(
-        __name__,
-        {
-            "Corpus": "unembed.corpus.corpus",
-            "CorpusSource": "unembed.corpus.corpus",
-            "open_corpus": "unembed.corpus.corpus",
-            "Batch": "unembed.corpus.segments",
-            "Document": "unembed.corpus.segments",
-            "Segment": "unembed.corpus.segments",
-            "TextPieces": "unembed.corpus.text_pieces",
-            "TokenizedCorpus": "unembed.corpus.token_stream",
-            "TokenStream": "unembed.corpus.token_stream",
-        },
-    )
+    __getattr__ = import_on_first_use(__name__)

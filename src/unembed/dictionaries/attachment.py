@@ -19,6 +19,7 @@ from torch import Tensor
 from unembed.concepts.value_concepts import VectorConcepts, vector_concepts
 from unembed.corpus import Corpus, open_corpus
 from unembed.corpus.token_stream import TokenStream
+from unembed.dictionaries.attribution import feature_attribution
 from unembed.dictionaries.dictionary import Dictionary
 from unembed.dictionaries.files import open_dictionary
 from unembed.dictionaries.triggers import TopFeatures
@@ -276,9 +277,7 @@ class AttachedDictionary:
         self, tokens: Tokens, token: str | int, position: int = -1, against: str | int | None = None
     ) -> Attribution:
         """The logit of a token as a sum by feature; see `unembed.dictionaries.attribution.feature_attribution`."""
-        from unembed.dictionaries.attribution import feature_attribution
-
-        return feature_attribution(self, tokens, token, position, against)
+        return feature_attribution(self.lm, self.parts, tokens, token, position, against)
 
 
 @dataclass(frozen=True, eq=False)

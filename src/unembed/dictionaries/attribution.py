@@ -6,11 +6,12 @@ to the logit by the same linear path. For a point of the stream these rows stand
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from unembed.dictionaries.dictionary import Dictionary
 from unembed.errors import SumNotProved, Unsupported
 from unembed.lens import final_scale, logit_direction
 from unembed.logit_attribution import Attribution, attribution, points_needed
@@ -18,21 +19,27 @@ from unembed.models.decoder import Decoder
 from unembed.stream.decomposition import Directions, directions, tolerance
 from unembed.stream.run import Run, Tokens, position_of, run
 
-if TYPE_CHECKING:
-    from unembed.dictionaries.attachment import AttachedDictionary
-
 _STREAM = ("resid_pre", "resid_post")
 
 
 @torch.no_grad()
 def feature_attribution(
-    attached: AttachedDictionary,
+    lm: Decoder,
+    parts: Sequence[tuple[int, Dictionary]],
     tokens: Tokens,
     token: str | int,
     position: int = -1,
     against: str | int | None = None,
 ) -> Attribution:
     """The logit of a token at a position (or its difference to another) by feature.
+
+    Args:
+        lm: the model.
+        parts: each layer that is read, and its dictionary.
+        tokens: the prompt.
+        token: the token whose logit is split.
+        position: where it is predicted; -1 is the last.
+        against: the token whose logit is subtracted, if any.
 
     Returns:
         Rows of kind "feature" for features that are on, "dictionary bias" and "dictionary error" for each layer that is
@@ -42,9 +49,8 @@ def feature_attribution(
         SumNotProved: the rows miss the logit by more than the tolerance of the model's dtype.
         Unsupported: the dictionary reconstructs a point whose way to the logit is not one direction.
     """
-    lm = attached.lm
-    points = dict.fromkeys((*points_needed(lm, "component"), *attached.points()))
-    seen = run(lm, tokens, [p for p in points])
+    of_parts = [point for _, part in parts for point in (part.reads, part.writes)]
+    seen = run(lm, tokens, list(dict.fromkeys((*points_needed(lm, "component"), *of_parts))))
     whole = attribution(lm, seen, token, position, against)
     column = position_of(seen, position)
     last = seen.at("resid_post", lm.n_layers - 1)[0, column]
@@ -52,23 +58,23 @@ def feature_attribution(
     pulled = directions(lm, u, seen, column)
     if pulled.constants or not pulled.end:
         raise Unsupported(f"features of {lm.name}", why="its stream is normalised or mixed on the way")
-    written = sorted({n + offset for n, part in attached.parts for offset in range(len(part.W_dec))})
-    writes = attached.parts[0][1].writes
-    kept = _beside(whole, writes, written)
+    written = sorted({n + offset for n, part in parts for offset in range(len(part.W_dec))})
+    writes = parts[0][1].writes
+    kept = _other_rows(whole, writes, written)
     rows: list[tuple[str, int, int, float]] = []
-    features = {n: part.encode(seen.at(part.reads, n)[0, column]) for n, part in attached.parts}
-    for n, part in attached.parts:
+    features = {n: part.encode(seen.at(part.reads, n)[0, column]) for n, part in parts}
+    for n, part in parts:
         on = features[n].nonzero()[:, 0]
         total = torch.zeros(len(on), dtype=u.dtype, device=u.device)
         for offset, W_dec in enumerate(part.W_dec):
             total += features[n][on].to(u) * (W_dec[on].to(u) @ _direction(lm, pulled, writes, n + offset))
         rows += [("feature", n, i, c) for i, c in zip(on.tolist(), total.tolist(), strict=True)]
+    readers = dict(parts)
     for layer in written:
         direction = _direction(lm, pulled, writes, layer)
-        if layer in attached.layers:
-            bias = attached.part(layer).b_dec.to(u) @ direction
-            rows.append(("dictionary bias", layer, -1, float(bias)))
-        error = _error(attached, seen, layer, column, features).to(u) @ direction
+        if layer in readers:
+            rows.append(("dictionary bias", layer, -1, float(readers[layer].b_dec.to(u) @ direction)))
+        error = _error(parts, seen, layer, column, features).to(u) @ direction
         rows.append(("dictionary error", layer, -1, float(error)))
     return _joined(lm, whole, kept, rows)
 
@@ -87,7 +93,7 @@ def _direction(lm: Decoder, pulled: Directions, point: str, layer: int) -> Tenso
     )
 
 
-def _beside(whole: Attribution, writes: str, written: list[int]) -> Tensor:
+def _other_rows(whole: Attribution, writes: str, written: list[int]) -> Tensor:
     """Which rows of the attribution by component the dictionary does not stand for."""
     kinds = [whole.kinds[int(kind)] for kind in whole.kind]
     layers = whole.layer.tolist()
@@ -99,10 +105,12 @@ def _beside(whole: Attribution, writes: str, written: list[int]) -> Tensor:
     return ~torch.tensor([k in names and n in written for k, n in zip(kinds, layers, strict=True)])
 
 
-def _error(attached: AttachedDictionary, seen: Run, layer: int, column: int, features: dict[int, Tensor]) -> Tensor:
+def _error(
+    parts: Sequence[tuple[int, Dictionary]], seen: Run, layer: int, column: int, features: dict[int, Tensor]
+) -> Tensor:
     """What the reconstruction misses of what a layer writes."""
-    own = seen.at(attached.parts[0][1].writes, layer)[0, column]
-    for n, part in attached.parts:
+    own = seen.at(parts[0][1].writes, layer)[0, column]
+    for n, part in parts:
         if 0 <= layer - n < len(part.W_dec):
             own = own - part.decode(features[n], layer - n).to(own)
     return own
@@ -125,7 +133,7 @@ def _joined(lm: Decoder, whole: Attribution, kept: Tensor, rows: list[tuple[str,
     if not error <= tolerance(lm):
         raise SumNotProved(
             f"the attribution of token {whole.token} by feature in {lm.name}",
-            why=f"the contributions give {total:.5g}, the model says {whole.logit:.5g} (relative error {error:.1e})",
+            why=f"the contributions give {total:.5g}, the model gives {whole.logit:.5g} (relative error {error:.1e})",
             instead="Load with dtype='float32'",
         )
     return Attribution(

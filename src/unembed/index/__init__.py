@@ -37,27 +37,4 @@ if TYPE_CHECKING:
     from unembed.index.plan import check_folder as check_folder
     from unembed.results.cache import cache_folder as cache_folder
 else:
-    __getattr__ = import_on_first_use(
-        __name__,
-        {
-            "Estimate": "unembed.index.estimate",
-            "atlas_view": "unembed.index.atlas",
-            "atlas_matches": "unembed.index.atlas",
-            "AtlasMatches": "unembed.index.atlas",
-            "ClusterView": "unembed.index.clusters",
-            "cluster_view": "unembed.index.clusters",
-            "made_clusters": "unembed.index.clusters",
-            "stored_clusters": "unembed.index.clusters",
-            "CoefficientsView": "unembed.index.coefficients",
-            "coefficients_view": "unembed.index.coefficients",
-            "ContextsView": "unembed.index.contexts",
-            "contexts_view": "unembed.index.contexts",
-            "cache_folder": "unembed.results.cache",
-            "cached_index": "unembed.index.default_index",
-            "cached_path": "unembed.index.default_index",
-            "Filters": "unembed.index.memory_search",
-            "Search": "unembed.index.memory_search",
-            "search": "unembed.index.memory_search",
-            "check_folder": "unembed.index.plan",
-        },
-    )
+    __getattr__ = import_on_first_use(__name__)

@@ -10,6 +10,7 @@ import numpy as np
 from unembed.index import tables
 from unembed.index.contexts import Context, context, read
 from unembed.index.index_files import IndexFiles
+from unembed.index.passages import Sample
 from unembed.models.decoder import Decoder
 
 SCHEMA = "unembed.coefficients/1"
@@ -89,19 +90,6 @@ def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bi
         len(found),
         len(files.passages.token),
     )
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Evenly spaced passages of the corpus, concatenated: positions, and coefficients in one layer."""
-
-    coefficients: np.ndarray
-    """(tokens, memories of the layer)"""
-    at: np.ndarray
-    begins: np.ndarray
-    """Where each passage begins in the arrays."""
-    is_own: np.ndarray
-    """Whether a token belongs to the passage, not to the context that its window repeats."""
 
 
 def _sampled(lm: Decoder, files: IndexFiles, layer: int) -> Sample:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # an index is read without torch
     from unembed.index.coefficients import CoefficientsView
     from unembed.index.contexts import ContextsView
     from unembed.index.estimate import Estimate
-    from unembed.index.memory_search import Search
     from unembed.index.sql import Sql
     from unembed.index.vectors import Vectors
     from unembed.models.decoder import Decoder
@@ -339,15 +338,6 @@ class Index(IndexFiles):
         from unembed.index.coefficients import coefficients_view
 
         return coefficients_view(self.model, self, *self.memory(layer, index), positive_int("bins", bins))
-
-    def find(self, query: str, top: int = 50) -> Search:
-        """Memories and labelled heads by words they promote or suppress, by text of their triggers, or by name.
-
-        `unembed.index.memory_search` documents the query language.
-        """
-        from unembed.index.memory_search import search
-
-        return search(self.model, self, as_str("query", query), positive_int("top", top))
 
     def memories(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,14 +13,11 @@ from unembed.errors import IndexFault, InvalidInput, NotOneToken, OutOfRange
 from unembed.index import tables
 from unembed.index.arrays import map_array, open_poles
 from unembed.index.manifest import Manifest, check
-from unembed.index.passages import Passages
+from unembed.index.passages import Passages, Sample
 from unembed.index.stream_files import open_stream
 from unembed.names import MemoryIndex, memory_name
 from unembed.results import Provenance, Table
 from unembed.validation import as_expert_pair, as_int, as_str
-
-if TYPE_CHECKING:
-    from unembed.index.coefficients import Sample
 
 _SHOWN_TOKENS = 8
 

@@ -67,6 +67,19 @@ class Passages(TokenStream):
         return _BYTES.sub(_decode_bytes, joined) if "\\x" in joined else joined
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Evenly spaced passages of the corpus, concatenated: positions, and coefficients in one layer."""
+
+    coefficients: np.ndarray
+    """(tokens, memories of the layer)"""
+    at: np.ndarray
+    begins: np.ndarray
+    """Where each passage begins in the arrays."""
+    is_own: np.ndarray
+    """Whether a token belongs to the passage, not to the context that its window repeats."""
+
+
 def _decode_bytes(match: re.Match[str]) -> str:
     raw = bytes.fromhex(match[0].replace("\\x", ""))
     return raw.decode("utf-8", errors="backslashreplace")

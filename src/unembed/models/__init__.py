@@ -15,11 +15,4 @@ if TYPE_CHECKING:
     from unembed.models.shipped_models import SHIPPED as SHIPPED
     from unembed.models.shipped_models import shipped_folder as shipped_folder
 else:
-    __getattr__ = import_on_first_use(
-        __name__,
-        {
-            "is_local_only": "unembed.models.hub",
-            "SHIPPED": "unembed.models.shipped_models",
-            "shipped_folder": "unembed.models.shipped_models",
-        },
-    )
+    __getattr__ = import_on_first_use(__name__)

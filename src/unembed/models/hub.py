@@ -5,16 +5,11 @@
 
 from __future__ import annotations
 
-import time
-
 from unembed.errors import ModelUnavailable
 from unembed.models.shipped_models import SHIPPED
 
 TIMEOUT = 2.0
 """Seconds until a hub that does not answer counts as out of reach."""
-_VALID = 60.0
-"""Seconds for which one answer of the hub is enough."""
-_answered_at = float("-inf")
 
 
 def is_local_only(name: str, revision: str | None = None) -> bool:
@@ -39,10 +34,7 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
 
 
 def _unreachable() -> str | None:
-    """Why the hub cannot be reached; None where it answers at all."""
-    global _answered_at
-    if time.monotonic() - _answered_at < _VALID:
-        return None
+    """Why the hub cannot be reached; None if it answers at all."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
@@ -50,7 +42,6 @@ def _unreachable() -> str | None:
         get_session().head(constants.ENDPOINT, timeout=TIMEOUT)
     except Exception as error:  # of the HTTP library, which differs between versions of huggingface_hub
         return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
-    _answered_at = time.monotonic()
     return None
 
 

@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from unembed.errors import OutOfRange, Unsupported
 from unembed.models.offload import parameter
-from unembed.models.structure.projections import own_bias
+from unembed.models.structure.effective_matrix import own_bias
 from unembed.models.structure.structure import AttentionSite, FeedForwardSite, Structure
 
 T = TypeVar("T")

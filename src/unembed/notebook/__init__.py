@@ -4,20 +4,9 @@ No network, no require.js: script, style and data are part of the output.
 """
 
 from unembed.notebook.cards import composition_card, heads_card, memory_card, pattern_card, ranks_card
-from unembed.notebook.drawings import html_of
-from unembed.notebook.result_drawings import DRAWINGS
-from unembed.notebook.widgets import widget_of
-from unembed.results.display import Drawer, register_drawer
+from unembed.notebook.drawings import card_of
+from unembed.results import Displayed
 
-for _name in ("Trace", *DRAWINGS):
-    register_drawer(_name, Drawer(html_of, widget_of))
+Displayed.draw = staticmethod(card_of)
 
-__all__ = [
-    "composition_card",
-    "heads_card",
-    "html_of",
-    "memory_card",
-    "pattern_card",
-    "ranks_card",
-    "widget_of",
-]
+__all__ = ["card_of", "composition_card", "heads_card", "memory_card", "pattern_card", "ranks_card"]

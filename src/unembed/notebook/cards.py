@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from unembed.errors import InvalidInput, Unsupported
-from unembed.notebook.drawings import html_of
+from unembed.notebook.drawings import Card
 from unembed.notebook.result_drawings import heat
-from unembed.notebook.widgets import widget_of
 from unembed.results import visible_html
 from unembed.schemas.heads import DEFINITIONS
 from unembed.schemas.memory import memory_view
@@ -18,8 +17,6 @@ from unembed.schemas.numbers import numbers
 from unembed.validation import positive_int
 
 if TYPE_CHECKING:
-    from anywidget import AnyWidget
-
     from unembed.attention import Circuits
     from unembed.attention.head_scores import HeadScores
     from unembed.language_model import LanguageModel
@@ -29,21 +26,6 @@ if TYPE_CHECKING:
 Mode = Literal["q", "k", "v"]
 _MOST_SQUARES = 64
 """Heads up to which every pair is drawn."""
-
-
-@dataclass(frozen=True)
-class Card:
-    """The data of a drawing, and the same data as a table."""
-
-    data: dict[str, Any]
-    table: str
-
-    def _repr_html_(self) -> str:
-        return html_of(self)
-
-    def widget(self) -> AnyWidget:
-        """The drawing as a Jupyter widget (needs `unembed[notebook]`)."""
-        return widget_of(self)
 
 
 def memory_card(lm: LanguageModel, layer: int, index: int, top: int = 12) -> Card:

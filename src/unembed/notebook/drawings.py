@@ -5,65 +5,60 @@ from __future__ import annotations
 import html
 import json
 import secrets
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from unembed.errors import InvalidInput
 from unembed.notebook.islands import script, style
 from unembed.notebook.result_drawings import DRAWINGS
+from unembed.notebook.widgets import widget_of
 from unembed.results import Displayed, visible_html
 from unembed.schemas.layer_grid import emergence
+from unembed.trace import Trace
 
 if TYPE_CHECKING:
-    from unembed import Trace
+    from anywidget import AnyWidget
 
 MAX_DATA = 1_000_000
 """Characters of data in one output; a larger result is a table without a drawing."""
 
 
-def html_of(result: object) -> str:
-    """A result as HTML that needs nothing from outside.
+@dataclass(frozen=True)
+class Card:
+    """The data of a drawing, and the same data as a table."""
 
-    Raises:
-        InvalidInput: results of this class have no drawing.
-    """
-    data, table = _drawn(result)
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-    if len(text) > MAX_DATA:
-        size = f"The drawing is left out: {len(text) / 1e6:.1f} MB is too much for a notebook. Use `unembed serve`."
-        return f"{table}<p>{html.escape(size)}</p>"
-    mark = f"unembed-{secrets.token_hex(6)}"
-    # A classic script, since every notebook runs those in outputs. The function keeps its names local.
-    return (
-        f'<div id="{mark}" class="unembed">{table}</div><style>{style()}</style>'
-        f'<script type="application/json" id="{mark}-data">{text}</script>'
-        f"<script>(() => {{\n{script()}\n"
-        f'draw(document.getElementById("{mark}"), JSON.parse(document.getElementById("{mark}-data").textContent));\n'
-        f"}})();</script>"
-    )
+    data: dict[str, Any]
+    table: str
+
+    def _repr_html_(self) -> str:
+        """The table, and the drawing in its place where scripts run; nothing is fetched."""
+        text = json.dumps(self.data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+        if len(text) > MAX_DATA:
+            size = f"The drawing is left out: {len(text) / 1e6:.1f} MB is too much for a notebook. Use `unembed serve`."
+            return f"{self.table}<p>{html.escape(size)}</p>"
+        mark = f"unembed-{secrets.token_hex(6)}"
+        # A classic script, since every notebook runs those in outputs. The function keeps its names local.
+        return (
+            f'<div id="{mark}" class="unembed">{self.table}</div><style>{style()}</style>'
+            f'<script type="application/json" id="{mark}-data">{text}</script>'
+            f"<script>(() => {{\n{script()}\nconst place = (id) => document.getElementById(id);\n"
+            f'draw(place("{mark}"), JSON.parse(place("{mark}-data").textContent));\n'
+            f"}})();</script>"
+        )
+
+    def widget(self) -> AnyWidget:
+        """The drawing as a Jupyter widget (needs `unembed[notebook]`)."""
+        return widget_of(self.data)
 
 
-def data_of(result: object) -> dict[str, Any]:
-    """The data of a result's drawing."""
-    return _drawn(result)[0]
-
-
-def _drawn(result: object) -> tuple[dict[str, Any], str]:
-    """The data of a result's drawing, and the table."""
-    from unembed import Trace
-    from unembed.notebook.cards import Card
-
+def card_of(result: Displayed) -> Card | None:
+    """The drawing of a result; None for a class without one."""
     if isinstance(result, Trace):
-        return _trace(result)
-    if isinstance(result, Card):
-        return result.data, result.table
-    if isinstance(result, Displayed) and (draw := DRAWINGS.get(type(result).__name__)) is not None:
-        return draw(result), result.to_table().fragment()
-    known = ", ".join(sorted(DRAWINGS))
-    raise InvalidInput(f"a {type(result).__name__}", why=f"only a Trace, a Card and these have a drawing: {known}")
+        return _trace_card(result)
+    draw = DRAWINGS.get(type(result).__name__)
+    return None if draw is None else Card(draw(result), result.to_table().fragment())
 
 
-def _trace(trace: Trace) -> tuple[dict[str, Any], str]:
+def _trace_card(trace: Trace) -> Card:
     view = emergence(trace.lm, trace, "".join(trace.token_strings))
     stage = view.stages[-1]
     head = "".join(f"<th>{visible_html(token.token)}</th>" for token in view.tokens)
@@ -77,4 +72,4 @@ def _trace(trace: Trace) -> tuple[dict[str, Any], str]:
         f"<table><caption>{caption}</caption><thead><tr><th>layer</th>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>"
     )
-    return asdict(view), table
+    return Card(asdict(view), table)

@@ -10,10 +10,9 @@ from unembed.schemas.numbers import numbers
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from unembed import Attribution
     from unembed.attention.head_scores import HeadScores
     from unembed.causality import Ablation, CorpusAblation, Patching, PatchingPairs, Paths, Screening
-    from unembed.logit_attribution import Effects
+    from unembed.logit_attribution import Attribution, Effects
     from unembed.results import Table
     from unembed.trace import EntropyAndKL, MemoryEffects, Readings
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unembed.errors import ExtraMissing
-from unembed.notebook.drawings import data_of
 from unembed.notebook.islands import script, style
 
 if TYPE_CHECKING:
@@ -51,11 +50,10 @@ def _widget_class() -> type[AnyWidget]:
     return ResultWidget
 
 
-def widget_of(result: object) -> AnyWidget:
-    """A result as a widget.
+def widget_of(data: dict[str, Any]) -> AnyWidget:
+    """A drawing as a widget.
 
     Raises:
         ExtraMissing: anywidget is not installed.
-        InvalidInput: results of this class have no drawing.
     """
-    return _widget_class()(data=data_of(result), selection={})
+    return _widget_class()(data=data, selection={})

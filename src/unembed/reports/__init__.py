@@ -45,28 +45,4 @@ if TYPE_CHECKING:
     from unembed.reports.elhage2021.sections.stream import stream_section as stream_section
     from unembed.reports.report import find as find
 else:
-    __getattr__ = import_on_first_use(
-        __name__,
-        {
-            "in_context_section": "unembed.reports.elhage2021.sections.stream",
-            "importance_section": "unembed.reports.elhage2021.sections.stream",
-            "direct_path_section": "unembed.reports.elhage2021.sections.stream",
-            "virtual_head_section": "unembed.reports.elhage2021.sections.prompt",
-            "moved_section": "unembed.reports.elhage2021.sections.prompt",
-            "score_terms_section": "unembed.reports.elhage2021.sections.prompt",
-            "offsets_section": "unembed.reports.elhage2021.sections.positions",
-            "virtual_weights_section": "unembed.reports.elhage2021.sections.positions",
-            "look_section": "unembed.reports.elhage2021.sections.prompt",
-            "PAGE": "unembed.reports.document.files",
-            "page": "unembed.reports.document.html",
-            "summary": "unembed.reports.document.terminal",
-            "head_sections": "unembed.reports.elhage2021.sections.head",
-            "composition_section": "unembed.reports.elhage2021.sections.heads",
-            "heads_section": "unembed.reports.elhage2021.sections.heads",
-            "induction_section": "unembed.reports.elhage2021.sections.heads",
-            "skip_trigram_section": "unembed.reports.elhage2021.sections.skip_trigrams",
-            "expansion_section": "unembed.reports.elhage2021.sections.stream",
-            "stream_section": "unembed.reports.elhage2021.sections.stream",
-            "find": "unembed.reports.report",
-        },
-    )
+    __getattr__ = import_on_first_use(__name__)

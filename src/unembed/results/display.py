@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import os
+import sys
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
-from unembed.errors import ExtraMissing
+from unembed.errors import ExtraMissing, Unsupported
 from unembed.results.table import Table
 
 
-@dataclass(frozen=True)
-class Drawer:
-    """Draws results of one class: as HTML, and as a widget that reports what was selected."""
+class Drawing(Protocol):
+    """A drawn result."""
 
-    html: Callable[[Any], str]
-    widget: Callable[[Any], Any]
+    def _repr_html_(self) -> str: ...
 
-
-_DRAWERS: dict[str, Drawer] = {}
-
-
-def register_drawer(result_class: str, drawer: Drawer) -> None:
-    """Let a drawer show all results of a class, by the class's name; notebooks sit above the results they draw."""
-    _DRAWERS[result_class] = drawer
+    def widget(self) -> Any:
+        """The drawing as a Jupyter widget."""
 
 
 class Displayed:
     """A result with a tabular form, which is what `print`, `repr` and notebooks show."""
+
+    draw: ClassVar[Callable[[Displayed], Drawing | None]] = staticmethod(lambda result: None)
+    """The drawing of a result, None where it has none. Importing `unembed.notebook`, which sits above, sets it."""
 
     @abstractmethod
     def to_table(self) -> Table:
@@ -54,21 +50,21 @@ class Displayed:
         return repr(self)
 
     def _repr_html_(self) -> str:
-        """The drawing where a drawer is registered, else the table."""
-        drawer = _DRAWERS.get(type(self).__name__)
-        return self.to_table()._repr_html_() if drawer is None else drawer.html(self)
+        """The drawing where there is one, else the table."""
+        drawing = type(self).draw(self)
+        return (self.to_table() if drawing is None else drawing)._repr_html_()
 
     def widget(self) -> Any:
         """The drawing as a Jupyter widget (needs `unembed[notebook]`).
 
         Raises:
             ExtraMissing: `unembed.notebook` is not imported, or anywidget is not installed.
+            Unsupported: results of this class have no drawing.
         """
-        drawer = _DRAWERS.get(type(self).__name__)
-        if drawer is None:
-            raise ExtraMissing(
-                f"a widget of {type(self).__name__}",
-                why="no drawer is registered for it",
-                instead="Run `import unembed.notebook` first",
-            )
-        return drawer.widget(self)
+        drawing = type(self).draw(self)
+        if drawing is not None:
+            return drawing.widget()
+        what = f"a widget of {type(self).__name__}"
+        if "unembed.notebook" in sys.modules:
+            raise Unsupported(what, why="results of this class are shown as tables", instead="Use to_table()")
+        raise ExtraMissing(what, why="drawings are not loaded", instead="Run `import unembed.notebook` first")

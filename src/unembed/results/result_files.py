@@ -16,7 +16,6 @@ from typing import Any
 from torch import Tensor
 
 from unembed.errors import InvalidInput, Unsupported
-from unembed.results.display import Displayed
 from unembed.results.files import write_whole
 from unembed.results.table import Table
 from unembed.validation import as_path
@@ -26,7 +25,7 @@ SCHEMA = "unembed.result/1"
 """Name of the form; the number rises when it changes."""
 
 
-def save_result(result: Displayed, path: str | os.PathLike[str]) -> None:
+def save_result(result: object, path: str | os.PathLike[str]) -> None:
     """Write a result to a safetensors file, which `open_result` reads.
 
     Raises:

@@ -14,10 +14,4 @@ if TYPE_CHECKING:
     from unembed.stream.generation import generate_steps as generate_steps
     from unembed.stream.interventions import Edit as Edit
 else:
-    __getattr__ = import_on_first_use(
-        __name__,
-        {
-            "generate_steps": "unembed.stream.generation",
-            "Edit": "unembed.stream.interventions",
-        },
-    )
+    __getattr__ = import_on_first_use(__name__)

@@ -15,15 +15,4 @@ if TYPE_CHECKING:
     from unembed.trace.tables import EntropyAndKL as EntropyAndKL
     from unembed.trace.trace import Trace as Trace
 else:
-    __getattr__ = import_on_first_use(
-        __name__,
-        {
-            "EntropyAndKL": "unembed.trace.tables",
-            "MemoryEffects": "unembed.trace.memory_effects",
-            "MemoryOrder": "unembed.trace.memory_effects",
-            "Question": "unembed.trace.question",
-            "Readings": "unembed.trace.readings",
-            "logit_lens": "unembed.trace.lens_table",
-            "Trace": "unembed.trace.trace",
-        },
-    )
+    __getattr__ = import_on_first_use(__name__)

@@ -13,9 +13,4 @@ from unembed.lazy import import_on_first_use
 if TYPE_CHECKING:
     from unembed.training.shipped_models import train as train
 else:
-    __getattr__ = import_on_first_use(
-        __name__,
-        {
-            "train": "unembed.training.shipped_models",
-        },
-    )
+    __getattr__ = import_on_first_use(__name__)

@@ -11,7 +11,7 @@ import pytest
 
 import unembed
 from unembed.errors import InvalidInput
-from unembed.notebook import heads_card, html_of, islands, memory_card, pattern_card
+from unembed.notebook import heads_card, islands, memory_card, pattern_card
 
 PROMPT = "The first </script> of the year is"
 
@@ -49,7 +49,7 @@ def test_an_attribution_shows_its_sum(trace):
 
 def test_what_is_too_large_stays_a_table(trace, monkeypatch):
     monkeypatch.setattr("unembed.notebook.drawings.MAX_DATA", 10)
-    page = html_of(trace)
+    page = trace._repr_html_()
     assert "<table>" in page and "<script" not in page and "unembed serve" in page
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from unembed.cli import options
-from unembed.cli.option_groups import EditOptions, Opening, Output, grouped
+from unembed.cli.edit_options import EditOptions
+from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.cli.trace.prompts import Last, Prompts, PromptsFile, last_tokens, prompts_of
 
 

@@ -29,26 +29,4 @@ if TYPE_CHECKING:
     from unembed.concepts.annotation.queue import item_tokens as item_tokens
     from unembed.concepts.annotation.queue import pattern_notes as pattern_notes
 else:
-    __getattr__ = import_on_first_use(
-        __name__,
-        {
-            "label_agreement": "unembed.concepts.annotation.agreement",
-            "token_agreement": "unembed.concepts.annotation.agreement",
-            "Annotation": "unembed.concepts.annotation.files",
-            "KINDS": "unembed.concepts.annotation.files",
-            "Pattern": "unembed.concepts.annotation.files",
-            "add_to_index": "unembed.concepts.annotation.files",
-            "automatic": "unembed.concepts.annotation.files",
-            "export": "unembed.concepts.annotation.files",
-            "load": "unembed.concepts.annotation.files",
-            "patterns_table": "unembed.concepts.annotation.files",
-            "summary": "unembed.concepts.annotation.files",
-            "Item": "unembed.concepts.annotation.queue",
-            "NONE": "unembed.concepts.annotation.queue",
-            "RULES": "unembed.concepts.annotation.queue",
-            "annotation_queue": "unembed.concepts.annotation.queue",
-            "definitions": "unembed.concepts.annotation.queue",
-            "item_tokens": "unembed.concepts.annotation.queue",
-            "pattern_notes": "unembed.concepts.annotation.queue",
-        },
-    )
+    __getattr__ = import_on_first_use(__name__)

@@ -9,47 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from unembed.models.offload import device_of, is_readable, parameter
 from unembed.models.structure.attention_layout import relative
+from unembed.models.structure.effective_matrix import EffectiveMatrix, own_bias
 from unembed.models.structure.probe import Probe, is_linear
-from unembed.models.structure.quantized import Layout, computing_dtype, is_packed, layouts_of
+from unembed.models.structure.quantized import computing_dtype, is_packed, layouts_of
 from unembed.models.structure.structure import Block
-
-_ROWS = 1024
-"""Unit vectors sent through a projection at once."""
-
-
-@dataclass(frozen=True, eq=False)
-class EffectiveMatrix:
-    """How the matrix of a packed or wrapped projection is read, since its `weight` is not it."""
-
-    layout: Layout | None
-    """How its packed numbers are dequantized; None where it is measured on unit vectors."""
-    d_in: int
-    dtype: torch.dtype
-    computes_in: torch.dtype
-    """The coarsest dtype of its product: some kernels multiply in bfloat16 whatever the model's dtype is."""
-    device: torch.device
-
-    def matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
-        """The matrix that the module multiplies by. Memory: the result, and a block of unit vectors if measured."""
-        if self.layout is not None:
-            return self.layout(module).to(self.dtype)
-        return measured_matrix(module, self.d_in, self.dtype, self.device)
-
-    def bias(self, module: nn.Module) -> Float[Tensor, " d_out"] | None:
-        """What the module adds, or None."""
-        if self.layout is not None:
-            return own_bias(module)
-        bias = measured_bias(module, self.d_in, self.dtype, self.device)
-        return bias if bool(bias.any()) else None
 
 
 @dataclass
@@ -124,13 +94,6 @@ def _gives(matrix: Tensor, module: nn.Module, x: Tensor, y: Tensor) -> bool:
     return relative(predicted, y.float()) <= _rounding(module, y)
 
 
-def own_bias(module: nn.Module) -> Float[Tensor, " d_out"] | None:
-    """A projection's bias, which modules of `quantize_dynamic` return from a method."""
-    bias: Any = getattr(module, "bias", None)
-    bias = bias() if callable(bias) and not isinstance(bias, Tensor) else parameter(module, "bias")
-    return None if bias is None else bias.detach()
-
-
 def _rounding(module: nn.Module, y: Tensor) -> float:
     """The relative error to be expected of a product: of the coarsest dtype that it goes through."""
     return max(2e-5, torch.finfo(computing_dtype(module, y)).eps)
@@ -152,27 +115,3 @@ def _not_affine(module: nn.Module, x: Tensor, y: Tensor) -> str:
     if not (float(homogeneous) <= limit and float(additive) <= limit):  # also where zero gives NaN
         return "is not linear in its input (it quantizes activations, or routes them)"
     return ""
-
-
-@torch.no_grad()
-def measured_matrix(
-    module: nn.Module, d_in: int, dtype: torch.dtype, device: torch.device
-) -> Float[Tensor, "d_in d_out"]:
-    """The matrix of an affine module, from its outputs on unit vectors.
-
-    Memory: the result, plus 1,024 unit vectors and their outputs.
-    """
-    zero = module(torch.zeros(1, d_in, dtype=dtype, device=device))
-    rows = []
-    for start in range(0, d_in, _ROWS):
-        count = min(_ROWS, d_in - start)
-        units = torch.zeros(count, d_in, dtype=dtype, device=device)
-        units[torch.arange(count), torch.arange(start, start + count)] = 1
-        rows.append(module(units) - zero)
-    return torch.cat(rows)
-
-
-@torch.no_grad()
-def measured_bias(module: nn.Module, d_in: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, " d_out"]:
-    """What an affine module returns for a zero vector."""
-    return module(torch.zeros(1, d_in, dtype=dtype, device=device))[0]

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from unembed.errors import Unsupported
 from unembed.models.norms import Norm
+from unembed.models.structure.effective_matrix import EffectiveMatrix
 from unembed.models.structure.rotary import Rotary
 from unembed.models.structure.several_streams import Streams
 
 if TYPE_CHECKING:
     from unembed.models.structure.experts import Experts
-    from unembed.models.structure.projections import EffectiveMatrix
 
 
 @dataclass(frozen=True, eq=False)

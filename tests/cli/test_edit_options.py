@@ -15,7 +15,7 @@ from typer.testing import Result
 
 import unembed as package
 from tests.cli.conftest import PROMPT
-from unembed.cli.option_groups import EditOptions
+from unembed.cli.edit_options import EditOptions
 
 Run = Callable[..., Result]
 

@@ -1,21 +1,21 @@
-"""Edits as they are written on the command line."""
+"""Edits on the command line: the options, and what their text means."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from unembed.cli import options
 from unembed.errors import InvalidInput
 from unembed.names import MemoryIndex, parse_memory
 
 if TYPE_CHECKING:
     from unembed import Edit, LanguageModel
-    from unembed.cli.option_groups import EditOptions
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _VALUE = re.compile(rf"(?P<target>[^=]+)=\s*(?P<value>{_NUMBER})")
@@ -83,28 +83,59 @@ def vector_source(text: str, option: str) -> VectorSource:
     return VectorSource(int(match["layer"]), float(match["factor"] or 1), match["source"].strip())
 
 
-def edits_of(given: EditOptions, lm: LanguageModel) -> list[Edit]:
-    """The edits of the options, those of the file first.
+@dataclass(frozen=True, kw_only=True)
+class EditOptions:
+    """Changes made while the model runs."""
 
-    Raises:
-        InvalidInput: a file cannot be read, or is of another model.
-    """
-    import unembed
+    set_: options.Sets = None
+    scale: options.Scales = None
+    add: options.Adds = None
+    add_vector: options.AddedVectors = None
+    replace_stream: options.ReplacedStreams = None
+    edits_file: options.EditsFile = None
 
-    found: list[Edit] = []
-    if given.edits_file is not None:
-        found += unembed.steering.load_edits(given.edits_file, model=lm.name)
-    found += [unembed.set_coefficient(*memory_edit(text, "--set")) for text in given.set_ or ()]
-    found += [_scaled(*scaling(text)) for text in given.scale or ()]
-    found += [unembed.add_to_coefficient(*memory_edit(text, "--add")) for text in given.add or ()]
-    for text in given.add_vector or ():
-        source = vector_source(text, "--add-vector")
-        found.append(unembed.add_vector(source.layer, _vector(lm, source), source.factor))
-    for text in given.replace_stream or ():
-        source = vector_source(text, "--replace-stream")
-        vector = [source.factor * number for number in _vector(lm, source)]
-        found.append(unembed.replace_stream(source.layer, vector))
-    return found
+    def __post_init__(self) -> None:
+        """Read what needs no model.
+
+        Raises:
+            typer.BadParameter: a text is not of the form that its option takes.
+        """
+        for text in self.set_ or ():
+            memory_edit(text, "--set")
+        for text in self.add or ():
+            memory_edit(text, "--add")
+        for text in self.scale or ():
+            scaling(text)
+        for option, texts in (("--add-vector", self.add_vector), ("--replace-stream", self.replace_stream)):
+            for text in texts or ():
+                vector_source(text, option)
+
+    def __bool__(self) -> bool:
+        """Whether there is any edit."""
+        return any(getattr(self, f.name) for f in fields(self))
+
+    def edits(self, lm: LanguageModel) -> list[Edit]:
+        """The edits: those of the file, then those of the options in the order of `--help`.
+
+        Raises:
+            InvalidInput: a file cannot be read, or is of another model.
+        """
+        import unembed
+
+        found: list[Edit] = []
+        if self.edits_file is not None:
+            found += unembed.steering.load_edits(self.edits_file, model=lm.name)
+        found += [unembed.set_coefficient(*memory_edit(text, "--set")) for text in self.set_ or ()]
+        found += [_scaled(*scaling(text)) for text in self.scale or ()]
+        found += [unembed.add_to_coefficient(*memory_edit(text, "--add")) for text in self.add or ()]
+        for text in self.add_vector or ():
+            source = vector_source(text, "--add-vector")
+            found.append(unembed.add_vector(source.layer, _vector(lm, source), source.factor))
+        for text in self.replace_stream or ():
+            source = vector_source(text, "--replace-stream")
+            vector = [source.factor * number for number in _vector(lm, source)]
+            found.append(unembed.replace_stream(source.layer, vector))
+        return found
 
 
 def _scaled(what: str, layer: int, index: MemoryIndex | None, factor: float) -> Edit:
