@@ -76,6 +76,18 @@ class Norm:
         _, plus, _, shifted = self._responses
         return bool(torch.allclose(plus.float(), shifted.float(), rtol=2e-2, atol=1e-3))
 
+    @cached_property
+    def computes_in(self) -> torch.dtype:
+        """The dtype of its arithmetic: most RMSNorms of transformers go through float32 in a float64 model."""
+        parameter = next(self.module.parameters(), None)
+        if parameter is None or parameter.dtype != torch.float64:
+            return torch.float32 if parameter is None else parameter.dtype
+        x = torch.linspace(-1, 2, self.width, dtype=torch.float64, device=device_of(self.module))[None, None]
+        with torch.no_grad():
+            y = self.module(x)
+            missed = (self.frozen(x, self.scale(x)) + (0.0 if self.bias is None else self.bias) - y).norm() / y.norm()
+        return torch.float64 if float(missed) < 1e-11 else torch.float32
+
     def scale(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos 1"]:
         """The number each position is divided by: the root mean square of the (centred) vector, eps included."""
         x = x.to(torch.promote_types(x.dtype, torch.float32))

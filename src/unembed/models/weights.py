@@ -85,7 +85,7 @@ class Weights:
         self.W_out = PerLayer(n, lambda i: self.values(i))
         self.b_in = PerLayer(n, lambda i: self._reading_bias(ffn(i), "up"))
         self.b_gate = PerLayer(n, lambda i: self._reading_bias(ffn(i), "gate") if ffn(i).is_gated else None)
-        self.b_out = PerLayer(n, lambda i: self._bias(ffn(i).down_proj))
+        self.b_out = PerLayer(n, lambda i: self._value_bias(ffn(i)))
         self.n_memories = PerLayer(n, lambda i: self._n_memories(ffn(i)))
         """How many rows W_out has, without fetching it."""
 
@@ -173,6 +173,9 @@ class Weights:
             return site.experts.key_biases(which)
         bias = self._bias(_key_module(site, which))
         return None if bias is None else site.half(bias, which)
+
+    def _value_bias(self, site: FeedForwardSite) -> Float[Tensor, " d_model"] | None:
+        return self._bias(site.down_proj) if site.experts is None else site.experts.bias
 
     def _feed_forward(self, layer: int) -> FeedForwardSite:
         site = self._structure.blocks[layer].feed_forward

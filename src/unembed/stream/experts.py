@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.models.decoder import Decoder
-from unembed.models.structure.experts import RoutedCoefficients, observed
+from unembed.models.structure.expert_pass import observed
+from unembed.models.structure.experts import RoutedCoefficients
 from unembed.stream.interventions import Edit, edit_coefficients
 from unembed.validation import as_int
 

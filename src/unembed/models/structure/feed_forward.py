@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from unembed.models.structure.attention_layout import relative
-from unembed.models.structure.experts import find_experts
+from unembed.models.structure.find_experts import find_experts
 from unembed.models.structure.probe import Probe, flat, holds_weights, is_linear, same
 from unembed.models.structure.structure import FeedForwardSite
 
@@ -89,7 +89,9 @@ def feed_forward_site(
         multiplier=multiplier,
     )
     if down_path is None:
-        found = find_experts(probe, ffn_path, raw, read, _coefficient_formula)
+        inner = branch is not None and branch.startswith(f"{ffn_path}.")
+        inner_norm = probe.norms[branch] if branch is not None and inner else None
+        found = find_experts(probe, ffn_path, raw, _coefficient_formula, inner_norm)
         experts, missing = (
             (None, _why_no_memories(probe, ffn_path, inside, raw, found)) if isinstance(found, str) else (found, "")
         )
@@ -124,13 +126,6 @@ def _why_no_memories(probe: Probe, ffn_path: str, inside: dict[str, nn.Module], 
         for other, gate in same_width:
             if other != path and relative(torch.sigmoid(gate) * t, whole) <= probe.tolerance:
                 return "what its memories write is multiplied by a gate at every position and channel"
-    norm = next(
-        (p for p in probe.norms if p.startswith(f"{ffn_path}.") and same(flat(probe.recording.returned(p)), whole)),
-        None,
-    )
-    if norm is not None:
-        kind = type(probe.norms[norm]).__name__
-        return f"its FFN is a mixture of experts, and {kind} inside it normalises what the experts write together"
     return f"its FFN is a mixture of experts, and {of_experts}"
 
 

@@ -23,7 +23,7 @@ from unembed.models.structure.dry_run import record, vocabulary_size
 from unembed.models.structure.embedding_readout import embedding_of, readout_of
 from unembed.models.structure.families import facts_of
 from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
-from unembed.models.structure.probe import Probe, not_understood, same
+from unembed.models.structure.probe import Probe, is_linear, not_understood, same
 from unembed.models.structure.projections import check_projections
 from unembed.models.structure.rotary import common_style
 from unembed.models.structure.several_streams import streams_of
@@ -369,6 +369,8 @@ def _parts(probe: Probe, found: BlockSum, scale: float) -> list[_Part]:
             if found_source is None:
                 raise probe.fail(output, "what it normalises is no module's output, so its writers are unknown")
             source = found_source
+        elif (inner := _norm_at_its_end(probe, output)) is not None:
+            branch, raw = inner, probe.recording.given(inner)
         behind = _before_convolution(probe, output)
         if behind is not None:
             source, raw = behind, probe.recording.returned(behind)
@@ -377,6 +379,13 @@ def _parts(probe: Probe, found: BlockSum, scale: float) -> list[_Part]:
         raw = raw.reshape(1, -1, raw.shape[-1])
         parts.append(_Part(output, branch, source, raw, multiplier / scale, found.channels, kind))
     return parts
+
+
+def _norm_at_its_end(probe: Probe, output: str) -> str | None:
+    """The norm inside a module whose output the module returns as its own (AXK1)."""
+    returned = probe.recording.returned(output)
+    inside = (p for p, m in probe.norms.items() if p.startswith(f"{output}.") and not is_linear(m))
+    return next((p for p in inside if _same_numbers(probe.recording.returned(p), returned)), None)
 
 
 def _before_convolution(probe: Probe, output: str) -> str | None:

@@ -1,0 +1,147 @@
+"""Finding the experts of an FFN on a dry run, checked by coefficients times values against what the FFN returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unembed.models.offload import parameter
+from unembed.models.structure.expert_pass import observed
+from unembed.models.structure.expert_storage import storages_of
+from unembed.models.structure.experts import Experts, RoutedCoefficients, SharedExpert
+from unembed.models.structure.probe import Probe, flat, is_linear
+
+_FACTORS = ("routed_scaling_factor", "moe_routed_scaling_factor", "route_scale")
+
+Formula = Callable[
+    [Probe, str, dict[str, tuple[nn.Module, Tensor | None]], Tensor],
+    tuple[nn.Module | None, nn.Module | None, bool, str],
+]
+"""Which readers make a coefficient (`feed_forward`): up, gate, whether the gate is the first half, and how."""
+
+
+def find_experts(
+    probe: Probe, ffn_path: str, raw: Tensor, formula: Formula, inner_norm: nn.Module | None
+) -> Experts | str:
+    """The experts of an FFN, or why their memories cannot be given.
+
+    Args:
+        probe: the model and its dry run.
+        ffn_path: the FFN.
+        raw: what it returned, before any norm on its branch.
+        formula: finds the keys of a shared expert.
+        inner_norm: the norm inside it that it returns the output of, if there is one.
+    """
+    ffn = probe.hf.get_submodule(ffn_path)
+    found = list(storages_of(ffn, probe.d_model))
+    if len(found) != 1:
+        return f"the weights of the experts of {type(ffn).__name__} do not lie in one module"
+    inside, storages = found[0]
+    path = f"{ffn_path}.{inside}" if inside else ffn_path
+    bias = parameter(ffn, "bias") if not inside else None
+    target = raw.reshape(-1, raw.shape[-1])
+    target = target if bias is None else target - bias
+    routed = target if not inside else flat(probe.recording.returned(path))
+    if routed is None or routed.shape[-1] != target.shape[-1]:
+        return f"the experts of {type(ffn).__name__} write in a space of their own"
+    if len(routed) != len(target):  # every expert on all positions
+        routed = routed.view(-1, *target.shape).sum(0)
+    shared, multiplier = _shared_expert(probe, ffn_path, path, target, routed, formula)
+    d_model = target.shape[-1]
+    common: dict[str, Any] = dict(
+        d_model=d_model,
+        multiplier=multiplier,
+        shared=shared,
+        router=_router(ffn, storages[0].n_experts, d_model),
+        bias=None if bias is None else bias.detach(),
+        inner_norm=inner_norm,
+    )
+    best = float("inf")
+    for storage in storages:
+        experts = Experts(storage, **common)
+        error = _error(experts, ffn, probe.recording.calls[ffn_path].arguments, target)
+        if error <= 10 * probe.tolerance:
+            return experts
+        best = min(best, error)
+    return f"coefficients times values miss what {type(ffn).__name__} returns (relative error {best:.1e})"
+
+
+def _router(ffn: nn.Module, n_experts: int, d_model: int) -> nn.Module | None:
+    for module in ffn.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, Tensor) and weight.shape == (n_experts, d_model):
+            return module
+    return None
+
+
+def _shared_expert(
+    probe: Probe, ffn_path: str, experts_path: str, target: Tensor, routed: Tensor, formula: Formula
+) -> tuple[SharedExpert | None, float]:
+    """The expert that reads every position, if there is one, and what the routed experts' sum is multiplied by."""
+    ffn = probe.hf.get_submodule(ffn_path)
+    linear = {
+        n: m for n, m in ffn.named_modules() if n and is_linear(m) and not f"{ffn_path}.{n}".startswith(experts_path)
+    }
+    returned = {n: flat(probe.recording.returned(f"{ffn_path}.{n}")) for n in linear}
+    downs = [n for n, t in returned.items() if t is not None and t.shape == target.shape]
+    gates = [n for n, t in returned.items() if t is not None and t.shape[-1] == 1]
+    choices: list[tuple[float, str | None, str | None, list[float]]] = []
+    for down in (None, *downs):
+        for gate in (None, *gates) if down is not None else (None,):
+            vectors = [routed]
+            if down is not None:
+                own = returned[down]
+                assert own is not None
+                by = returned[gate] if gate is not None else None
+                vectors.append(own if by is None else own * torch.sigmoid(by))
+            columns = torch.stack([v.double().flatten() for v in vectors], dim=1).cpu()
+            goal = target.double().flatten().cpu()
+            numbers = torch.linalg.lstsq(columns, goal[:, None]).solution[:, 0]
+            error = float((columns @ numbers - goal).norm() / goal.norm().clamp_min(1e-30))
+            choices.append((error, down, gate, numbers.tolist()))
+    error, down, gate, numbers = min(choices, key=lambda c: c[0] * (1 + 0.5 * (c[1] is not None)))
+    numbers = [_snapped(probe, n) for n in numbers]
+    if down is None:
+        return None, numbers[0]
+    mlp = down.rpartition(".")[0]
+    inner = flat(probe.recording.given(f"{ffn_path}.{down}"))
+    assert inner is not None
+    readers = {
+        n.rpartition(".")[2]: (m, returned[n])
+        for n, m in linear.items()
+        if n not in (down, gate) and n.rpartition(".")[0] == mlp
+    }
+    up_proj, gate_proj, gate_first, _ = formula(probe, f"{ffn_path}.{mlp}", readers, inner)
+    own_gate = None if gate is None else linear[gate]
+    shared = SharedExpert(linear[down], up_proj, gate_proj, gate_first, own_gate, numbers[1], inner.shape[-1])
+    return shared, numbers[0]
+
+
+def _snapped(probe: Probe, number: float) -> float:
+    """A fitted number replaced by 1 or a configured factor where it is a rounding of it."""
+    configured = [getattr(probe.config, name, None) for name in _FACTORS]
+    known = [1.0, *(float(v) for v in configured if isinstance(v, int | float))]
+    closest = min(known, key=lambda k: abs(k - number))
+    return closest if abs(closest - number) <= max(100 * probe.tolerance, 1e-3) else number
+
+
+def _error(
+    experts: Experts, ffn: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], target: Tensor
+) -> float:
+    """How far coefficients times values are from what the FFN returns, called again as in the dry run."""
+    found: list[Tensor] = []
+
+    def see(coefficients: RoutedCoefficients, _output: Tensor) -> None:
+        found.append(coefficients.dense())
+
+    try:
+        with torch.no_grad(), observed(experts, ffn, see):
+            args, kwargs = arguments  # routers also read token ids (DeepSeek-V4) or an earlier router's state (ZAYA)
+            ffn(*args, **kwargs)
+        total = found[0].double() @ experts.values().double()
+    except (AttributeError, RuntimeError, IndexError, TypeError, AssertionError):
+        return float("inf")
+    return float((total.to(target.device) - target.double()).norm() / target.double().norm().clamp_min(1e-30))
