@@ -124,7 +124,7 @@ class Decoder:
 
     @property
     def coarsest_dtype_name(self) -> str:
-        """The coarsest dtype of a pass: that of the weights, of quantized projections, or of norms in float64 models."""
+        """The coarsest dtype of a pass: of the weights, of quantized projections, or of norms in float64 models."""
         dtypes = [self.dtype, *(read.computes_in for read in self.structure.effective.values())]
         if self.dtype == torch.float64 and self.structure.final_norm is not None:
             dtypes.append(self.structure.final_norm.computes_in)
