@@ -517,6 +517,7 @@ def test_a_rule_of_another_model_is_refused(deep, found, wren, tmp_path):
 
 def test_evaluation_and_table_6_count_by_hand(deep, found):
     rule = early_exit.fit(deep, found, "margin", disagreement=0.2)
+    assert repr(rule).startswith(f"ExitRule(margin on {deep.name}, thresholds by layer: {rule.thresholds[0]:.3g}, ")
     held = found[:50]
     row = next(iter(rule.evaluate(held).rows()))
     left = rule.exit_layers(held)

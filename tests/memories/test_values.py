@@ -108,3 +108,8 @@ def test_a_pair_is_one_experts_memory(dtype: torch.dtype) -> None:
     assert ids.shape == (5,)
     assert lm.values.norm(0, (1, 2)) == lm.values.norm(0, number)
     assert lm.values.top(0, [1, 2], 5)[0].shape == (2, 5)  # a list is several memories
+
+
+def test_value_readings_show_their_size_and_basis() -> None:
+    found = value_readings(tiny("gpt2"), 5, layers=[1])
+    assert repr(found) == f"ValueReadings(1 layers of up to {found.ids.shape[1]:,} memories, top 5 tokens, basis 'raw')"

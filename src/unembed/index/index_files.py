@@ -32,6 +32,15 @@ class IndexFiles:
         self.samples: OrderedDict[int, Sample] = OrderedDict()
         """Coefficients of layers on a sample of the corpus; see `index.coefficients`."""
 
+    def __repr__(self) -> str:
+        """Model, corpus, size, state and folder."""
+        facts, layers = self.manifest.facts, self.manifest.layers
+        read = f" ({facts['tokens']:,} tokens)" if "tokens" in facts else ""
+        return (
+            f"Index of {self.provenance.model} over {self.provenance.corpus}{read}: {self.top} triggers for each key, "
+            f"{len(layers)} layers, {sum(layers):,} memories, {self.manifest.state}, in {self.path}"
+        )
+
     @property
     def provenance(self) -> Provenance:
         """Model, corpus and version."""

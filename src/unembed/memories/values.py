@@ -54,6 +54,11 @@ class ValueReadings:
     show_unlearned: bool
     """Whether tokens that the model never learned are included."""
 
+    def __repr__(self) -> str:
+        """Sizes and basis."""
+        n_layers, d_mlp, k = self.ids.shape
+        return f"ValueReadings({n_layers} layers of up to {d_mlp:,} memories, top {k} tokens, basis {self.basis!r})"
+
 
 @torch.no_grad()
 def value_readings(

@@ -46,6 +46,11 @@ class ExitRule:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Corpus, number of examples, seed, and the level of risk control."""
 
+    def __repr__(self) -> str:
+        """Score, model, thresholds and calibration."""
+        shown = ", ".join(f"{threshold:.3g}" for threshold in self.thresholds)
+        return f"ExitRule({self.method} on {self.lm.name}, thresholds by layer: {shown}; {self.calibration})"
+
     @property
     def method(self) -> str:
         """The name of the score."""
