@@ -189,5 +189,7 @@ def test_bad_questions_are_refused(built: Index) -> None:
 def test_an_index_shows_its_model_corpus_size_and_folder(built: Index) -> None:
     facts = built.manifest.facts
     shown = repr(built)
-    assert shown.startswith(f"Index of {built.provenance.model} over {built.provenance.corpus} ({facts['tokens']:,} tokens")
+    assert shown.startswith(
+        f"Index of {built.provenance.model} over {built.provenance.corpus} ({facts['tokens']:,} tokens"
+    )
     assert f"{sum(built.manifest.layers):,} memories, complete, in {built.path}" in shown
