@@ -93,3 +93,15 @@ def test_a_value_beyond_the_limit_is_refused_in_words(opened):
     value.press("Enter")
     expect(page.locator("#live")).to_have_text("A number from −1,000,000 to 1,000,000")
     opened.complaints[:] = [c for c in opened.complaints if "422" not in c]
+
+
+def test_an_edit_beyond_the_prompt_is_noted_on_every_screen(opened):
+    edit = "edits=L3M5:set:2@6,7,8"  # the prompt has the positions 0 to 6
+    for screen in ("trace", "layer", "heads", "memory", "intervene"):
+        page = opened(f"#/{screen}?memory=L3M5&{HERE}&{edit}")
+        note = page.get_by_text("Beyond the prompt’s 7 tokens an edit acts in the continuation only: L3M5 at 6, 7, 8.")
+        expect(note).to_be_visible()
+        expect(page.locator("#main .warn").filter(visible=True)).to_have_count(0)
+    page.get_by_role("textbox", name="Prompt").fill("The first month of the year is January")
+    page.get_by_role("textbox", name="Prompt").press("Enter")
+    expect(page.get_by_text("Beyond the prompt’s 8 tokens")).to_be_visible()

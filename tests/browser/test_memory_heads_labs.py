@@ -322,7 +322,7 @@ def test_a_heads_examples_are_marked_and_lead_to_a_trace(opened, lm, index):
     page = opened("#/heads?head=L3H2")
     region = page.get_by_role("region", name="Top contexts in the corpus")
     expect(page.get_by_text("of the attention of L3H2")).to_be_visible()  # what is above has its height
-    region.get_by_role("button", name="Find examples").click()
+    expect(region.get_by_role("button", name="Find examples")).to_be_hidden()  # with an index nobody needs to ask
     found = [one for one in examples_of_heads(lm, index.text_pieces(), 3) if isinstance(one, HeadExamples)]
     for head in (2, 7):
         expect(region.get_by_text(f"L3H{head} in 3 windows")).to_be_visible()
@@ -494,7 +494,6 @@ def test_no_violation_in_both_themes(opened, screen):
     if screen == "effects":
         page.get_by_role("radio", name="Effect, prompt").click()
         page.get_by_role("slider", name="Show top n heads").fill("9")
-        page.get_by_role("button", name="Find examples").click()
         page.get_by_text("windows (").wait_for()
     page.evaluate("document.querySelectorAll('#main details').forEach((el) => (el.open = true))")
     page.wait_for_timeout(300)

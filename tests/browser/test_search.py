@@ -62,6 +62,14 @@ def test_a_misspelt_word_leads_to_tokens_that_exist(opened):
 
 def test_the_pieces_of_a_word_can_be_searched(opened):
     page = opened("#/search?query=antidisestablishmentarianism")
-    expect(page.get_by_text("(several tokens)")).to_be_visible()
-    page.get_by_title("Search it").first.click()
+    expect(
+        page.get_by_text(re.compile("^No form of “antidisestablishmentarianism” is one token. It is "))
+    ).to_be_visible()
+    page.get_by_title(re.compile("^Search .* alone$")).first.click()
     expect(page.get_by_role("searchbox", name="Search memories").last).to_have_value(re.compile('^".*"$'))
+
+
+def test_a_search_says_which_tokens_it_looks_for(opened):
+    page = opened("#/search?query=January")
+    said = page.get_by_text(re.compile("^“January” is searched as ·January"))
+    expect(said).to_contain_text("; without a space before it, it is 4 tokens: ")

@@ -20,6 +20,16 @@ def test_search_and_steering_look_for_the_same_forms_of_a_word() -> None:
     assert {(value.layer, value.index) for value in steered} <= {(hit.layer, hit.index) for hit in hits}
 
 
+def test_a_search_names_the_tokens_that_it_looked_for() -> None:
+    wren = unembed.load()
+    found = search(wren, None, '-January "·March" unfathomably', 5)
+    assert (
+        found.forms["January"] == wren.token_strings(word_forms(wren, "January")) and len(found.tokens["January"]) > 1
+    )
+    assert found.forms[" March"] == [" March"]
+    assert found.forms["unfathomably"] == [] and len(found.notes) == 1
+
+
 def test_suppressing_values_have_the_lowest_scores_of_any_form() -> None:
     wren = unembed.load()
     ids = word_forms(wren, "paris")

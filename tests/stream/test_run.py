@@ -284,14 +284,20 @@ def test_a_run_shows_its_size_and_points_and_no_tensor() -> None:
     assert shown.startswith("Run(1 x 3 tokens, ") and "resid_post, z" in shown and "tensor" not in shown
 
 
-@pytest.mark.parametrize("position", [9, -10, 99])
-def test_an_edit_at_a_position_that_no_prompt_has_is_refused(position: int, tokens: torch.Tensor) -> None:
+def test_an_edit_before_the_first_token_is_refused(tokens: torch.Tensor) -> None:
     lm = tiny("gpt2")
-    edit = set_coefficient(0, 1, 2.0, positions=[0, position])
+    edit = set_coefficient(0, 1, 2.0, positions=[0, -10])
     for question in (lambda: lm.run(tokens, edits=edit), lambda: lm.trace(tokens[0], edits=edit)):
-        with pytest.raises(OutOfRange, match=rf"an edit at position {position}: the prompt has 9 tokens, 0 to 8"):
+        with pytest.raises(OutOfRange, match="an edit at position -10: the prompt has 9 tokens, 0 to 8"):
             question()
     lm.run(tokens, edits=set_coefficient(0, 1, 2.0, positions=[8, -9]))
-    mask = torch.ones_like(tokens)
-    mask[0, 3:] = 0  # the other row has the position
-    lm.run(tokens, edits=set_coefficient(0, 1, 2.0, positions=[8]), attention_mask=mask)
+
+
+@pytest.mark.parametrize("position", [9, 99])
+def test_an_edit_after_the_prompt_changes_no_pass_over_it(position: int, tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    plain, changed = lm.run(tokens).logits, lm.run(tokens, edits=set_coefficient(0, 1, 2.0, positions=[8])).logits
+    later = lm.run(tokens, edits=set_coefficient(0, 1, 2.0, positions=[position]))
+    both = lm.run(tokens, edits=set_coefficient(0, 1, 2.0, positions=[8, position]))
+    assert torch.equal(later.logits, plain) and torch.equal(both.logits, changed)
+    assert not torch.equal(plain, changed)

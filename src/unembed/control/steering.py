@@ -6,7 +6,7 @@ Source: Geva et al. 2022, section 6.1: values that promote wanted words are turn
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -161,9 +161,8 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
     reaches, change nothing here.
     """
     top = positive_int("top", top)
-    logits = run(lm, prompt).logits[0]
-    plain = logits[-1].float().log_softmax(-1)
-    edited = run(lm, prompt, (), _within(edits, len(logits))).logits[0, -1].float().log_softmax(-1)
+    plain = run(lm, prompt).logits[0, -1].float().log_softmax(-1)
+    edited = run(lm, prompt, (), edits).logits[0, -1].float().log_softmax(-1)
     divergence = float(torch.nn.functional.kl_div(edited, plain, reduction="sum", log_target=True))
     before, after = plain.exp(), edited.exp()
     ids = torch.cat([after.topk(min(top, len(after))).indices, before.topk(min(top, len(before))).indices]).unique()
@@ -175,16 +174,6 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
         "edited": after[ids].tolist(),
     }
     return Table("The next token", columns, provenance(lm, edits=len(edits), divergence=round(divergence, 6)))
-
-
-def _within(edits: Sequence[Edit], n: int) -> list[Edit]:
-    """The edits at the positions that a prompt of n tokens has."""
-    return [
-        e
-        if not isinstance(e, Edit) or isinstance(e.positions, str)
-        else replace(e, positions=tuple(p for p in e.positions if p < n))
-        for e in edits
-    ]
 
 
 def values_table(lm: Decoder, edits: Sequence[Edit], top: int = 8) -> Table:

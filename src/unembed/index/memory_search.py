@@ -13,6 +13,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -111,6 +112,8 @@ class Search:
     understood: Understood
     tokens: dict[str, list[str]]
     """How each word is split by the tokenizer."""
+    forms: dict[str, list[str]]
+    """The single tokens that were searched for each word, such as " January"; empty where no form is one token."""
     hits: list[Hit]
     """One row for each memory or head."""
     offset: int
@@ -210,6 +213,7 @@ def search(
         query,
         query_parts,
         {word: lm.token_strings(lm.encode(word)[0]) for word in words},
+        {word: _forms(lm, word, exact=word in query_parts.exact) for word in words},
         _with_top_tokens(lm, kept[offset : offset + top]),
         offset,
         len(kept),
@@ -218,6 +222,13 @@ def search(
         suggestions,
         notes,
     )
+
+
+def _forms(lm: Decoder, word: str, *, exact: bool) -> list[str]:
+    """The tokens that a word of a query is searched as."""
+    with suppress(InvalidInput):  # the query's notes say why there is none
+        return lm.token_strings([lm.single_token(word)] if exact else word_forms(lm, word))
+    return []
 
 
 def _merged(found: Iterable[Hit]) -> list[Hit]:

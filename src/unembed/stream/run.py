@@ -253,15 +253,17 @@ def _padded(lm: Decoder, rows: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def check_positions(edits: Sequence[Edit], mask: Int[Tensor, "batch pos"]) -> None:
-    """Refuse edits at positions that no prompt of a batch has.
+    """Refuse edits at positions before the first token of every prompt of a batch.
+
+    An edit at a position after the prompt takes effect only in its continuation: a pass over the prompt is not changed.
 
     Raises:
-        OutOfRange: there is such an edit.
+        OutOfRange: an edit at position -p where no prompt has p tokens.
     """
     longest = int(mask.sum(dim=1).max())
     for edit in edits:
         for p in () if isinstance(edit.positions, str) else edit.positions:
-            if not -longest <= p < longest:
+            if p < -longest:
                 raise OutOfRange(f"an edit at position {p}", why=f"the prompt has {longest} tokens, 0 to {longest - 1}")
 
 
@@ -295,7 +297,7 @@ def run(
         lm: the model.
         tokens: ids (batch, pos), one text, or several texts (padded on the right).
         capture: point names, see `unembed.names.POINTS`; bit-equal to the model's own tensors.
-        edits: changes made during the pass.
+        edits: changes made during the pass; at positions after the prompt they have no effect here.
         attention_mask: 1 at real tokens; padding may stand on either side.
         logits: without them the pass stops after the last captured tensor.
         layers: which layers to keep; when None, all that have the point.
@@ -306,7 +308,7 @@ def run(
     Raises:
         PointMissing: no layer has a point, or one of the chosen layers does not.
         InvalidInput: a hook returned a tensor of another shape, or for a point that can only be read.
-        OutOfRange: an edit at a position that no prompt has.
+        OutOfRange: an edit at a position before the first token.
         NotFinite: the logits hold NaN or infinity.
 
     Memory: the captured tensors, plus one layer's activations; with `grad`, the activations of all layers.

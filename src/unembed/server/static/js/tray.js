@@ -1,6 +1,8 @@
 /** The edits that hold now, on every screen: chips that say what they do; and the way back. */
-import { button, fill, h } from "./dom.js";
+import * as api from "./api.js";
+import { button, fill, h, many } from "./dom.js";
 import { nameOf } from "./names.js";
+import { prompt } from "./parts.js";
 import { edits, setEdits, turn, watch } from "./state.js";
 
 export const verb = (e) =>
@@ -49,8 +51,10 @@ export const undoButtons = () => [
 
 /** `compare` runs both sides of the comparison; `more` comes after the buttons. */
 export function mount(el, state, compare, more) {
+  const note = h("p", { class: "faint", role: "status" });
   const draw = () => {
     const list = edits();
+    later(note, list).catch(api.fail);
     el.hidden = !list.length;
     if (!list.length) return;
     const any = list.some((e) => e.on);
@@ -86,11 +90,13 @@ export function mount(el, state, compare, more) {
         button("Run and compare", compare, { class: "btn small main" }),
         more,
       ),
+      note,
     );
   };
   const change = (i, part) => setEdits(edits().map((e, j) => (i === j ? { ...e, ...part } : e)));
   shown = state;
   watch((next, before) => {
+    if (next.prompt !== before.prompt) later(note, edits()).catch(api.fail);
     if (next.edits === before.edits && next.disabled === before.disabled) return;
     if (!turning) {
       past.push({ edits: before.edits, disabled: before.disabled });
@@ -100,6 +106,20 @@ export function mount(el, state, compare, more) {
     draw();
   });
   draw();
+}
+
+/** Which edits name positions after the prompt: there they change its continuation, and nothing that the screens show. */
+async function later(note, list) {
+  const placed = list.filter((e) => e.on && Array.isArray(e.positions));
+  fill(note);
+  if (!placed.length) return;
+  const n = (await api.get("/tokenize", { text: prompt() }, { channel: "tray" })).ids.length;
+  const after = placed.filter((e) => e.positions.some((p) => p >= n));
+  if (after.length)
+    fill(
+      note,
+      `Beyond the prompt’s ${many(n, "token")} an edit acts in the continuation only: ${after.map((e) => `${name(e)} ${scope(e)}`).join(", ")}.`,
+    );
 }
 
 /** Add an edit, or replace the one of the same place. */

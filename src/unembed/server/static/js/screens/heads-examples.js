@@ -56,46 +56,58 @@ export function repeatedTokens(t) {
   };
 }
 
-/** Texts in which the head does most: one reading of the corpus serves all heads of its layer. `{card, draw(asked)}` */
+const WINDOWS = 32;
+const LENGTH = 128;
+/** Multiplications per second that a small processor does for sure, and the seconds of work that nobody needs to ask for. */
+const SPEED = 2e10;
+const UNASKED = 60;
+
+/**
+ * Texts in which the head does most: one reading of the corpus serves all heads of its layer. `{card, draw(asked)}`
+ *
+ * With an index at hand they are found on arrival, unless the model is so large that it would be busy for minutes.
+ */
 export function topContexts(t) {
   const texts = h("div", { class: "stack" });
   const read = new Set();
-  const draw = (asked) =>
+  const { n_layers, d_model, device, can } = t.model;
+  const quick = device !== "cpu" || (12 * n_layers * d_model ** 2 * WINDOWS * LENGTH) / SPEED < UNASKED;
+  const start = button("Find examples", () => draw(true), { class: "btn small" });
+  const draw = (asked = can.index && quick) =>
     pane(texts, async () => {
       const [layer, head] = t.chosen;
-      const id = t.id();
-      fill(texts);
       t.api.cancel("examples");
-      if (!asked && !read.has(layer)) return;
+      start.hidden = asked || read.has(layer);
+      if (!start.hidden) return fill(texts, h("p", { class: "faint" }, reason()));
       let found = null;
-      await t.api.stream(
-        `/heads/${layer}/${head}/examples`,
-        {},
-        (line) =>
-          line.examples
-            ? (found = line)
-            : fill(texts, h("p", { class: "faint" }, `${line.done} of ${line.of} windows read`)),
-        { channel: "examples", what: "Finding examples" },
-      );
+      try {
+        await t.api.stream(
+          `/heads/${layer}/${head}/examples`,
+          { windows: WINDOWS, length: LENGTH },
+          (line) => (line.examples ? (found = line) : progress(line)),
+          { channel: "examples", what: "Finding examples" },
+        );
+      } catch (error) {
+        start.hidden = false;
+        if (error.code === "superseded" && t.chosen[0] === layer && t.chosen[1] === head)
+          return fill(texts, h("p", { class: "faint" }, "Cancelled before all windows were read."));
+        throw error;
+      }
       read.add(layer);
-      const list = h("div");
-      contexts(
-        list,
-        found.examples.map((one) => ({ ...one, coefficient: one.value, coefficients: one.carried })),
-        5,
-        "carries",
-      );
-      fill(
-        texts,
-        lengths(),
-        list,
-        h(
-          "p",
-          { class: "faint" },
-          `${id} in ${found.windows} windows (${found.tokens.toLocaleString("en")} tokens) of ${found.corpus}: ${found.measure}.`,
-        ),
-      );
+      shown(found);
+      return undefined;
     });
-  const start = button("Find examples", () => draw(true), { class: "btn small" });
+  const reason = () =>
+    can.index
+      ? `Reading ${WINDOWS} windows of the corpus takes this model minutes on a processor.`
+      : `Without an index, ${WINDOWS} windows of the text that comes with the package are read.`;
+  const progress = (line) => fill(texts, h("p", { class: "faint" }, `${line.done} of ${line.of} windows read`));
+  function shown(found) {
+    const list = h("div");
+    const rows = found.examples.map((one) => ({ ...one, coefficient: one.value, coefficients: one.carried }));
+    contexts(list, rows, 5, "carries");
+    const tokens = `${found.windows} windows (${found.tokens.toLocaleString("en")} tokens) of ${found.corpus}`;
+    fill(texts, lengths(), list, h("p", { class: "faint" }, `${t.id()} in ${tokens}: ${found.measure}.`));
+  }
   return { card: card("Top contexts in the corpus", start, texts, about("examples")), draw };
 }

@@ -110,6 +110,7 @@ export function render(root, page) {
       t.chosen = [Math.floor(at / model.n_heads), at % model.n_heads];
     });
     await Promise.all([onPrompt(), one.open(), repeat.draw(), call(), small.draw()]);
+    examples.draw(); // after what is quick, and nothing waits for it
   }
 
   const call = () =>
@@ -124,7 +125,8 @@ export function render(root, page) {
       if (now.head !== before.head) {
         wish();
         all.draw();
-        return Promise.all([one.open(), repeat.draw(), examples.draw(false), call(), small.draw()]);
+        examples.draw();
+        return Promise.all([one.open(), repeat.draw(), call(), small.draw()]);
       }
       const text = differ(now, before, "prompt", "edits", "disabled");
       if (!text && !differ(now, before, "position", ...QUESTION)) return;
@@ -135,6 +137,7 @@ export function render(root, page) {
       if (event.key === "i") return (tray.off({ layer: t.chosen[0], index: t.chosen[1] }, "head"), true);
       return false;
     },
+    destroy: () => api.cancel("examples"),
     exported: () =>
       t.scores && {
         name: "heads",

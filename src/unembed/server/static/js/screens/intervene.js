@@ -13,6 +13,7 @@ export function render(root, page) {
     "aria-label": "Prompt",
     spellcheck: "false",
     onchange: () => go({ prompt: box.value }),
+    onkeydown: (e) => e.key === "Enter" && !e.shiftKey && (e.preventDefault(), go({ prompt: box.value })),
   });
   const next = h("div");
   const left = h("div", { class: "text", "aria-live": "off" });

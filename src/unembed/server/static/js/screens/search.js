@@ -1,5 +1,5 @@
 /** Memories found by the words that they promote or suppress, by their examples and labels; and concepts. */
-import { button, fill, h, percent, segmented, selectBox, textBox } from "../dom.js";
+import { button, fill, h, many, percent, segmented, selectBox, textBox } from "../dom.js";
 import * as bars from "../islands/bars.js";
 import { token, visible } from "../islands/tokens.js";
 import { exportLabels } from "../labels.js";
@@ -140,21 +140,27 @@ export function render(root, page) {
   function draw() {
     fill(
       pieces,
-      Object.entries(found.tokens).map(([word, parts]) =>
-        h(
-          "span",
+      Object.entries(found.tokens).map(([word, parts]) => {
+        const forms = found.forms[word];
+        const split = [many(parts.length, "token"), ": ", parts.map(piece)];
+        return h(
+          "p",
           {},
-          `${visible(word)} is tokenized as `,
-          parts.map((part) =>
-            button([token(part)], () => lookUp(exactly(part)), { class: "quiet", title: "Search it" }),
-          ),
-          parts.length > 1 && " (several tokens) ",
-        ),
-      ),
+          forms.length
+            ? [`“${visible(word)}” is searched as `, forms.map(piece)]
+            : [`No form of “${visible(word)}” is one token. It is `, split],
+          forms.length > 0 && parts.length > 1 && ["; without a space before it, it is ", split],
+          ".",
+        );
+      }),
     );
     drawFacets();
     rows();
   }
+
+  /** A token to search instead. */
+  const piece = (text) =>
+    button([token(text)], () => lookUp(exactly(text)), { class: "quiet", title: `Search ${visible(text)} alone` });
 
   /** A query that finds exactly one token. */
   const exactly = (text) => `"${text.replaceAll(" ", "·")}"`;
