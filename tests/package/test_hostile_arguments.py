@@ -181,8 +181,6 @@ for ask, hostile in (
     (circuits.random_composition, PLACES),
     (lambda x: circuits.head_scores(0, length=x), PLACES[1:]),
     (entries.top_of_row, PLACES),
-    (lambda x: entries.top_of_column(0, x), (0, *PLACES)),
-    (entries.quantile_of, (None, "0", [], {}, float("nan"))),
     (wren.encode, (True, 1, 1.5, b"x", ["a"], {"a": 1})),
     (lambda x: unembed.load("wren", device=x), (3.5, [], {})),
     (unembed.value_readings, MODELS),

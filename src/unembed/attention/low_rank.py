@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unembed.attention import low_rank_topk
 from unembed.errors import InvalidInput, OutOfRange
-from unembed.validation import as_int, finite_float, positive_int
+from unembed.validation import as_int, positive_int
 
 
 class Svd(NamedTuple):
@@ -170,17 +170,6 @@ class LowRank:
         row, k = as_int("row", row), positive_int("k", k)
         found = self.rows(row)[0].topk(min(k, self.shape[-1]), largest=largest)
         return low_rank_topk.Entries(torch.full_like(found.indices, row), found.indices, found.values)
-
-    def top_of_column(self, column: int, k: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
-        """The k largest (or smallest) entries of a column."""
-        self._single("top of a column")
-        column, k = as_int("column", column), positive_int("k", k)
-        found = self.columns(column)[:, 0].topk(min(k, self.shape[-2]), largest=largest)
-        return low_rank_topk.Entries(found.indices, torch.full_like(found.indices, column), found.values)
-
-    def quantile_of(self, value: float) -> float:
-        """The share of entries below a value, counted over all of them by blocks. One matrix, no batch."""
-        return low_rank_topk.share_below(*self._single("quantile"), finite_float("value", value))
 
     def _single(self, question: str) -> tuple[Tensor, Tensor]:
         if len(self.shape) != 2:

@@ -89,15 +89,3 @@ def _merged(
     values, places = torch.cat([best, flat[found]]), torch.cat([places, here], dim=1)
     order = values.argsort(descending=True, stable=True)[:k]
     return values[order], places[:, order]
-
-
-def share_below(left: Float[Tensor, "m r"], right: Float[Tensor, "r n"], value: float) -> float:
-    """The share of the entries of left @ right that are smaller than a value.
-
-    Time: one multiplication by blocks. Memory: one block.
-    """
-    below = 0
-    for some in left.split(ROWS):
-        for columns in right.split(COLUMNS, dim=1):
-            below += int((some @ columns < value).sum())
-    return below / (left.shape[0] * right.shape[1])

@@ -13,10 +13,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.control.edit_files import load_edits, save_edits
-from unembed.control.perplexity import default_text, perplexity, windows
+from unembed.control.edit_files import load_edits as load_edits
+from unembed.control.edit_files import save_edits as save_edits
+from unembed.control.perplexity import default_text as default_text
+from unembed.control.perplexity import perplexity as perplexity
+from unembed.control.perplexity import windows as windows
 from unembed.errors import InvalidInput
-from unembed.memories.token_ranking import RankedValue, firing, promoting, words_of
+from unembed.memories.token_ranking import RankedValue as RankedValue
+from unembed.memories.token_ranking import firing as firing
+from unembed.memories.token_ranking import promoting as promoting
+from unembed.memories.token_ranking import words_of as words_of
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis
 from unembed.results import Provenance, Table
@@ -205,25 +211,3 @@ def provenance(
 ) -> Provenance:
     """The provenance of a result of this package."""
     return lm.provenance(corpus=corpus, basis=basis, seed=seed, notes=notes)
-
-
-__all__ = [
-    "ON",
-    "RankedValue",
-    "SteeringResult",
-    "chosen_edits",
-    "contrast_vector",
-    "default_text",
-    "firing",
-    "load_edits",
-    "next_token_table",
-    "perplexity",
-    "promoting",
-    "provenance",
-    "ranked_values_table",
-    "save_edits",
-    "steer",
-    "values_table",
-    "windows",
-    "words_of",
-]

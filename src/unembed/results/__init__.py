@@ -8,25 +8,16 @@ Public names: `Provenance`, `Table`, `Displayed`, `Records`, `visible`, `join_by
 `visible_html`, `check_writable`, `make_folder`, `write_whole`, `whole_file`, `writing`.
 """
 
-from unembed.results.display import Displayed
-from unembed.results.files import check_writable, make_folder, whole_file, write_whole, writing
-from unembed.results.provenance import Provenance
-from unembed.results.records import Records
-from unembed.results.table import Table
-from unembed.results.token_text import join_bytes, visible, visible_html, visible_rich
-
-__all__ = [
-    "Displayed",
-    "Provenance",
-    "Records",
-    "Table",
-    "check_writable",
-    "join_bytes",
-    "make_folder",
-    "visible",
-    "visible_html",
-    "visible_rich",
-    "whole_file",
-    "write_whole",
-    "writing",
-]
+from unembed.results.display import Displayed as Displayed
+from unembed.results.files import check_writable as check_writable
+from unembed.results.files import make_folder as make_folder
+from unembed.results.files import whole_file as whole_file
+from unembed.results.files import write_whole as write_whole
+from unembed.results.files import writing as writing
+from unembed.results.provenance import Provenance as Provenance
+from unembed.results.records import Records as Records
+from unembed.results.table import Table as Table
+from unembed.results.token_text import join_bytes as join_bytes
+from unembed.results.token_text import visible as visible
+from unembed.results.token_text import visible_html as visible_html
+from unembed.results.token_text import visible_rich as visible_rich

@@ -18,7 +18,7 @@ import numpy as np
 
 from unembed.control.toxicity.hashed_ngrams import margins
 from unembed.control.toxicity.word_filter import read_words
-from unembed.errors import ExtraMissing, InvalidInput, ModelUnavailable
+from unembed.errors import InvalidInput, ModelUnavailable
 
 ATTRIBUTES = ("toxicity", "severe_toxicity", "sexually_explicit", "threat", "profanity", "identity_attack")
 """The paper's six, in the order of its Table 5."""
@@ -236,21 +236,3 @@ def open_scorer(name: str, *, offline: bool = False, device: str | None = None) 
     if kind in ("lexicon", "stored"):
         raise InvalidInput(f"scorer {name!r}", why="it needs a file", instead=f"Write {kind}:FILE")
     return Classifier(name, offline=offline, device=device)
-
-
-def require(package: str, extra: str) -> Any:
-    """The imported package.
-
-    Raises:
-        ExtraMissing: it is not installed; the message names the extra.
-    """
-    import importlib
-
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package.partition(".")[0]:
-            raise  # a fault inside the package, not its absence
-        raise ExtraMissing(
-            f"{package} is not installed", why="this part needs it", instead=f"pip install 'unembed[{extra}]'"
-        ) from error

@@ -33,10 +33,6 @@ class Dendrogram:
             raise OutOfRange(f"{n_clusters} clusters", why=f"there are {self.n} vectors, so 1 to {self.n}")
         return self._labels(self.n - n_clusters)
 
-    def cut_at(self, height: float) -> Int[np.ndarray, " n"]:
-        """Labels of the clusters that stand once all merges up to this distance are made."""
-        return self._labels(int(np.searchsorted(self.heights, height, side="right")))
-
     def _labels(self, merges: int) -> Int[np.ndarray, " n"]:
         """Labels after the first `merges` merges: each node takes its parent's name, from the top down."""
         top = np.arange(self.n + merges)

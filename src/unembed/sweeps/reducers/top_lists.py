@@ -191,10 +191,6 @@ class TopLists:
         """Empty lists of the same sizes."""
         return TopLists(len(self.values), self.top, self.values.dtype, self.values.device, self.per_group)
 
-    def buffered_bytes(self) -> int:
-        """Memory of the buffer."""
-        return sum(t.numel() * t.element_size() for row in self._buffer for t in row if t is not None)
-
     def state(self) -> dict[str, Tensor]:
         """Everything, merged."""
         self.flush()
