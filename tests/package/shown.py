@@ -144,7 +144,16 @@ def _last_digit(number: str) -> float:
 def command_reference() -> str:
     """Every command with every option, as Markdown."""
     command = [sys.executable, "-m", "typer", "unembed.cli.commands", "utils", "docs", "--name", "unembed"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip() + "\n"
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip() + "\n"
+    # Typer cuts each line of a list of commands at 45 characters: take the first sentence of the command's section.
+    summaries = dict(re.findall(r"^#+ `([^`]+)`\n\n(.+?(?:(?<!al)[.](?= |$)|$))", text, flags=re.MULTILINE))
+    lines, group = [], ""
+    for line in text.splitlines():
+        group = line.strip("# `") if line.startswith("#") else group
+        listed = re.match(r"\* `([a-z-]+)`: ", line)
+        summary = listed and summaries.get(f"{group} {listed[1]}")
+        lines.append(f"{listed[0]}{summary}" if listed and summary else line)
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
