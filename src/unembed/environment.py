@@ -15,7 +15,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 State = Literal["ok", "missing", "too old or new", "absent"]
-"""`missing` and `too old or new` want a command; `absent` is a device or an optional part that need not be there."""
+"""`missing` and `too old or new` have a command that mends them; `absent` is an optional part or device."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _extras_for_work() -> Iterator[Finding]:
 
 
 def _whole_extra(extra: str) -> list[Requirement]:
-    """What an extra asks for, with what the extras it names ask for."""
+    """The requirements of an extra, with those of the extras that it names."""
     needed = [r for r in map(Requirement, metadata.requires("unembed") or []) if _needed_by(r, extra)]
     own = [r for r in needed if r.name != "unembed"]
     return own + [r for other in needed if other.name == "unembed" for name in other.extras for r in _whole_extra(name)]

@@ -90,8 +90,8 @@ def load(
         offline: use the local cache only.
         dtype: "float32", "bfloat16", ...; the checkpoint's own when not given.
         device: where to put the model.
-        device_map: spread the model over devices, main memory ("cpu" beside a GPU) and disk ("disk"), as accelerate
-            does: "auto", or a place for each module. What is in memory or on disk is brought in when it is needed.
+        device_map: spread the model over devices, main memory ("cpu" next to a GPU) and disk ("disk"), as accelerate
+            does: "auto", or a device for each module. Weights in memory or on disk are loaded when they are needed.
         offload_folder: where to write weights for the disk that the model's own files do not hold as they are.
         trust_remote_code: run code that the model's repository brings; never by default.
 

@@ -112,7 +112,7 @@ def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What vectors say in the vocabulary, for any shape of positions."""
+    """Vectors read in the vocabulary, for any shape of positions."""
 
     ids: Int[Tensor, "*pos k"]
     """The top tokens, best first."""

@@ -114,7 +114,7 @@ class Attribution(Displayed):
     measure_effects: Callable[["Attribution", Sequence[Row]], list[float | None]] | None = field(
         default=None, metadata={"saved": False}
     )
-    """How total effects are measured; set by `trace.attribution`, which knows the run. Not saved or pickled."""
+    """How total effects are measured; set by `trace.attribution`, which has the run. Not saved or pickled."""
     experts: tuple[tuple[int, int] | None, ...] = ()
     """By layer: experts and memories of each, where memories belong to experts; empty where none do."""
 
@@ -244,7 +244,7 @@ def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str
     extra = {"component": [], "head": ["z"], "source": ["z", "pattern", "values"], "memory": ["coefficients"]}[by]
     for point in extra:
         if not any(has_point(lm, point, layer) for layer in range(lm.n_layers)):
-            require_point(lm, point, 0)  # raises and says why no layer has it
+            require_point(lm, point, 0)  # raises with the reason
     targets = {edit.target for edit in edits}
     for target, kinds in (("attention", ("head", "source")), ("ffn", ("memory",))):
         if target in targets and by in kinds:
@@ -387,7 +387,7 @@ def _of_memories(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor) -> 
 
 
 def _per_unit(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor) -> tuple[Float[Tensor, " d_mlp"], Branch]:
-    lm.feed_forward(layer)  # raises and says why there are no memories
+    lm.feed_forward(layer)  # raises with the reason
     branch = memory_branch(lm, layer, seen.at("coefficients", layer)[0, column])
     return (lm.weights.W_out[layer].to(u.dtype) @ branch.direction(u)) * branch.factor, branch
 
@@ -453,7 +453,7 @@ def _closed(
     if not error <= tolerance(lm):
         raise SumNotProved(
             f"the attribution of token {target} in {lm.name}",
-            why=f"the contributions give {total:.5g}, the model says {logit:.5g} (relative error {error:.1e})",
+            why=f"the contributions give {total:.5g}, the model gives {logit:.5g} (relative error {error:.1e})",
             instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
         )
     return Attribution(

@@ -139,7 +139,7 @@ def test_no_word_of_a_table_is_cut_and_columns_left_out_are_named(width: int) ->
     lines = shown.splitlines()
     assert "…" not in shown
     assert all(len(line) <= width and line == line.rstrip() for line in lines)
-    assert ("not shown for want of width" in shown) == (width == 60)
+    assert ("not shown because the terminal is too narrow" in shown) == (width == 60)
 
 
 def test_the_paths_of_an_expansion_are_its_csv() -> None:

@@ -163,7 +163,7 @@ def test_faults_are_one_line(unembed: Run, folder: Path, tmp_path: Path, gpt2_fo
         (("index", "sql", folder, "INSERT INTO labels VALUES (1)"), "an INSERT statement"),
         (("index", "sql", folder, "SELECT x FROM nowhere"), "the query failed"),
         (("index", "export", folder, tmp_path / "out.xlsx"), "export as 'xlsx'"),
-        (("index", "firing", folder, "a", "--model", "attn-2l"), "is not of attn-2l"),
+        (("index", "firing", folder, "a", "--model", "attn-2l"), "was not built for attn-2l"),
         ((*build, folder, "--corpus", corpus, "--top", 9), "another top"),
         ((*build, tmp_path, "--corpus", corpus), "holds other files"),
         ((*build, tmp_path / "x", "--corpus", tmp_path / "empty.txt"), "no text"),

@@ -80,7 +80,7 @@ def test_the_continuations_of_an_evaluation_without_room_go_on_from_the_last_who
     command = ["toxicity", "evaluate", *given, "--batch", "4", "--model", str(world.folder / "model"), "--json"]
     cached = [*command, "--cache", str(tmp_path / "runs")]
     ended = starving.without_room(cached)
-    assert starving.fault(ended) is None and ended.code == 1 and "it goes on where it stopped" in ended.stderr, ended
+    assert starving.fault(ended) is None and ended.code == 1 and "it continues where it stopped" in ended.stderr, ended
     (kept,) = (tmp_path / "runs").iterdir()
     assert 0 < kept.stat().st_size <= starving.LARGEST
     assert all(json.loads(row)["texts"] for row in kept.read_text().splitlines()) and kept.read_text().endswith("\n")

@@ -138,7 +138,7 @@ def test_an_index_of_something_else_is_refused(built: Index, lm: LanguageModel, 
             build()
     with pytest.raises(IndexFault, match="already holds an index"):
         Index.build(lm, corpus_of(), built.path, resume=False, **_OPTIONS)
-    with pytest.raises(IndexFault, match="is not of llama"):
+    with pytest.raises(IndexFault, match="was not built for llama"):
         Index.open(built.path, gated)
     assert contents(built.path) == before
 

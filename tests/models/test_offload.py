@@ -161,7 +161,7 @@ def test_weights_that_have_to_be_written_anew_need_a_folder(tmp_path: Path) -> N
     build(EXPERTS[0]).save_pretrained(tmp_path)
     with pytest.raises(ModelUnavailable, match=r"another form.*Pass offload_folder="):
         load(tmp_path, device_map=ON_DISK)
-    with pytest.raises(InvalidInput, match="device_map says where the model goes"):
+    with pytest.raises(InvalidInput, match="device_map already places the model"):
         load(tmp_path, device_map=ON_DISK, device="cpu")
     with pytest.raises(InvalidInput, match="offload_folder: the model is already in memory"):
         load(build("gpt2"), offload_folder=tmp_path)

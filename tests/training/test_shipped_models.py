@@ -52,7 +52,7 @@ def test_one_model_from_text_to_a_folder_that_opens(corpus, tmp_path):
 
 
 def test_an_unknown_model_is_refused_with_the_names(corpus, tmp_path):
-    with pytest.raises(InvalidInput, match="Take one of wren, attn-0l, attn-1l, attn-2l"):
+    with pytest.raises(InvalidInput, match="Use one of wren, attn-0l, attn-1l, attn-2l"):
         train("robin", corpus=corpus, out=tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""What the weights alone say of positions: which offset a head attends to, whatever the tokens are.
+"""What the weights alone show about positions: which offset a head attends to, whatever the tokens are.
 
 Three kinds of model: a table of positions (learned, added to the stream or read by queries and keys alone) gives the
 scores of every pair of positions; rotary positions turn the QK circuit by the offset; ALiBi adds a slope. Elsewhere

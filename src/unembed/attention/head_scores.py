@@ -209,7 +209,7 @@ class _Pass:
             self.effects[layer, n] = _direct_effects(self.lm, layer, z, self.readout[rows[n]])
 
     def end(self, resid: Float[Tensor, "batch pos d_model"]) -> None:
-        """The last stream tells by what the final norm divides; nothing later is needed."""
+        """The last stream gives the scale of the final norm; nothing later is needed."""
         self.scale = final_scale(self.lm, resid[:, self.second])[..., 0]
 
     def result(self) -> Float[Tensor, "kind sequence layer head"]:

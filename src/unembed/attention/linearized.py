@@ -143,7 +143,7 @@ def required_points(lm: Decoder) -> tuple[str, ...]:
 
 @torch.no_grad()
 def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
-    """Run the model once and keep what makes its attention linear.
+    """Run the model once and record what makes its attention linear.
 
     Raises:
         SumNotProved: heads and biases do not give what the model's attention added.
@@ -154,7 +154,7 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
     require_plain_stream(lm, "path expansion")
     require_heads(lm, "paths through heads")
     for n in range(lm.n_layers):
-        lm.weights.W_V[n]  # says why where values are read through a latent or multiplied by a gate
+        lm.weights.W_V[n]  # raises where values are read through a latent or multiplied by a gate
     seen = run(lm, tokens, required_points(lm))
     layers, error = [], 0.0
     # Many families compute norms and softmax in float32, whatever the weights are.

@@ -65,7 +65,7 @@ def rotate_stream(lm: Decoder, seed: int = 0) -> int:
 
     Raises:
         InvalidInput: the model has a norm on a branch's output, ties its unembedding to the embedding behind a gain,
-            or keeps part of its reading inside modules that are not understood; its stream has a privileged basis
+            or reads in part inside modules that are not understood; its stream has a privileged basis
             then, or cannot be turned in place.
     """
     structure = lm.structure

@@ -31,7 +31,7 @@ class ScoreTerms:
     """Scores before the softmax as a sum; the mask is not part of it.
 
     Attributes:
-        terms: by name, "DESTINATION x SOURCE" ("content x position": what the destination's content asks of the
+        terms: by name, "DESTINATION x SOURCE" ("content x position": how the destination's content matches the
             source's position) and "alibi"; each (dst, src), the score scale included.
         scores: their sum, soft-capped where the model does so.
         pattern: the model's own attention weights.

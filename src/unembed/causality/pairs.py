@@ -1,6 +1,6 @@
 """Activation patching over several pairs of prompts: the mean of the fraction recovered, and its spread.
 
-Every pair is run by itself, without padding, so each keeps the numbers that it has alone; texts may differ in length.
+Every pair is run by itself, without padding, so each has the numbers that it has alone; texts may differ in length.
 """
 
 from __future__ import annotations

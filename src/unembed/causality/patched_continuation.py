@@ -1,4 +1,4 @@
-"""What a patched run goes on to say: greedy tokens after a prompt of which one activation was replaced."""
+"""The continuation of a patched run: greedy tokens after a prompt of which one activation was replaced."""
 
 from __future__ import annotations
 

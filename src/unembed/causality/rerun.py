@@ -118,7 +118,7 @@ class Rerun:
 
     @torch.no_grad()
     def _first_run(self) -> Float[Tensor, " d_vocab"]:
-        """Logits after the last token of the unchanged run; keeps its activations and what its blocks return."""
+        """Logits after the last token of the unchanged run; stores its activations and what its blocks return."""
         lm = self.lm
 
         def keeper(point: str, layer: int) -> Callable[[Tensor], None]:

@@ -16,8 +16,8 @@ from types import FrameType
 
 def main() -> None:
     """Entry point of the `unembed` command; the commands are imported only when it runs."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on generation is none for these commands
-    for name in ("torch.utils._pytree", "torchao"):  # what torchao, where installed, tells its own developers
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on generation does not concern these commands
+    for name in ("torch.utils._pytree", "torchao"):  # messages of torchao, where installed, to its own developers
         logging.getLogger(name).setLevel(logging.ERROR)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
@@ -37,7 +37,7 @@ def main() -> None:
                 f"unembed: cannot write the output: {error.strerror}. Make room, or write elsewhere.", file=sys.stderr
             )
         sys.exit(1)
-    except KeyboardInterrupt:  # while the commands are imported: later, they say so themselves
+    except KeyboardInterrupt:  # while the commands are imported; later they print it themselves
         print("unembed: Interrupted.", file=sys.stderr)
         sys.exit(130)
 

@@ -125,7 +125,7 @@ def paths(
 ) -> None:
     """Replace a writer for one reader alone and measure the prediction: path patching.
 
-    Everything else below the reader keeps its own activations, and everything above runs on. `recovered` is the
+    Everything else below the reader has its own activations, and everything above is computed anew. `recovered` is the
     fraction of the difference between the two runs: 0 no effect, 1 all of it. Between two heads the composition score
     of their weights is shown with it.
     """

@@ -53,7 +53,7 @@ class OneLineErrors(TyperGroup):
             _end("Interrupted.", 130)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error that nobody foresaw keeps its traceback, because it is a bug."""
+        """Run the command; an unexpected error keeps its traceback, because it is a bug."""
         try:
             return super().invoke(ctx)
         except UnembedError as error:
@@ -105,7 +105,7 @@ app = typer.Typer(
     name="unembed",
     cls=OneLineErrors,
     help="See how a transformer language model builds its prediction, read in the model's own vocabulary.",
-    epilog="Exit status: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted.",
+    epilog="Exit status: 0 done, 1 failed (one line gives the reason), 2 wrong usage, 130 interrupted.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,

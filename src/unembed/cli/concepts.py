@@ -67,7 +67,7 @@ def _for_terminal(table: Table, vectors: Sequence[str]) -> Table:
 
     Args:
         table: the concepts, or shares by layer.
-        vectors: the names of the vectors, of which one without a concept has a row that says so.
+        vectors: the names of the vectors, each without a concept has a row that states it.
     """
     from unembed.results import Table
 

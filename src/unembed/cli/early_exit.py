@@ -54,7 +54,7 @@ def fit(
     ] = None,
     clusters: Annotated[int, typer.Option(min=2, help="For sub_updates: clusters of all values.")] = 200,
     similarity: Annotated[
-        Literal["ordered", "set"], typer.Option(help="For sub_updates: as released, or as the paper says.")
+        Literal["ordered", "set"], typer.Option(help="For sub_updates: as released, or as in the paper.")
     ] = "ordered",
     opening: Opening = Opening(),
     seed: options.Seed = None,

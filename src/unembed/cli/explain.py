@@ -1,4 +1,4 @@
-"""`unembed explain`: why one token is, or is not, what the model says next."""
+"""`unembed explain`: why one token is, or is not, predicted next."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def explain(
     """Explain why a token is predicted rather than another: the difference of their logits as a sum.
 
     The token's rank in each layer, then the difference of its logit to the runner-up's (--against another token, or
-    none), split by component, head, source token or memory (FFN neuron). Every attribution says by how much its sum
-    misses. With --csv: the writers shown and their contributions.
+    none), split by component, head, source token or memory (FFN neuron). Every attribution states the error of its
+    sum. With --csv: the writers shown and their contributions.
     """
     from unembed.cli.model_loading import index_of
 

@@ -102,7 +102,7 @@ class Output:
 
     @property
     def for_terminal(self) -> bool:
-        """Whether only the terminal's form is wanted."""
+        """Whether only the terminal's form is requested."""
         return not self.as_json and not self.csv and self.html is None
 
     def deliver(self, table: Table) -> None:

@@ -23,7 +23,7 @@ def terminal_width() -> int:
 
 
 def show(draw: Callable[[int], RenderableType], *, plain: bool = False) -> None:
-    """Print what `draw(width)` returns; colour only on a terminal that wants it (NO_COLOR, TERM=dumb)."""
+    """Print what `draw(width)` returns; colour only on a terminal that allows it (NO_COLOR, TERM=dumb)."""
     from rich.console import Console
 
     width = terminal_width()
@@ -61,7 +61,7 @@ def _is_drawable(encoding: str | None) -> bool:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write a page whole or not at all, and say on stderr where it is."""
+    """Write a page whole or not at all, and print its path on stderr."""
     from unembed.results import visible, write_whole
 
     print(f"wrote {visible(str(write_whole(path, page)), prose=True)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`unembed report`: a paper's experiments on a model, each number beside the published one."""
+"""`unembed report`: a paper's experiments on a model, each number next to the published one."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def report(
     seed: options.Seed = None,
     output: TextOutput = TextOutput(),
 ) -> None:
-    """Run a paper's experiments on a model and write one page with every table and figure beside the published numbers.
+    """Run a paper's experiments on a model; write a page with every table and figure next to the published numbers.
 
     Leaves report.html (self-contained), report.json, tables/ (Parquet, JSON) and figures/ (SVG). Stopped and started
-    again, it goes on where it was. Findings go to the terminal.
+    again, it continues where it was. Findings go to the terminal.
     """
     chosen = _chosen(option)
     import json as json_text

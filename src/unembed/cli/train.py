@@ -46,7 +46,7 @@ def train(
     ] = True,
     as_json: options.Json = False,
 ) -> None:
-    """Train a model and leave a folder that `--model` opens; stopped and started again, it goes on."""
+    """Train a model and leave a folder that `--model` opens; stopped and started again, it continues."""
     import unembed
 
     def show(row: dict[str, Any]) -> None:

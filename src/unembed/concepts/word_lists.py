@@ -44,7 +44,7 @@ STOP_WORDS = (
     )
     + " just very too so now then here there once only same such own further again"
 )
-"""Words of so little meaning that the papers keep concepts of them apart."""
+"""Words with so little meaning that the papers list concepts of them separately."""
 
 GIVEN_NAMES = (
     "aaron adam adrian alan albert alex alexander alexandra alfred alice amanda amy andrea andrew angela ann anna anne "

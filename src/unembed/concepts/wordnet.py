@@ -70,7 +70,7 @@ class WordNet:
     irregular: dict[tuple[str, str], str]
 
     def base_forms(self, word: str) -> dict[str, str]:
-        """For each part of speech the base form that WordNet knows of a lower-case word.
+        """For each part of speech the base form that WordNet has for a lower-case word.
 
         Source: WordNet's morphy: exceptions first, then the word itself, then endings.
         """

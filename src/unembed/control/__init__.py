@@ -1,7 +1,7 @@
 """Controlling generation with memories (FFN neurons): steering, suppressing toxic text, and early exit.
 
-This package answers "what happens if these memories are turned on or off?" and "which layers were not needed?". Edits
-are applied by `unembed.stream`; `unembed.memories` reads what a memory promotes. Source: Geva et al. 2022, section 6.
+What happens if memories are turned on or off, and which layers a token does not need. Edits are applied by
+`unembed.stream`; `unembed.memories` reads what a memory promotes. Source: Geva et al. 2022, section 6.
 
 Public names: the modules `steering`, `toxicity`, `early_exit`, imported on first use.
 """

@@ -65,7 +65,7 @@ def attach(
         own = part.layer if layer is None else layer
         if own is None:
             raise InvalidInput(
-                f"dictionary {part.name}", why="it does not say which layer it reads", instead="Give layer="
+                f"dictionary {part.name}", why="its files do not name the layer that it reads", instead="Give layer="
             )
         if point is not None and not part.is_transcoder:
             part = Dictionary(**{**vars(part), "reads": point, "writes": point})

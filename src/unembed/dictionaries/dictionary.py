@@ -46,7 +46,7 @@ class Dictionary:
     writes: str = "resid_post"
     """The capture point that is reconstructed; another one than `reads` in a transcoder."""
     layer: int | None = None
-    """The layer it was trained on, where its files say so."""
+    """The layer it was trained on, where its files name it."""
     name: str = "dictionary"
 
     def __post_init__(self) -> None:

@@ -226,7 +226,7 @@ def _candidates(
     lm: Decoder, known: TriggerText | None, layers: Sequence[int] | None, show_unlearned: bool, report: Progress
 ) -> _Candidates:
     if not lm.n_layers:
-        lm.feed_forward(0)  # says why there are no memories
+        lm.feed_forward(0)  # raises with the reason
     chosen = list(lm.memory_layers or range(lm.n_layers)) if layers is None else sorted({lm.layer(n) for n in layers})
     sizes = [lm.weights.n_memories[n] for n in chosen]
     starts = np.concatenate([[0], np.cumsum([lm.n_memories_of(n) for n in range(lm.n_layers)])])

@@ -1,4 +1,4 @@
-"""The atlas of a model's memories: the map of their values, with what colours it, what names its islands, and the best.
+"""The atlas of a model's memories: the map of their values, its colours, named islands, and the best memories.
 
 The map is computed once and stored with the index, in a file that names the weights.
 """
@@ -51,7 +51,7 @@ class Island:
     size: int
     """Values shown on it."""
     tokens: list[str]
-    """Tokens that its values promote more often than other values do, the most telling first."""
+    """Tokens that its values promote more often than other values do, the most distinctive first."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Best:
     """A memory of the gallery."""
 
     point: int
-    """Its place in the lists of the atlas."""
+    """Its position in the lists of the atlas."""
     rank: int
     score: float
     description: str
@@ -67,7 +67,7 @@ class Best:
 
 @dataclass(frozen=True)
 class AtlasView:
-    """Every value shown, one place of each list for each."""
+    """Every value shown; each list has one entry for each."""
 
     schema: str
     n_values: int
@@ -77,11 +77,11 @@ class AtlasView:
     x: list[float]
     y: list[float]
     cluster: list[int]
-    """The island, counted from 0."""
+    """The number of its island, from 0."""
     density: list[float] | None
     """Activation density over the index's corpus; None without an index."""
     kind: list[int]
-    """The kind of its promoted tokens, as a place in `kinds`."""
+    """The kind of its promoted tokens, as a position in `kinds`."""
     kinds: list[str]
     top: list[list[int]]
     """Ids of the tokens that it promotes most."""
@@ -111,7 +111,7 @@ def atlas_view(
     Args:
         lm: the model.
         index: its index; without one there is no density, and nothing is stored.
-        progress: called with steps done and steps in all while the map is computed; what it raises ends the work.
+        progress: called with steps done and in total while the map is computed; an exception from it ends the work.
 
     Raises:
         Unsupported: the model has no memories.
@@ -204,10 +204,10 @@ def _naming(found: ValueMap, top: Int[np.ndarray, "point k"]) -> list[list[int]]
         rows = np.flatnonzero(found.cluster == number)
         counted, share = Counter(top[rows].ravel().tolist()), len(rows) / len(top)
 
-        def telling(token: int, counted: Counter[int] = counted, share: float = share) -> float:
+        def distinctiveness(token: int, counted: Counter[int] = counted, share: float = share) -> float:
             return counted[token] * float(np.log(counted[token] / everywhere[token] / share))
 
-        order = sorted(counted, key=lambda token: (-telling(token), token))
+        order = sorted(counted, key=lambda token: (-distinctiveness(token), token))
         named.append(order[:_NAMING])
     return named
 

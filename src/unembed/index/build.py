@@ -67,7 +67,7 @@ def build(
     """Build the parts that are missing or damaged, and mark the index complete.
 
     Raises:
-        IndexFault: the folder holds an index of something else, another process is building in it, or it holds an
+        IndexFault: the folder holds another index, another process is building in it, or it holds an
             index and `resume` is False.
         InvalidInput: the folder holds other files.
         Unsupported: the model has no memories.
@@ -86,7 +86,7 @@ def build(
 
 
 class _Builder:
-    """Builds the parts in order; each is written and entered in the manifest before the next one starts."""
+    """Builds the parts in order; each is written and added to the manifest before the next one starts."""
 
     def __init__(
         self,

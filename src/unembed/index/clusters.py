@@ -40,7 +40,7 @@ class Near:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The cluster of a memory; without a number while the values are not clustered yet."""
+    """The cluster of a memory; without a number until the values are clustered."""
 
     schema: str
     layer: int

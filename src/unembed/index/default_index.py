@@ -1,7 +1,7 @@
-"""Ready indexes: indexes in the cache folder, which traces and the explorer find by themselves.
+"""Ready indexes: indexes in the cache folder, where traces and the explorer look for them.
 
-The name of the folder contains the weights, the corpus and the layout, so that a changed model, another corpus or
-another version never uses it.
+The name of the folder contains the weights, the corpus and the layout, so that it is never used for a changed model,
+another corpus or another version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cost of an index before it is built: a sample of the corpus is tokenised and a few batches are run."""
+"""The estimated cost of an index: a sample of the corpus is tokenised and a few batches are run."""
 
 from __future__ import annotations
 

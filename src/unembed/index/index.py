@@ -1,4 +1,4 @@
-"""An open index and the questions it answers."""
+"""An open index and its queries."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ class Index(IndexFiles):
             corpus: what `open_corpus` opens or takes.
             path: a new or empty folder, or one where a build of the same index was interrupted.
             top: triggers for each key and pole; those of `settings` (25) when None.
-            engine: of the sweep: "local", "ray", or a `Ray` with settings; changes nothing in the result.
+            engine: of the sweep: "local", "ray", or a `Ray` with settings; the result is the same.
             resume: False to refuse a folder that holds an index.
             settings: what the index contains.
             tokens_per_batch: of the sweep.
             progress: called with the name of a part, how much of it is done, and how much there is (None: not known).
 
         Raises:
-            IndexFault: the folder holds an index of something else, or another process is building in it.
+            IndexFault: the folder holds another index, or another process is building in it.
             InvalidInput: the folder holds other files, or a setting makes no sense.
             CorpusUnreadable: the corpus is empty or cannot be read.
             Unsupported: the model has no memories, or the processor no bfloat16.
@@ -135,11 +135,11 @@ class Index(IndexFiles):
 
         Args:
             path: its folder.
-            lm: the model, if it is open already; otherwise it is opened by its name when a question needs it.
-            partial: open an index whose build is not finished, and answer from its finished parts.
+            lm: the model, if it is open already; otherwise it is opened by its name at the first query that runs it.
+            partial: open an index whose build is not finished, and query its finished parts.
 
         Raises:
-            IndexFault: there is no index, it is not complete, or it is not of this model.
+            IndexFault: there is no index, it is not complete, or it was built for another model.
         """
         folder = as_path(path)
         manifest = read_manifest(folder)
@@ -156,16 +156,18 @@ class Index(IndexFiles):
         return index
 
     def attach(self, lm: Decoder) -> None:
-        """Answer questions with this model.
+        """Use this model for queries.
 
         Raises:
-            IndexFault: the index is of another.
+            IndexFault: the index was built for another model.
         """
         from unembed.models.decoder import require_decoder
 
         if why := self.misfit(require_decoder(lm)):
             raise IndexFault(
-                f"index {self.path} is not of {lm.name}", why=why, instead="Open the model it is of, or build another"
+                f"index {self.path} was not built for {lm.name}",
+                why=why,
+                instead="Open its own model, or build another index",
             )
         self._lm = lm
 
@@ -185,7 +187,7 @@ class Index(IndexFiles):
         return TextPieces("the index's corpus", passages.document, text, " " if cut == "sentences" else "")
 
     def misfit(self, lm: Decoder) -> str | None:
-        """Why the index is not of a model; None where it is."""
+        """Why the index does not fit a model; None where it does."""
         from unembed.models.fingerprint import weights_fingerprint
 
         provenance, dtype = self.provenance, lm.dtype_name

@@ -1,4 +1,4 @@
-"""Memories found by what a person writes into one box, and how the box was understood.
+"""Memories found by a query in one text box, and how the query was parsed.
 
 `breakfast` promotes the word in any of its one-token forms; `-breakfast` suppresses it; `"·Paris"` is exactly that
 token (`·` or a space in front); `*fast*` and `/^·[A-Z]/` are all tokens that match a wildcard or a regular expression;
@@ -40,7 +40,7 @@ _LAYERS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 @dataclass(frozen=True)
 class Understood:
-    """A query taken apart."""
+    """A parsed query."""
 
     promote: list[str] = field(default_factory=list)
     suppress: list[str] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Filters:
     labelled: bool | None = None
 
     def keep(self, hit: Hit) -> bool:
-        """Whether a hit passes all filters. A hit without a density passes none that ask for one."""
+        """Whether a hit passes all filters. A hit without a density passes no filter on density."""
         if self.layer is not None and hit.layer != self.layer:
             return False
         if self.why is not None and hit.why != self.why:
@@ -126,11 +126,11 @@ class Search:
     suggestions: list[str]
     """Tokens that look like a word that was not found."""
     notes: list[str]
-    """Parts of the query that have no answer, and why."""
+    """Parts of the query that could not be answered, and why."""
 
 
 def understand(query: str) -> Understood:
-    """A query taken apart; nothing in it can fail."""
+    """A parsed query; every text is a valid one."""
     found = Understood()
     for part in _PART.finditer(query):
         kind, quoted, text = part["kind"], part["quoted"] is not None, part["quoted"] or part["plain"] or ""
@@ -170,7 +170,7 @@ def search(
     Args:
         lm: the model.
         index: of the model, or None: then triggers and names cannot be searched, and values are scored directly.
-        query: what was written.
+        query: the text of the query.
         top: hits on a page.
         offset: hits before the page.
         filters: which hits to list; all when None.
@@ -245,7 +245,7 @@ def _merged(found: Iterable[Hit]) -> list[Hit]:
 
 
 def _described(index: Index | None, hits: list[Hit]) -> list[Hit]:
-    """The same hits with what the index knows of their memories: the activation density, and whether it has labels."""
+    """The same hits with the activation density of their memories, and whether these have labels."""
     if index is None or not hits:
         return hits
     rows = index.labels(of="all").rows()

@@ -1,4 +1,4 @@
-"""Whether an index can be built in a folder: a new one, one whose build was interrupted, or something else's."""
+"""Whether an index can be built in a folder, which may be new, hold an interrupted build, or hold something else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
     )
     chosen = {lm.layer(n) for n in settings.layers} if settings.layers is not None else set(lm.memory_layers)
     if lacking := sorted(chosen - set(lm.memory_layers)):
-        lm.feed_forward(lacking[0])  # says why
+        lm.feed_forward(lacking[0])  # raises with the reason
     layers = tuple(lm.n_memories_of(n) if n in chosen else 0 for n in range(lm.n_layers))
     experts = [lm.experts_of(n) for n in range(lm.n_layers)]
     known: dict[str, Any] = {"experts": [e and list(e) for e in experts]} if any(experts) else {}
@@ -94,7 +94,7 @@ def check_place(folder: Path) -> None:
         is_file = folder.exists() and not folder.is_dir()
         if b"\0" in os.fsencode(folder):
             raise ValueError("a NUL")
-    except (OSError, ValueError) as error:  # ValueError: a NUL, or half of a surrogate pair
+    except (OSError, ValueError) as error:  # ValueError: a NUL or a lone surrogate
         why = getattr(error, "strerror", None) or "no folder can have this name"
         raise InvalidInput(f"cannot build in {str(folder)[:60]!r}", why=why, instead="Give another name") from error
     if is_file:
@@ -113,7 +113,7 @@ def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
     """The manifest in the folder, with its intact files only.
 
     Raises:
-        IndexFault: it belongs to something else, or `resume` is False.
+        IndexFault: it holds another index, or `resume` is False.
     """
     there = read_manifest(folder)
     if not resume:

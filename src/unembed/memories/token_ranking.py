@@ -157,7 +157,7 @@ def _memory_layers(lm: Decoder) -> tuple[int, ...]:
         Unsupported: there are none.
     """
     if not lm.memory_layers:
-        lm.feed_forward(0)  # says why
+        lm.feed_forward(0)  # raises with the reason
     return lm.memory_layers
 
 

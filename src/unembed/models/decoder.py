@@ -168,7 +168,7 @@ class Decoder:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The tokenizer as transformers knows it, or None."""
+        """The tokenizer of transformers, or None."""
         return self._opened.tokenizer
 
     def encode(self, text: str) -> Int[Tensor, "1 pos"]:
@@ -197,7 +197,7 @@ class Decoder:
         """The id of a text that is exactly one token (ids pass through).
 
         Raises:
-            NotOneToken: the text is several tokens or none; the message says which and suggests a leading space.
+            NotOneToken: the text is several tokens or none; the message lists them and suggests a leading space.
             OutOfRange: the id is not in the vocabulary.
         """
         if not isinstance(target, str):
@@ -242,7 +242,7 @@ class Decoder:
         block = self.structure.blocks[layer]
         site = block.attention if block.mixer is None else block.mixer
         if not site.n_heads:
-            _ = site.out_proj  # raises and says why
+            _ = site.out_proj  # raises with the reason
         return self._within("head", head, site.n_heads)
 
     def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:
@@ -289,7 +289,7 @@ class Decoder:
             raise Unsupported(f"memories of {self.name}", why="it has no layers")
         site = self.structure.blocks[layer].feed_forward
         if site is None or not site.has_memories:
-            self.weights.n_memories[layer]  # says why
+            self.weights.n_memories[layer]  # raises with the reason
             raise Unsupported(f"memories of layer {layer}", why="the layer has none")
         return site
 

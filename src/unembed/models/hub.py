@@ -50,5 +50,5 @@ def _is_cached(name: str, revision: str | None) -> bool:
 
     try:
         return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
-    except ValueError:  # no id that the hub could have; the loader says so
+    except ValueError:  # not a valid id of the hub; the loader reports it
         return True

@@ -81,7 +81,7 @@ def open_model(
         )
     _check_device(device)  # before anything large is read
     if device is not None and device_map is not None:
-        raise InvalidInput(f"device {str(device)!r}", why="device_map says where the model goes", instead="Give one")
+        raise InvalidInput(f"device {str(device)!r}", why="device_map already places the model", instead="Give one")
     name = str(model) if model is not None else DEFAULT_MODEL
     placed = {"device_map": device_map, "offload_folder": offload_folder}
     placed = {} if device_map is None else {n: v for n, v in placed.items() if v is not None}
@@ -168,7 +168,7 @@ def _placed(hf: PreTrainedModel, device: Any) -> PreTrainedModel:
 def _quiet() -> Iterator[None]:
     """Loading reports (progress bars, key lists) belong to the user's terminal only when something is wrong."""
     level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    placing = logging.getLogger("accelerate.big_modeling")  # says that there are parameters on the meta device
+    placing = logging.getLogger("accelerate.big_modeling")  # warns of parameters on the meta device
     heard = placing.level
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -230,7 +230,7 @@ def _pretrained(
     try:
         with _quiet():
             hf = AutoModelForCausalLM.from_pretrained(where, dtype=_dtype(dtype), **common, **placed)
-    except Exception as error:  # transformers raises many kinds; each becomes one line that says what to do
+    except Exception as error:  # transformers raises many kinds; each becomes one line with a remedy
         raise _explained(where, error, offline) from error
     found = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else _tokenizer(tokenizer or where, common)
     if found is None and isinstance(tokenizer, str):
@@ -305,7 +305,7 @@ def _explained(name: str, error: Exception, offline: bool) -> Exception:
     if "trust_remote_code" in text:
         return ModelUnavailable(
             f"model {name}",
-            why="it brings its own code, which is not run unless you say so",
+            why="it brings its own code, which runs only if you allow it",
             instead="Read that code, then pass trust_remote_code=True",
         )
     if "model type" in text or "Unrecognized" in text:

@@ -1,7 +1,7 @@
-"""Parameters wherever they lie: in their module, or where accelerate keeps them until the module runs.
+"""Parameters wherever they are: in their module, or where accelerate stores them until the module runs.
 
 A model that does not fit is opened with a `device_map` that leaves layers in main memory or on disk. Between calls the
-parameters of such a layer are on the `meta` device: shapes without numbers. The hook on the module knows where the
+parameters of such a layer are on the `meta` device: shapes without numbers. The hook on the module records where the
 numbers are and brings them in for each call, so a pass needs nothing from here; reading a weight does. What is fetched
 is a copy on the device where the module runs, it lasts as long as the caller holds it, and changing it changes nothing.
 """

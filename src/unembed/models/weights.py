@@ -205,7 +205,7 @@ class Weights:
 
     @property
     def W_pos(self) -> Float[Tensor, "n_ctx d_model"] | None:
-        """Learned positions, one row each, or None. OPT keeps two unused rows in front; they are left out."""
+        """Learned positions, one row each, or None. OPT has two unused rows in front; they are left out."""
         module = self._structure.position_embedding
         if module is None:
             module = self._structure.read_positions

@@ -1,4 +1,4 @@
-"""The published experiments, run again on any model: each number beside the one in the paper.
+"""The published experiments, run again on any model: each number next to the one in the paper.
 
 Owns one module for each paper, what a report consists of, and how it is written (one page, tables, figures). Computes
 nothing that another room computes.

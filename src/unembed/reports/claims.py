@@ -1,4 +1,4 @@
-"""Claims of a paper as rows of one table: what it says, what is measured for it, and the test that judges it.
+"""Claims of a paper as rows of one table: the claim, what is measured for it, and the test that judges it.
 
 A study lists its claims once; its code, its page and its tests read that list. A claim's `measure` takes the study's
 measurements to a few numbers, its `judge` takes these numbers to a verdict, so that a test can hand it made-up ones.
@@ -15,7 +15,7 @@ from unembed.reports.document.model import Finding, Verdict
 
 M = TypeVar("M")
 UNEXPLAINED = "Unexplained: nothing measured here accounts for it."
-"""What a finding that differs says where its claim has no explanation."""
+"""The text of a finding that differs where its claim has no explanation."""
 Numbers = Mapping[str, Any]
 """What a claim's `measure` gives its `judge`, by name."""
 

@@ -1,6 +1,6 @@
 """The control of a study: the same architecture and tokenizer with the weights it had before training.
 
-A published finding that such a model agrees with says nothing about what training made. The study is run on it with a
+A published finding that such a model agrees with shows nothing about what training made. The study is run on it with a
 small sample, and the judgements are stored with the other caches, so that a second report on the same architecture,
 tokenizer, text and settings reads them.
 """

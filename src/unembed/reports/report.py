@@ -30,7 +30,7 @@ class Study:
     Attributes:
         paper: citation.
         module: where `run(lm, corpus, work, **options) -> Report` stands.
-        asks: what it needs from a model, in words.
+        asks: its requirements of a model, in words.
         shipped: whether it reads the text that comes with the package where none is given.
     """
 
@@ -73,14 +73,14 @@ def report(
     progress: Callable[[str, int, int], None] | None = None,
     **options: Any,
 ) -> Report:
-    """A paper's experiments on a model, written to a folder: each table and figure beside what was published.
+    """A paper's experiments on a model, written to a folder: each table and figure next to what was published.
 
-    Started again after a stop, it goes on with the stage it was in.
+    Started again after a stop, it continues with the stage it was in.
 
     Args:
         name: "geva2021", "geva2022" or "elhage2021".
         lm: the model.
-        corpus: the text to measure on: a path, a corpus, "shipped" for the WikiText sample, or what the study says.
+        corpus: the text to measure on: a path, a corpus, "shipped" for the WikiText sample, or the study's default.
         out: folder for `report.html`, `report.json`, `tables/` and `figures/`.
         detokenize: undo the spacing of WikiText (` , `, ` @-@ `) in the corpus. When None, only in the text that comes
             with the package, and only for models that were not trained on text spaced so (WikiLM).
@@ -93,7 +93,7 @@ def report(
 
     Raises:
         InvalidInput: no such study or option, the corpus is missing or too small, the folder cannot be written to.
-        Unsupported: the model lacks what the study asks for.
+        Unsupported: the model lacks what the study requires.
     """
     study, seed, lm = find(name), valid_seed(seed), require_decoder(lm)
     shipped = corpus is None or (isinstance(corpus, str) and corpus == SHIPPED)

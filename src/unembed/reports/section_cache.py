@@ -36,7 +36,7 @@ def cached_sections(work: Work, name: str, make: Callable[[], Sequence[Section]]
 
 
 def _table(table: Table) -> dict[str, Any]:
-    """A table as JSON; unlike `Table.to_dict` it keeps NaN and infinity."""
+    """A table as JSON; unlike `Table.to_dict` it can hold NaN and infinity."""
     rows = list(table.rows())
     columns = {name: [row[name] for row in rows] for name in table.column_names}
     return {"title": table.title, "provenance": table.provenance.to_dict(), "columns": columns}

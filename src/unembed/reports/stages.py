@@ -28,13 +28,13 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """Where a study keeps what it has done.
+    """Where a study stores what it has done.
 
     Attributes:
         out: folder of the report.
         key: everything the numbers depend on (model, corpus, seed, options); stages of another key are not used.
         seed: of every random choice.
-        progress: called as the work goes on.
+        progress: called as the work progresses.
     """
 
     out: Path
@@ -66,7 +66,7 @@ class Work:
         return found
 
     def path(self, name: str, ending: str) -> Path:
-        """Where a stage keeps something, under a name that no run with other settings uses."""
+        """Where a stage stores something, under a name that no run with other settings uses."""
         text = json.dumps([name, dict(self.key)], sort_keys=True, default=str)
         return self.out / STAGES / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.{ending}"
 

@@ -58,12 +58,12 @@ _READ_ANYWAY = 10
 _COMPONENTS_SHOWN = 64
 _MEMORIES = 10
 _TRIGGER_TOKENS = 24
-"""Tokens of a trigger's prefix that a view keeps."""
+"""Tokens of a trigger's prefix in a view."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TraceSettings:
-    """What both commands ask of a prompt: where to look, and how to read."""
+    """What both commands set: position, layers and how readings are made."""
 
     prompt: str
     position: int

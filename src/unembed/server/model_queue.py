@@ -176,7 +176,7 @@ class ModelQueue:
             return True
         except StopIteration:
             job.put(_END)
-        except BaseException as error:  # every failure belongs to the request, and the thread goes on
+        except BaseException as error:  # every failure belongs to the request, and the thread continues
             job.put(error)
         return False
 

@@ -126,7 +126,7 @@ class QuestionRequest(PromptRequest):
         return trace.question(token, against, self.position, alone=self.alone)
 
     def key(self) -> str:
-        """What tells one question about a prompt from another."""
+        """What distinguishes two questions about a prompt."""
         return str(self.model_dump(include={"position", "token", "against", "alone"}))
 
 
@@ -225,7 +225,7 @@ class PatternRequest(StrictModel):
 
 
 class AnnotationRequest(StrictModel):
-    """An annotator's patterns of one queue item; an empty list says that the item has none."""
+    """An annotator's patterns of one queue item; an empty list means that the item has none."""
 
     what: Literal["key", "value"]
     number: int = Field(ge=0, le=LARGEST)

@@ -175,6 +175,6 @@ def ndjson_response(items: AsyncIterator[Any]) -> StreamingResponse:
         except errors.UnembedError as error:
             yield to_json({"kind": "error", **problem(error)[1].model_dump()}) + b"\n"
 
-    # "identity" keeps the compression middleware from buffering lines.
+    # "identity" prevents the compression middleware from buffering lines.
     headers = {"cache-control": "no-store", "content-encoding": "identity"}
     return StreamingResponse(encoded_lines(), media_type="application/x-ndjson", headers=headers)

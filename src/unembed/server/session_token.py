@@ -25,7 +25,7 @@ def session_token(port: int, folder: Path) -> str:
     token = _kept(path) or new_token()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # whoever could read the old file can not read the new one
+        path.unlink(missing_ok=True)  # readers of the old file cannot read the new one
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(token)
     except OSError:

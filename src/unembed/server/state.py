@@ -190,7 +190,7 @@ class ServerState:
         return run
 
     async def run_in_pool(self, work: Callable[[], Result], on: Pool) -> Result:
-        """The result of a function that runs beside the model's thread."""
+        """The result of a function that runs in parallel to the model's thread."""
         pool = self._long if on == "long" else self._files
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 

@@ -1,4 +1,4 @@
-"""Addresses and presets that outlive the server, in a file beside the index's labels.
+"""Addresses and presets that outlive the server, in a file next to the index's labels.
 
 An address never changes, since links name it. A preset is replaced by one of the same name, and can be deleted.
 """

@@ -366,7 +366,7 @@ def require_point(lm: Decoder, point: str, layer: int) -> None:
         return
     block = lm.structure.blocks[layer]
     if point == "coefficients" and block.feed_forward is not None:
-        lm.feed_forward(layer)  # raises and says why
+        lm.feed_forward(layer)  # raises with the reason
     why, instead = ("it has no attention", "") if point == "pattern" else capture_point(point).missing(block)
     raise PointMissing(f"{lm.name} layer {layer} has no {point}", why=why, instead=instead)
 

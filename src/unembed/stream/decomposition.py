@@ -103,7 +103,7 @@ def source_values(lm: Decoder, run: Run, layer: int, *, gated: bool = False) -> 
     """
     site = lm.structure.blocks[layer].attention
     if site.values is None:
-        _ = site.layout  # raises and says why
+        _ = site.layout  # raises with the reason
     assert site.values is not None
     if site.values.gated and not gated:
         raise Unsupported(

@@ -1,6 +1,6 @@
 """Hooks on the model's own modules: a callback for each captured tensor, after the edits.
 
-A callback receives the live tensor and must copy what it keeps before it returns: Falcon, among others, changes such
+A callback receives the live tensor and must copy what it stores before it returns: Falcon, among others, changes such
 tensors in place later in the pass. A model compiled in place (`hf.compile()`) runs eagerly while hooks are attached,
 because compiled code does not call them.
 """

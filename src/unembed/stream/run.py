@@ -1,4 +1,4 @@
-"""One forward pass of the real model that keeps the captured tensors."""
+"""One forward pass of the real model, with the captured tensors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _Graph:
             raise InvalidInput(
                 "the number whose gradient is taken",
                 why="it is not one number computed from this run's logits",
-                instead="Give run.logits[0, -1, a] - run.logits[0, -1, b], say",
+                instead="Give for example run.logits[0, -1, a] - run.logits[0, -1, b]",
             )
         own = [self.own[point, layer] for layer in layers]
         found = torch.autograd.grad(of.reshape(()), own, retain_graph=True, allow_unused=True)
@@ -186,7 +186,7 @@ class Run(Displayed):
         """One layer's tensor of a point.
 
         Raises:
-            OutOfRange: the run did not keep this layer.
+            OutOfRange: the run did not capture this layer.
             PointMissing: the run did not capture the point, or the layer does not have it.
         """
         layer = as_int("layer", layer)
@@ -300,10 +300,10 @@ def run(
         edits: changes made during the pass; at positions after the prompt they have no effect here.
         attention_mask: 1 at real tokens; padding may stand on either side.
         logits: without them the pass stops after the last captured tensor.
-        layers: which layers to keep; when None, all that have the point.
+        layers: which layers to capture; when None, all that have the point.
         hooks: by point, a function of (tensor, layer), called after the edits in every layer that has the point; the
             tensor that it returns replaces the model's, None leaves it.
-        grad: keep the graph from the first block's input to the logits, for `Run.gradient`.
+        grad: record the graph from the first block's input to the logits, for `Run.gradient`.
 
     Raises:
         PointMissing: no layer has a point, or one of the chosen layers does not.
@@ -376,7 +376,7 @@ def _layers_with(lm: Decoder, point: str, chosen: tuple[int, ...], strict: bool)
 
 
 def _finite(logits: Tensor, mask: Tensor) -> bool:
-    """Whether the logits of real tokens are numbers; the sum tells at once in the usual case."""
+    """Whether the logits of real tokens are numbers; in the usual case the sum alone shows it."""
     return bool(torch.isfinite(logits.sum())) or bool(torch.isfinite(logits[mask.bool()]).all())
 
 

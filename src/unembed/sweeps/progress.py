@@ -1,4 +1,4 @@
-"""How far a sweep is: rate and time left."""
+"""Progress of a sweep: share done, rate and time left."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Reporter:
         self._start, self._resumed_at = time.monotonic(), (tokens, share)
 
     def report(self, batches: int, tokens: int, share: float, *, end: bool = False) -> None:
-        """Report, if it is time."""
+        """Report, if the interval has passed or the sweep has ended."""
         now = time.monotonic()
         if self._callback is None or (not end and now - self._last < self._interval):
             return

@@ -55,7 +55,7 @@ class Trace(Displayed):
     """A prompt under the model, with edits if there are any. Everything is computed once, on first use."""
 
     def __init__(self, lm: Decoder, tokens: Tokens, edits: Edits = (), *, show_unlearned: bool = False) -> None:
-        """Run the prompt and keep the stream and the coefficients.
+        """Run the prompt and capture the stream and the coefficients.
 
         Args:
             lm: the model.
@@ -323,7 +323,7 @@ class Trace(Displayed):
             token: the token to explain.
             against: the token it is compared with; the most likely other token when None.
             position: whose prediction.
-            alone: compare with none.
+            alone: explain the token's logit alone.
 
         Raises:
             InvalidInput: both are the same token.
@@ -364,7 +364,7 @@ class Trace(Displayed):
         chosen = [self.lm.layer(n) for n in (every if layers is None else layers)]
         with_memories = [n for n in chosen if self.run.has("coefficients", n)] if layers is None else chosen
         if not with_memories:
-            self.lm.feed_forward(0)  # raises and says why
+            self.lm.feed_forward(0)  # raises with the reason
         found = memory_effects(
             self.lm,
             self.run,
@@ -484,7 +484,7 @@ class Trace(Displayed):
             OutOfRange: no such position.
         """
         if all(block.feed_forward is None for block in self.lm.structure.blocks):
-            self.lm.feed_forward(0)  # raises and says why
+            self.lm.feed_forward(0)  # raises with the reason
         found = self._events
         if position is not None:
             column = position_of(self.run, position)

@@ -55,7 +55,7 @@ def is_held_back(key: str) -> bool:
 
 
 def split(every: Iterable[Document]) -> Split:
-    """Part the documents by the rule at the head of this module; each part keeps their order."""
+    """Split the documents by the rule at the head of this module, each part in their order."""
     every = list(every)
     works = {document.work for document in every if document.is_held_back}
     result = Split([], [], [])

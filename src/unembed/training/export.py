@@ -64,7 +64,7 @@ def _gpt2(network: Wren) -> GPT2LMHeadModel:
         at = f"transformer.h.{index}."
         attention = block.attention
         parts = (attention.q, attention.k, attention.v)
-        # GPT-2 keeps its matrices (d_in, d_out), the transpose of a Linear, with queries, keys and values side by side.
+        # GPT-2 stores its matrices (d_in, d_out), transposes of a Linear, with queries, keys and values side by side.
         state |= {
             at + "attn.c_attn.weight": torch.cat([part.weight for part in parts]).T,
             at + "attn.c_attn.bias": torch.cat([part.bias for part in parts]),

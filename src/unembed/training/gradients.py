@@ -74,7 +74,7 @@ class Gradients:
 
 
 def final_stream(network: Wren | AttentionOnly, ids: Tensor, with_spread: bool) -> tuple[Tensor, Tensor | None]:
-    """What the unembedding reads (batch, pos, d_model), and the memories' mean spread over layers if wanted."""
+    """What the unembedding reads (batch, pos, d_model), and the memories' mean spread over layers if requested."""
     spread: list[Tensor] = []
     with torch.autocast("cpu", torch.bfloat16, enabled=PRODUCTS is torch.bfloat16):
         stream = network.final_stream(ids, spread if with_spread else None)

@@ -40,7 +40,7 @@ class Recipe:
     warmup: int = 60
     seed: int = 0
     n_positions: int | None = None  # how many of the positions ship; all when None
-    history: str = ""  # what phases cannot say, for the model card
+    history: str = ""  # what phases do not show, for the model card
     limits: str = ""  # of this model, for the model card
 
     @property
@@ -88,7 +88,7 @@ def load(path: Path) -> Recipe:
 RECIPES: dict[str, Recipe] = {
     "wren": Recipe(
         Shape(n_layers=8, d_model=256, n_heads=8, d_head=32, d_mlp=1024, d_vocab=16_384, context=256),
-        # The rate stays at its peak, so that training can go on for as long as there is time; a branch that ends it
+        # The rate stays at its peak, so that training can continue for as long as there is time; a branch that ends it
         # (`decay`) takes it to zero.
         (Phase(2_500, context=256, windows=16), Phase(60_000, context=256, windows=32)),
         warmup=200,

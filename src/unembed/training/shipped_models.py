@@ -39,16 +39,16 @@ def train(
     recipe: Recipe | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Train one of the shipped models, or go on where a killed run stopped, and return the folder with its files.
+    """Train one of the shipped models, or continue where a killed run stopped, and return the folder with its files.
 
     Args:
         name: wren, attn-0l, attn-1l or attn-2l.
         corpus: a folder of `*.jsonl.xz`, one JSON object with `text` (and, if known, `id` and `source`) a line.
         out: where everything goes: `tokenizer/`, `text/`, `<name>/checkpoint.pt`, `<name>/loss.jsonl`, and the model
             itself in `<name>/model/`.
-        until: stop after this many updates; the next call goes on from there.
+        until: stop after this many updates; the next call continues from there.
         decay: branch off: copy the checkpoint to `<name>-decay/`, and make this many updates there with a rate that
-            falls to zero. A branch that was stopped goes on.
+            falls to zero. A branch that was stopped continues.
         tokenizer: a folder with a `tokenizer.json` to use; without it one is made from the corpus.
         begin_from: an exported model whose weights a run without a checkpoint begins from (see `warm_start`).
         threads: how many threads torch may use; as it is set if not given.
@@ -66,7 +66,7 @@ def train(
     if recipe is None:
         if name not in RECIPES:
             raise InvalidInput(
-                f"model {name!r}", why="no recipe bears that name", instead=f"Take one of {', '.join(RECIPES)}"
+                f"model {name!r}", why="there is no recipe of that name", instead=f"Use one of {', '.join(RECIPES)}"
             )
         recipe = RECIPES[name]
     if threads is not None:

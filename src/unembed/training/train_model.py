@@ -16,7 +16,7 @@ from unembed.training.recipes import RECIPES
 from unembed.validation import as_str, positive_int, valid_seed
 
 WIKILM_MINI = "wikilm-mini"
-_GOES_ON = "Make room, and run the same again: it goes on from its last checkpoint"
+_GOES_ON = "Make room, and run the same again: it continues from its last checkpoint"
 
 
 def train(
@@ -40,7 +40,7 @@ def train(
         name: wren, attn-0l, attn-1l, attn-2l, or wikilm-mini.
         corpus: a folder of `*.jsonl.xz`; for wikilm-mini also a text file, or None for the shipped sample.
         out: where checkpoints, curve and model go.
-        until: stop after this many updates; called again, it goes on from there.
+        until: stop after this many updates; called again, it continues from there.
         layers: of a wikilm-mini, 6 if not given; another size is named after it, wikilm-mini-8x512.
         width: of its stream, 192 if not given; its layers have four times as many memories.
         steps: updates in all over which its learning rate rises and falls, 2,000 if not given.
@@ -81,8 +81,8 @@ def train(
     if name not in RECIPES:
         raise InvalidInput(
             f"model {name!r}",
-            why="no recipe bears that name",
-            instead=f"Take one of {', '.join([*RECIPES, WIKILM_MINI])}",
+            why="there is no recipe of that name",
+            instead=f"Use one of {', '.join([*RECIPES, WIKILM_MINI])}",
         )
     if bfloat16 or any(size is not None for size in (layers, width, steps)):
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""`unembed circuits offsets|virtual-weights`: what weights alone say of positions and of single parts."""
+"""`unembed circuits offsets|virtual-weights`: what weights alone show about positions and single parts."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def _table(exhibit: Exhibit, width: int, plain: bool) -> RenderableType:
     for row in rows:
         drawn.add_row(*(_cell(name, row, exhibit, bars) for name in names))
     more = [f"{len(exhibit.table) - _ROWS:,} more rows"] if len(exhibit.table) > _ROWS else []
-    more += [f"not shown for want of width: {', '.join(left_out)}"] if left_out else []
+    more += [f"not shown because the terminal is too narrow: {', '.join(left_out)}"] if left_out else []
     if more:
         drawn.caption = Text(f"{'; '.join(more)} (--csv, --json or --html)", style="dim")
         drawn.caption_justify = "left"

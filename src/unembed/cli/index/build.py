@@ -85,19 +85,19 @@ def build(
     fast: Annotated[
         Literal["float32", "bfloat16"] | None,
         typer.Option(
-            help="A faster pass that is not bit for bit the model's; the index says by how much.",
+            help="A faster pass that is not bit for bit the model's; the index records by how much.",
             show_default=False,
             rich_help_panel=_SWEEP,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the estimated cost.")] = False,
     opening: Opening = Opening(),
     as_json: options.Json = False,
 ) -> None:
-    """Build an index, go on with one that was begun, or repair one that was damaged.
+    """Build an index, resume an interrupted build, or repair a damaged one.
 
-    Says first what it will cost, unless it is complete already. Stopped at any moment, the same command goes on where
-    it was.
+    Prints the estimated cost first, unless it is complete already. Stopped at any moment, the same command continues
+    where it was.
     """
     import sys
 

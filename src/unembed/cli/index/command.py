@@ -1,4 +1,4 @@
-"""`unembed index`: ask an index, check it, write it out; how one is built stands in `index_build`."""
+"""`unembed index`: query, check and export an index; `build` is in a module of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="index",
-    help="Every key's triggers over a corpus, and every value's top tokens, on disk: build, ask, check.",
+    help="Every key's triggers over a corpus, and every value's top tokens, on disk: build, query, check.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -167,7 +167,9 @@ def verify(folder: Folder, as_json: options.Json = False) -> None:
 @app.command("export")
 def export(
     folder: Folder,
-    file: Annotated[Path, typer.Argument(help="Its ending says which: .parquet, .jsonl, .csv.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="Its ending sets the format: .parquet, .jsonl, .csv.", show_default=False)
+    ],
     kind: Annotated[
         Literal["parquet", "jsonl", "csv"] | None,
         typer.Option("--format", "-f", help="The format, whatever the ending.", show_default=False),

@@ -94,7 +94,7 @@ def passage(prefix: str, token: str, room: int, *, plain: bool) -> Text:
     from rich.cells import cell_len
     from rich.text import Text
 
-    # Brackets too: where there is no colour, something must still say which token it is.
+    # Brackets too: without colour, something must still mark the token.
     marked = Text("[", style="dim").append_text(_short(token, max(4, room // 2), "" if plain else _MARK))
     marked.append("]", style="dim")
     left = room - cell_len(marked.plain)

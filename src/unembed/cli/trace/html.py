@@ -193,7 +193,7 @@ def _memories(view: TraceView) -> str:
     over = "" if view.against is None else f" over {visible_html(view.against.token)}"
     return (
         f"<section><h2>Memories behind <span class='target'>{visible_html(view.target.token)}</span>{over}</h2>"
-        f"<p class='note'>Memories (FFN neurons) by what they add to {what}: m is the coefficient, beside it how many "
+        f"<p class='note'>Memories (FFN neurons) by what they add to {what}: m is the coefficient, next to it how many "
         "times the memory's usual one, and the tokens that the memory pushes up.</p>"
         "<table><thead><tr><th>memory</th><th class='n'>m</th><th class='n'>× usual</th><th class='n'>effect</th>"
         f"<th></th><th>promotes</th>{column}</tr></thead><tbody>{rows}</tbody></table>"

@@ -1,4 +1,4 @@
-"""A view to where the user wants it: JSON, CSV, a page, the terminal."""
+"""A view as JSON, as CSV, as a page, or in the terminal."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def _signs(events: Sequence[EventView], target: int) -> Text:
 
 
 def _found(view: TraceView, plain: bool) -> list[RenderableType]:
-    """The findings, the heaviest first, then the events that they do not tell; signs as in the table."""
+    """The findings, the heaviest first, then the other events; signs as in the table."""
     sentences = [(one.kind, one.sentence) for one in view.findings]
     events = [(event.kind, event.sentence) for layer in view.layers for event in layer.events]
     rows = [*sentences, *(event for event in events if event not in sentences)]
@@ -225,7 +225,7 @@ def _memories(view: TraceView, memories: MemoriesView, width: int, plain: bool) 
     rows = memories.rows
     has_triggers = any(row.trigger is not None for row in rows)
     has_usual = any(row.times_usual is not None for row in rows)
-    # A trigger says more than a bar where there is not room for both.
+    # Without room for both, a trigger is more informative than a bar.
     cells_of_bar = 0 if plain or (has_triggers and width < 100) else 8 if width < 100 else 16
     scale = Scale.of([row.score or 0.0 for row in rows], cells_of_bar or 8)
     names = max((len(_name(row)) for row in rows), default=6)

@@ -1,7 +1,7 @@
 """Annotation files: what a person fills in with the patterns of value vectors, and the program's own patterns.
 
 A person sees each vector's top tokens, each with a short definition, finds patterns that at least four tokens share,
-describes each and says whether it is semantic, syntactic or names. The file is JSON, written by `export`; the
+describes each and states whether it is semantic, syntactic or names. The file is JSON, written by `export`; the
 annotator fills in `patterns`:
 
     {"schema": "unembed.annotation/1", "annotator": "", "instructions": [...], "provenance": {...},

@@ -6,7 +6,7 @@
   least 4 of them share; it is semantic, syntactic or of names.
 
 The queue is blind: it mixes values with vectors drawn at random with the mean and standard deviation of the layer's
-values, and nothing shown tells them apart. Each pattern is stored as one label; "no pattern" is a label as well.
+values, and nothing shown distinguishes them. Each pattern is stored as one label; "no pattern" is a label as well.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RULES: Mapping[str, Rules] = {
         25,
         3,
         ("shallow", "semantic"),
-        "Look for patterns that repeat in at least 3 of the prefixes. Describe each in a few words, say whether it is "
+        "Look for patterns that repeat in at least 3 of the prefixes. Describe each in a few words, mark it as "
         "shallow (the same last words, an n-gram) or semantic (a topic, a kind of sentence), and tick the prefixes "
         "that have it. A prefix may have several patterns, or none.",
     ),
@@ -56,7 +56,7 @@ RULES: Mapping[str, Rules] = {
         30,
         4,
         ("semantic", "syntactic", "names"),
-        "Look for patterns that at least 4 of the tokens share. Describe each in a few words, say whether it is "
+        "Look for patterns that at least 4 of the tokens share. Describe each in a few words, state whether it is "
         "semantic (a topic, a meaning), syntactic (a part of speech, a form) or of names, and tick the tokens that "
         "belong to it. Pieces of words may be left out. Say so if there is none.",
     ),

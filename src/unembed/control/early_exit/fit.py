@@ -68,8 +68,7 @@ def fit(
         threshold: a number; "precision" (0.75, as released) or "f1" (as in the paper), by layer. By default zero for
             sub_updates (the rule as it is), "precision" for classifiers, and for the others risk control at 5 per cent.
         disagreement: instead choose one threshold by risk control, so that the expected share of tokens that differ
-            from
-            the full model's is at most this.
+            from the full model's is at most this.
         decision: the cost of one decision, in blocks; then decisions are made only at layers where they save more than
             that (`ExitRule.at_profitable_layers`). "measured": measure it now, on a line of text.
         progress: called with examples done and examples in all.

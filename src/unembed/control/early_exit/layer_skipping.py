@@ -145,7 +145,7 @@ def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..
         inputs[names[0]] = _concatenated([rows if block.norm is None else block.norm(rows), own])
         for name in positions:
             inputs[name] = _concatenated([*(one[name] for one in pending), inputs[name]])
-        if inputs.get("attention_mask") is None:  # with several rows, none would stand for a causal one
+        if inputs.get("attention_mask") is None:  # with several rows, no mask would mean a causal one
             inputs["attention_mask"] = own.new_zeros(1, 1, 1, 1)
         out = real(**inputs)
         if not isinstance(out, tuple):

@@ -65,7 +65,7 @@ class Exit(Protocol):
 
 
 def require_exit(rule: Any) -> Exit:
-    """The same object, once it is known to be an exit rule.
+    """The same object, checked to be an exit rule.
 
     Raises:
         InvalidInput: the object is not an exit rule, for instance the path of a saved one.

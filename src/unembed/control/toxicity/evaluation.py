@@ -221,7 +221,7 @@ def _append(path: Path, new: Mapping[int, tuple[str, ...]]) -> None:
     """Append continuations by prompt, all or none; a line that an interrupted run left unfinished is removed first."""
     rows = "".join(json.dumps({"prompt": r, "texts": t}, ensure_ascii=False) + "\n" for r, t in new.items()).encode()
     with (
-        writing(path, instead="Make room, and run the same again: it goes on where it stopped"),
+        writing(path, instead="Make room, and run the same again: it continues where it stopped"),
         path.open("a+b", buffering=0) as file,
     ):
         file.seek(0)

@@ -114,7 +114,7 @@ def by_scorer(
         raise InvalidInput(
             f"no {n} values score below {below}",
             why=f"{len(fit)} of {len(flat)} do, by {scorer.name}",
-            instead="Raise the threshold, or ask for fewer",
+            instead="Raise the threshold, or request fewer",
         )
     if lowest:
         picked = flat.argsort(stable=True)[:n]
@@ -216,7 +216,7 @@ def greedy(
             if row["price_nats"] <= allowed and _gain(row) > max(_gain(curve[-1]), best[0] if best else -math.inf):
                 best = (_gain(row), edit, row)
         if best is None:
-            # Nothing among these helps within the share: go on down the ranking.
+            # None of these helps within the budget: continue with the next ones of the ranking.
             ranked = ranked[tried:]
             continue
         edits.append(best[1])

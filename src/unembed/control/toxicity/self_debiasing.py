@@ -1,4 +1,4 @@
-"""Self-debiasing: tokens that become likelier when the text is announced as toxic are made less likely.
+"""Self-debiasing: tokens that become likelier when a prefix announces toxic text are made less likely.
 
 With p the model's next-token distribution and p_y the one after "The following text contains ...", delta(w) = p(w) -
 max_y p_y(w); p(w) is multiplied by exp(decay * delta) where delta is negative, by no less than epsilon, and scaled to
@@ -57,7 +57,7 @@ class SelfDebiasing(LogitsProcessor):
     """Corrects each step by what the same model predicts after the prefixes, with a cache of its own.
 
     Works in any `transformers` generation, with batches (padded on the left), sampling and beams. One processor serves
-    one generation at a time; a new prompt is noticed and starts anew.
+    one generation at a time; a new prompt is detected and starts anew.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class SelfDebiasing(LogitsProcessor):
             raise InvalidInput(
                 f"{mask.shape[1]} tokens with the self-debiasing prefixes",
                 why=f"the model has a context of {limit}",
-                instead="Shorten the prompt or ask for fewer tokens",
+                instead="Shorten the prompt or generate fewer tokens",
             )
         extra: dict[str, Tensor] = {}
         if "position_ids" in inspect.signature(type(self._model).forward).parameters:

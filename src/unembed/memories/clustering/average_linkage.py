@@ -3,7 +3,7 @@
 Average linkage needs no distance matrix: the average similarity of two clusters is the dot product of the means of
 their unit vectors. The tree grows in rounds. Each round merges every pair of clusters that are each other's nearest;
 average linkage is reducible, so that gives the same tree as merging one closest pair at a time. Between rounds a
-cluster keeps a short list of candidates with an upper bound on its similarity to everything that is not on the list.
+cluster has a short list of candidates with an upper bound on its similarity to everything that is not on the list.
 Merging only averages similarities, so both stay valid:
 
 - an entry that merged with others is bounded by the average of what is known and the list's bound;
@@ -11,7 +11,7 @@ Merging only averages similarities, so both stay valid:
 - only a candidate that could be the nearest is computed, and a cluster is compared with all others again only if its
   best candidate falls below its bound.
 
-The one full comparison, at the start, computes each pair once and keeps maxima of groups of columns
+The one full comparison, at the start, computes each pair once and stores maxima of groups of columns
 (`unembed.memories.clustering.candidate_lists`).
 
 Rules for what cosine leaves open: the direction of a zero vector is undefined, so its similarity to others counts as 0
@@ -34,7 +34,7 @@ from unembed.memories.clustering.dendrogram import NONE, Dendrogram, Tree
 from unembed.memories.clustering.unit_vectors import equal_rows, unit_rows
 
 LISTED = 16
-"""Candidates a cluster keeps."""
+"""Candidates of a cluster."""
 _TILE, _GROUP, _ROWS = 2048, 128, 256
 _NOTHING_ELSE = -2.0
 """Bound of a list that holds every other cluster: below any similarity, and finite, so that it can be averaged."""

@@ -47,7 +47,7 @@ class AttentionOnlyConfig(PretrainedConfig):
         use_cache: bool = True,
         **settings: Any,
     ) -> None:
-        """Sizes, and whatever else transformers keeps in a config."""
+        """Sizes, and whatever else transformers stores in a config."""
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers

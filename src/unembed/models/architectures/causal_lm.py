@@ -1,6 +1,6 @@
-"""What every decoder written here does alike: how a forward pass begins, and how it ends in logits and a loss.
+"""What the decoders of this package share: the beginning of a forward pass, and its end in logits and a loss.
 
-transformers asks each architecture for both; only what stands between them differs.
+transformers requires both of each architecture; only what lies between them differs.
 """
 
 from __future__ import annotations

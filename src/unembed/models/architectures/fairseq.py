@@ -151,7 +151,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
         raise ModelUnavailable(f"checkpoint {path}", why=str(error)) from error
     except pickle.UnpicklingError as error:
         named = re.search(r"(?:GLOBAL|class|global|function)\s+`?([\w.]+)", str(error))
-        what = f"it asks to load {named.group(1)!r}" if named else "its pickle holds more than data"
+        what = f"it requests to load {named.group(1)!r}" if named else "its pickle holds more than data"
         raise ModelUnavailable(
             f"checkpoint {path} is refused",
             why=f"{what}, and only tensors, plain containers and argparse.Namespace are read",

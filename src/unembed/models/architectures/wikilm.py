@@ -61,7 +61,7 @@ class WikiLMConfig(PretrainedConfig):
         use_cache: bool = True,
         **settings: Any,
     ) -> None:
-        """Sizes, and whatever else transformers keeps in a config.
+        """Sizes, and whatever else transformers stores in a config.
 
         Args:
             vocab_size: words, padding words included.
@@ -77,7 +77,7 @@ class WikiLMConfig(PretrainedConfig):
             layer_norm_eps: what every LayerNorm adds to the variance.
             max_position_embeddings: the training length. Positions are sinusoids, so nothing is stored for it.
             initializer_range: standard deviation of random weights.
-            use_cache: whether generation keeps keys and values.
+            use_cache: whether generation caches keys and values.
             settings: fields of every transformers config.
         """
         bounds = [0, *cutoffs, vocab_size]

@@ -146,7 +146,7 @@ def mixer_site(
 def _with_readings(
     probe: Probe, path: str, site: AttentionSite, values: ValueSource, pattern: Tensor, clamped: Any
 ) -> AttentionSite:
-    """The site with what its heads read, where that is a latent or lies beside a gate, and its scores."""
+    """The site with what its heads read, where that is a latent or shares a projection with a gate, and its scores."""
     found = find_readings(probe, site.path, site.module, values, site.out_proj)
     if found is None:
         return site

@@ -1,4 +1,4 @@
-"""The table of family facts: what a look at the module tree and one dry run cannot tell.
+"""The table of family facts: what the module tree and one dry run do not show.
 
 Structure (where modules lie, which norm does what, fused layouts, gates, multipliers, rotary styles, soft caps) is
 found by `unembed.models.structure.resolver` on the live model, so most

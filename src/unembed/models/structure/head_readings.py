@@ -1,4 +1,4 @@
-"""What heads read where no single matrix says it: through a latent, or out of a projection that also holds a gate.
+"""What heads read where no single matrix shows it: through a latent, or out of a projection that also holds a gate.
 
 Latent attention (DeepSeek-V2, section 2.1, equations 9 to 19) reads keys and values as W_U norm(W_D x). With the norm's
 scale kept from a run that is linear; by weights it is linear up to that scale. A key has two parts: a content part

@@ -40,7 +40,7 @@ def check_projections(probe: Probe, blocks: Iterable[Block], head: nn.Module) ->
         call = probe.recording.calls.get(paths.get(module, ""))
         if call is None or call.given is None or call.returned is None or hasattr(module, "W_U"):
             continue
-        if not is_readable(module):  # reading its weights says why; nothing else needs them
+        if not is_readable(module):  # reading its weights raises with the reason; nothing else needs them
             continue
         x, y = (t.reshape(-1, t.shape[-1]) for t in (call.given, call.returned))
         if (type(module) in (nn.Linear, Conv1D) or not _has_children(module)) and _plain_matches(module, x, y):

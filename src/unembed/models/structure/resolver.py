@@ -41,7 +41,7 @@ def resolve(hf: PreTrainedModel) -> Structure:
     """The structure of a decoder, checked on a dry run of six random tokens.
 
     Raises:
-        ModelNotUnderstood: some part does more than the description can say; the message names it.
+        ModelNotUnderstood: some part does more than a `Structure` can describe; the message names it.
         NotFinite: the model's logits are NaN or infinite.
     """
     try:

@@ -69,7 +69,7 @@ def rotary_candidates(hf: nn.Module, cos_sin: tuple[Tensor, Tensor] | None, buff
     Args:
         hf: the model, whose buffers hold inverse frequencies.
         cos_sin: what the module was given for the positions 0, 1, ...; None for a module that is given none.
-        buffer_dim: channels rotated by a module that keeps its own table of angles, of base 10,000.
+        buffer_dim: channels rotated by a module that has its own table of angles, of base 10,000.
     """
     if buffer_dim:
         frequencies = 1.0 / (10000 ** (torch.arange(0, buffer_dim, 2, dtype=torch.float64) / buffer_dim))

@@ -205,7 +205,7 @@ class AttentionSite:
     positions_read: bool
     """True where learned positions are added to what Q and K read, but not to the stream (attention-only models)."""
     readings: HeadReadings | None = None
-    """What circuits read where `head_layout` is None: through a latent, or beside an output gate."""
+    """What circuits read where `head_layout` is None: through a latent, or from a projection with an output gate."""
 
     @property
     def queries_per_kv(self) -> int:
@@ -398,7 +398,7 @@ class Structure:
     read_positions: nn.Module | None
     """The table of learned positions that only queries and keys read (attention-only models), when there is one."""
     positions: str
-    """How the model knows where a token stands: "learned", "rotary", "alibi", "qk_learned" or "none"; "added" where
+    """How the model encodes positions: "learned", "rotary", "alibi", "qk_learned" or "none"; "added" where
     positions enter the stream outside any module, so that they cannot be separated from the token embedding (CTRL)."""
     embedding_scale: float | None
     """What W_E is multiplied by on its way into the stream; None where a norm follows the embedding."""

@@ -23,7 +23,7 @@ PAGE, INDEX, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
 
 
 def prepared(out: str | os.PathLike[str], parts: tuple[str, ...] = ()) -> Path:
-    """The folder of a report, made if it is not there, with these folders in it; for asking before the work begins.
+    """The folder of a report, created with these folders in it if it does not exist; call it before the work begins.
 
     Raises:
         InvalidInput: the path is a file, or its parent does not exist.

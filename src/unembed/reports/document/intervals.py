@@ -170,7 +170,7 @@ def _ends(drawn: np.ndarray) -> tuple[float, float]:
 def columns(name: str, numbers: Sequence[Measured]) -> dict[str, list[Any]]:
     """Columns `name`, `name_low`, `name_high`, `name_n` and, where any is known, `name_published`, for a table.
 
-    A report's page shows the first three in one cell, and the published number beside it.
+    A report's page shows the first three in one cell, and the published number next to it.
     """
     found: dict[str, list[Any]] = {
         name: [m.value for m in numbers],

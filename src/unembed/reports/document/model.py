@@ -57,7 +57,7 @@ class Exhibit:
     """A table of a report.
 
     Columns `x`, `x_low`, `x_high` are shown as one cell "x [low, high]", `x_n` as its sample size, `x_published` as
-    the paper's number beside it. Columns named `token(s)` or ending so hold token text, those ending in `_text` prose
+    the paper's number next to it. Columns named `token(s)` or ending so hold token text, those ending in `_text` prose
     to be wrapped.
 
     Attributes:
@@ -197,7 +197,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A study of one model: what was measured, beside what was published.
+    """A study of one model: what was measured, next to what was published.
 
     Attributes:
         name: of the study, such as "geva2021".

@@ -80,7 +80,7 @@ class Canvas:
         self.add(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>')
 
     def box(self, x: Real, y: Real, width: Real, height: Real, kind: str, hover: str = "", style: str = "") -> None:
-        """A filled rectangle with what hovering over it says."""
+        """A filled rectangle with its tooltip."""
         says = f"<title>{escape(hover)}</title>" if hover else ""
         styled = f' style="{style}"' if style else ""
         self.add(

@@ -64,7 +64,7 @@ def claims_about(lm: Decoder) -> tuple[Claim[Measurements], ...]:
 
 
 def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
-    """The measurements as a report; a section is stored when it is made, and a stopped run goes on with the next.
+    """The measurements as a report; a section is stored when it is made, and a stopped run continues with the next.
 
     Args:
         m: what is measured.
@@ -81,7 +81,7 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
     return Report(
         "elhage2021",
         f"Transformer circuits of {m.lm.name}",
-        "Attention heads by their weights and by what they do, beside what the paper found.",
+        "Attention heads by their weights and by what they do, next to what the paper found.",
         SOURCE,
         m.provenance,
         tuple(sections),

@@ -55,7 +55,7 @@ ROLE = 0.3
 HALF = 24
 """Tokens of text that the example of one position repeats."""
 DRAWS = 5
-"""Shuffles of the sources beside the triples of a head."""
+"""Shuffles of the sources, for comparison with the triples of a head."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def skip_trigrams_by_head(
 
 @dataclass(frozen=True)
 class BugTables:
-    """The tables that one head raises after some sources, beside tables of random tokens of the same frequencies.
+    """The tables that one head raises after some sources, and tables of random tokens of the same frequencies.
 
     Attributes:
         head: of the first layer.
@@ -157,7 +157,7 @@ class Measurements:
 
     @cached_property
     def direct_path(self) -> DirectPath:
-        """Token embedding times unembedding, beside bigrams."""
+        """Token embedding times unembedding, compared with bigrams."""
         return direct_path(self.lm, self.corpus)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What the paper says in numbers, and how it is known. Its models are not public, so most of it is in words."""
+"""The numbers in the paper, and where they are from. Its models are not public, so most results are in words."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
     return Report(
         "geva2021",
         f"Feed-forward layers as key-value memories, in {lm.name}",
-        "Every experiment of Geva et al. 2021 on this model and text, each number beside the published one. Layers "
+        "Every experiment of Geva et al. 2021 on this model and text, each number next to the published one. Layers "
         "count from 0 here and from 1 in the paper.",
         SOURCE,
         provenance_of(m),

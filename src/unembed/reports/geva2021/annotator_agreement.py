@@ -14,11 +14,11 @@ from unembed.reports.geva2021.patterns import Finder, Pattern
 from unembed.reports.geva2021.triggers import KeyTriggers
 
 RULE = "rules"
-"""The name under which the rules take part."""
+"""The name of the rules as an annotator."""
 
 
 def labels_of(author: str, layer: int, index: int, found: Sequence[Pattern]) -> list[dict[str, Any]]:
-    """Patterns in a key's prefixes as labels of the annotation store; one that says so where there are none."""
+    """Patterns in a key's prefixes as labels of the annotation store; a label of its own where there are none."""
     notes: list[tuple[str, dict[str, Any]]] = [
         (p.what, {"pattern": p.kind, "members": sorted(p.members)}) for p in found
     ] or [(NONE, {"pattern": None, "members": []})]

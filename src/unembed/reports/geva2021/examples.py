@@ -190,7 +190,7 @@ def draw_positions(stream: TokenStream, n: int, how: str, seed: int, name: str) 
         name: of the corpus, for the error message.
 
     Raises:
-        InvalidInput: the corpus is too small; the message says how many there are.
+        InvalidInput: the corpus is too small; the message states their number.
     """
     random = np.random.default_rng([seed, 2021])
     begin, end = np.maximum(stream.start[:-1], stream.first), np.asarray(stream.start[1:])

@@ -39,7 +39,7 @@ def provenance_of(m: Measurements) -> Provenance:
 
 @dataclass
 class ComparisonTable:
-    """Rows of a table with measured numbers and the paper's beside them."""
+    """Rows of a table with measured numbers next to the paper's."""
 
     name: str
     title: str

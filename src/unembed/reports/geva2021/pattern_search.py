@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def finder(lm: Decoder, text: TokenStream, seed: int, options: Options) -> patterns.Finder:
-    """The rules, with random prefixes of the corpus to say what is common."""
+    """The rules, with random prefixes of the corpus to measure what is common."""
     kinds = ("semantic", "names", *(("embedding",) if options.semantic == "both" else ()))
     everything = text.prefix_positions()
     random = np.random.default_rng([seed, 3])
@@ -71,7 +71,7 @@ def by_judge(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, 
         shown = min(options.shown, RULES["key"].shown)
         rows, labels = [], []
         for done, (layer, index) in enumerate(keys):
-            work.progress(f"asking {judge.annotator}", done, len(keys))
+            work.progress(f"patterns by {judge.annotator}", done, len(keys))
             places = triggers.positions[triggers.row(layer, index)][:shown].tolist()
             prefixes = [lm.decode(_body(text, p).tolist()) for p in places if p >= 0]
             answer = judge_patterns(judge, "key", prefixes, f"key {layer}.{index}")

@@ -33,7 +33,7 @@ SAME = 0.6
 SEEN = 32
 """Tokens at the end of a prefix in which words for a class are looked for."""
 REFERENCE = 2000
-"""Random prefixes that say how common a pattern is."""
+"""Random prefixes that show how common a pattern is."""
 
 Prefix = Int[np.ndarray, " _"]
 Feature = tuple[str, tuple[int, ...]]
@@ -76,7 +76,7 @@ def meanings(prefix: Prefix, classes: Classes, kinds: Sequence[str]) -> dict[Fea
 
 @dataclass(frozen=True, eq=False)
 class Finder:
-    """Looks for patterns in sets of prefixes; knows how common everything is in random ones."""
+    """Looks for patterns in sets of prefixes, given how common everything is in random ones."""
 
     classes: Classes | None
     kinds: tuple[str, ...]

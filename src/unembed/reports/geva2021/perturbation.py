@@ -27,7 +27,7 @@ KINDS = ("first", "last", "random")
 
 @dataclass(frozen=True, eq=False)
 class Shortened:
-    """A prefix without one of its tokens, and the keys whose coefficients on it are wanted."""
+    """A prefix without one of its tokens, and the keys whose coefficients on it are measured."""
 
     tokens: Int[np.ndarray, " pos"]
     asks: list[tuple[int, int, int]]

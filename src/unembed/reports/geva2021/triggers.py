@@ -17,7 +17,7 @@ from unembed.sweeps import Need, Reducer, TopTriggers, Triggers
 
 
 class OncePerSentence(Reducer):
-    """Triggers as the released code keeps them: one prefix of each sentence, and never its last one.
+    """Triggers as the released code selects them: one prefix of each sentence, and never its last one.
 
     A sentence is a document to the lists inside, so that their limit of one per document holds for it. The last
     position of every segment is left out: nothing follows it.
@@ -71,7 +71,7 @@ class OncePerSentence(Reducer):
 
 
 def reducer(how: str, top: int) -> Reducer:
-    """What keeps the triggers: "prefixes" as in the paper's text, "sentences" as in its code."""
+    """How triggers are selected: "prefixes" as in the paper's text, "sentences" as in its code."""
     return OncePerSentence(top) if how == "sentences" else TopTriggers(top, min_prefix=1)
 
 

@@ -21,7 +21,7 @@ from unembed.reports.geva2021.triggers import KeyTriggers
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """For every memory, what its value says and what its key's triggers are followed by; layers one after the other."""
+    """For every memory, what its value predicts and what follows its key's triggers, layer by layer."""
 
     bounds: Int[np.ndarray, " layers_and_one"]
     top: Int[np.ndarray, " key"]
@@ -64,7 +64,7 @@ def targets_of(text: TokenStream, triggers: KeyTriggers, target: str = "next") -
     Args:
         text: the corpus.
         triggers: of all keys.
-        target: "next", what follows the prefix, as the paper says; or "last", the prefix's own last token, as the
+        target: "next", what follows the prefix, as in the paper; or "last", the prefix's own last token, as the
             released script has it.
     """
     flat = triggers.positions.ravel()

@@ -1,7 +1,7 @@
 """Geva et al. 2022, "Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in the Vocabulary Space".
 
 Sections 4 to 6 and the appendix on any decoder with dense feed-forward layers; gated, RMS-normed and sandwich-normed
-ones are covered, as each section says. What the paper leaves open is an option; see `Options`.
+ones are covered, as each section states. What the paper leaves open is an option; see `Options`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
     return Report(
         "geva2022",
         f"What the sub-updates of {m.lm.name} promote",
-        "Concepts in values, events, and extreme sub-updates, beside what the paper found. Layers count from 0 here "
+        "Concepts in values, events, and extreme sub-updates, next to what the paper found. Layers count from 0 here "
         "and from 1 in the paper.",
         SOURCE,
         m.provenance,

@@ -1,6 +1,6 @@
 """Section 6 of Geva et al. 2022 on any model: early exit, and toxicity where prompts are given.
 
-Each part stands alone: one that cannot run (a package is not installed, too little text) leaves a line that says why.
+Each part stands alone: one that cannot run (a package is not installed, too little text) leaves a line with the reason.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CLUSTERS = 200
 """Of the values, for the sub-updates rule (Sec. 6.2)."""
 PERPLEXITY_TEXT = (
     "Perplexities here are of the first 16,384 tokens of WikiText-103's validation text, in windows of a whole "
-    "context; the text at hand does not say which text the paper's are of."
+    "context; the text at hand does not name the text of the paper's."
 )
 PICKED = 10
 """Values turned on against toxic text (Sec. 6.1)."""
@@ -52,7 +52,7 @@ PICKED = 10
 
 @dataclass(frozen=True, eq=False)
 class Applications:
-    """What section 6 reports; a part that was not measured is None, with a line in `notes` that says why."""
+    """What section 6 reports; a part that was not measured is None, with the reason in `notes`."""
 
     saturation: Table | None = None
     """Layer at which the prediction settles (Tables 9 and 10)."""
@@ -63,7 +63,7 @@ class Applications:
     toxicity_by_beams: Table | None = None
     """The same by beam search, as in the paper."""
     perplexity_text: str = ""
-    """What the perplexities of Table 5 are of, beside what the paper says of its own."""
+    """The text of the perplexities of Table 5, next to what the paper states about its own."""
     published_toxicity: Table | None = None
     """Table 5 as it was published."""
     notes: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Applications:
 def measure_applications(lm: Decoder, corpus: Corpus, work: Work, options: Options) -> Applications:
     """Early exit on `options.exit_examples` examples; toxicity where `options.prompts` names a file.
 
-    Never raises for what a part lacks: the report keeps what the other parts gave.
+    A part that cannot run raises no error: the report shows the other parts.
     """
     notes: list[str] = []
     saturation = early_exit = toxicity = by_beams = published = None
@@ -126,7 +126,7 @@ def _arms(lm: Decoder, work: Work, options: Options) -> list[Arm]:
 
 
 def _edits(lm: Decoder, picked: Selection, options: Options) -> Sequence[Edit]:
-    """The edits that turn values on: after the activation, or before it where the options say so.
+    """The edits that turn values on: after the activation, or before it where the options set it.
 
     Raises:
         Unsupported: before it in a gated layer, whose coefficient has two factors.

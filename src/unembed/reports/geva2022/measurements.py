@@ -212,7 +212,7 @@ def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotatio
     who = require_judge(judge)
 
     def compute() -> Arrays:
-        work.progress(f"asking {who.annotator}", 0, 1)
+        work.progress(f"concepts by {who.annotator}", 0, 1)
         answers = [
             [[p.description, p.kind, list(p.tokens)] for p in row] for row in judge_annotation(found, who).patterns
         ]

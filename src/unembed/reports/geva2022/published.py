@@ -75,7 +75,7 @@ def for_model(n_layers: int) -> str | None:
 CONTRADICTION = (
     "The paper counts 1,579 saturations before the last layer in 2,000 examples of GPT2; its Tab. 10 leaves 65.9 % of "
     "the examples before the last layer, 1,317 of 2,000. Both cannot be shares of the same examples, and the text at "
-    "hand does not say what differs."
+    "hand does not state what differs."
 )
 ORIGINS = (
     Origin(

@@ -172,7 +172,7 @@ async def get_item(
 
 @routes.post("/annotations")
 async def post_annotation(state: r.State, query: r.AnnotationRequest) -> dict[str, Any]:
-    """Store an annotator's patterns of an item: one label for each, or one that says there is none."""
+    """Store an annotator's patterns of an item: one label for each, or one that records that there is none."""
     corpus = state.require_index()
 
     def work() -> dict[str, Any]:

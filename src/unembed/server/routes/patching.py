@@ -1,4 +1,4 @@
-"""Two prompts side by side, activations patched from one into the other, and what the patched run goes on to say."""
+"""Two prompts side by side, activations patched from one into the other, and the continuation of the patched run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def post_patching(request: Request, state: r.State, query: r.PatchingReque
 async def post_continuation(
     state: r.State, query: r.PatchedContinuationRequest, client: r.Client = ""
 ) -> StreamingResponse:
-    """What both prompts and the patched one go on to say: lines with `side` clean, corrupted or patched."""
+    """Continuations of both prompts and of the patched one: lines with `side` clean, corrupted or patched."""
 
     def steps() -> Iterator[dict[str, Any]]:
         from unembed.stream import generate_steps

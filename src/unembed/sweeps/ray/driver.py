@@ -1,4 +1,4 @@
-"""The driver of a Ray sweep: schedules shards and merges, stores copies of states, and repeats what was lost."""
+"""The driver of a Ray sweep: schedules shards and merges, stores copies of states, and repeats lost jobs."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class SweepDriver:
             self._queue.append(shard)
 
     def _next_shard(self) -> Shard | None:
-        """The next shard of the corpus. At the end, the tree learns how many there were."""
+        """The next shard of the corpus. At the end, the tree receives their number."""
         if self._tree.n_shards is not None:
             return None
         shard = next(self._shards, None)
@@ -189,7 +189,7 @@ class SweepDriver:
         return done
 
     def _save(self) -> None:
-        """Save what is done without a gap, stored first; the job that needs a lost part finds that out."""
+        """Save what is done without a gap, stored first; the job that needs a lost part reports the loss."""
         parts: list[Part] = []
         for part in self._parts_from_start() if self._checkpoint is not None else ():
             if not self._store(part):

@@ -69,14 +69,14 @@ def _judge_small(mode: str, n_layers: int, z: float, peaks: Mapping[str, Any], n
 def judge_q_composition(
     n_layers: int, z: float, peaks: Mapping[str, Any], n_reaching_half: Mapping[str, int], **_: Any
 ) -> Judgement:
-    """Q-composition beside the strongest K-composition."""
+    """Q-composition compared with the strongest K-composition."""
     return _judge_small("q", n_layers, z, peaks, n_reaching_half["q"])
 
 
 def judge_v_composition(
     n_layers: int, z: float, peaks: Mapping[str, Any], n_reaching_half: Mapping[str, int], **_: Any
 ) -> Judgement:
-    """V-composition beside the strongest K-composition."""
+    """V-composition compared with the strongest K-composition."""
     return _judge_small("v", n_layers, z, peaks, n_reaching_half["v"])
 
 

@@ -20,7 +20,7 @@ def _in_context(m: Measurements) -> Numbers | None:
 
 
 def judge_in_context(whole: InContext, seed: int = 0) -> Judgement:
-    """Late tokens beside early ones."""
+    """Late tokens compared with early ones."""
     gain = mean_of((-whole.differences).tolist(), seed=seed)
     return Judgement(
         f"The loss around position {whole.late} is {signed(gain)} nats below that around {whole.early} "

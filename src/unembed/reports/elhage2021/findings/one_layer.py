@@ -60,7 +60,7 @@ def _skip_trigrams(m: Measurements) -> Numbers:
 def judge_skip_trigrams(
     n_layers: int, gain: Measured, likelier: float, shuffled: float, occurring: int, n: int
 ) -> Judgement:
-    """Triples in the corpus, beside the same triples with one another's sources."""
+    """Triples in the corpus, compared with the same triples with one another's sources."""
     return Judgement(
         f"Of the {n} largest triples of the first layer's heads, {occurring} occur in the corpus. In {likelier:.0%} of "
         f"the {gain.n} whose destination stands both with and without the source, the output is likelier with it; "
@@ -86,7 +86,7 @@ def _bugs(m: Measurements) -> Numbers | None:
 def judge_bugs(
     n_layers: int, gain: Measured, occurring: float, chance_occurring: float, crossed: float, chance_crossed: float
 ) -> Judgement:
-    """Pairs raised after a source, beside tables of random tokens of the same frequencies."""
+    """Pairs raised after a source, compared with tables of random tokens of the same frequencies."""
     return Judgement(
         f"After a source the head raises {occurring:.1f} pairs that occur ({chance_occurring:.1f} in tables of random "
         f"tokens of the same frequencies) and, with them, {crossed:.1f} crossed pairs that never do "
@@ -107,7 +107,7 @@ def _primitive(m: Measurements) -> Numbers:
 
 
 def judge_primitive(n_layers: int, repeated: Measured, new: Measured, lead: Measured) -> Judgement:
-    """What the first layer's heads take off the loss of repeated tokens, beside new ones."""
+    """By how much the first layer's heads lower the loss of repeated tokens, compared with new ones."""
     return Judgement(
         f"The single heads of layer 0 take {signed(repeated)} nats off the loss of next tokens that stood earlier in "
         f"the window and {signed(new)} off that of new ones, a difference of {signed(lead)}.",
@@ -145,7 +145,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Occurring and crossed pairs among the 20 destinations and 20 outputs that a source raises most.",
         "in words",
         "The head raises more occurring pairs than tables of random tokens of the same frequencies, with the interval "
-        "over sources, and crossed pairs with them. Crossed pairs alone say nothing: nearly every random table has "
+        "over sources, and crossed pairs with them. Crossed pairs alone show nothing: nearly every random table has "
         "some.",
         _bugs, judge_bugs,
     ),

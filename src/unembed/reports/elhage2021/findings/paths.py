@@ -41,7 +41,7 @@ def _term_importance(m: Measurements) -> Numbers | None:
 
 
 def judge_virtual_heads(reductions: Sequence[float], per_term: Sequence[float], **_: Any) -> Judgement:
-    """All orders above 1 beside order 1."""
+    """All orders above 1 compared with order 1."""
     single, virtual = reductions[0], sum(reductions[1:])
     return Judgement(
         f"Single heads take {single:+.2f} nats off the loss, all paths through two or more heads {virtual:+.2f}; a "

@@ -60,7 +60,7 @@ def _basis(m: Measurements) -> Numbers:
 
 
 def judge_basis(error: float | None, why: str, exact: bool) -> Judgement:
-    """The logits of a model whose stream was turned, beside its own."""
+    """The logits of a model whose stream was rotated, compared with its own."""
     if error is None:
         return Judgement(f"{why}.", "cannot be told")
     return Judgement(

@@ -24,7 +24,7 @@ def _bigram_table(m: Measurements) -> Numbers | None:
 
 
 def judge_bigram_table(losses: tuple[float, float, float]) -> Judgement:
-    """The cross-entropy of a model without layers beside that of bigrams and of token frequencies."""
+    """The cross-entropy of a model without layers compared with that of bigrams and of token frequencies."""
     own, bigrams, unigrams = losses
     gain = (unigrams - own) / (unigrams - bigrams) if unigrams > bigrams else None
     return Judgement(
@@ -51,7 +51,7 @@ def _direct_path(m: Measurements) -> Numbers | None:
 def judge_direct_path(
     partial: Measured, spearman: float, frequency: float, ceiling: float, losses: tuple[float, float, float]
 ) -> Judgement:
-    """The direct path beside bigram counts."""
+    """The direct path compared with bigram counts."""
     own, bigrams, unigrams = losses
     return Judgement(
         f"With token frequency held fixed, its logits correlate by rank with bigram counts by {signed(partial)}. "
@@ -69,7 +69,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         _BIGRAMS,
         "Share of the nats that bigrams gain on token frequencies, of a model without layers.",
         "in words",
-        f"The share is above {BIGRAM_GAIN:g}. A model that knows token frequencies alone has 0; the bigrams compared "
+        f"The share is above {BIGRAM_GAIN:g}. A model of token frequencies alone has 0; the bigrams compared "
         "with are those of half the corpus, smoothed, so that more than 1 is possible.",
         _bigram_table, judge_bigram_table,
     ),

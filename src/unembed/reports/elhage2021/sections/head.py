@@ -21,7 +21,7 @@ def head_sections(
     provenance: Provenance,
     offset: int = 0,
 ) -> list[Section]:
-    """Everything the weights say about one head."""
+    """Everything the weights show about one head."""
     lm = circuits.lm
     layer, head = lm.layer(layer), lm.head(head)
     own = circuits.own_token(layer, head, basis, seed=seed)
@@ -35,7 +35,7 @@ def head_sections(
         f"circuit {float(matching.score[layer, head]):+.2f}. A token's own logit lies {own.mean_z:+.2f} standard "
         f"deviations from its row's mean, and in the row's top {own.k} for {own.top_share:.1%} of "
         f"{own.n_tokens:,} tokens.",
-        *((f"To be known: {'; '.join(said)}.",) if said else ()),
+        *((f"Note: {'; '.join(said)}.",) if said else ()),
     )
     exhibits = full_circuit_exhibits(circuits, layer, head, top, basis, provenance, offset)
     partners = _partners(circuits, layer, head, basis, seed, top, provenance)

@@ -222,7 +222,7 @@ def composition_section(
     figures = [replace(figure, y_range=(-most, most)) for figure in figures] if most else figures
     text = (
         "How much of what the writer's OV circuit puts into the stream the reader's queries (Q), keys (K) or values "
-        "(V) take up: the Frobenius norm of the product over the product of the norms, beside the mean for random "
+        "(V) take up: the Frobenius norm of the product over the product of the norms, with the mean for random "
         "Gaussian circuits of the same shapes, measured; z: in their standard deviations.",
     )
     return Section("Composition", text, tuple(exhibits), tuple(figures))
@@ -243,7 +243,7 @@ def induction_section(
     top: int | None = None,
     on_text: TextScores | None = None,
 ) -> Section:
-    """Every head above the first layer: signs of induction in its weights beside what it does."""
+    """Every head above the first layer: signs of induction in its weights, compared with what it does."""
     shown = found if top is None else found[:top]
     columns = {
         "head": [f"{e.layer}.{e.head}" for e in shown],
@@ -257,7 +257,7 @@ def induction_section(
     }
     text = (
         "From the weights alone: does the head copy, which earlier head do its keys read most, and does its QK circuit "
-        "through that head match a token with the one before the source? Beside it what the head and its partner do "
+        "through that head match a token with the one before the source? Next to it what the head and its partner do "
         "on repeated random tokens.",
     )
     if on_text is not None:

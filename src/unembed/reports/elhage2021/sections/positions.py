@@ -1,4 +1,4 @@
-"""Sections about what weights alone say: scores by offset, and virtual weights of single heads and memories."""
+"""Sections about what weights alone show: scores by offset, and virtual weights of single heads and memories."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ from unembed.results import Provenance, Table, visible
 
 
 def zero_layers(m: Measurements) -> list[Section]:
-    """The direct path beside the corpus' bigrams."""
+    """The direct path compared with the corpus' bigrams."""
     return [direct_path_section(m.circuits, m.direct_path, m.provenance)]
 
 
 def direct_path_section(circuits: Circuits, found: DirectPath, provenance: Provenance) -> Section:
-    """The direct path beside the corpus' bigrams."""
+    """The direct path compared with the corpus' bigrams."""
     losses = Table(
         "Predicting the next token from the token alone",
         {

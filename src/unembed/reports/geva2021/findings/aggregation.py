@@ -1,4 +1,4 @@
-"""The claims of section 5.1, memories are aggregated: how many are active, and whether a layer says what one does."""
+"""The claims of section 5.1, aggregation of memories: how many are active, and whether a layer agrees with any."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def judge_every_key(some: Measured, number: Measured, **_: Any) -> Judgement:
 
 
 def judge_covered(covered: Measured, by_chance: Measured, **_: Any) -> Judgement:
-    """Prefixes in a pattern, beside random ones."""
+    """Prefixes in a pattern, compared with random ones."""
     here = f"{percent(covered)} of trigger prefixes are in a pattern by rule, {percent(by_chance)} of random ones."
     return Judgement(here, verdict_of(within(covered, 0.55, 0.9), above(covered, by_chance.high)))
 
@@ -83,7 +83,7 @@ def _perturbation(m: Measurements) -> Numbers | None:
 
 
 def judge_end(first: Measured, last: Measured, lead: Measured, layers: int, n_layers: int, **_: Any) -> Judgement:
-    """The last token beside the first."""
+    """The last token compared with the first."""
     here = (
         f"Without the last token coefficients change by {percent(last)}, without the first by {percent(first)}; the "
         f"last matters more in {layers} of {n_layers} layers."

@@ -206,7 +206,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "related tokens among compositions of the last layer",
         "34 of 100 related, by hand",
         f"Between 19 and 49 % related, fifteen points around the published share; fewer than {FEWEST_PAIRS} pairs that "
-        "can be judged tell nothing. Exact binomial interval over examples.",
+        "can be judged are no evidence. Exact binomial interval over examples.",
         _compositions,
         judge_related,
     ),

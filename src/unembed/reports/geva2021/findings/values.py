@@ -54,7 +54,7 @@ def judge_agreement_rises(low: Measured, high: Measured, last: Measured, upper: 
 
 
 def judge_agreement_above_chance(whole: Measured, by_chance: float, one_token: float, **_: Any) -> Judgement:
-    """The agreement rate beside two chances."""
+    """The agreement rate compared with two chance levels."""
     over = whole.value / by_chance if by_chance > 0 else float("inf")
     here = (
         f"{percent(whole)} of all values agree, {format_number(whole.value / one_token)} times a random token and "

@@ -23,7 +23,7 @@ _KINDS = ("shallow", "both", "semantic", "none")
 
 
 def patterns_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
-    """Patterns by rule in the triggers of sampled keys, beside those in random prefixes."""
+    """Patterns by rule in the triggers of sampled keys, compared with random prefixes."""
     found, provenance, n_layers = m.patterns, provenance_of(m), m.triggers.n_layers
     keys, random = found["layer"] >= 0, found["layer"] < 0
     covered = 1 - found["none"]
@@ -55,7 +55,7 @@ def patterns_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         (
             f"Of each layer {m.options.pattern_keys} random keys, and of each key the {m.options.shown} prefixes "
             "with the "
-            "highest coefficient. Where the paper asked people, rules look: a pattern is what at least "
+            "highest coefficient. The paper used people; here rules look for patterns: a pattern is what at least "
             f"{FEWEST} prefixes share and random prefixes would share as often with a probability of at most "
             f"{CHANCE:g}. "
             "Shallow: the last one to three tokens, or two to four tokens in a row. Semantic: a WordNet class of "
@@ -64,7 +64,7 @@ def patterns_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         ),
         (
             comparison.exhibit(
-                provenance, "The same rules on sets of random prefixes say what they find where nothing is."
+                provenance, "The same rules on sets of random prefixes show what they find where there is no pattern."
             ),
             Exhibit("patterns", Table("Patterns by layer", table, provenance), percent=("covered", *_KINDS)),
             _examples(m),
@@ -109,7 +109,7 @@ def _examples(m: Measurements) -> Exhibit:
 
 
 def _judged(m: Measurements) -> list[Exhibit]:
-    """What a judge finds in the same prefixes, beside the rules, where one was given."""
+    """What a judge finds in the same prefixes, next to the rules, if one was given."""
     found = m.judged
     if not len(found.get("layer", ())):
         return []

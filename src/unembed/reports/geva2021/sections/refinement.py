@@ -46,7 +46,7 @@ def refinement_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
     e, n_layers, provenance, n = m.examples, m.triggers.n_layers, provenance_of(m), len(m.positions)
     final = e["output"][-1]
     match = e["residual"] == final
-    # Settled: from this layer on every residual says what the model says.
+    # Settled: from this layer on every residual predicts what the model predicts.
     settled = np.logical_and.accumulate(match[::-1], axis=0)[::-1]
     matches = [share_of(int(row.sum()), n) for row in match]
     kinds = breakdown(e["residual"], e["update"], e["output"])
@@ -102,8 +102,8 @@ def refinement_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
             comparison.exhibit(provenance),
             Exhibit(
                 "residual",
-                Table("What the residual already says", table, provenance),
-                "Settled: this layer's residual and all later ones say what the model says.",
+                Table("What the residual already predicts", table, provenance),
+                "Settled: this layer's residual and all later ones predict what the model predicts.",
                 percent=("match", "settled", "mean_probability"),
             ),
             Exhibit(
@@ -164,7 +164,7 @@ def _pick(rows: np.ndarray, share: float, n: int, seed: int):  # noqa: ANN202
 
 @dataclass(frozen=True, eq=False)
 class Compositions:
-    """Sampled compositions of the last layer and what the rules say of each."""
+    """Sampled compositions of the last layer, each judged by the rules."""
 
     found: Int[np.ndarray, " composition"]
     """Examples in which the last layer composes."""
@@ -174,15 +174,15 @@ class Compositions:
     cosine: Float[np.ndarray, " pair"]
     related: Bool[np.ndarray, " pair"]
     known: Bool[np.ndarray, " pair"]
-    """Whether the rules can tell."""
+    """Whether the rules can decide."""
 
 
 def judge_compositions(m: Measurements) -> Compositions:
     """Random compositions of the last layer, and whether the new token is related to the residual's.
 
-    Two tokens are related where WordNet says so or where their embeddings are closer than 99 % of random pairs of the
-    same frequencies; they are distant where WordNet knows both and says so, or where their embeddings are no closer
-    than 90 % of such pairs. Otherwise it is undecided.
+    Two tokens are related where WordNet relates them or where their embeddings are closer than 99 % of random pairs of
+    the same frequencies; they are distant where WordNet has both and does not relate them, or where their embeddings
+    are no closer than 90 % of such pairs. Otherwise it is undecided.
     """
     e = m.examples
     before_all, update, output = (e[name][-1].astype(np.int64) for name in ("residual", "update", "output"))
@@ -240,7 +240,7 @@ def last_layer_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
             f"WordNet senses have a Lin similarity of at least {RELATED:g} (both words are in WordNet in "
             f"{both_known} cases) or "
             f"their embeddings are closer than 99 % of random pairs of the same frequencies; distant if WordNet "
-            "has both and says so, or if they are no closer than 90 % of such pairs. "
+            "has both and does not relate them, or if they are no closer than 90 % of such pairs. "
             f"{len(chosen) - n_known} pairs cannot be told.",
         ),
         (

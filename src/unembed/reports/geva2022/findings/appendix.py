@@ -23,7 +23,7 @@ def _norm(m: Measurements) -> Numbers:
 def judge_norm(
     has_norm: bool, values: Measured, random: Measured, value_with_random: Measured, random_with_value: Measured
 ) -> Judgement:
-    """Overlap with and without the norm, beside the overlap with random vectors."""
+    """Overlap with and without the norm, compared with the overlap with random vectors."""
     if not has_norm:
         return Judgement("The model has no final norm, so both readings are the same.", "cannot be told")
     here = (

@@ -37,7 +37,7 @@ def judge_rule(
     oracle: float,
     n_layers: int,
 ) -> Judgement:
-    """The sub-updates rule beside a trained classifier, in the spread of five splits."""
+    """The sub-updates rule compared with a trained classifier, over five splits."""
     here = (
         f"The rule gives {rule_accuracy:.1f} ± {rule_accuracy_std:.1f} % of the predictions and saves "
         f"{rule_saved_layers:.2f} ± {rule_saved_layers_std:.2f} of {n_layers} layers (at most {oracle:.2f}); the "

@@ -29,7 +29,7 @@ def _coverage(m: Measurements) -> Numbers:
 
 
 def judge_values_against_random(values: Measured, random: Measured, against_random: Measured, **_: Any) -> Judgement:
-    """Concepts in values beside random vectors."""
+    """Concepts in values compared with random vectors."""
     here = (
         f"{percent(values)} of the top tokens of values belong to a concept, {percent(random)} of those of random "
         f"vectors: {format_interval(against_random)} times as many."
@@ -40,7 +40,7 @@ def judge_values_against_random(values: Measured, random: Measured, against_rand
 def judge_updates_against_values(
     values: Measured, updates: Measured, updates_against_values: Measured, **_: Any
 ) -> Judgement:
-    """Concepts in whole updates beside values."""
+    """Concepts in whole updates compared with values."""
     here = (
         f"{percent(updates)} of the top tokens of whole updates belong to a concept, {percent(values)} of those of "
         f"values: {format_interval(updates_against_values)} times as many."
@@ -111,7 +111,7 @@ def _semantic(m: Measurements) -> Numbers:
 
 
 def judge_mostly_semantic(semantic: Measured, other: Measured, difference: Measured, **_: Any) -> Judgement:
-    """Semantic concepts beside the other kinds."""
+    """Semantic concepts compared with the other kinds."""
     here = (
         f"{percent(semantic)} of the top tokens of values are in semantic concepts, {percent(other)} in syntactic "
         "concepts or names."

@@ -28,7 +28,7 @@ def _maxima(m: Measurements) -> Numbers | None:
 
 
 def judge_maxima(saturation: Measured, elimination: Measured, ratio: Measured) -> Judgement:
-    """The strongest sub-update of a saturation beside that of an elimination."""
+    """The strongest sub-update of a saturation compared with that of an elimination."""
     here = (
         f"The strongest sub-update scores the promoted token {format_interval(saturation)} and the eliminated one "
         f"{format_interval(elimination)}, a ratio of {format_interval(ratio)}."
@@ -111,7 +111,7 @@ def _by_random(m: Measurements) -> Numbers | None:
 
 
 def judge_by_random(dominant: Measured, random: Measured, ratio: Measured) -> Judgement:
-    """Random sub-updates beside dominant ones."""
+    """Random sub-updates compared with dominant ones."""
     here = (
         f"The largest score by ten random sub-updates is {format_interval(random)}, by the ten dominant ones "
         f"{format_interval(dominant)}."

@@ -17,7 +17,7 @@ from unembed.reports.geva2022.sections.layers import EASY, SHORT, frequent, freq
 FEWEST_VALUES = 5
 """Values of a group below which its depth is not judged."""
 DRAWS = 200
-"""Random sets of sub-updates beside the extreme ones."""
+"""Random sets of sub-updates compared with the extreme ones."""
 
 
 def _figure_3(m: Measurements) -> Numbers | None:
@@ -74,7 +74,7 @@ def judge_peaks(maxima: np.ndarray, seed: int, **_: Any) -> Judgement:
 
 
 def judge_strongly_down(minima: np.ndarray, seed: int, **_: Any) -> Judgement:
-    """Minima of the last layers beside those of the others."""
+    """Minima of the last layers compared with those of the others."""
     n_layers, last = len(minima), _last_layers(len(minima))
     # An example is the drawn unit: its layers are averaged first.
     top, rest = minima[n_layers - last :].mean(axis=0), minima[: n_layers - last].mean(axis=0)
@@ -109,7 +109,7 @@ def _few_values(m: Measurements) -> Numbers | None:
 
 
 def judge_few_values(covered: float, by_chance: np.ndarray) -> Judgement:
-    """Values in clusters of extreme sub-updates beside those of random dominant ones."""
+    """Values in clusters of extreme sub-updates compared with those of random dominant ones."""
     low, high = np.quantile(by_chance, (0.025, 0.975))
     here = (
         f"{format_percent(covered)} of the values lie in a cluster that is frequently active in extreme updates; for "

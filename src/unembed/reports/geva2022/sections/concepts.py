@@ -60,7 +60,7 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         ),
     )
     exhibits = (
-        Exhibit("tab2", table, "Published numbers are GPT2's; WikiLM's stand beside them.", _PERCENT),
+        Exhibit("tab2", table, "Published numbers are GPT2's, with WikiLM's next to them.", _PERCENT),
         Exhibit("fig2", by_layer, "", _PERCENT_BY_LAYER),
         *_judged(found[VALUES], m.judged, provenance),
         Exhibit("concepts", found[VALUES].to_table(), "Every concept of the sampled values.", folded=True),

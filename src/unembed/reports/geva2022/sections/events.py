@@ -30,10 +30,10 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     scores = _table_4(m)
     shares = _saturation_table(m)
     text = (
-        "An example is a random prefix of a random sentence; the prediction is what the model says after it. A "
+        "An example is a random prefix of a random sentence; the prediction is the most likely token after it. A "
         "saturation is the first layer from which on the prediction is first after every FFN; it is the FFN's if the "
         "token was not first before it. An elimination is the update that pushes its own top candidate furthest down. "
-        "Both are told by full ranks in the model's own readout.",
+        "Both are found by full ranks in the model's own readout.",
         f"Scores are those of the reference token by the 10 dominant sub-updates ({_SCORES[basis]}); max, mean and min "
         "over the ten, averaged over events. As in the paper, saturations count if the FFN made them before the last "
         "layer. Its other numbers of Tab. 4 could not be confirmed and are left out.",

@@ -20,7 +20,7 @@ FREQUENT = 0.9
 SHORT = 3
 """Tokens of a short prefix (the paper: extreme sub-updates are mostly active on inputs of three or fewer)."""
 EASY = 0.5
-"""Final probability from which on a target is called easy here; the paper says "obvious"."""
+"""Final probability above which a target is called easy here, "obvious" in the paper."""
 _TOP = 10
 _CLUSTERS_SHOWN = 25
 
@@ -64,7 +64,7 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         "thresholds, 10 and 5, are in the units of its models). Each lies in one of "
         f"{clusters.n_clusters:,} clusters of all values (average linkage, cosine; the paper: 10,000). Groups are of "
         f"sub-updates in frequently active clusters: the fewest that hold {FREQUENT:.0%} of all appearances (the paper "
-        "gives no number). A group is told by how often the 10 top tokens of a value occur in the corpus: rare if at "
+        "gives no number). A group is defined by the frequency of a value's 10 top tokens in the corpus: rare if at "
         "least half of them are in the rarer half of the vocabulary, common otherwise.",
     )
     figures = (
