@@ -224,7 +224,7 @@ class _Readout:
     lm: Decoder
     basis: Basis
     W_U: Float[Tensor, "d_model d_vocab"] | None
-    """None where the head is no single matrix: then its module gives all scores at once."""
+    """None where the head is not a single matrix: then its module gives all scores at once."""
 
     @classmethod
     def of(cls, lm: Decoder, basis: Basis) -> "_Readout":

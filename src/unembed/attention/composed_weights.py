@@ -121,7 +121,7 @@ def read_in_run(
         parts: float64 vectors that add up to what the attention read, by name; biases join "bias".
 
     Raises:
-        Unsupported: queries that are no linear map of one latent.
+        Unsupported: queries that are not a linear map of one latent.
     """
     site = lm.structure.blocks[layer].attention
     if site.readings is None or which not in site.readings.parts:

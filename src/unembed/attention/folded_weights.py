@@ -105,7 +105,7 @@ def reading_weights(
         part: "content" or "rotary" of the queries and keys of latent attention; all of them when None.
 
     Raises:
-        Unsupported: what is read is no fixed matrix (see `composed_weights`).
+        Unsupported: what is read is not a fixed matrix (see `composed_weights`).
     """
     site = lm.structure.blocks[layer].attention
     check_part(site, part)

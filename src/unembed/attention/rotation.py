@@ -136,7 +136,7 @@ def _check_rotatable(lm: Decoder) -> None:
     elif tied and structure.final_norm is not None and not _is_level(structure.final_norm):
         why = "its unembedding is its embedding, and the final norm's gain cannot be folded into one of the two"
     elif lm.n_heads != lm.n_kv_heads and structure.blocks[0].attention.layout.kind == "per_group":
-        why = "its queries are no view on the weights"
+        why = "its queries are not a view on the weights"
     if why is not None:
         raise InvalidInput(f"the stream of {lm.name} cannot be turned in place", why=why)
 

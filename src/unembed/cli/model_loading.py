@@ -34,7 +34,7 @@ def opened(
 
 @contextmanager
 def _line(text: str) -> Generator[None]:
-    """A line on stderr inside, wiped out afterwards; nothing where stderr is no terminal."""
+    """Show a line on stderr while inside; nothing if stderr is not a terminal."""
     from unembed.results import visible
 
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":

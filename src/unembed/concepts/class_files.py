@@ -1,6 +1,6 @@
 """Classes of a vocabulary, kept in a file, because building them takes seconds.
 
-Those of the shipped models lie in the package; others are written to the cache folder at their first use. The name of
+Those of the shipped models are in the package; others are written to the cache folder at their first use. The name of
 a file is a hash of everything that its content follows from.
 """
 

@@ -30,7 +30,7 @@ class CleanToken:
 def clean(tokens: Sequence[str]) -> list[CleanToken]:
     """All tokens of a vocabulary, cleaned.
 
-    A token is a word if it is all letters and a space stands before it or its first letter is a capital; in lower case
+    A token is a word if it is all letters and a space precedes it or its first letter is a capital; in lower case
     without a space it is a piece ("ation"), unless the vocabulary also has it with a space and it has at least
     `SHORTEST_UNSPACED` letters ("should"). Where hardly any token has a space before it, tokens are whole words.
     """

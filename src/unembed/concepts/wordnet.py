@@ -1,4 +1,4 @@
-"""WordNet 3.0 as far as single tokens need it: senses, what stands above them, how specific a class is, definitions.
+"""WordNet 3.0 as far as single tokens need it: senses, their hypernyms, how specific a class is, definitions.
 
 The files are a part of WordNet (see `tools/wordnet_build.py`), shipped under its own licence (`wordnet/LICENSE.txt`).
 """

@@ -1,4 +1,4 @@
-"""The text of a corpus in pieces that can be joined again, for what reads windows of its own."""
+"""The text of a corpus in pieces that can be joined again, for readers with other windows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TextPieces:
         corpus: its name, as a person reads it.
         documents: the document number of each piece.
         text: the text of a piece.
-        joint: what stands between two pieces of one document.
+        joint: the text between two pieces of one document.
     """
 
     corpus: str

@@ -1,7 +1,7 @@
 """A logit as a sum by feature of a dictionary, with the error of the reconstruction as a row of its own.
 
 The activation that is reconstructed is features times values, plus the bias, plus the error, exactly; each part goes
-to the logit by the same linear path. For a point of the stream these rows stand for everything written before it.
+to the logit by the same linear path. For a point of the stream these rows replace everything written before it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def feature_attribution(
 
     Returns:
         Rows of kind "feature" for features that are on, "dictionary bias" and "dictionary error" for each layer that is
-        reconstructed, and the components that the dictionary does not stand for.
+        reconstructed, and the components that the dictionary does not replace.
 
     Raises:
         SumNotProved: the rows miss the logit by more than the tolerance of the model's dtype.
@@ -94,7 +94,7 @@ def _direction(lm: Decoder, pulled: Directions, point: str, layer: int) -> Tenso
 
 
 def _other_rows(whole: Attribution, writes: str, written: list[int]) -> Tensor:
-    """Which rows of the attribution by component the dictionary does not stand for."""
+    """Which rows of the attribution by component the dictionary does not replace."""
     kinds = [whole.kinds[int(kind)] for kind in whole.kind]
     layers = whole.layer.tolist()
     if writes in _STREAM:

@@ -45,7 +45,7 @@ _POINTS = {
     "mlp.hook_in": "mlp_in",
     "hook_mlp_in": "mlp_in",
 }
-"""Where TransformerLens' hook names lie among the capture points."""
+"""The capture point of each of TransformerLens' hook names."""
 _HOOK = re.compile(r"blocks\.(\d+)\.(.+)")
 _IN_PATH = {"res": "resid_post", "mlp": "mlp_out", "transcoder": "mlp_in"}
 """Gemma Scope's repositories are named by what they read."""

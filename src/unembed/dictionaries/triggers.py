@@ -19,7 +19,7 @@ from unembed.validation import positive_int
 
 
 class TopFeatures(Reducer):
-    """The top positions of every feature of one layer, exactly; features of 0 are no triggers.
+    """The top positions of every feature of one layer, exactly; features of 0 are not triggers.
 
     Memory: 12 bytes a slot, and the features of one batch.
     """

@@ -1,6 +1,6 @@
 """Context vectors of tokens, counted in a text, and how coherent lists of tokens are under them.
 
-Two tokens are similar here if they stand in the same contexts of a text: the same tokens one or two positions before
+Two tokens are similar here if they occur in the same contexts of a text: the same tokens one or two positions before
 and after them. The model's weights take no part, so this is evidence that does not come from the space in which the
 lists were read. Positive pointwise mutual information of token and context, reduced to `DIM` directions (latent
 semantic analysis). Source: Levy and Goldberg 2014 for the weighting; the frequency-matched control is ours: without it

@@ -1,6 +1,6 @@
 """Descriptions of memories (FFN neurons) from a saved gallery: the words shown next to `L5M278`.
 
-An embedded model brings a gallery of its own. For any other model `Index.memories` saves one with the index.
+An embedded model ships with its own gallery. For any other model `Index.memories` saves one with the index.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _read(lm: Decoder, files: IndexFiles, layer: int) -> Sample:
 
 
 def _bands(files: IndexFiles, sample: Sample, m: np.ndarray, statistics: dict[str, float]) -> list[Band]:
-    """Shares of the largest coefficient, then what lies below 0."""
+    """Shares of the largest coefficient, then everything below 0."""
     top = max(statistics["largest"], float(m.max()), 0.0)
     bounds = [share * top for share in _BANDS] + [min(statistics["least"], float(m.min()))]
     bands = []

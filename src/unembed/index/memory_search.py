@@ -30,7 +30,7 @@ SCHEMA = "unembed.search/2"
 MAX_HITS = 100_000
 """Hits of one part of a query: more than any page needs, and all that an index of a small model has."""
 MAX_SCORED = 1000
-"""Values listed where each value has a score for the token, so that there is no natural end."""
+"""Values listed where each value has a score for the token, so that the list has no natural end."""
 MAX_MATCHED_TOKENS = 200
 """Tokens of the vocabulary that a wildcard or a regular expression may match."""
 _PART = re.compile(r'(?P<kind>ctx:|name:|layer:|-)?(?:"(?P<quoted>[^"]*)"|(?P<plain>\S+))')
@@ -226,7 +226,7 @@ def search(
 
 def _forms(lm: Decoder, word: str, *, exact: bool) -> list[str]:
     """The tokens that a word of a query is searched as."""
-    with suppress(InvalidInput):  # the query's notes say why there is none
+    with suppress(InvalidInput):  # the query's notes give the reason
         return lm.token_strings([lm.single_token(word)] if exact else word_forms(lm, word))
     return []
 

@@ -30,13 +30,13 @@ def router_tokens(
         show_unlearned: include tokens that the model never learned.
 
     Raises:
-        Unsupported: the layer has no experts, or its router is no single matrix.
+        Unsupported: the layer has no experts, or its router is not a single matrix.
 
     Memory: 8,192 embeddings, and one score for each expert and token.
     """
     site = lm.feed_forward(lm.layer(layer))
     if site.experts is None or site.experts.router is None:
-        why = "its FFN is not a mixture of experts" if site.experts is None else "it is no single matrix"
+        why = "its FFN is not a mixture of experts" if site.experts is None else "it is not a single matrix"
         raise Unsupported(f"the router of layer {layer}", why=why)
     router = parameter(site.experts.router)
     assert router is not None

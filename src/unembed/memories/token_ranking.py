@@ -31,7 +31,7 @@ class RankedValue:
     token: str
     """The form of the word that it promotes most."""
     rank: int
-    """Where that token stands in the value's own list, from 1."""
+    """The rank of that token in the value's own list, from 1."""
     score: float
     """e_w . v: what a coefficient of 1 adds to the token's raw score."""
     top_tokens: tuple[str, ...]
@@ -96,7 +96,7 @@ def promoting(lm: Decoder, words: Sequence[str], top: int = 5, *, preview: int =
         preview: tokens to show of each value.
 
     Raises:
-        InvalidInput: a word that is no token, or no value that promotes it.
+        InvalidInput: a word is not a token, or no value promotes it.
 
     Memory: one score for each value and form.
     """

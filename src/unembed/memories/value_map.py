@@ -2,7 +2,7 @@
 
 Values are grouped by spherical k-means. The mean directions get their places by t-SNE (van der Maaten & Hinton 2008,
 equations 2, 4, 11 and 12, on squared distances of directions, 2 - 2 cos), and islands that overlap are pushed apart. On
-an island the values most like its mean direction stand in the middle; around them each value stands on the side of the
+an island the values most like its mean direction are in the middle; around them each value is on the side of the
 islands that it is like. Distances between islands are to be read as near and far only, as in every map by t-SNE.
 """
 

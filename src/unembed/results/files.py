@@ -76,7 +76,7 @@ def writing(place: str | os.PathLike[str], *, instead: str) -> Iterator[None]:
         instead: what to do, in the sentence.
 
     Raises:
-        UnembedError: the disk is full, or `place` or what lies in it cannot be written to.
+        UnembedError: the disk is full, or `place` or a file in it cannot be written to.
     """
     try:
         yield
@@ -98,7 +98,7 @@ def _unwritable(error: BaseException, place: Path) -> str | None:
             if inner.errno in _NO_ROOM or inside:
                 return inner.strerror
         inner = inner.__cause__ or inner.__context__
-    # What is written in Rust (safetensors) raises errors of its own, with the system's number in the text.
+    # Libraries written in Rust (safetensors) raise their own errors, with the system's number in the text.
     number = next((number for number in _NO_ROOM if f"(os error {number})" in str(error)), None)
     return None if number is None else os.strerror(number)
 

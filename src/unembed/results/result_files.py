@@ -42,7 +42,7 @@ def open_result(path: str | os.PathLike[str]) -> Any:
     """The result that its `save` wrote, of the class that it had.
 
     Raises:
-        InvalidInput: the file is missing, no result of this package, or of a class that this version does not have.
+        InvalidInput: the file is missing, or is not a result of this package and version.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -56,7 +56,7 @@ def open_result(path: str | os.PathLike[str]) -> Any:
         ) from error
     if about.get("schema") != SCHEMA:
         raise InvalidInput(
-            f"{path} is no result",
+            f"{path} is not a result",
             why="it was not written by a result's save",
             instead="Weights are opened with unembed.load, tables with Table.from_parquet",
         )
@@ -96,7 +96,7 @@ def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
         }
     raise Unsupported(
         f"saving a {owner.__name__}",
-        why=f"it holds a {kind.__name__}, which is no data",
+        why=f"it holds a {kind.__name__}, which is not data",
         instead="Save its table: .to_table().to_parquet(path)",
     )
 
@@ -113,7 +113,7 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         ours = module.startswith("unembed.") and "__main__" not in module
         kind = getattr(importlib.import_module(module), name) if ours else None
         if not isinstance(kind, type) or not is_dataclass(kind):
-            raise TypeError(f"{value['class']} is no class of results")
+            raise TypeError(f"{value['class']} is not a class of results")
         return kind(**{name: _unpacked(one, tensors) for name, one in value["fields"].items()})
     ((name, items),) = value.items()
     return {"list": list, "tuple": tuple}[name](_unpacked(one, tensors) for one in items)

@@ -5,9 +5,9 @@
 | space | `·` |
 | newline, tab | `↵`, `⇥` |
 | other control characters | their control picture, `␀` to `␟`, `␡` |
-| a byte that is no UTF-8 | `⟨0xE2⟩` |
+| a byte that is not UTF-8 | `⟨0xE2⟩` |
 | zero-width, bidirectional controls, odd spaces, private and unassigned code points | `⟨U+200B⟩` |
-| a combining mark with nothing to stand on | `◌` before it |
+| a combining mark without a base character | `◌` before it |
 | one of the marks above, meant literally | `⟨U+00B7⟩` |
 
 Because the marks themselves are escaped, different texts never look the same.
@@ -40,7 +40,7 @@ def visible(token: str | bytes, *, prose: bool = False) -> str:
     """The token as plain text with everything invisible made visible.
 
     Args:
-        token: a token's text, or its bytes where they may be no UTF-8. A lone surrogate U+DC80 to U+DCFF stands for a
+        token: a token's text, or its bytes where they may not be UTF-8. A lone surrogate U+DC80 to U+DCFF stands for a
             byte, as Python's `surrogateescape` has it.
         prose: leave plain spaces and literal marks as they are: for titles and names, where only what could mislead is
             marked.
@@ -112,7 +112,7 @@ _LONGEST_CHARACTER = 4
 def join_bytes(tokens: Sequence[str]) -> list[tuple[str, int]]:
     r"""Tokens with those that hold parts of one character joined, and how many tokens each piece is.
 
-    A byte that is no character by itself stands in a token's text as `\xe5`. Bytes that give none together stay apart.
+    A byte that is not a character is `\xe5` in a token's text. Bytes that do not form one together stay apart.
 
     >>> join_bytes([" city", "\\xe5", "\\x8c", "\\x97", "\\xff"])
     [(' city', 1), ('北', 3), ('\\xff', 1)]

@@ -55,7 +55,7 @@ def findings(
     lead = f"the lead of {visible(text)} over {visible(other[0])}" if other else f"the logit of {visible(text)}"
     events = {event.kind: event for layer in layers for event in layer.events}
     steps = _steps(layers)
-    # Before the first update is the embedding, whose reading is no prediction.
+    # Before the first update is the embedding, whose reading is not a prediction.
     change = max(list(steps)[1:], key=lambda step: abs(steps[step]), default=None)
     found: list[Finding | None] = []
     settled = events.get("saturation")

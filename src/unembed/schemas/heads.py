@@ -171,7 +171,7 @@ def head_view(
 
     Raises:
         OutOfRange: there is no such head.
-        NotOneToken: a text is no single token.
+        NotOneToken: a text is not a single token.
     """
     lm = circuits.lm
     layer, head = lm.layer(layer), lm.head(head)

@@ -102,7 +102,7 @@ def trace_view(
         memories: how many with the largest effects on the question; 10 when None, none when 0.
         token: the token to follow; the predicted one when None.
         point: where the grid over all positions is read; no grid when None.
-        tracing: gives the trace of a prompt under edits, where it may be at hand already; `lm.trace` when None.
+        tracing: gives the trace of a prompt under edits, which may be cached; `lm.trace` when None.
         index: an index of the model, for the top trigger of each sub-update; none are shown when None.
         heads: with `layer`, what its heads add too.
         dominant: memories of each layer, in `layers`, and as many that are always on.

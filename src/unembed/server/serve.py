@@ -53,7 +53,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         of_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
         raise InvalidInput(
             f"cannot listen on host {host}" if of_host else f"cannot listen on port {port} of {host}",
-            why="it is no address of this machine" if of_host else (error.strerror or str(error)),
+            why="it is not an address of this machine" if of_host else (error.strerror or str(error)),
             instead="Choose another --host" if of_host else "Choose another --port, or 0 for any free one",
         ) from error
     return listener

@@ -1,8 +1,8 @@
 """The stream as the sum of its writers: what each part of the model adds, through branch norms and multipliers.
 
-A branch norm (Gemma, OLMo 2) stands between the heads or memories of a layer and the stream. With its scale frozen at
-the run's value it is linear, so each head's and each memory's own share is exact; libraries that leave it out report
-numbers that do not add up.
+In some families (Gemma, OLMo 2) a branch norm lies between the heads or memories of a layer and the stream. With its
+scale frozen at the run's value it is linear, so each head's and each memory's own share is exact; libraries that leave
+it out report numbers that do not add up.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def generate_ids(
 ) -> tuple[Int[Tensor, "row pos"], int]:
     """The tokens of `generate`, prompts included, and the column at which continuations start.
 
-    Not every tokenizer makes the same tokens of its own text again, so what counts tokens counts these.
+    Not every tokenizer encodes its own text into the same tokens again, so tokens are counted on these ids.
     """
     max_new_tokens = positive_int("max_new_tokens", max_new_tokens)
     ids, mask = prepare(lm, list(prompts))

@@ -35,7 +35,7 @@ from unembed.stream.interventions import (
 
 Callback = Callable[[Tensor], None]
 Hook = Callable[[Tensor, int], Tensor | None]
-"""A function of the live tensor and its layer; what it returns replaces the tensor, None leaves it."""
+"""A function of the live tensor and its layer. A tensor that it returns replaces the live one; None leaves it."""
 
 
 class Stop(Exception):
@@ -72,7 +72,7 @@ def attach_hooks(
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         current = ForwardPass(stack.enter_context(returning_patterns(lm, wanted)))
         decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
-        # First of all hooks: those on the blocks need to know where the pass stands.
+        # First of all hooks: those on the blocks depend on the state of the pass.
         if lm.structure.blocks:
             _before(stack, lm.structure.blocks[0].module, lambda t, _k: _note_shape(current, t))
         stack.callback(

@@ -298,11 +298,11 @@ def run(
         tokens: ids (batch, pos), one text, or several texts (padded on the right).
         capture: point names, see `unembed.names.POINTS`; bit-equal to the model's own tensors.
         edits: changes made during the pass; at positions after the prompt they have no effect here.
-        attention_mask: 1 at real tokens; padding may stand on either side.
+        attention_mask: 1 at real tokens; padding may be on either side.
         logits: without them the pass stops after the last captured tensor.
         layers: which layers to capture; when None, all that have the point.
         hooks: by point, a function of (tensor, layer), called after the edits in every layer that has the point; the
-            tensor that it returns replaces the model's, None leaves it.
+            tensor that it returns replaces the model's, None leaves it unchanged.
         grad: record the graph from the first block's input to the logits, for `Run.gradient`.
 
     Raises:

@@ -187,7 +187,7 @@ class _Scored:
         return self.coefficients != 0
 
     def sizes(self, order: MemoryOrder) -> Float[Tensor, " d_mlp"]:
-        """What the memories are ranked by; silent ones are no candidates unless they deviate."""
+        """What the memories are ranked by; silent ones are not candidates unless they deviate."""
         if order == "deviation" and self.deviations is not None:
             sizes = self.deviations.abs()
             return torch.where(self.active | (sizes > 0), sizes, -1.0)

@@ -37,7 +37,7 @@ def question(
         token: the token to explain; the most likely one when None.
         against: the token it is compared with; when None the runner-up, the most likely token other than `token`.
         alone: compare with none.
-        hidden: tokens that are no runner-up, such as unlearned ones.
+        hidden: tokens that cannot be the runner-up, such as unlearned ones.
 
     Raises:
         InvalidInput: both are the same token.

@@ -112,7 +112,7 @@ class StreamReadings:
         """Top tokens at a point of every layer and position.
 
         Raises:
-            InvalidInput: it is no point of the stream.
+            InvalidInput: it is not a point of the stream.
             PointMissing: the model has no such point.
         """
         if as_str("point", point) in POINTS and point not in STREAM_POINTS:

@@ -18,7 +18,7 @@ from unembed.trace.described_memories import DescribedMemory
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EntropyAndKL(Displayed):
-    """How undecided the stream's own prediction is, and how far it lies from the model's, in nats.
+    """How undecided the stream's own prediction is, and how far it is from the model's, in nats.
 
     Unpacks into the two tensors.
     """

@@ -170,7 +170,7 @@ class Trace(Displayed):
         return self._stream.by_layers(vectors)
 
     def entropy_and_kl(self, point: StreamPoint = "resid_post") -> EntropyAndKL:
-        """How undecided the stream's own prediction is, and how far it lies from the model's, in nats.
+        """How undecided the stream's own prediction is, and how far it is from the model's, in nats.
 
         Returns:
             The entropy of the prediction read at a point of every layer and position, and its Kullback-Leibler

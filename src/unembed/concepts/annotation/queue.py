@@ -58,7 +58,7 @@ RULES: Mapping[str, Rules] = {
         ("semantic", "syntactic", "names"),
         "Look for patterns that at least 4 of the tokens share. Describe each in a few words, state whether it is "
         "semantic (a topic, a meaning), syntactic (a part of speech, a form) or of names, and tick the tokens that "
-        "belong to it. Pieces of words may be left out. Say so if there is none.",
+        "belong to it. Pieces of words may be left out. If there is none, report that.",
     ),
 }
 

@@ -56,7 +56,7 @@ def average_linkage(
         progress: called with steps done and steps in all: a vector compared with all others, two clusters merged.
 
     Raises:
-        InvalidInput: the vectors are no matrix, are empty, or hold NaN or infinity.
+        InvalidInput: the vectors are not a matrix, are empty, or hold NaN or infinity.
 
     Memory: 4 n d bytes for the directions, 4 n * n / group for the group maxima, 4 tile * tile, about 400 n for lists.
 
@@ -230,7 +230,7 @@ class _Growing:
         self.listed[rows] = np.where(ids >= 0, self.node[ids], NONE)
         self.value[rows], self.bound[rows] = values + self.slack * (ids >= 0), bound + self.slack
         self.known[rows] = False
-        # With its own slack on it, the best of a fresh list always stands at or above the fresh bound.
+        # With its own slack on it, the best of a fresh list is always at or above the fresh bound.
         self._find_listed(rows)
 
     def _find_listed(self, rows: np.ndarray) -> None:

@@ -30,7 +30,7 @@ def complete_linkage(vectors: Tensor, *, progress: Callable[[int, int], None] | 
 
     Raises:
         Unsupported: more than `LARGEST_COMPLETE` vectors.
-        InvalidInput: the vectors are no matrix, are empty, or hold NaN or infinity.
+        InvalidInput: the vectors are not a matrix, are empty, or hold NaN or infinity.
 
     Memory: 4 n * n bytes.
 

@@ -1,4 +1,4 @@
-"""The tree of a clustering: as it stands when it is done, and as it grows."""
+"""The tree of a clustering, finished or growing."""
 
 from __future__ import annotations
 

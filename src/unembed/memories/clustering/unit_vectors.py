@@ -16,7 +16,7 @@ def unit_rows(vectors: Tensor) -> Float32[Tensor, "n d"]:
     """The vectors at length 1, in float32; zero vectors stay zero.
 
     Raises:
-        InvalidInput: the vectors are no matrix, are empty, or hold NaN or infinity.
+        InvalidInput: the vectors are not a matrix, are empty, or hold NaN or infinity.
     """
     if vectors.dim() != 2 or not vectors.numel() or not vectors.is_floating_point():
         raise InvalidInput(

@@ -45,7 +45,7 @@ def dendrogram(
         progress: called with steps done and steps in all; what it raises ends the work.
 
     Raises:
-        InvalidInput: another linkage or metric, or vectors that are no finite matrix.
+        InvalidInput: another linkage or metric, or vectors that are not a finite matrix.
         Unsupported: complete linkage of too many vectors.
     """
     if linkage not in LINKAGES:
@@ -74,7 +74,7 @@ def cluster(
         metric: "cosine" is the only one.
 
     Raises:
-        InvalidInput: another linkage or metric, or vectors that are no finite matrix.
+        InvalidInput: another linkage or metric, or vectors that are not a finite matrix.
         OutOfRange: fewer than one cluster, or more than there are vectors.
         Unsupported: complete linkage of too many vectors.
 
@@ -152,7 +152,7 @@ class ValueClusters(Displayed):
         the model never learned are left out, unless `show_unlearned`.
 
         Raises:
-            OutOfRange: a number that is no cluster.
+            OutOfRange: there is no cluster of this number.
         """
         hidden, basis = None if show_unlearned else self.lm.unlisted, comparable_basis(self.lm)
         sizes = np.bincount(self.labels)

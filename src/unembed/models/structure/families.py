@@ -52,7 +52,7 @@ FAMILIES: dict[str, FamilyFacts] = {
     ),
     "longcat_flash": FamilyFacts(
         refused="each of its blocks holds two attentions, two FFNs and experts on a shortcut around them, so that a "
-        "block is no one layer"
+        "block is not one layer"
     ),
     "inkling2_text": FamilyFacts(
         refused="each branch reads an attention-weighted mixture of what earlier groups of layers left, instead of the "

@@ -137,7 +137,7 @@ def _path_of(hf: PreTrainedModel, module: nn.Module) -> str:
 def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:
     n_layers = config.num_hidden_layers
     decoder = hf.get_decoder() if hasattr(hf, "get_decoder") else hf
-    # Tables of an embedding (the bands of an adaptive one) are no blocks, even where there are as many.
+    # Tables of an embedding (the bands of an adaptive one) are not blocks, even where there are as many.
     embedding = hf.get_input_embeddings()
     tables = set() if embedding is None else {id(m) for m in embedding.modules()}
     inside = {id(m) for m in decoder.modules()} - tables
@@ -367,7 +367,7 @@ def _parts(probe: Probe, found: BlockSum, scale: float) -> list[_Part]:
                 None,
             )
             if found_source is None:
-                raise probe.fail(output, "what it normalises is no module's output, so its writers are unknown")
+                raise probe.fail(output, "what it normalises is not the output of a module, so its writers are unknown")
             source = found_source
         elif (inner := _norm_at_its_end(probe, output)) is not None:
             branch, raw = inner, probe.recording.given(inner)

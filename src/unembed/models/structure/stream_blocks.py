@@ -99,7 +99,7 @@ def _others(
 
 
 def _opaque(site: Site) -> Site:
-    """The site with a norm that refuses to be folded: what it reads is no norm of one stream."""
+    """The site with a norm that cannot be folded: its input is not the norm of one stream."""
     norm = site.pre_norm
     module, path, width = (
         (site.module, site.module.__class__.__name__, 0) if norm is None else (norm.module, norm.path, norm.width)

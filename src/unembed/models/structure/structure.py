@@ -231,7 +231,7 @@ class AttentionSite:
 
     @property
     def heads_missing(self) -> str:
-        """Why the mixer's output is no sum over heads, where it is none."""
+        """Why the mixer's output is not a sum over heads; empty where it is."""
         if "before it reaches the stream" in self.values_missing:
             return self.values_missing
         return f"{type(self.module).__name__} does not end in a projection over heads"

@@ -94,7 +94,7 @@ class Canvas:
         self.add(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" class="{kind}">{says}</circle>')
 
     def path(self, points: Sequence[tuple[Real, Real]], kind: str, *, closed: bool = False) -> None:
-        """A line through points; broken where one of them is no number."""
+        """A line through points; broken where one of them is not a number."""
         steps, pen = [], "M"
         for x, y in points:
             if math.isfinite(x) and math.isfinite(y):

@@ -48,7 +48,7 @@ def lin(a: str, b: str) -> float | None:
 
 
 def by_wordnet(lm: Decoder, first: Sequence[int], second: Sequence[int]) -> Float[np.ndarray, " pair"]:
-    """Lin similarity of pairs of tokens; NaN where one is no whole word that WordNet has."""
+    """Lin similarity of pairs of tokens; NaN where one is not a whole word in WordNet."""
     strings = lm.token_strings(torch.arange(lm.d_vocab)) if lm.d_vocab <= 2**17 else None
     if strings is None:
         ids = sorted({*first, *second})

@@ -133,7 +133,7 @@ def explain_agreeing(m: Measurements) -> str | None:
         return None
     return (
         f"In {format_percent(agreeing)} of the cases some memory agrees, in the paper in at most a third: agreeing "
-        "cases are no small special set here."
+        "cases are not a small special set here."
     )
 
 
