@@ -51,6 +51,7 @@ def cpu_seconds(command: list[str], rounds: int, folder: str | None = None) -> f
 def questions(index: str) -> dict[str, list[str]]:
     """Commands that run no model."""
     return {
+        "value, from an index": ["value", "L5M278", "--index", index],
         "index status": ["index", "status", index],
         "index triggers": ["index", "triggers", index, "5", "278"],
         "index search": ["index", "search", index, "king"],
@@ -64,7 +65,7 @@ def questions(index: str) -> dict[str, list[str]]:
 RUNS = {
     "trace": ["trace", PROMPT],
     "explain": ["explain", PROMPT, "--token", " the"],
-    "value": ["value", "5", "278"],
+    "value": ["value", "L5M278", "--basis", "final"],
     "circuits heads": ["circuits", "heads", "--model", "attn-2l"],
 }
 SLOW = {

@@ -116,7 +116,8 @@ def test_both_ends_are_the_lists_of_the_vectors_and_of_their_opposites(
         for left_out in (None, hidden):
             scores = (x @ lm.weights.W_U).detach()
             found = read_ends(lm, x, 5, hidden=left_out)
-            for end, sign in zip(found, (1, -1), strict=True):
+            for (end, of_end), sign in zip(found, (1, -1), strict=True):
+                torch.testing.assert_close(of_end, scores.gather(1, end))
                 own = sign * scores
                 if left_out is not None:
                     own = own.masked_fill(left_out, -torch.inf)

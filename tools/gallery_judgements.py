@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 import unembed
-from unembed.gallery.ranking import Gallery, vectors_like, written_values
+from unembed.gallery import Gallery
+from unembed.gallery.ranking import vectors_like, written_values
 from unembed.lens import read
 from unembed.models.shipped_models import shipped_folder
 

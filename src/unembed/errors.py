@@ -48,6 +48,12 @@ def _without_full_stop(part: str) -> str:
     return re.sub(r"(?<=[^\s.])\.$", "", stripped)
 
 
+def first_sentence(error: BaseException) -> str:
+    """The first sentence of another library's message, whole and on one line; the class where there is no message."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return re.split(r"(?<=[^.][.!?])\s", " ".join(lines[0].split()), maxsplit=1)[0]
+
+
 def _rebuild(kind: type[UnembedError], what: str, why: str, instead: str) -> UnembedError:
     return kind(what, why=why, instead=instead)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from unembed.causality.ablation import ablate
@@ -19,10 +19,13 @@ from unembed.causality.paths import patch_paths
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
+from unembed.results import Records
 from unembed.stream.generation import generate
 from unembed.stream.hooks import ForwardPass, attach_hooks
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, run
+from unembed.stream.windows import prompt_windows
+from unembed.trace.several_prompts import trace_prompts
 from unembed.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -41,9 +44,29 @@ class LanguageModel(Decoder):
     ablate = ablate
     ablate_over_corpus = ablate_over_corpus
 
-    def trace(self, prompt: Tokens, *, edits: Edits = (), show_unlearned: bool = False) -> Trace:
-        """One prompt seen whole; see `unembed.trace.trace.Trace`."""
-        return Trace(self, prompt, edits, show_unlearned=show_unlearned)
+    windows = prompt_windows
+
+    @overload
+    def trace(
+        self, prompt: str | Sequence[int] | Tensor, *, edits: Edits = (), show_unlearned: bool = False
+    ) -> Trace: ...
+    @overload
+    def trace(
+        self, prompt: Sequence[str | Sequence[int] | Tensor], *, edits: Edits = (), show_unlearned: bool = False
+    ) -> Records[Trace]: ...
+    def trace(
+        self, prompt: Tokens | Sequence[Tokens], *, edits: Edits = (), show_unlearned: bool = False
+    ) -> Trace | Records[Trace]:
+        """One prompt seen whole, see `unembed.trace.trace.Trace`; of a list of prompts, the trace of each.
+
+        Args:
+            prompt: a text or token ids; or a list of them, of which the traces are a sequence that prints as a table.
+            edits: changes to make in the run.
+            show_unlearned: list and rank tokens that the model never learned too.
+        """
+        if isinstance(prompt, list | tuple) and all(isinstance(one, str | list | tuple | Tensor) for one in prompt):
+            return trace_prompts(self, cast("Sequence[Tokens]", prompt), edits, show_unlearned=show_unlearned)
+        return Trace(self, cast("Tokens", prompt), edits, show_unlearned=show_unlearned)
 
     def attach(
         self,

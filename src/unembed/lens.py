@@ -29,6 +29,9 @@ ROWS, COLUMNS = 1024, 4096
 the scores in the processor's cache: a fifth faster than one product after another over the whole vocabulary."""
 _BLOCK = 64
 
+TopTokens = tuple[Int[Tensor, "row k"], Float[Tensor, "row k"]]
+"""Ids and scores of the tokens at one end of vectors, the outermost first."""
+
 
 @torch.no_grad()
 def logits_of(
@@ -190,8 +193,11 @@ def read(
 @torch.no_grad()
 def read_ends(
     lm: Decoder, x: Float[Tensor, "row d_model"], top: int = 10, *, hidden: Bool[Tensor, " d_vocab"] | None = None
-) -> tuple[Int[Tensor, "row k"], Int[Tensor, "row k"]]:
+) -> tuple[TopTokens, TopTokens]:
     """Top tokens of vectors and of their opposites in the raw basis, as `read` lists them, in one product for both.
+
+    Returns:
+        Ids and scores of the highest tokens, and of the lowest.
 
     Memory: ROWS * COLUMNS scores at a time, and the result.
     """
@@ -212,9 +218,12 @@ def read_ends(
                 best, at = top_k(scores, top)
                 values[end].append(best)
                 ids[end].append(at + tokens.start)
-        ends.append([torch.cat(ids[e], 1).gather(1, torch.cat(values[e], 1).topk(top, dim=1)[1]) for e in (0, 1)])
-    promoted, suppressed = (torch.cat(end) for end in zip(*ends, strict=True))
-    return promoted, suppressed
+        best = [torch.cat(values[e], 1).topk(top, dim=1) for e in (0, 1)]
+        ends.append([(torch.cat(ids[e], 1).gather(1, at), scores) for e, (scores, at) in enumerate(best)])
+    promoted, suppressed = zip(*ends, strict=True)
+    high_ids, scores = (torch.cat(column) for column in zip(*promoted, strict=True))
+    low_ids, negated = (torch.cat(column) for column in zip(*suppressed, strict=True))
+    return (high_ids, scores), (low_ids, -negated)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from unembed.cli.commands import app
 SMALL = ["--sequences", "3", "--length", "8"]
 COMMANDS = {
     "heads": ["heads", *SMALL],
-    "head": ["head", "1", "2", "-k", "3"],
+    "head": ["head", "L1H2", "-k", "3"],
     "composition": ["composition", "--kind", "k", "-k", "4"],
     "skip-trigrams": ["skip-trigrams", "0", "1", "-m", "attn-2l", "-k", "4"],
     "expand": ["expand", "The first month of the"],

@@ -195,6 +195,40 @@ def test_the_card_of_a_memory_shows_its_description_and_triggers(
         assert f"[{row['token'].replace(' ', '·')}]" in card
 
 
+def test_a_card_from_an_index_is_the_models_and_opens_no_model(
+    unembed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("The lake is 15 km wide. He was born on 16 August.\n")
+    forms = (("--json",), ("--plain",))
+    from_weights = [shown(unembed("value", "L3M950", *form)) for form in forms]
+    shown(unembed("index", "build", "--corpus", tmp_path / "text.txt", "--top-tokens", 12))
+    with monkeypatch.context() as patched:
+        patched.setattr("unembed.cli.model_loading._opened", None)
+        from_index = [shown(unembed("value", "L3M950", *form)) for form in forms]
+        for weights in (("--top", 13), ("--basis", "final"), ("--show-unlearned",), ("--dtype", "bfloat16")):
+            assert unembed("value", "L3M950", *weights).exit_code != 0
+    ours, theirs = (json.loads(text[0]) for text in (from_index, from_weights))
+    assert ours["provenance"] == theirs["provenance"] and ours["title"] == theirs["title"]
+    for row, other in zip(ours["rows"], theirs["rows"], strict=True):
+        assert row == pytest.approx(other, abs=1e-5)
+    card = from_weights[1].split("\n\n")[0]
+    assert "unit of measurement" in card
+    assert from_index[1].startswith(card) and "Triggers of key L3M950" in from_index[1]
+
+
+def test_an_index_of_other_weights_is_not_read_for_a_model(
+    unembed: Run, gpt2_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("The lake is 15 km wide.\n")
+    arguments = ("index", "build", "--corpus", tmp_path / "text.txt", "--out", tmp_path / "index")
+    shown(unembed(*arguments, "--model", gpt2_folder))
+    failed = unembed("value", "L1M5", "--index", tmp_path / "index")
+    assert failed.exit_code == 1 and "is not of wren" in failed.stderr
+    assert "of tiny" in shown(unembed("value", "L1M5", "--index", tmp_path / "index", "--model", gpt2_folder))
+
+
 def test_three_commands_to_try_next_are_about_the_memory_that_promotes_the_prediction_most(
     unembed: Run, gpt2_folder: Path
 ) -> None:

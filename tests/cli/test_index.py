@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,19 @@ def folder(gpt2_folder: Path, corpus: Path, tmp_path_factory: pytest.TempPathFac
 def shown(result: Result) -> str:
     assert result.exit_code == 0, result.stderr
     return result.stdout
+
+
+def test_bytes_of_a_character_are_shown_as_the_character() -> None:
+    from unembed.cli.index.view import draw_passages
+    from unembed.cli.output import show
+    from unembed.results import Provenance, Table
+
+    row = {"coefficient": 2.0, "prefix": "the city \\xe5\\x8c", "token": "\\x97", "next_token": "\\xe4"}
+    table = Table("Triggers", {name: [value] for name, value in row.items()}, Provenance("m", None, "float32"))
+    with redirect_stdout(io.StringIO()) as printed:
+        show(lambda width: draw_passages(table, None, width, plain=True), plain=True)
+    assert "the city [北]" in printed.getvalue().replace("  ", " ").replace("city[", "city [")
+    assert "\\xe5" not in printed.getvalue()
 
 
 def firing_key(folder: Path) -> tuple[int, int]:
@@ -221,7 +235,7 @@ def test_a_ready_index_is_found_only_by_its_own_model(
     weights["transformer.h.0.mlp.c_fc.weight"][0, 0] += torch.tensor(0.5)
     save_file(weights, changed / "model.safetensors", metadata={"format": "pt"})
     assert "fires most on" not in shown(unembed("trace", "The year is", "--model", changed))
-    (built,) = (tmp_path / "cache").iterdir()
+    (built,) = (tmp_path / "cache").glob("*/")
     (built / "tokens/token.npy").unlink()  # a ready index that is not whole is not used
     assert "fires most on" not in shown(unembed(*arguments))
     assert unembed("trace", "The year is", "--model", changed, "--index", built).exit_code == 1

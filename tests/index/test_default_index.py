@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unembed.index import Index
-from unembed.index.default_index import cached_index
+from unembed.index.default_index import cached_index, cached_index_of_weights
 from unembed.language_model import LanguageModel
 
 
@@ -22,5 +22,8 @@ def test_the_working_directory_does_not_matter(
         shutil.copytree(built.path, Path(".cache/unembed/ready"))
         assert cached_index(lm) is None
     shutil.copytree(built.path, tmp_path / "cache" / "ready")
+    weights = built.manifest.weights
+    assert cached_index_of_weights("0" * len(weights)) is None
+    assert cached_index_of_weights(weights) is not None
     found = cached_index(lm)
     assert found is not None and found.path == tmp_path / "cache" / "ready"

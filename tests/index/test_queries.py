@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from tests.index.conftest import corpus_of, token_text
-from unembed.errors import InvalidInput, NotOneToken, OutOfRange
+from unembed.errors import IndexFault, InvalidInput, NotOneToken, OutOfRange
 from unembed.index import Index
 from unembed.language_model import LanguageModel
 
@@ -159,6 +160,22 @@ def test_search_finds_triggers_whose_prefix_holds_all_words(built: Index, lm: La
     assert strengths == sorted(strengths, reverse=True)
     assert len(built.search("janu*", 3)) == 3
     assert len(built.search("nowhere")) == 0
+
+
+def test_bottom_tokens_are_those_that_a_value_suppresses_most(built: Index, lm: LanguageModel) -> None:
+    ids, scores = lm.values.top(1, 11, 30, bottom=True)
+    found = built.value_tokens(1, 11, 30, bottom=True)
+    assert found.columns["token_id"] == ids.tolist()[: len(found)]
+    assert found.columns["score"] == pytest.approx(scores.tolist()[: len(found)], abs=1e-5)
+    assert built.value_norm(1, 11) == pytest.approx(lm.values.norm(1, 11))
+
+
+def test_an_older_index_says_that_it_has_no_suppressed_tokens(built: Index) -> None:
+    files = tuple(entry for entry in built.manifest.files if "suppressed" not in entry.path)
+    older = Index(built.path, replace(built.manifest, files=files))
+    assert older.suppressed is None and len(older.value_tokens(1, 11)) > 0
+    with pytest.raises(IndexFault, match="an earlier version of unembed built it"):
+        older.value_tokens(1, 11, bottom=True)
 
 
 def test_value_tokens_are_the_readings(built: Index, lm: LanguageModel) -> None:

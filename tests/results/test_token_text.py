@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unembed.results import join_bytes, visible, visible_html, visible_rich
+from unembed.results import join_bytes, visible, visible_html, visible_rich, whole_character
 
 SHOWN = {
     " January": "·January",
@@ -109,6 +109,23 @@ def test_bytes_of_one_character_are_joined(text: str) -> None:
 def test_bytes_that_make_no_character_stay_apart() -> None:
     tokens = ["\\xe5", " x", "\\xff", "\\x8c", "\\xe5"]
     assert join_bytes(tokens) == [(token, 1) for token in tokens]
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_byte_is_shown_as_the_character_of_which_its_neighbours_hold_the_rest(cut: int) -> None:
+    raw = [bytes([byte]).decode("utf-8", errors="backslashreplace") for byte in "北".encode()]
+    begun, rest = "".join(raw[:cut]), "".join(raw[cut:])
+    assert whole_character(f"in {begun}", f"{rest} is") == ("in ", "北 is")
+    assert whole_character("in ", begun, f"{rest} is") == ("in ", "北")
+    assert whole_character(begun, raw[cut], "".join(raw[cut + 1 :])) == ("", "北")
+
+
+@pytest.mark.parametrize(
+    ("before", "token", "after"),
+    [("in", " word", " x"), ("", "\\xe5", " x"), ("\\xff", "\\x97", ""), ("北", "\\x8c", "京")],
+)
+def test_a_token_without_the_rest_of_its_character_stays(before: str, token: str, after: str) -> None:
+    assert whole_character(before, token, after) == (before, token)
 
 
 def _read_back(shown: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from scipy.stats import fisher_exact
 from tools.gallery_judgements import scores
 
-from unembed.gallery.ranking import Gallery
+from unembed.gallery import Gallery
 from unembed.models.shipped_models import shipped_folder
 
 ROOT = Path(__file__).parents[2]

@@ -33,7 +33,7 @@ from unembed.cli.circuits import app as circuits_app
 from unembed.cli.index.command import app as index_app
 from unembed.cli.trace.command import trace
 from unembed.cli.trace.lens import lens
-from unembed.errors import OutOfMemory, UnembedError
+from unembed.errors import OutOfMemory, UnembedError, first_sentence
 from unembed.results import visible
 
 
@@ -86,10 +86,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _out_of_memory(error: BaseException) -> OutOfMemory:
-    detail = str(error).strip().splitlines()
     return OutOfMemory(
         "not enough memory",
-        why=detail[0][:160] if detail else "the machine has no more to give",
+        why=first_sentence(error) if str(error) else "the machine has no more to give",
         instead="Use --dtype bfloat16, a shorter prompt, or a smaller model",
     )
 

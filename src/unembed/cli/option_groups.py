@@ -60,6 +60,11 @@ class Opening:
     dtype: options.DType = None
     device: options.Device = None
 
+    @property
+    def is_default(self) -> bool:
+        """Whether the model is opened as it is saved: in its own dtype, with its own tokenizer."""
+        return self.dtype is None and self.tokenizer is None
+
     def open(self, seed: int | None = None) -> LanguageModel:
         """The opened model; torch's random numbers start from the seed.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from unembed.names import Basis, StreamPoint, parse_memory
 
@@ -199,3 +200,18 @@ def head(text: str, option: str) -> tuple[int, int]:
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a head, such as L0H3", param_hint=option)
     return int(match[1]), int(match[2])
+
+
+class OfOneHead(TyperCommand):
+    """A command whose first two arguments are a layer and a head, which may be one name: L0H3."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; a name in the place of the layer stands for both numbers."""
+        for i, argument in enumerate(args):
+            is_value = i > 0 and args[i - 1].startswith("-")
+            if argument.isdecimal() and not is_value:
+                break  # the layer
+            if (name := re.fullmatch(r"L(\d+)H(\d+)", argument)) is not None and not is_value:
+                args = [*args[:i], name[1], name[2], *args[i + 1 :]]
+                break
+        return super().parse_args(ctx, args)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unembed.cli import options
 from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.results import Table
+from unembed.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from unembed import Index, LanguageModel
-    from unembed.results import Table
+    from unembed.results import Provenance
 
 _TRIGGERS = 5
 
@@ -35,24 +37,52 @@ def value(
 ) -> None:
     """Show what a memory's value promotes and suppresses and, with an index, on what text the memory fires most.
 
-    A description is shown where a gallery has one (see `unembed memories`). --json, --csv and --html hold the tokens.
+    An index answers alone, without the model: only --basis final, --show-unlearned, and more tokens than the index
+    holds read the weights. A description is shown where a gallery has one (see `unembed memories`). --json, --csv and
+    --html hold the tokens.
     """
     layer, column = options.memory_and_number(memory, number)
-    from unembed.cli.model_loading import index_of
-
-    lm = opening.open(seed)
+    from unembed.cli.model_loading import index_of, record_index, stored_index
     from unembed.cli.output import show
+    from unembed.gallery import memory_descriptions, saved_descriptions
 
-    layer, column = lm.memory(layer, column)
-
-    table = _tokens(lm, layer, column, top, basis, show_unlearned, seed)
+    stored = stored_index(opening, index) if basis == "raw" and not show_unlearned else None
+    table = None if stored is None else _stored_tokens(stored[0], layer, column, top, seed)
+    if stored is not None and table is not None:
+        opened, known = stored
+        described = saved_descriptions(opened.provenance, known.sampled, opened.path)
+        place = opened.memory(layer, column)
+    else:
+        lm = opening.open(seed)
+        place = lm.memory(layer, column)
+        table = _tokens(lm, *place, top, basis, show_unlearned, seed)
+        if (opened := index_of(lm, index)) is not None:
+            record_index(opening, lm, opened)
+        described = memory_descriptions(lm, None if opened is None else opened.path)
     if not output.for_terminal:
         output.deliver(table)
         return
-    opened = index_of(lm, index)
-    found = None if opened is None else opened.triggers(layer, column, _TRIGGERS)
-    described = _description(lm, layer, column, opened)
-    show(lambda width: _card(table, described, found, width, output.plain), plain=output.plain)
+    found = None if opened is None else opened.triggers(*place, _TRIGGERS)
+    show(lambda width: _card(table, described.of(*place), found, width, output.plain), plain=output.plain)
+
+
+def _stored_tokens(index: Index, layer: int, column: Any, top: int, seed: int | None) -> Table | None:
+    """The tokens as an index holds them; None where it holds fewer, or none that are suppressed."""
+    if index.suppressed is None or top > index.manifest.settings["top_tokens"]:
+        return None
+    ends = {
+        name: index.value_tokens(layer, column, top, bottom=bottom).columns
+        for name, bottom in (("promoted", False), ("suppressed", True))
+    }
+    columns = {
+        f"{name}_{column.removeprefix('token_')}": read[column]
+        for name, read in ends.items()
+        for column in ("token_id", "token", "score")
+    }
+    notes = {"show_unlearned": False}
+    provenance = replace(index.provenance, corpus=None, basis="raw", seed=seed, version=__version__, notes=notes)
+    place = index.memory(layer, column)
+    return _titled(index.memory_name(*place), index.value_norm(*place), columns, provenance)
 
 
 def _tokens(
@@ -64,8 +94,6 @@ def _tokens(
     show_unlearned: bool,
     seed: int | None,
 ) -> Table:
-    from unembed.results import Table
-
     columns: dict[str, Any] = {}
     for name, bottom in (("promoted", False), ("suppressed", True)):
         ids, scores = lm.values.top(layer, column, top, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
@@ -75,17 +103,12 @@ def _tokens(
             f"{name}_score": scores.tolist(),  # pyright: ignore[reportUnknownMemberType]
         }
     provenance = lm.provenance(basis=basis, seed=seed, notes={"show_unlearned": show_unlearned})
-    title = (
-        f"Memory {lm.memory_name(layer, column)} of {lm.name}: its value has length {lm.values.norm(layer, column):.3g}"
-    )
+    return _titled(lm.memory_name(layer, column), lm.values.norm(layer, column), columns, provenance)
+
+
+def _titled(name: str, norm: float, columns: dict[str, Any], provenance: Provenance) -> Table:
+    title = f"Memory {name} of {provenance.model}: its value has length {norm:.3g}"
     return Table(title, columns, provenance)
-
-
-def _description(lm: LanguageModel, layer: int, column: int, opened: Index | None) -> str | None:
-    from unembed.gallery import memory_descriptions
-
-    folder: Path | None = None if opened is None else opened.path
-    return memory_descriptions(lm, folder).of(layer, column)
 
 
 def _card(table: Table, description: str | None, found: Table | None, width: int, plain: bool) -> RenderableType:

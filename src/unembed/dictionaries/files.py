@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unembed.dictionaries.dictionary import Dictionary
-from unembed.errors import InvalidInput, ModelUnavailable, Unsupported
+from unembed.errors import InvalidInput, ModelUnavailable, Unsupported, first_sentence
 from unembed.results import make_folder
 
 WEIGHTS, CONFIG = "sae_weights.safetensors", "cfg.json"
@@ -89,7 +89,7 @@ def _downloaded(source: str, folder: str | None) -> Path:
     try:
         return Path(snapshot_download(source, allow_patterns=None if folder is None else [f"{folder}/*"]))
     except Exception as error:  # of the HTTP library, which differs between versions of huggingface_hub
-        why = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+        why = first_sentence(error)
         raise ModelUnavailable(f"dictionary {source}", why=why, instead="Give a folder") from error
 
 

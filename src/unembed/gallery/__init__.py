@@ -5,11 +5,21 @@ the triggers, agreement of promoted tokens with what follows the triggers, and t
 `Index.memories` gives the text and the triggers; without an index only the concept can be judged.
 """
 
-from unembed.gallery.descriptions import FILE as FILE
-from unembed.gallery.descriptions import MemoryDescriptions as MemoryDescriptions
-from unembed.gallery.descriptions import memory_descriptions as memory_descriptions
-from unembed.gallery.evidence import Evidence as Evidence
-from unembed.gallery.evidence import MemoryEvidence as MemoryEvidence
-from unembed.gallery.ranking import Gallery as Gallery
-from unembed.gallery.ranking import TriggerText as TriggerText
-from unembed.gallery.ranking import rank_memories as rank_memories
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unembed.lazy import import_on_first_use
+
+if TYPE_CHECKING:
+    from unembed.gallery.descriptions import MemoryDescriptions as MemoryDescriptions
+    from unembed.gallery.descriptions import memory_descriptions as memory_descriptions
+    from unembed.gallery.descriptions import saved_descriptions as saved_descriptions
+    from unembed.gallery.evidence import Evidence as Evidence
+    from unembed.gallery.evidence import MemoryEvidence as MemoryEvidence
+    from unembed.gallery.gallery import FILE as FILE
+    from unembed.gallery.gallery import Gallery as Gallery
+    from unembed.gallery.ranking import TriggerText as TriggerText
+    from unembed.gallery.ranking import rank_memories as rank_memories
+else:
+    __getattr__ = import_on_first_use(__name__)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unembed.gallery.evidence import MemoryEvidence
-from unembed.gallery.ranking import Gallery
-from unembed.models.decoder import Decoder
-from unembed.models.fingerprint import sampled_fingerprint
-from unembed.models.shipped_models import SHIPPED, shipped_folder
+from unembed.gallery.gallery import FILE, Gallery
+from unembed.models import SHIPPED, shipped_folder
+from unembed.results import Provenance
 
-FILE = "memories.json"
-"""The file of a saved gallery, in the folder of an embedded model or of an index."""
+if TYPE_CHECKING:
+    from unembed.models.decoder import Decoder
 
 
 class MemoryDescriptions:
@@ -55,13 +55,30 @@ def memory_descriptions(lm: Decoder, index_folder: Path | None = None) -> Memory
     Raises:
         InvalidInput: the file with the index is not a saved gallery.
     """
+    from unembed.models.fingerprint import sampled_fingerprint
+
+    sampled = sampled_fingerprint(lm) if lm.name in SHIPPED else ""
+    return saved_descriptions(lm.provenance(), sampled, index_folder)
+
+
+def saved_descriptions(model: Provenance, sampled: str, index_folder: Path | None = None) -> MemoryDescriptions:
+    """The same of a model that is not open.
+
+    Args:
+        model: a provenance with its name and dtype.
+        sampled: its `sampled_fingerprint`.
+        index_folder: the folder of an index of this model.
+
+    Raises:
+        InvalidInput: the file with the index is not a saved gallery.
+    """
     if index_folder is not None and (index_folder / FILE).exists():
         return MemoryDescriptions(Gallery.load(index_folder / FILE))
-    if lm.name not in SHIPPED or not (shipped_folder(lm.name) / FILE).exists():
+    name = model.model
+    if name not in SHIPPED or not (shipped_folder(name) / FILE).exists():
         return MemoryDescriptions()
-    gallery = Gallery.load(shipped_folder(lm.name) / FILE)
-    of_these_weights = gallery.provenance.notes["sampled_fingerprint"]
+    gallery = Gallery.load(shipped_folder(name) / FILE)
     # In another dtype the same weights have another fingerprint.
-    if lm.dtype_name == gallery.provenance.dtype and of_these_weights != sampled_fingerprint(lm):
+    if model.dtype == gallery.provenance.dtype and gallery.provenance.notes["sampled_fingerprint"] != sampled:
         return MemoryDescriptions()
     return MemoryDescriptions(gallery)

@@ -20,8 +20,8 @@ from jaxtyping import Int
 from unembed.concepts.token_cleaning import CleanToken, clean
 from unembed.concepts.word_lists import STOP_WORDS
 from unembed.errors import UnembedError
+from unembed.gallery import Gallery
 from unembed.gallery.descriptions import FILE as GALLERY
-from unembed.gallery.ranking import Gallery
 from unembed.index.memory_search import search
 from unembed.memories.value_map import ValueMap, value_map
 from unembed.memories.values import Values

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unembed.corpus import Corpus, Document
 from unembed.corpus.token_stream import TokenizedCorpus
@@ -34,7 +35,7 @@ from unembed.index.plan import check_place, planned, resumable
 from unembed.index.settings import BuildProgress, IndexSettings
 from unembed.index.stream_files import open_stream, write_stream
 from unembed.index.text_search import write_search
-from unembed.memories.values import value_readings, written_values
+from unembed.memories.values import value_ends, written_values
 from unembed.models.decoder import Decoder
 from unembed.results import make_folder
 from unembed.sweeps import (
@@ -242,19 +243,24 @@ class _Builder:
         }
 
     def _values(self) -> list[FileEntry]:
-        found = value_readings(
+        promoted, suppressed = value_ends(
             self._lm,
             self._settings.top_tokens,
             layers=self._chosen,
             progress=lambda done, total: self._progress("values", done, total),
         )
         sizes = [n for n in self._layers if n]
-        ids = torch.cat([row[:n] for row, n in zip(found.ids, sizes, strict=True)]).numpy()
-        scores = torch.cat([row[:n] for row, n in zip(found.scores, sizes, strict=True)]).numpy()
+
+        def by_key(padded: Tensor) -> np.ndarray:
+            return torch.cat([row[:n] for row, n in zip(padded, sizes, strict=True)]).numpy()
+
+        ids, scores = by_key(promoted.ids), by_key(promoted.scores)
         entry, start = by_token(ids, scores, self._lm.d_vocab)
         return [
             self._array("values/token.npy", "values", ids),
             self._array("values/score.npy", "values", scores),
+            self._array("values/suppressed/token.npy", "values", by_key(suppressed.ids)),
+            self._array("values/suppressed/score.npy", "values", by_key(suppressed.scores)),
             self._array("values/by_token/entry.npy", "values", entry),
             self._array("values/by_token/start.npy", "values", start),
         ]

@@ -6,19 +6,24 @@ another corpus or another version.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from unembed.corpus import Corpus
 from unembed.errors import IndexFault
 from unembed.index.index import Index
-from unembed.index.manifest import SCHEMA, FileEntry, read_manifest
-from unembed.models.decoder import Decoder
-from unembed.models.fingerprint import weights_fingerprint
+from unembed.index.manifest import SCHEMA, FileEntry, Manifest, read_manifest
 from unembed.results.cache import cache_folder
+
+if TYPE_CHECKING:  # a ready index of weights that are known is found without torch
+    from unembed.corpus import Corpus
+    from unembed.models.decoder import Decoder
 
 
 def cached_path(lm: Decoder, corpus: Corpus) -> Path:
     """Where the ready index of a model and a corpus is built."""
+    from unembed.models.fingerprint import weights_fingerprint
+
     return cache_folder() / f"{weights_fingerprint(lm)[:16]}-{corpus.fingerprint}-{SCHEMA}"
 
 
@@ -27,21 +32,32 @@ def cached_index(lm: Decoder) -> Index | None:
 
     The weights are read only if an index names this model.
     """
-    candidates = []
+    for path in _ready(lambda manifest: manifest.provenance.model == lm.name):
+        index = Index.open(path)
+        if index.misfit(lm) is None:
+            index.attach(lm)
+            return index
+    return None
+
+
+def cached_index_of_weights(weights: str) -> Index | None:
+    """The same, of a model that is not open, by the fingerprint of its weights."""
+    path = next(_ready(lambda manifest: manifest.weights == weights), None)
+    return None if path is None else Index.open(path)
+
+
+def _ready(is_wanted: Callable[[Manifest], bool]) -> Iterator[Path]:
+    """The folders of complete ready indexes, the newest first."""
+    found: list[tuple[float, Path]] = []
     for path in cache_folder().glob("*/manifest.json"):
         try:
             manifest = read_manifest(path.parent)
         except IndexFault:
             continue  # another version, or damaged
         is_complete = manifest.state == "complete" and all(_exists(path.parent, entry) for entry in manifest.files)
-        if is_complete and manifest.provenance.model == lm.name:
-            candidates.append((path.stat().st_mtime, path.parent))
-    for _, path in sorted(candidates, reverse=True):
-        index = Index.open(path)
-        if index.misfit(lm) is None:
-            index.attach(lm)
-            return index
-    return None
+        if is_complete and is_wanted(manifest):
+            found.append((path.stat().st_mtime, path.parent))
+    return (folder for _, folder in sorted(found, reverse=True))
 
 
 def _exists(folder: Path, entry: FileEntry) -> bool:

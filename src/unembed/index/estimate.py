@@ -13,7 +13,7 @@ import torch
 from unembed.corpus import Corpus, Segment
 from unembed.corpus.batches import bucketed
 from unembed.index.settings import IndexSettings
-from unembed.memories.values import value_readings
+from unembed.memories.values import value_ends
 from unembed.models.decoder import Decoder
 from unembed.sweeps import ActiveFraction, Fast, MeanVariance, Reducer
 from unembed.sweeps.forward import feed_reducers
@@ -76,7 +76,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
     reducers = [settings.top_triggers(), MeanVariance(), ActiveFraction()]
     a_token = _run(lm, sample, reducers, settings.fast, tokens_per_batch)
     began = _Stopwatch()
-    value_readings(lm, settings.top_tokens, layers=[first])
+    value_ends(lm, settings.top_tokens, layers=[first])
     a_layer = began.spent(_threads(lm))
     keys = sum(lm.n_memories_of(n) for n in layers)
     both = settings.poles == "both" or (settings.poles == "auto" and site.is_gated)

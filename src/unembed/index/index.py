@@ -240,9 +240,26 @@ class Index(IndexFiles):
         """
         return queries.triggers(self, layer, index, top, pole, context)
 
-    def value_tokens(self, layer: int, index: MemoryIndex, top: int = 30) -> Table:
-        """The top tokens of a value, best first: columns rank, token_id, token, score."""
-        return queries.value_tokens(self, layer, index, top)
+    def value_tokens(self, layer: int, index: MemoryIndex, top: int = 30, *, bottom: bool = False) -> Table:
+        """The top tokens of a value, best first: columns rank, token_id, token, score.
+
+        Args:
+            layer: the layer.
+            index: the memory.
+            top: rows at most.
+            bottom: the tokens most suppressed instead.
+
+        Raises:
+            OutOfRange: no such memory.
+            IndexFault: an earlier version built the index, without suppressed tokens.
+        """
+        return queries.value_tokens(self, layer, index, top, bottom)
+
+    def value_norm(self, layer: int, index: MemoryIndex) -> float:
+        """The length of a value as it reaches the stream."""
+        self.need("triggers")
+        norms = tables.read_column(self.path / "tables/statistics.parquet", "value_norm")
+        return float(norms[self.row(layer, index)])
 
     def promoting(self, token: str | int, top: int = 20, *, by: PromotedBy = "score") -> Table:
         """Values that have a token among their top tokens.

@@ -112,6 +112,18 @@ class IndexFiles:
         )
 
     @cached_property
+    def suppressed(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Ids and scores of the tokens that every value suppresses most, (keys, k); None in an older index."""
+        self.need("values")
+        folder = "values/suppressed"
+        if not any(entry.path.startswith(folder) for entry in self.manifest.files):
+            return None
+        return (
+            map_array(self.path, f"{folder}/token.npy", shape=(self.n_keys, None), dtype=np.int32),
+            map_array(self.path, f"{folder}/score.npy", shape=(self.n_keys, None), dtype=np.float32),
+        )
+
+    @cached_property
     def _by_token(self) -> tuple[np.ndarray, np.ndarray]:
         n = self.readings[0].size
         return (

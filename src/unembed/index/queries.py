@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unembed.errors import InvalidInput
+from unembed.errors import IndexFault, InvalidInput
 from unembed.index import text_search
 from unembed.index.index_files import IndexFiles, shortened
 from unembed.names import MemoryIndex
@@ -27,13 +27,21 @@ def triggers(files: IndexFiles, layer: int, index: MemoryIndex, top: int, pole: 
     return files.table(f"Triggers of key {files.memory_name(layer, index)}, {pole} coefficients", columns)
 
 
-def value_tokens(files: IndexFiles, layer: int, index: MemoryIndex, top: int) -> Table:
+def value_tokens(files: IndexFiles, layer: int, index: MemoryIndex, top: int, bottom: bool) -> Table:
     """See `Index.value_tokens`."""
     layer, index = files.memory(layer, index)
-    token, score = (part[files.row(layer, index)][: positive_int("top", top)] for part in files.readings)
+    readings = files.suppressed if bottom else files.readings
+    if readings is None:
+        raise IndexFault(
+            f"index {files.path} has no suppressed tokens",
+            why="an earlier version of unembed built it",
+            instead="Build it again",
+        )
+    token, score = (part[files.row(layer, index)][: positive_int("top", top)] for part in readings)
     columns = {"rank": list(range(1, len(token) + 1)), "token_id": token.tolist()}
     columns |= {"token": [files.strings[i] for i in token], "score": score.tolist()}
-    return files.table(f"Top tokens of value {files.memory_name(layer, index)}", columns)
+    end = "Bottom" if bottom else "Top"
+    return files.table(f"{end} tokens of value {files.memory_name(layer, index)}", columns)
 
 
 def promoting(files: IndexFiles, token: str | int, top: int, by: str) -> Table:

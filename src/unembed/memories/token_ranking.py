@@ -62,7 +62,9 @@ def word_forms(lm: Decoder, word: str) -> list[int]:
     tokenizer = lm.tokenizer
     if tokenizer is None:
         raise InvalidInput(
-            "words", why=f"{lm.name} was opened without a tokenizer", instead="Pass tokenizer= to load()"
+            "words",
+            why=f"{lm.name} was opened without a tokenizer",
+            instead="Give one: --tokenizer on the command line, load(tokenizer=) in Python",
         )
     unknown = getattr(tokenizer, "unk_token_id", None)
     for text in spellings:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unembed.errors import InvalidInput
-from unembed.lens import COLUMNS, ROWS, read, read_ends, top_k
+from unembed.lens import COLUMNS, ROWS, TopTokens, read, read_ends, top_k
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis, MemoryIndex
 from unembed.validation import positive_int
@@ -91,22 +91,61 @@ def value_readings(
             why="a value does not belong to a run, so there is no scale to freeze",
             instead="Use 'raw' or 'final'",
         )
-    chosen = tuple(lm.layer(n) for n in ((lm.memory_layers or range(lm.n_layers)) if layers is None else layers))
     hidden = None if show_unlearned else lm.unlisted
+
+    def one_end(values: Tensor, k: int) -> tuple[TopTokens]:
+        scores, ids = _top(lm, values, k, basis, bottom, hidden)
+        return ((ids, scores),)
+
+    (found,) = _read_all(lm, k, layers, one_end, 1, progress)
+    return ValueReadings(*found, basis, show_unlearned)
+
+
+@torch.no_grad()
+def value_ends(
+    lm: Decoder,
+    k: int = 30,
+    *,
+    layers: Sequence[int] | None = None,
+    show_unlearned: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[ValueReadings, ValueReadings]:
+    """The k tokens that every value promotes most, and the k that it suppresses most (basis raw), in one product.
+
+    Arguments and memory are those of `value_readings`.
+    """
+    lm = require_decoder(lm)
+    hidden = None if show_unlearned else lm.unlisted
+    ends = _read_all(lm, k, layers, lambda values, k: read_ends(lm, values, k, hidden=hidden), 2, progress)
+    promoted, suppressed = (ValueReadings(*found, "raw", show_unlearned) for found in ends)
+    return promoted, suppressed
+
+
+def _read_all(
+    lm: Decoder,
+    k: int,
+    layers: Sequence[int] | None,
+    read_rows: Callable[[Tensor, int], Sequence[TopTokens]],
+    n_ends: int,
+    progress: Callable[[int, int], None] | None,
+) -> list[tuple[tuple[int, ...], Int[Tensor, "layer d_mlp k"], Float[Tensor, "layer d_mlp k"]]]:
+    """For each end that `read_rows` reads: the layers, and ids and scores of all their values."""
+    chosen = tuple(lm.layer(n) for n in ((lm.memory_layers or range(lm.n_layers)) if layers is None else layers))
     sizes = [lm.weights.n_memories[n] for n in chosen]
     k = min(positive_int("k", k), lm.d_vocab)
-    ids = torch.full((len(chosen), max(sizes, default=0), k), -1, dtype=torch.int32)
-    scores = torch.full(ids.shape, -torch.inf, dtype=torch.float32)
+    shape = (n_ends, len(chosen), max(sizes, default=0), k)
+    ids = torch.full(shape, -1, dtype=torch.int32)
+    scores = torch.full(shape, -torch.inf, dtype=torch.float32)
     done, total = 0, sum(sizes)
     for row, layer in enumerate(chosen):
         for start in range(0, sizes[row], _AT_ONCE):
             rows = slice(start, min(start + _AT_ONCE, sizes[row]))
-            values, found = _top(lm, written_values(lm, layer, rows), k, basis, bottom, hidden)
-            ids[row, rows], scores[row, rows] = found.to(torch.int32).cpu(), values.float().cpu()
-            done += found.shape[0]
+            for end, (found, values) in enumerate(read_rows(written_values(lm, layer, rows), k)):
+                ids[end, row, rows], scores[end, row, rows] = found.to(torch.int32).cpu(), values.float().cpu()
+            done += rows.stop - rows.start
             if progress is not None:
                 progress(done, total)
-    return ValueReadings(chosen, ids, scores, basis, show_unlearned)
+    return [(chosen, ids[end], scores[end]) for end in range(n_ends)]
 
 
 @torch.no_grad()
@@ -223,7 +262,7 @@ class Values:
         ]
         found = read_ends(lm, torch.cat(rows), k, hidden=None if show_unlearned else lm.unlisted)
         sizes = [len(row) for row in rows]
-        return list(zip(*(end.split(sizes) for end in found), strict=True))
+        return list(zip(*(ids.split(sizes) for ids, _ in found), strict=True))
 
     def top_tokens(
         self,
@@ -261,6 +300,5 @@ class Values:
         return torch.from_numpy(edges).float(), torch.from_numpy(counts)
 
     def norm(self, layer: int, index: MemoryIndex) -> float:
-        """The length of a value, in stream units, before a norm that follows the FFN."""
-        layer, index = self._lm.memory(layer, index)
-        return float(self._lm.weights.values(layer, torch.tensor([index])).norm())
+        """The length of a value as it reaches the stream: behind the gain of a norm that follows the FFN."""
+        return float(values_of(self._lm, [self._lm.memory(layer, index)]).norm())

@@ -14,5 +14,8 @@ if TYPE_CHECKING:
     from unembed.models.hub import is_local_only as is_local_only
     from unembed.models.shipped_models import SHIPPED as SHIPPED
     from unembed.models.shipped_models import shipped_folder as shipped_folder
+    from unembed.models.weight_records import KnownWeights as KnownWeights
+    from unembed.models.weight_records import known_weights as known_weights
+    from unembed.models.weight_records import record_weights as record_weights
 else:
     __getattr__ = import_on_first_use(__name__)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from unembed.errors import ModelUnavailable
+from unembed.errors import ModelUnavailable, first_sentence
 from unembed.models.shipped_models import SHIPPED
 
 TIMEOUT = 2.0
@@ -41,7 +41,7 @@ def _unreachable() -> str | None:
     try:
         get_session().head(constants.ENDPOINT, timeout=TIMEOUT)
     except Exception as error:  # of the HTTP library, which differs between versions of huggingface_hub
-        return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
+        return first_sentence(error)
     return None
 
 

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, OutOfMemory
+from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, OutOfMemory, first_sentence
 from unembed.models.architectures import attention_only  # noqa: F401  (registers the architecture with AutoModel)
 from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq
 from unembed.models.hub import is_local_only
@@ -126,7 +126,7 @@ def _check_device(device: str | torch.device | None) -> None:
         is_real = torch.empty(1, device=device).device.type != "meta"
         why = "it holds no numbers"
     except (RuntimeError, TypeError, AssertionError) as error:  # torch asserts that it was compiled with CUDA
-        is_real, why = False, str(error).splitlines()[0][:120]
+        is_real, why = False, first_sentence(error)
     if not is_real:
         raise InvalidInput(f"device {str(device)!r}", why=why, instead="Use cpu, or one that unembed doctor lists")
 
@@ -251,9 +251,11 @@ def _wikilm(name: str, checkpoint: Path, dictionary: Path, *, dtype: Any, device
 def _tokenizer(where: str, common: dict[str, Any]) -> PreTrainedTokenizerBase | None:
     try:
         with _quiet():
-            return AutoTokenizer.from_pretrained(where, **common)
+            found = AutoTokenizer.from_pretrained(where, **common)
     except (OSError, ValueError, KeyError):
         return None  # token ids still work; the first request for text is refused
+    # Where there are no files of a tokenizer, some of its classes begin with special tokens alone.
+    return found if len(found) > len(found.all_special_tokens) else None
 
 
 def _no_decoder(where: str) -> str:
@@ -295,7 +297,7 @@ def _explained(name: str, error: Exception, offline: bool) -> Exception:
             f"loading {name}", why="it does not fit", instead="Try dtype='bfloat16' or device_map='auto'"
         )
     if isinstance(error, ImportError):
-        return ModelUnavailable(f"model {name}", why=text[:160])
+        return ModelUnavailable(f"model {name}", why=first_sentence(error))
     if "offload_folder" in text:
         return ModelUnavailable(
             f"model {name}",
@@ -312,7 +314,7 @@ def _explained(name: str, error: Exception, offline: bool) -> Exception:
         return ModelNotUnderstood(f"model {name}", why=_no_decoder(name))
     if isinstance(error, (OSError, ConnectionError)) or "offline" in text.lower():
         if Path(name).is_dir():
-            return ModelUnavailable(f"folder {name}", why=text[:160])
+            return ModelUnavailable(f"folder {name}", why=first_sentence(error))
         shipped = ", ".join(SHIPPED)
         return ModelUnavailable(
             f"model {name}",
@@ -320,4 +322,4 @@ def _explained(name: str, error: Exception, offline: bool) -> Exception:
             + ("" if offline else ", and the hub does not have it or cannot be reached"),
             instead=f"Check the name and the network, give a folder, or use one that is always here: {shipped}",
         )
-    return ModelUnavailable(f"model {name}", why=f"{type(error).__name__}: {text[:160]}")
+    return ModelUnavailable(f"model {name}", why=f"{type(error).__name__}: {first_sentence(error)}")

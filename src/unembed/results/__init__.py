@@ -5,7 +5,7 @@ CSV, Parquet, HTML, terminal), results as files, and the one function that makes
 and depends on no model.
 
 Public names: `Provenance`, `Table`, `Displayed`, `Records`, `visible`, `join_bytes`, `visible_rich`,
-`visible_html`, `check_writable`, `make_folder`, `write_whole`, `whole_file`, `writing`.
+`visible_html`, `whole_character`, `check_writable`, `make_folder`, `write_whole`, `whole_file`, `writing`.
 """
 
 from unembed.results.display import Displayed as Displayed
@@ -21,3 +21,4 @@ from unembed.results.token_text import join_bytes as join_bytes
 from unembed.results.token_text import visible as visible
 from unembed.results.token_text import visible_html as visible_html
 from unembed.results.token_text import visible_rich as visible_rich
+from unembed.results.token_text import whole_character as whole_character

@@ -106,6 +106,9 @@ def _stands_on_nothing(previous: str) -> bool:
 
 
 _ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
+_BEGUN = re.compile(r"\\x[c-f][0-9a-f](\\x[89ab][0-9a-f]){0,2}$")
+_CONTINUED = re.compile(r"(\\x[89ab][0-9a-f])+")
+"""The bytes that begin and continue a character in UTF-8."""
 _LONGEST_CHARACTER = 4
 
 
@@ -123,6 +126,33 @@ def join_bytes(tokens: Sequence[str]) -> list[tuple[str, int]]:
         pieces.append(_first_piece(tokens[start : start + _LONGEST_CHARACTER]))
         start += pieces[-1][1]
     return pieces
+
+
+def whole_character(before: str, token: str, after: str = "") -> tuple[str, str]:
+    r"""A token in its text, with what of its neighbours' text belongs to the same character.
+
+    Args:
+        before: the text before the token.
+        token: the token's own text.
+        after: the text of the token after it.
+
+    Returns:
+        The text before, without what belongs to the token's character, and that character; both as given where the
+        token holds no part of a character or its other parts are not at hand.
+
+    >>> whole_character("in \\xe5\\x8c", "\\x97", " city")
+    ('in ', '北')
+    """
+    if not _ESCAPED.search(token):
+        return before, token
+    begun = _BEGUN.search(before)
+    head = begun[0] if begun else ""
+    rest = _CONTINUED.match(after)
+    for tail in ("", rest[0] if rest else ""):
+        text, _ = _first_piece([head + token + tail])
+        if text != head + token + tail:
+            return before[: len(before) - len(head)], text
+    return before, token
 
 
 def _first_piece(tokens: Sequence[str]) -> tuple[str, int]:

@@ -13,5 +13,7 @@ from unembed.lazy import import_on_first_use
 if TYPE_CHECKING:
     from unembed.stream.generation import generate_steps as generate_steps
     from unembed.stream.interventions import Edit as Edit
+    from unembed.stream.windows import last_tokens as last_tokens
+    from unembed.stream.windows import prompt_windows as prompt_windows
 else:
     __getattr__ = import_on_first_use(__name__)

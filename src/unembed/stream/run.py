@@ -232,7 +232,8 @@ def prepare(
         raise InvalidInput(
             f"a prompt of {ids.shape[1]} tokens",
             why=f"{lm.name} has a context of {lm.n_ctx}",
-            instead=f"Shorten it, or split it into windows; on the command line, --last {lm.n_ctx} takes its end",
+            instead=f"Cut it: lm.windows(prompt) in Python; on the command line --windows {lm.n_ctx} for all of it, "
+            f"or --last {lm.n_ctx} for its end",
         )
     if attention_mask is None:
         return ids, torch.ones_like(ids)

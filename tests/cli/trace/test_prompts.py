@@ -59,11 +59,27 @@ def test_the_end_of_a_prompt_is_what_its_last_tokens_give(unembed: Run, gpt2_fol
     assert view["prediction"][0]["id"] == int(lm.run(ids).logits[0, -1].argmax())
 
 
+def test_windows_of_a_prompt_are_prompts_of_their_own(unembed: Run, gpt2_folder: Path) -> None:
+    lm = package.load(gpt2_folder)
+    ids = lm.encode(PROMPT)[0]
+    found = json.loads(shown(unembed("trace", PROMPT, "--windows", 4, "--model", gpt2_folder, "--json")))["traces"]
+    assert [[token["id"] for token in view["tokens"]] for view in found] == [part.tolist() for part in ids.split(4)]
+    assert [view["prompt"] for view in found] == [lm.decode(part) for part in ids.split(4)]
+    assert found[0]["prediction"][0]["id"] == int(lm.run(ids[:4]).logits[0, -1].argmax())
+    lens = list(
+        csv.DictReader(io.StringIO(shown(unembed("lens", PROMPT, "--windows", 4, "--model", gpt2_folder, "--csv"))))
+    )
+    assert {row["prompt"] for row in lens} == {"0", "1"}
+    for refused in (("--last", 2), ("--html", "x.html")):
+        assert unembed("trace", PROMPT, "--windows", 4, *refused, "--model", gpt2_folder).exit_code == 2
+
+
 @pytest.mark.parametrize("command", ["trace", "lens"])
 def test_a_prompt_beyond_the_context_is_refused_with_the_way_out(unembed: Run, gpt2_folder: Path, command: str) -> None:
     context = package.load(gpt2_folder).n_ctx
     long = " ".join([PROMPT] * 100)
     refused = unembed(command, long, "--model", gpt2_folder)
     assert refused.exit_code == 1
-    assert f"--last {context}" in refused.stderr
-    assert unembed(command, long, "--last", context, "--model", gpt2_folder).exit_code == 0
+    for option in ("--last", "--windows"):
+        assert f"{option} {context}" in refused.stderr
+        assert unembed(command, long, option, context, "--model", gpt2_folder).exit_code == 0

@@ -66,6 +66,23 @@ def test_a_folder_that_is_no_model(unembed: Run, tmp_path: Path) -> None:
     assert "no such directory" in refused(unembed("trace", PROMPT, "--model", tmp_path / "absent" / "model"))
 
 
+@pytest.mark.parametrize("command", [("trace", PROMPT), ("lens", PROMPT), ("steer", PROMPT, "--promote", "January")])
+def test_a_folder_without_a_tokenizer_names_the_option(
+    unembed: Run, gpt2_folder: Path, tmp_path: Path, command: tuple[object, ...]
+) -> None:
+    build("gpt2").save_pretrained(tmp_path / "bare")
+    line = refused(unembed(*command, "--model", tmp_path / "bare"))
+    assert "was opened without a tokenizer" in line and "--tokenizer" in line
+    if command[0] == "trace":
+        assert unembed(*command, "--model", tmp_path / "bare", "--tokenizer", gpt2_folder).exit_code == 0
+
+
+def test_a_message_of_transformers_is_not_cut(unembed: Run, tmp_path: Path) -> None:
+    folder = save_model(tmp_path / ("deep" * 20) / ("deeper" * 20))
+    (folder / "model.safetensors").unlink()
+    assert str(folder) in refused(unembed("trace", PROMPT, "--model", folder)).split("folder", 1)[1]
+
+
 @pytest.mark.parametrize("name", ["long" * 2000, "~nobody-of-that-name/model"])
 def test_a_name_that_no_folder_can_have(unembed: Run, name: str) -> None:
     assert "Give a folder" in refused(unembed("trace", PROMPT, "--model", name))

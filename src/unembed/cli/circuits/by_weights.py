@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from unembed.cli import options
 from unembed.cli.circuits.command import Basis, HeadOfLayer, LayerOfHead, Top, app, deliver_sections, opened_circuits
 from unembed.cli.option_groups import Opening, Output, grouped
 
 PartName = Annotated[str, typer.Argument(help="A head or a memory, such as L0H3 or L5M278.", show_default=False)]
 
 
-@app.command("offsets")
+@app.command("offsets", cls=options.OfOneHead)
 @grouped
 def offsets(
     layer: LayerOfHead,

@@ -28,7 +28,7 @@ Basis = Annotated[
         show_default=False,
     ),
 ]
-LayerOfHead = Annotated[int, typer.Argument(help="Layer, from 0.", show_default=False)]
+LayerOfHead = Annotated[int, typer.Argument(help="Layer, from 0; or layer and head in one: L0H3.", show_default=False)]
 HeadOfLayer = Annotated[int, typer.Argument(help="Head of the layer, from 0.", show_default=False)]
 Top = Annotated[int, typer.Option("--top", "-k", min=1, help="Rows listed.")]
 Sequences = Annotated[int, typer.Option("--sequences", min=2, help="Sequences of repeated random tokens.")]
@@ -86,7 +86,7 @@ def heads(
     deliver_sections(circuits, f"Heads of {circuits.lm.name}", made, provenance, output=output)
 
 
-@app.command("head")
+@app.command("head", cls=options.OfOneHead)
 @grouped
 def head(
     layer: LayerOfHead,
@@ -135,7 +135,7 @@ def composition(
     deliver_sections(circuits, title, made, provenance, output)
 
 
-@app.command("skip-trigrams")
+@app.command("skip-trigrams", cls=options.OfOneHead)
 @grouped
 def skip_trigrams(
     layer: LayerOfHead,

@@ -13,7 +13,7 @@ from unembed.cli.option_groups import Opening, Output, grouped
 HeadName = Annotated[str, typer.Argument(help="A head, such as L0H3 or 0.3.", show_default=False)]
 
 
-@app.command("look")
+@app.command("look", cls=options.OfOneHead)
 @grouped
 def look(
     layer: LayerOfHead,
@@ -36,7 +36,7 @@ def look(
     deliver_sections(circuits, title, made, provenance, output)
 
 
-@app.command("scores")
+@app.command("scores", cls=options.OfOneHead)
 @grouped
 def scores(
     layer: LayerOfHead,

@@ -103,6 +103,7 @@ def build(
 
     import unembed
     from unembed.cli.index.view import Report, deliver, deliver_status, in_words, is_complete
+    from unembed.cli.model_loading import record_index
     from unembed.index import IndexSettings, check_folder
 
     read = unembed.open_corpus(
@@ -129,4 +130,5 @@ def build(
     report = Report()
     index = unembed.Index.build(lm, read, out, engine=engine, settings=settings, progress=report)
     report.end()
+    record_index(opening, lm, index)
     deliver_status(index, as_json)

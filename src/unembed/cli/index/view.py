@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from unembed.cli.bars import PROMOTES, Scale, signed
 from unembed.cli.output import show
-from unembed.results import visible, visible_rich
+from unembed.results import visible, visible_rich, whole_character
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -82,8 +82,11 @@ def draw_passages(found: Table, value: Table | None, width: int, *, plain: bool)
         line.append(signed(row["coefficient"]))
         if scale is not None:
             line.append(Text(scale.right(abs(row["coefficient"])), style=PROMOTES))
-        line.append(passage(row["prefix"], row["token"], room, plain=plain))
         following = row["next_token"]
+        prefix, token = whole_character(row["prefix"], row["token"], following or "")
+        line.append(passage(prefix, token, room, plain=plain))
+        if following is not None:
+            _, following = whole_character(row["prefix"] + row["token"], following)
         line.append(Text("end", style="dim") if following is None else _short(following, 14))
         table.add_row(*line)
     return Group(*parts, table, visible_rich(found.provenance.line(), prose=True, style="dim"))

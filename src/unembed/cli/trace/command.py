@@ -12,7 +12,7 @@ import typer
 from unembed.cli import options
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.option_groups import Opening, Output, grouped
-from unembed.cli.trace.prompts import Last, Prompts, PromptsFile, last_tokens, prompts_of
+from unembed.cli.trace.prompts import Cut, Piece, Prompts, PromptsFile, prompts_of
 
 if TYPE_CHECKING:
     from unembed import Edit, LanguageModel, Trace
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def trace(
     prompts: Prompts = None,
     file: PromptsFile = None,
-    last: Last = None,
+    cut: Cut = Cut(),
     layer: options.Layer = None,
     position: options.Position = -1,
     top: Annotated[
@@ -71,7 +71,7 @@ def trace(
     and CSV they are one object and one table.
     """
     texts = prompts_of(prompts, file)
-    if len(texts) > 1 and output.html is not None:
+    if output.html is not None and (len(texts) > 1 or cut.windows is not None):
         raise typer.BadParameter("a page shows one prompt", param_hint="--html")
     from unembed.cli.model_loading import index_of
 
@@ -83,8 +83,8 @@ def trace(
     other, alone = options.compared_with(against)
     changes, opened = edits.edits(lm), index_of(lm, index)
     views: list[tuple[TraceView, Provenance]] = []
-    for text in texts:
-        settings = TraceSettings(text, position, top or 5, basis, show_unlearned, changes, seed, other, alone)
+    for piece in cut.pieces(lm, texts):
+        settings = TraceSettings(piece.text, position, top or 5, basis, show_unlearned, changes, seed, other, alone)
         views.append(
             trace_view(
                 lm,
@@ -93,7 +93,7 @@ def trace(
                 memories=memories,
                 token=token,
                 point=point,
-                tracing=None if last is None else _of_last_tokens(lm, last),
+                tracing=None if piece.tokens is None else _of_tokens(lm, piece),
                 index=opened,
             )
         )
@@ -102,10 +102,11 @@ def trace(
     deliver([view for view, _ in views], views[0][1], draw, output)
 
 
-def _of_last_tokens(lm: LanguageModel, last: int) -> Tracing:
-    """The traces of the last tokens of prompts."""
+def _of_tokens(lm: LanguageModel, piece: Piece) -> Tracing:
+    """The traces of a piece of a prompt."""
 
     def tracing(prompt: str, /, *, edits: Sequence[Edit]) -> Trace:
-        return lm.trace(last_tokens(lm, prompt, last), edits=edits)
+        assert piece.tokens is not None
+        return lm.trace(piece.tokens, edits=edits)
 
     return tracing

@@ -9,14 +9,14 @@ import typer
 from unembed.cli import options
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.option_groups import Opening, Output, grouped
-from unembed.cli.trace.prompts import Last, Prompts, PromptsFile, last_tokens, prompts_of
+from unembed.cli.trace.prompts import Cut, Prompts, PromptsFile, prompts_of
 
 
 @grouped
 def lens(
     prompts: Prompts = None,
     file: PromptsFile = None,
-    last: Last = None,
+    cut: Cut = Cut(),
     layer: options.Layer = None,
     position: options.Position = -1,
     all_positions: Annotated[
@@ -37,7 +37,7 @@ def lens(
 
     table = logit_lens(
         lm,
-        [last_tokens(lm, text, last) for text in texts],
+        [piece.text if piece.tokens is None else piece.tokens for piece in cut.pieces(lm, texts)],
         point=point,
         top=top,
         basis=basis,

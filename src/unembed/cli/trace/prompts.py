@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +33,17 @@ Last = Annotated[
     ),
 ]
 
+Windows = Annotated[
+    int | None,
+    typer.Option(
+        "--windows",
+        min=1,
+        metavar="NUMBER",
+        help="Cut each prompt into windows of so many tokens, each read as a prompt of its own.",
+        show_default=False,
+    ),
+]
+
 
 def prompts_of(texts: list[str] | None, file: Path | None) -> list[str]:
     """All prompts: those of the arguments, then those of the file; empty lines are left out.
@@ -54,14 +66,37 @@ def prompts_of(texts: list[str] | None, file: Path | None) -> list[str]:
     return found
 
 
-def last_tokens(lm: LanguageModel, prompt: str, last: int | None) -> str | Tensor:
-    """The prompt, or with `last` its last tokens, behind the token that the tokenizer puts first, if it does."""
-    if last is None:
-        return prompt
-    import torch
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """What is read of a prompt that is longer than the context."""
 
-    ids = lm.encode(prompt)
-    start = getattr(lm.tokenizer, "bos_token_id", None)
-    if ids.shape[1] <= last or start is None or int(ids[0, 0]) != start:
-        return ids[:, -last:]
-    return torch.cat([ids[:, :1], ids[:, ids.shape[1] - last + 1 :]], dim=1)
+    last: Last = None
+    windows: Windows = None
+
+    def __post_init__(self) -> None:
+        """Check that at most one is given.
+
+        Raises:
+            typer.BadParameter: both are.
+        """
+        if self.last is not None and self.windows is not None:
+            raise typer.BadParameter("--last and --windows both cut the prompt; choose one")
+
+    def pieces(self, lm: LanguageModel, prompts: list[str]) -> list[Piece]:
+        """The prompts, or what is read of each."""
+        from unembed.stream import last_tokens, prompt_windows
+
+        if self.windows is not None:
+            cut = [ids for prompt in prompts for ids in prompt_windows(lm, prompt, self.windows)]
+            return [Piece(lm.decode(ids), ids) for ids in cut]
+        if self.last is not None:
+            return [Piece(prompt, last_tokens(lm, prompt, self.last)) for prompt in prompts]
+        return [Piece(prompt) for prompt in prompts]
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """One run of the model: a text, and the tokens where they are not all of the text's own."""
+
+    text: str
+    tokens: Tensor | None = None

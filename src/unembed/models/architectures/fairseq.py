@@ -21,7 +21,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable
+from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, first_sentence
 from unembed.models.architectures.wikilm import WikiLMConfig, WikiLMForCausalLM
 from unembed.models.architectures.word_level import END, SPECIALS, UNKNOWN, word_tokenizer
 
@@ -158,7 +158,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
             instead="If you trust the file, save torch.load(...)['model'] and its args on their own and open that",
         ) from error
     except (RuntimeError, EOFError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise ModelUnavailable(f"checkpoint {path}", why=f"torch cannot read it: {str(error)[:120]}") from error
+        raise ModelUnavailable(f"checkpoint {path}", why=f"torch cannot read it: {first_sentence(error)}") from error
     state = content.get("model") if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping) or not all(isinstance(t, Tensor) for t in state.values()):
         raise ModelNotUnderstood(f"{path}", why="it holds no 'model' of named tensors", instead=_NOT_THIS)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from unembed.errors import NotFinite, UnembedError
+from unembed.errors import NotFinite, UnembedError, first_sentence
 from unembed.models.norms import ChannelGain, Norm
 from unembed.models.structure.attention import mixer_site
 from unembed.models.structure.attention_layout import relative
@@ -49,7 +49,7 @@ def resolve(hf: PreTrainedModel) -> Structure:
     except UnembedError:
         raise
     except _FAILURES as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        reason = f"{type(error).__name__}: {first_sentence(error)}"
         raise not_understood(hf, "its shapes are not those of a decoder with one stream", reason) from error
 
 
@@ -66,7 +66,7 @@ def _resolve(hf: PreTrainedModel) -> Structure:
     try:
         recording = record(hf, vocabulary_size(hf))
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
-        raise not_understood(hf, "the dry run failed", f"{type(error).__name__}: {str(error)[:160]}") from error
+        raise not_understood(hf, "the dry run failed", f"{type(error).__name__}: {first_sentence(error)}") from error
     if not bool(torch.isfinite(recording.logits).all()):
         raise NotFinite(
             f"{type(hf).__name__}'s logits",

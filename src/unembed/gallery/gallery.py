@@ -1,0 +1,97 @@
+"""The gallery: memories (FFN neurons), best first, with their evidence; saved as JSON and read without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unembed.errors import InvalidInput
+from unembed.gallery.evidence import INGREDIENTS, SIGNIFICANT, MemoryEvidence
+from unembed.results import Displayed, Provenance, Table, write_whole
+
+SCHEMA = "unembed.memories/1"
+FILE = "memories.json"
+"""The file of a saved gallery, in the folder of an embedded model or of an index."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Gallery(Displayed):
+    """Memories, best first, each with its evidence and a description."""
+
+    rows: tuple[MemoryEvidence, ...]
+    provenance: Provenance
+
+    def __len__(self) -> int:
+        """How many memories."""
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[MemoryEvidence]:
+        """The memories, best first."""
+        return iter(self.rows)
+
+    def __getitem__(self, rank: int) -> MemoryEvidence:
+        """The memory at a place of the list, from 0."""
+        return self.rows[rank]
+
+    def to_table(self) -> Table:
+        """One row for each memory: rank from 1, score, description, top tokens, size and p-value of each ingredient."""
+        columns: dict[str, list[Any]] = {
+            "rank": list(range(1, len(self.rows) + 1)),
+            "memory": [row.name for row in self.rows],
+            "layer": [row.layer for row in self.rows],
+            "index": [row.index for row in self.rows],
+            "pole": [row.pole for row in self.rows],
+            "score": [row.score for row in self.rows],
+            "description": [row.description for row in self.rows],
+            "top_tokens": [list(row.top_tokens) for row in self.rows],
+            "concept_tokens": [list(row.concept_tokens) for row in self.rows],
+        }
+        for name in INGREDIENTS:
+            found = [row.evidence[name] for row in self.rows]
+            columns[name] = [None if one is None else one.size for one in found]
+            columns[f"{name}_p"] = [None if one is None else one.p for one in found]
+        return Table("Memories (FFN neurons) ranked by evidence", columns, self.provenance)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The gallery as JSON values."""
+        return {
+            "schema": SCHEMA,
+            "provenance": self.provenance.to_dict(),
+            "ingredients": list(INGREDIENTS),
+            "significant": SIGNIFICANT,
+            "memories": [{"rank": n, **row.to_dict()} for n, row in enumerate(self.rows, start=1)],
+        }
+
+    def first(self, n: int) -> Gallery:
+        """The best `n` memories."""
+        return replace(self, rows=self.rows[:n])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON, whole or not at all.
+
+        Raises:
+            UnembedError: the disk is full, or the place cannot be written to.
+        """
+        write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Gallery:
+        """Read what `save` wrote.
+
+        Raises:
+            InvalidInput: the file cannot be read, or is not a saved gallery of this version.
+        """
+        try:
+            stored = json.loads(Path(path).read_text(encoding="utf-8"))
+            if stored["schema"] != SCHEMA:
+                raise ValueError(f"its schema is {stored['schema']}, not {SCHEMA}")
+            rows = tuple(MemoryEvidence.from_dict(row) for row in stored["memories"])
+            return cls(rows, Provenance.from_dict(stored["provenance"]))
+        except (OSError, ValueError, KeyError, TypeError) as fault:
+            raise InvalidInput(
+                f"gallery {path}", why=f"it is not a saved gallery: {fault}", instead="Make it again: unembed memories"
+            ) from fault

@@ -1,0 +1,102 @@
+"""Which weights a name opens, known without opening them: by the size and time of the files that they were read from.
+
+A record in the cache folder, written when a model was opened with its default dtype, so that a question which an index
+answers needs neither torch nor the weights.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unembed.errors import UnembedError
+from unembed.models.shipped_models import SHIPPED, shipped_folder
+from unembed.results import write_whole
+from unembed.results.cache import cache_folder
+
+if TYPE_CHECKING:
+    from unembed.models.decoder import Decoder
+
+_RECORD = "weights.json"
+_SUFFIXES = frozenset({".safetensors", ".bin", ".pt", ".json", ".txt", ".model"})
+"""Of weights, configuration and tokenizer."""
+
+
+@dataclass(frozen=True)
+class KnownWeights:
+    """The fingerprints of a model's weights in the dtype in which they are saved."""
+
+    weights: str
+    """Its `weights_fingerprint`."""
+    sampled: str
+    """Its `sampled_fingerprint`."""
+
+
+def known_weights(model: str, revision: str | None = None) -> KnownWeights | None:
+    """What a name opens; None where that was not recorded, or the files have changed since.
+
+    Args:
+        model: an embedded name, a folder, or the id of a hub model in the local cache.
+        revision: of a hub model.
+    """
+    folder = _folder(model, revision)
+    stored = None if folder is None else _records().get(str(folder))
+    if folder is None or stored is None or stored["files"] != _files(folder):
+        return None
+    return KnownWeights(stored["weights"], stored["sampled"])
+
+
+def record_weights(model: str, revision: str | None, lm: Decoder, weights: str) -> None:
+    """Record what a name opens; nothing where its files cannot be found or the cache cannot be written to.
+
+    Args:
+        model: the name.
+        revision: of a hub model.
+        lm: the model that it opened, in the dtype in which it is saved.
+        weights: its `weights_fingerprint`.
+    """
+    from unembed.models.fingerprint import sampled_fingerprint
+
+    folder = _folder(model, revision)
+    if folder is None:
+        return
+    known = KnownWeights(weights, sampled_fingerprint(lm))
+    records = _records() | {str(folder): {"files": _files(folder), **asdict(known)}}
+    with suppress(UnembedError, OSError):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        write_whole(cache_folder() / _RECORD, json.dumps(records, indent=1) + "\n")
+
+
+def _records() -> dict[str, Any]:
+    """All records; none where the file is missing or damaged."""
+    try:
+        stored = json.loads((cache_folder() / _RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    complete = {"files", "weights", "sampled"}
+    if not isinstance(stored, dict):
+        return {}
+    return {folder: one for folder, one in stored.items() if isinstance(one, dict) and set(one) == complete}
+
+
+def _folder(model: str, revision: str | None) -> Path | None:
+    if model in SHIPPED:
+        return shipped_folder(model)
+    with suppress(OSError, ValueError):
+        if (folder := Path(model).expanduser()).is_dir():
+            return folder.resolve()
+    from huggingface_hub import try_to_load_from_cache
+
+    with suppress(ValueError):  # no id that the hub could have
+        if isinstance(path := try_to_load_from_cache(model, "config.json", revision=revision), str):
+            return Path(path).parent
+    return None
+
+
+def _files(folder: Path) -> list[list[str | int]]:
+    """Name, size and time of change of each file that the model is read from."""
+    paths = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES and path.is_file())
+    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths]

@@ -1,0 +1,69 @@
+"""Prompts longer than the context, cut into parts that fit: windows, or the end alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unembed.errors import InvalidInput
+from unembed.validation import positive_int
+
+if TYPE_CHECKING:
+    from unembed.models.decoder import Decoder
+
+
+def prompt_windows(lm: Decoder, prompt: str, length: int | None = None) -> list[Int[Tensor, " pos"]]:
+    """A prompt as consecutive windows that do not overlap, each with the token that the tokenizer puts first, if any.
+
+    Args:
+        lm: the model.
+        prompt: a text of any length.
+        length: tokens of each window, at most; the model's context when None.
+
+    Raises:
+        InvalidInput: the prompt is empty, or the model has no longest context and no length is given.
+    """
+    longest = lm.n_ctx if length is None else positive_int("length", length)
+    if longest is None:
+        raise InvalidInput(
+            "windows without a length", why=f"{lm.name} has no longest context", instead="Give the length of a window"
+        )
+    first, rest = _parts(lm, prompt)
+    return [torch.cat([first, window]) for window in rest.split(_room(first, longest))]
+
+
+def last_tokens(lm: Decoder, prompt: str, count: int) -> Int[Tensor, " pos"]:
+    """The last tokens of a prompt, behind the token that the tokenizer puts first, if it does.
+
+    Args:
+        lm: the model.
+        prompt: a text of any length.
+        count: tokens at most, that first one included.
+
+    Raises:
+        InvalidInput: the prompt is empty.
+    """
+    first, rest = _parts(lm, prompt)
+    return torch.cat([first, rest[-_room(first, positive_int("count", count)) :]])
+
+
+def _parts(lm: Decoder, prompt: str) -> tuple[Int[Tensor, " start"], Int[Tensor, " pos"]]:
+    """The token that begins every text, if there is one, and the others."""
+    ids = lm.encode(prompt)[0]
+    start = getattr(lm.tokenizer, "bos_token_id", None)
+    n = int(len(ids) > 1 and start is not None and int(ids[0]) == start)
+    return ids[:n], ids[n:]
+
+
+def _room(first: Tensor, length: int) -> int:
+    """Tokens of a window of this length behind the first one."""
+    if length <= len(first):
+        raise InvalidInput(
+            f"a window of {length} tokens",
+            why="the tokenizer's first token fills it",
+            instead=f"Give at least {len(first) + 1}",
+        )
+    return length - len(first)
