@@ -45,6 +45,26 @@ def test_the_rows_of_the_architecture_are_those_of_the_import_contract() -> None
     assert rows == [layer for layer in layers if layer != {"__main__"}]
 
 
+def test_the_ways_of_data_name_functions_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    ways = text[text.index("## Three ways of data") : text.index("## Where things are decided")]
+    names = [name for name in re.findall(r"`((?:\w+\.)+\w+)`", ways) if not name.endswith(".js")]
+    assert len(names) > 30
+    for name in names:
+        found: object = unembed
+        for n, part in enumerate(name.split(".")):
+            room = ".".join(name.split(".")[: n + 1])
+            found = getattr(found, part) if isinstance(found, type) else _member(found, room, part)
+
+
+def _member(parent: object, room: str, part: str) -> object:
+    """The module of that name, or what the module defines under it."""
+    try:
+        return importlib.import_module(f"unembed.{room}")
+    except ModuleNotFoundError:
+        return getattr(parent, part)
+
+
 def test_every_public_name_is_documented_and_every_documented_name_is_public() -> None:
     text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8").split("\n## ")[0]
     named = set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
