@@ -16,6 +16,7 @@ from unembed.causality.corpus_ablation import ablate_over_corpus
 from unembed.causality.pairs import patch_pairs
 from unembed.causality.patching import patch
 from unembed.causality.paths import patch_paths
+from unembed.causality.prompt_ablations import ablate_prompts
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
@@ -42,6 +43,7 @@ class LanguageModel(Decoder):
     patch_pairs = patch_pairs
     patch_paths = patch_paths
     ablate = ablate
+    ablate_prompts = ablate_prompts
     ablate_over_corpus = ablate_over_corpus
 
     windows = prompt_windows

@@ -92,9 +92,9 @@ def test_several_other_prompts_give_a_spread() -> None:
     prompts = ["The first month of the year is the coldest", "She looked at the garden and saw a small bird"]
     both = ablate(lm, "Once upon a time", heads=[(0, 1)], to=prompts)
     each = torch.stack([ablate(lm, "Once upon a time", heads=[(0, 1)], to=[p]).values for p in prompts])
-    torch.testing.assert_close(both.values, each.mean(0))
+    torch.testing.assert_close(both.values, each.mean(0), rtol=1e-5, atol=1e-5)
     assert both.spread is not None and "spread" in both.to_table().columns
-    torch.testing.assert_close(both.spread, each.std(0))
+    torch.testing.assert_close(both.spread, each.std(0), rtol=1e-5, atol=1e-5)
 
 
 def test_activations_of_other_prompts_take_the_place() -> None:

@@ -19,10 +19,10 @@ def test_pairs_of_any_length_have_the_numbers_of_each_alone() -> None:
     found = patch_pairs(lm, CLEAN, CORRUPTED)
     alone = [lm.patch(a, b, "z") for a, b in zip(CLEAN, CORRUPTED, strict=True)]
     for one, other in zip(found.each, alone, strict=True):
-        assert torch.equal(one.values, other.values)
+        torch.testing.assert_close(one.values, other.values, rtol=1e-5, atol=1e-5)
     both = torch.stack([one.recovered for one in alone])
-    torch.testing.assert_close(found.recovered, both.mean(0))
-    torch.testing.assert_close(found.spread, both.std(0))
+    torch.testing.assert_close(found.recovered, both.mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.spread, both.std(0), rtol=1e-4, atol=1e-5)
     best = found.to_table()[0]
     assert best["recovered"] == pytest.approx(float(found.recovered[best["layer"], best["head"]]))
 
@@ -49,5 +49,5 @@ def test_what_cannot_be_averaged_is_refused() -> None:
         patch_pairs(lm, CLEAN, CORRUPTED, "coefficients")
     with pytest.raises(InvalidInput, match="3 metrics"):
         patch_pairs(lm, CLEAN, CORRUPTED, metric=[None] * 3)
-    with pytest.raises(InvalidInput, match="use patch_pairs"):
+    with pytest.raises(InvalidInput, match="use patch_pairs or"):
         lm.patch(CLEAN, CORRUPTED)

@@ -23,5 +23,7 @@ from unembed.causality.patching import align as align
 from unembed.causality.patching import patch as patch
 from unembed.causality.paths import Paths as Paths
 from unembed.causality.paths import patch_paths as patch_paths
+from unembed.causality.prompt_ablations import PromptAblations as PromptAblations
+from unembed.causality.prompt_ablations import ablate_prompts as ablate_prompts
 from unembed.causality.screening import Screening as Screening
 from unembed.causality.screening import screen as screen

@@ -17,7 +17,7 @@ from unembed.causality.ablation_targets import Components, Heads, Layers, Memori
 from unembed.causality.corpus_means import corpus_means
 from unembed.causality.metrics import Metric, MetricFunction, bound
 from unembed.causality.replacement import Replacement
-from unembed.causality.rerun import Rerun
+from unembed.causality.rerun import Rerun, measured_together
 from unembed.corpus import CorpusSource, open_corpus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
@@ -70,7 +70,6 @@ class Ablation(Displayed):
         return Table(title, columns, self.provenance)
 
 
-@torch.no_grad()
 def ablate(
     lm: Decoder,
     prompt: Tokens,
@@ -113,28 +112,64 @@ def ablate(
 
     Memory: the run's activations, and one batch of rows.
     """
-    groups = groups_of(lm, heads, memories, components, layers)
-    rerun = Rerun(lm, prompt, (), edits)
-    function, label = bound(lm, metric, rerun.reference)
-    where = None if positions is None else torch.tensor([_position(p, rerun.n_pos) for p in positions])
+    chosen = (heads, memories, components, layers)
+    (found,) = ablate_each(
+        lm, [prompt], [metric], chosen, to, positions, corpus, mean_tokens, by_position, edits, batch
+    )
+    return found
+
+
+Chosen = tuple[Heads | None, Memories | None, Components | None, Layers | None]
+"""What is ablated, as `ablation_targets.groups_of` takes it."""
+
+
+@torch.no_grad()
+def ablate_each(
+    lm: Decoder,
+    prompts: Sequence[Tokens],
+    metrics: Sequence[Metric | MetricFunction | None],
+    chosen: Chosen,
+    to: str | Sequence[str],
+    positions: Sequence[int] | None,
+    corpus: CorpusSource,
+    mean_tokens: int,
+    by_position: bool,
+    edits: Edits,
+    batch: int | None,
+) -> list[Ablation]:
+    """The ablations of each of several prompts, with rows of all of them in one batch; arguments as in `ablate`."""
+    groups = groups_of(lm, *chosen)
+    reruns = [Rerun(lm, prompt, (), edits) for prompt in prompts]
+    measures = [bound(lm, metric, rerun.reference) for metric, rerun in zip(metrics, reruns, strict=True)]
     needs = sorted({(point, layer) for group in groups for point, layer, _ in group.targets})
     tokens = positive_int("mean_tokens", mean_tokens)
-    sources, words = _sources(lm, to, needs, rerun.n_pos, corpus, tokens, by_position, edits)
+    longest = max(rerun.n_pos for rerun in reruns)
+    sources, words = _sources(lm, to, needs, longest, corpus, tokens, by_position, edits)
+    parts = []
+    for rerun, (function, _) in zip(reruns, measures, strict=True):
+        where = None if positions is None else torch.tensor([_position(p, rerun.n_pos) for p in positions])
+        rows = [
+            [source.replacement(target, where, rerun.n_pos) for target in group.targets]
+            for source in sources
+            for group in groups
+        ]
+        parts.append((rerun, rows, function))
+    shape = grid_of(lm, *chosen, len(groups))
     found = []
-    for source in sources:
-        rows = [[source.replacement(target, where) for target in group.targets] for group in groups]
-        found.append(rerun.measured(rows, function, batch))
-    each = torch.stack(found)
-    shape = grid_of(lm, heads, memories, components, layers, len(groups))
-    return Ablation(
-        label,
-        each.mean(dim=0).view(shape),
-        tuple(group.label for group in groups),
-        float(function(rerun.reference[None])[0]),
-        words,
-        lm.provenance(notes={"ablated_to": words}),
-        each.std(dim=0).view(shape) if len(each) > 1 else None,
-    )
+    for (rerun, _, function), (_, label), values in zip(parts, measures, measured_together(parts, batch), strict=True):
+        each = values.view(len(sources), len(groups))
+        found.append(
+            Ablation(
+                label,
+                each.mean(dim=0).view(shape),
+                tuple(group.label for group in groups),
+                float(function(rerun.reference[None])[0]),
+                words,
+                lm.provenance(notes={"ablated_to": words}),
+                each.std(dim=0).view(shape) if len(each) > 1 else None,
+            )
+        )
+    return found
 
 
 def _position(position: int, n_pos: int) -> int:

@@ -189,31 +189,19 @@ def patch(
 
     Source: Meng et al. 2022; Wang et al. 2022.
     """
-    if points not in PATCH_POINTS:
-        raise InvalidInput(f"point {points!r}", why="it cannot be patched", instead=f"Use {', '.join(PATCH_POINTS)}")
-    pair = patched_pair(lm, clean, corrupted, (points,), alignment, direction, positions, edits)
-    function, label = bound(lm, metric, pair.clean.reference)
-    ends = pair.ends(function, label)
-    pairs, source, target = pair.pairs, pair.source, pair.target
-    rows, shape, indices = _rows(lm, source, target, points, pairs, positions is not None, positive_int("top", top))
-    values = target.measured(rows, function, batch).view(shape)
-    columns = tuple(c for _, c in pairs)
-    ids = target.ids[0]
-    return Patching(
+    plan = plan_patching(
+        lm,
+        clean,
+        corrupted,
         points,
-        label,
-        values,
-        indices,
-        *ends,
-        layers_with(lm, points),
-        columns,
-        tuple(lm.token_strings([int(ids[c]) for c in columns])),
-        direction,
-        pair.alignment,
-        lm.provenance(
-            seed=corrupted.seed if isinstance(corrupted, GaussianNoise) else None, notes={"alignment": pair.alignment}
-        ),
+        metric,
+        positions=positions,
+        alignment=alignment,
+        direction=direction,
+        top=top,
+        edits=edits,
     )
+    return plan.result(plan.pair.target.measured(plan.rows, plan.function, batch))
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,6 +239,66 @@ class Pair:
                 instead="Give prompts between which it differs",
             )
         return clean, corrupted
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a patching runs: a row of replacements for each value, and the metric that is taken of it."""
+
+    lm: Decoder
+    point: PatchPoint
+    pair: Pair
+    rows: list[list[Replacement]]
+    shape: tuple[int, ...]
+    indices: Int[Tensor, "layer pos k"] | None
+    function: MetricFunction
+    label: str
+    ends: tuple[float, float]
+    seed: int | None
+
+    def result(self, values: Float[Tensor, " row"]) -> Patching:
+        """The patching, from the metric of each row."""
+        lm, pair = self.lm, self.pair
+        columns, ids = tuple(c for _, c in pair.pairs), pair.target.ids[0]
+        return Patching(
+            self.point,
+            self.label,
+            values.view(self.shape),
+            self.indices,
+            *self.ends,
+            layers_with(lm, self.point),
+            columns,
+            tuple(lm.token_strings([int(ids[c]) for c in columns])),
+            pair.direction,
+            pair.alignment,
+            lm.provenance(seed=self.seed, notes={"alignment": pair.alignment}),
+        )
+
+
+@torch.no_grad()
+def plan_patching(
+    lm: Decoder,
+    clean: Tokens,
+    corrupted: Tokens | GaussianNoise,
+    points: PatchPoint,
+    metric: Metric | MetricFunction | None,
+    *,
+    positions: Sequence[int] | None = None,
+    alignment: Alignment | None = None,
+    direction: Direction = "denoising",
+    top: int = 10,
+    edits: Edits = (),
+) -> Plan:
+    """Both runs of a patching and what it replaces; arguments and errors as in `patch`."""
+    if points not in PATCH_POINTS:
+        raise InvalidInput(f"point {points!r}", why="it cannot be patched", instead=f"Use {', '.join(PATCH_POINTS)}")
+    pair = patched_pair(lm, clean, corrupted, (points,), alignment, direction, positions, edits)
+    function, label = bound(lm, metric, pair.clean.reference)
+    ends = pair.ends(function, label)
+    each, top = positions is not None, positive_int("top", top)
+    rows, shape, indices = _rows(lm, pair.source, pair.target, points, pair.pairs, each, top)
+    seed = corrupted.seed if isinstance(corrupted, GaussianNoise) else None
+    return Plan(lm, points, pair, rows, shape, indices, function, label, ends, seed)
 
 
 def patched_pair(

@@ -54,6 +54,12 @@ class Replacement:
         else:
             t[positions[:, None], self.index.to(t.device)[None]] = value
 
+    def padded(self, n_pos: int, width: int) -> Replacement:
+        """The same in a prompt of `n_pos` tokens that is padded on the right to `width` columns."""
+        positions = torch.arange(n_pos) if self.positions is None else self.positions
+        value = torch.nn.functional.pad(self.value, (0, width - n_pos)) if self.point == "pattern" else self.value
+        return replace(self, positions=positions, value=value)
+
 
 Changes = Sequence[tuple[int, Replacement]]
 """Rows of the batch, each with what is replaced in it."""

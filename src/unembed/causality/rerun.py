@@ -2,7 +2,8 @@
 
 A row starts at the first layer whose activation is replaced: the blocks below return the stream that the unchanged run
 had there. Whether that is exact is checked on the model itself before it is relied on (models whose layers share more
-than the stream are run in full).
+than the stream are run in full). Rows of several prompts share batches, padded on the right; that, too, is checked
+before it is relied on (frequencies that depend on the length of a batch are not those of the prompt alone).
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ from unembed.stream.hooks import (
     memory_guard,
 )
 from unembed.stream.interventions import Edits, as_edits
-from unembed.stream.run import Tokens, check_positions, prepare
+from unembed.stream.run import Tokens, check_positions, padded, prepare
 from unembed.validation import positive_int
 
 TOKENS_AT_ONCE = 2048
 """Tokens of a batch of rows: its activations are what is in memory at once, besides one row of logits each."""
 Row = Sequence[Replacement]
+Function = Callable[[Float[Tensor, "row d_vocab"]], Float[Tensor, " row"]]
 Install = Callable[[ExitStack, ForwardPass], None]
 
 
@@ -91,7 +93,9 @@ class Rerun:
         check_positions(self.edits, mask)
         if self.ids.shape[0] != 1:
             raise InvalidInput(
-                f"{self.ids.shape[0]} prompts", why="one prompt is run at a time", instead="For pairs, use patch_pairs"
+                f"{self.ids.shape[0]} prompts",
+                why="one prompt is run at a time",
+                instead="For several, use patch_pairs or ablate_prompts",
             )
         if not bool(mask.all()):
             raise InvalidInput("a padded prompt", why="one prompt needs no padding", instead="Give its tokens alone")
@@ -131,24 +135,15 @@ class Rerun:
             for block in lm.structure.blocks:
                 stack.callback(block.module.register_forward_hook(lambda _m, _a, out: self._outputs.append(out)).remove)
             if self.stream is not None:
-                change_input(stack, lm.structure.blocks[0].module, lambda t: self._entered(t, 0), first=True)
-            logits = self._logits(self.ids, current)[0]
+                change_input(stack, lm.structure.blocks[0].module, lambda t: _entered([self], t, 0), first=True)
+            logits = _last_logits([self], current)[0]
         self._outputs = [without_tensors(out) for out in self._outputs]
         self._check_patterns()
         return logits
 
-    def _entered(self, t: Tensor, layer: int) -> Tensor:
-        """The unchanged run's stream entering a block, for every row."""
-        known = self._kept.get(("resid_pre", layer)) if self.stream is None or layer else self.stream
-        assert known is not None
-        return known.to(t).expand_as(t).clone()
-
-    def _logits(self, ids: Tensor, current: ForwardPass) -> Float[Tensor, "row d_vocab"]:
-        few = {"logits_to_keep": 1} if accepts_argument(self.lm, "logits_to_keep") else {}
-        out = self.lm.hf(ids, use_cache=False, **few, **current.arguments).logits[:, -1]
-        if not bool(torch.isfinite(out).all()):
-            raise NotFinite(f"{self.lm.name}'s logits", why="they hold NaN or infinity with these replacements")
-        return out
+    def _entering(self, layer: int) -> Float[Tensor, "pos d_model"]:
+        """The unchanged run's stream entering a block."""
+        return self._kept["resid_pre", layer] if layer or self.stream is None else self.stream
 
     def _check_patterns(self) -> None:
         """A replaced pattern acts through z, which must be the pattern's mixture of the values in this model."""
@@ -168,11 +163,9 @@ class Rerun:
 
         Memory: activations of one batch, and the result.
         """
-        return self._each(rows, batch, lambda chosen: self._batch(chosen))
+        return _each([(self, row) for row in rows], batch, lambda chosen: _logits(chosen))
 
-    def measured(
-        self, rows: Sequence[Row], function: Callable[[Tensor], Tensor], batch: int | None = None
-    ) -> Float[Tensor, " row"]:
+    def measured(self, rows: Sequence[Row], function: Function, batch: int | None = None) -> Float[Tensor, " row"]:
         """A metric of the logits after the last token, for every row of replacements, in float64 on the CPU.
 
         Args:
@@ -182,7 +175,7 @@ class Rerun:
 
         Memory: activations and logits of one batch.
         """
-        return self._each(rows, batch, lambda chosen: function(self._batch(chosen)).double().cpu())
+        return measured_together([(self, rows, function)], batch)[0]
 
     def activations(
         self,
@@ -202,7 +195,7 @@ class Rerun:
             also: for the number of rows of a batch, further hooks.
         """
 
-        def one(chosen: Sequence[Row]) -> Tensor:
+        def one(chosen: Sequence[RowOf]) -> Tensor:
             found: list[Tensor] = []
 
             def keep(t: Tensor) -> None:
@@ -211,47 +204,29 @@ class Rerun:
 
             # Attached last, the capture sees what the replacements leave.
             with (
-                self._replaced(chosen, also and also(len(chosen))) as current,
+                _replaced(chosen, also and also(len(chosen))) as current,
                 attach_hooks(self.lm, {(point, layer): keep}),
                 suppress(Stop),
             ):
-                self._logits(self.ids.expand(len(chosen), -1), current)
+                _last_logits([self] * len(chosen), current)
             return found[0]
 
-        return self._each(rows, batch, one)
+        return _each([(self, row) for row in rows], batch, one)
 
-    def _each(
-        self, rows: Sequence[Row], batch: int | None, work: Callable[[Sequence[Row]], Tensor]
-    ) -> Float[Tensor, "row ..."]:
-        """What `work` gives for each row, in the order of the rows; rows of one layer share a batch."""
-        size = max(1, TOKENS_AT_ONCE // self.n_pos) if batch is None else positive_int("batch", batch)
+    def try_skipping(self) -> None:
+        """Find out whether starting at a later layer gives this model's own logits, unless that is known."""
         if self._skips is None:
-            self._skips = self._can_skip()
-        order = sorted(range(len(rows)), key=lambda i: min((r.layer for r in rows[i]), default=0))
-        out: list[Tensor | None] = [None] * len(rows)
-        for start in range(0, len(order), size):
-            chosen = order[start : start + size]
-            for i, row in zip(chosen, work([rows[i] for i in chosen]), strict=True):
-                out[i] = row
-        return torch.stack([row for row in out if row is not None])
+            self._skips = True
+            self._skips = self._skips_exactly()
 
-    def _can_skip(self) -> bool:
-        """Whether starting at a later layer gives this model's own logits."""
+    def _skips_exactly(self) -> bool:
         layer = self.lm.n_layers - 1
-        if self.lm.structure.streams is not None:
-            return False  # what is captured is the sum of the streams, not what passes from block to block
         if layer == 0:
             return True
         same = Replacement("resid_pre", layer, None, None, self._kept["resid_pre", layer])
-        self._skips = True
-        found = self._batch([[same]])[0].double()
-        expected = self.reference.double()
+        found, expected = _logits([(self, [same])])[0].double(), self.reference.double()
         close = float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max().clamp_min(1.0))
         return close or (self.lm.dtype_name != "float32" and float((found - expected).abs().max()) == 0.0)
-
-    def _batch(self, rows: Sequence[Row]) -> Float[Tensor, "row d_vocab"]:
-        with self._replaced(rows) as current:
-            return self._logits(self.ids.expand(len(rows), -1), current)
 
     def _is_own_pattern(self, replacement: Replacement) -> bool:
         """Whether a pattern is replaced by the one that the unchanged run has there."""
@@ -266,31 +241,123 @@ class Rerun:
         layers = layers_with(self.lm, "pattern") if "pattern" in self._needed else ()
         return {("pattern", layer): lambda _t: None for layer in layers}
 
-    @contextmanager
-    def _replaced(
-        self,
-        rows: Sequence[Row],
-        also: Install | None = None,
-    ) -> Iterator[ForwardPass]:
-        """While inside, a pass of as many rows has their replacements, and starts at the first layer replaced."""
-        lm, blocks = self.lm, self.lm.structure.blocks
-        start = min((r.layer for row in rows for r in row), default=0) if self._skips else 0
-        wanted: dict[tuple[str, int], list[tuple[int, Replacement]]] = {}
-        for i, row in enumerate(rows):
-            if len(row) == 1 and self._is_own_pattern(row[0]):
-                continue  # the run as it is, and not what rounding makes of its pattern times its values
-            for replacement in row:
-                wanted.setdefault((replacement.point, replacement.layer), []).append((i, replacement))
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(memory_guard(f"{len(rows)} rows of {self.n_pos} tokens"))
-            current = stack.enter_context(attach_hooks(lm, self._same_kernels(), self.edits))
-            for layer in range(start):
-                stack.enter_context(passed_through(blocks[layer].module, self._outputs[layer]))
-            if start or self.stream is not None:
-                change_input(stack, blocks[start].module, lambda t: self._entered(t, start), first=True)
-            for (point, layer), changes in wanted.items():
-                install(stack, lm, current, point, layer, changes, self.n_pos)
-            if also is not None:
-                also(stack, current)
-            yield current
+
+RowOf = tuple[Rerun, Row]
+"""A row of a batch: the prompt that it is a rerun of, and what it replaces."""
+
+
+def measured_together(
+    parts: Sequence[tuple[Rerun, Sequence[Row], Function]], batch: int | None = None
+) -> list[Float[Tensor, " row"]]:
+    """Each prompt's metric for every row of its replacements, in float64 on the CPU.
+
+    Args:
+        parts: unchanged runs of one model under the same edits, with the rows of each and its metric. Rows of prompts
+            of unequal length share batches, padded on the right, where the model gives padded prompts their own logits.
+        batch: rows in memory at once; as many as hold `TOKENS_AT_ONCE` tokens if not given.
+
+    Memory: activations and logits of one batch.
+    """
+    if len(parts) > 1 and not _padding_is_exact([run for run, _, _ in parts]):
+        return [measured_together([part], batch)[0] for part in parts]
+    rows = [(run, row) for run, rows, _ in parts for row in rows]
+    functions = {run: function for run, _, function in parts}
+
+    def measure(chosen: Sequence[RowOf]) -> Float[Tensor, " row"]:
+        logits, of = _logits(chosen), [run for run, _ in chosen]
+        values = torch.empty(len(chosen), dtype=torch.float64)
+        for run in dict.fromkeys(of):
+            mine = torch.tensor([i for i, other in enumerate(of) if other is run])
+            values[mine] = functions[run](logits[mine.to(logits.device)]).double().cpu()
+        return values
+
+    values = _each(rows, batch, measure)
+    return list(values.split([len(rows) for _, rows, _ in parts]))
+
+
+def _padding_is_exact(runs: Sequence[Rerun]) -> bool:
+    """Whether the shortest prompt has its own logits in one batch with the longest."""
+    shortest, longest = (pick(runs, key=lambda run: run.n_pos) for pick in (min, max))
+    if shortest.n_pos == longest.n_pos:
+        return True
+    found, expected = _logits([(shortest, ()), (longest, ())])[0].double(), shortest.reference.double()
+    return float((found - expected).abs().max()) <= SUM_TOLERANCE[shortest.lm.dtype_name] * float(expected.abs().max())
+
+
+def _each(
+    rows: Sequence[RowOf], batch: int | None, work: Callable[[Sequence[RowOf]], Tensor]
+) -> Float[Tensor, "row ..."]:
+    """What `work` gives for each row, in the order of the rows; rows of one layer share a batch."""
+    longest = max((run.n_pos for run, _ in rows), default=1)
+    size = max(1, TOKENS_AT_ONCE // longest) if batch is None else positive_int("batch", batch)
+    for run in dict.fromkeys(run for run, _ in rows):
+        run.try_skipping()
+    order = sorted(range(len(rows)), key=lambda i: min((r.layer for r in rows[i][1]), default=0))
+    out: list[Tensor | None] = [None] * len(rows)
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        for i, row in zip(chosen, work([rows[i] for i in chosen]), strict=True):
+            out[i] = row
+    return torch.stack([row for row in out if row is not None])
+
+
+def _logits(rows: Sequence[RowOf]) -> Float[Tensor, "row d_vocab"]:
+    with _replaced(rows) as current:
+        return _last_logits([run for run, _ in rows], current)
+
+
+def _last_logits(runs: Sequence[Rerun], current: ForwardPass) -> Float[Tensor, "row d_vocab"]:
+    """Logits after the last token of each row's prompt."""
+    lm, lengths = runs[0].lm, [run.n_pos for run in runs]
+    if len(set(lengths)) == 1:
+        ids = torch.cat([run.ids for run in runs])
+    else:
+        # No token attends to what follows it, so the model needs no mask, and keeps its kernels.
+        ids, current.mask = padded(lm, [run.ids[0] for run in runs])
+    few = {"logits_to_keep": max(lengths) - min(lengths) + 1} if accepts_argument(lm, "logits_to_keep") else {}
+    out = lm.hf(ids, use_cache=False, **few, **current.arguments).logits
+    last = torch.tensor(lengths, device=out.device) - max(lengths) - 1  # from the end
+    out = out[torch.arange(len(runs), device=out.device), last]
+    if not bool(torch.isfinite(out).all()):
+        raise NotFinite(f"{lm.name}'s logits", why="they hold NaN or infinity with these replacements")
+    return out
+
+
+def _entered(runs: Sequence[Rerun], t: Float[Tensor, "row pos d_model"], layer: int) -> Tensor:
+    """The stream that enters a block in each row's unchanged run; zero at padding."""
+    if len(set(runs)) == 1:
+        return runs[0]._entering(layer).to(t).expand_as(t).clone()
+    out = torch.zeros_like(t)
+    for row, run in zip(out, runs, strict=True):
+        row[: run.n_pos] = run._entering(layer).to(t)
+    return out
+
+
+@contextmanager
+def _replaced(rows: Sequence[RowOf], also: Install | None = None) -> Iterator[ForwardPass]:
+    """While inside, a pass of as many rows has their replacements, and starts at the first layer replaced."""
+    runs = [run for run, _ in rows]
+    first, n_pos = runs[0], max(run.n_pos for run in runs)
+    lm, blocks = first.lm, first.lm.structure.blocks
+    skips = all(run._skips for run in set(runs))
+    start = min((r.layer for _, row in rows for r in row), default=0) if skips else 0
+    wanted: dict[tuple[str, int], list[tuple[int, Replacement]]] = {}
+    for i, (run, row) in enumerate(rows):
+        if len(row) == 1 and run._is_own_pattern(row[0]):
+            continue  # the run as it is, and not what rounding makes of its pattern times its values
+        for replacement in row:
+            change = replacement if run.n_pos == n_pos else replacement.padded(run.n_pos, n_pos)
+            wanted.setdefault((change.point, change.layer), []).append((i, change))
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(memory_guard(f"{len(rows)} rows of {n_pos} tokens"))
+        current = stack.enter_context(attach_hooks(lm, first._same_kernels(), first.edits))
+        for layer in range(start):
+            stack.enter_context(passed_through(blocks[layer].module, first._outputs[layer]))
+        if start or any(run.stream is not None for run in set(runs)):
+            change_input(stack, blocks[start].module, lambda t: _entered(runs, t, start), first=True)
+        for (point, layer), changes in wanted.items():
+            install(stack, lm, current, point, layer, changes, n_pos)
+        if also is not None:
+            also(stack, current)
+        yield current

@@ -25,6 +25,8 @@ class ForwardPass:
         self.arguments = arguments
         self.rows = Rows()
         self.shape = (1, 1)
+        self.mask: Tensor | None = None
+        """1 at real tokens, for a padded batch whose mask the model is not given: padding on the right needs none."""
         self.edited: dict[int, tuple[list[int], Tensor]] = {}
         """In layers of experts whose coefficients were edited: which ones, and what they are now."""
 
@@ -34,6 +36,7 @@ class ForwardPass:
         if given is not None:
             self.shape = (given.shape[0], given.shape[1])
         cache, mask = kwargs.get("past_key_values"), kwargs.get("attention_mask")
+        mask = self.mask if mask is None else mask
         seen = int(cache.get_seq_length()) if cache is not None and hasattr(cache, "get_seq_length") else 0
         self.rows = Rows(start=torch.full((self.shape[0], 1), seen) if seen else None)
         if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] >= seen + self.shape[1]:

@@ -214,7 +214,7 @@ def prepare(
     elif not hasattr(tokens, "__len__"):
         raise InvalidInput(f"tokens {tokens!r:.60}", why="they are neither text nor ids")
     elif len(tokens) > 0 and all(isinstance(t, str) for t in tokens):
-        return _padded(lm, [lm.encode(t)[0] for t in tokens])  # type: ignore[arg-type]
+        return padded(lm, [lm.encode(t)[0] for t in tokens])  # type: ignore[arg-type]
     else:
         try:
             ids = torch.tensor(tokens) if len(tokens) else torch.empty(0, dtype=torch.long)
@@ -243,7 +243,8 @@ def prepare(
     return ids, mask
 
 
-def _padded(lm: Decoder, rows: list[Tensor]) -> tuple[Tensor, Tensor]:
+def padded(lm: Decoder, rows: Sequence[Tensor]) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
+    """Tokens and mask of several prompts (each of shape (pos,)), padded on the right."""
     longest = max(len(r) for r in rows)
     filler = getattr(lm.tokenizer, "pad_token_id", None) or getattr(lm.tokenizer, "eos_token_id", None) or 0
     ids = torch.full((len(rows), longest), filler, dtype=torch.long, device=lm.device)
@@ -251,6 +252,25 @@ def _padded(lm: Decoder, rows: list[Tensor]) -> tuple[Tensor, Tensor]:
     for i, row in enumerate(rows):
         ids[i, : len(row)], mask[i, : len(row)] = row, 1
     return prepare(lm, ids, mask)
+
+
+def unpadded(lm: Decoder, prompts: Sequence[Tokens] | Tensor, attention_mask: Tensor | None = None) -> list[Tokens]:
+    """Several prompts, each without its padding.
+
+    Args:
+        lm: the model.
+        prompts: texts, or the tokens of each; with a mask, ids (batch, pos).
+        attention_mask: 1 at real tokens; padding may stand on either side.
+
+    Raises:
+        InvalidInput: one text instead of several, no prompts, or a mask of another shape.
+    """
+    if isinstance(prompts, str) or not len(prompts):
+        raise InvalidInput(f"prompts {prompts!r:.60}", why="they are not a list of prompts")
+    if attention_mask is None:
+        return list(prompts)
+    ids, mask = prepare(lm, prompts if isinstance(prompts, Tensor) else torch.tensor(prompts), attention_mask)
+    return [row[real.bool()] for row, real in zip(ids, mask, strict=True)]
 
 
 def check_positions(edits: Sequence[Edit], mask: Int[Tensor, "batch pos"]) -> None:
