@@ -1,29 +1,17 @@
 """What is wired to one memory (FFN neuron): heads and memories that write to its key, memories that read its value.
 
-All from the weights ("virtual weights"): the product of what one part writes and what a later part reads, whatever the
-text. HeadBasis "folded": through the gains and centring of the norms between them, without their scales.
-
-Source: Elhage et al. 2021, "Virtual weights and the residual stream as a communication channel"; composition of a head
-with a key as there in "Two layer attention-only transformers", with the key in the place of the later head's matrix.
+The virtual weights of `weights_between`, in three lists; whatever the text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from unembed.attention.composed_weights import require_ov
-from unembed.attention.folded_weights import (
-    at_least_float32,
-    default_basis,
-    reading_weights,
-    without_channel_mean,
-    writing_weights,
-)
-from unembed.attention.geometry import keys_of, values_of
+from unembed.attention.folded_weights import default_basis
+from unembed.attention.weights_between import Part, VirtualWeight, readers_by_layer, writers_by_layer
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
 from unembed.validation import positive_int
@@ -36,7 +24,7 @@ class Connection:
     layer: int
     index: int
     strength: float
-    """Of a head: ||W_V W_O k|| / (||W_V W_O||_F ||k||), 0 to 1. Of a memory: the cosine of value and key."""
+    """Of a head: ||W_O k|| / (||W_O||_F ||k||), 0 to 1. Of a memory: the cosine of value and key."""
 
 
 @dataclass(frozen=True)
@@ -79,65 +67,23 @@ def memory_connections(
 
     Memory: one layer's keys, folded.
     """
-    layer, index = lm.memory(layer, index)
+    part = Part("memory", *lm.memory(layer, index))
     top, basis = positive_int("top", top), basis or default_basis(lm)
-    key = _unit(_key(lm, layer, index, basis))
-    value = _unit(without_channel_mean(lm, values_of(lm, layer, basis)[index][None])[0])
-    parallel = lm.structure.blocks[layer].parallel
-    heads: list[Connection] = []
-    for n in range(layer if parallel else layer + 1):
-        heads += [Connection(n, h, s) for h, s in enumerate(_composition(lm, n, key, basis).tolist())]
-    writers, readers = list[Connection](), list[Connection]()
-    for n in range(lm.n_layers):
-        if n == layer or not _has_memories(lm, n):
-            continue
-        if n < layer:
-            rows = without_channel_mean(lm, at_least_float32(values_of(lm, n, basis)))
-            writers += _strongest(n, rows @ key / rows.norm(dim=-1).clamp_min(1e-30), top)
-        else:
-            columns = at_least_float32(keys_of(lm, n, basis))
-            readers += _strongest(n, value @ columns / columns.norm(dim=0).clamp_min(1e-30), top)
+    written = [one for one in writers_by_layer(lm, part, top, basis) if one.input == "key"]
+    read = [one for one in readers_by_layer(lm, part, top, basis) if one.input == "key"]
     return MemoryConnections(
-        layer,
-        index,
+        part.layer,
+        part.index,
         basis,
-        _sorted(heads, top),
-        _sorted(writers, top),
-        _sorted(readers, top),
+        _strongest(lm, ((one.writer, one) for one in written if one.cosine is None), top),
+        _strongest(lm, ((one.writer, one) for one in written if one.cosine is not None), top),
+        _strongest(lm, ((one.reader, one) for one in read), top),
         lm.d_model**-0.5,
         2.576 * lm.d_model**-0.5,
     )
 
 
-def _key(lm: Decoder, layer: int, index: int, basis: HeadBasis) -> Float[Tensor, " d_model"]:
-    return at_least_float32(keys_of(lm, layer, basis)[:, index])
-
-
-def _unit(x: Float[Tensor, " d_model"]) -> Float[Tensor, " d_model"]:
-    x = at_least_float32(x)
-    return x / x.norm().clamp_min(1e-30)
-
-
-def _composition(lm: Decoder, layer: int, key: Float[Tensor, " d_model"], basis: HeadBasis) -> Float[Tensor, " head"]:
-    """||W_V W_O k|| / ||W_V W_O||_F for a key of length 1."""
-    require_ov(lm, layer, basis)
-    W_V = at_least_float32(reading_weights(lm, layer, "v", basis))
-    W_O = without_channel_mean(lm, at_least_float32(writing_weights(lm, layer, basis)))
-    along = (W_V @ (W_O @ key)[..., None])[..., 0].norm(dim=-1)
-    # ||A B||_F^2 = tr(A'A BB'), both of size d_head.
-    whole = ((W_V.mT @ W_V) * (W_O @ W_O.mT)).sum(dim=(1, 2)).clamp_min(1e-30).sqrt()
-    return along / whole
-
-
-def _has_memories(lm: Decoder, layer: int) -> bool:
-    site = lm.structure.blocks[layer].feed_forward
-    return site is not None and site.has_memories
-
-
-def _strongest(layer: int, cosines: Float[Tensor, " d_mlp"], top: int) -> list[Connection]:
-    best = cosines.abs().topk(min(top, len(cosines))).indices
-    return [Connection(layer, i, s) for i, s in zip(best.tolist(), cosines[best].tolist(), strict=True)]
-
-
-def _sorted(found: list[Connection], top: int) -> list[Connection]:
-    return sorted(found, key=lambda one: -abs(one.strength))[:top]
+def _strongest(lm: Decoder, found: Iterable[tuple[str, VirtualWeight]], top: int) -> list[Connection]:
+    chosen = sorted(found, key=lambda pair: -pair[1].ratio)[:top]
+    named = [(Part.named(lm, name), one) for name, one in chosen]
+    return [Connection(of.layer, of.index, one.ratio if one.cosine is None else one.cosine) for of, one in named]

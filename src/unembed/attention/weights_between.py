@@ -2,7 +2,8 @@
 
 A writer's output weights times a reader's input weights are weights between the two, through the stream: W_O W_Q of two
 heads, v W_V of a memory and a head, W_O k of a head and a memory, v k of two memories. Each is compared by its
-Frobenius norm over the product of the two norms; random directions have 1 / sqrt(d_model).
+Frobenius norm over the product of the two norms; random directions have 1 / sqrt(d_model). What is written is taken
+without its mean over channels where every reader's norm subtracts it, unless `centre` is False.
 
 Source: Elhage et al. 2021, "Virtual weights and the residual stream as a communication channel".
 """
@@ -17,7 +18,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.folded_weights import at_least_float32, check_basis, reading_weights, writing_weights
+from unembed.attention.folded_weights import (
+    at_least_float32,
+    check_basis,
+    reading_weights,
+    without_channel_mean,
+    writing_weights,
+)
 from unembed.attention.geometry import keys_of, up_projection_of, values_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
@@ -82,11 +89,18 @@ class VirtualWeight:
     cosine: float | None = None
 
 
-def written_by(lm: Decoder, part: Part, basis: HeadBasis) -> Float[Tensor, "row d_model"]:
+def written_by(lm: Decoder, part: Part, basis: HeadBasis, centre: bool = True) -> Float[Tensor, "row d_model"]:
     """What a part writes: W_O of a head, the value of a memory."""
     if part.kind == "head":
-        return at_least_float32(writing_weights(lm, part.layer, basis)[part.index])
-    return at_least_float32(values_of(lm, part.layer, basis)[part.index])[None]
+        rows = writing_weights(lm, part.layer, basis)[part.index]
+    else:
+        rows = values_of(lm, part.layer, basis)[part.index][None]
+    return _centred(lm, rows, centre)
+
+
+def _centred(lm: Decoder, rows: Float[Tensor, "*any d_model"], centre: bool) -> Float[Tensor, "*any d_model"]:
+    rows = at_least_float32(rows)
+    return without_channel_mean(lm, rows) if centre else rows
 
 
 def read_by(lm: Decoder, part: Part, basis: HeadBasis) -> dict[Input, Float[Tensor, "d_model column"]]:
@@ -104,7 +118,7 @@ def read_by(lm: Decoder, part: Part, basis: HeadBasis) -> dict[Input, Float[Tens
 
 @torch.no_grad()
 def virtual_weight(
-    lm: Decoder, writer: str, reader: str, basis: HeadBasis = "raw"
+    lm: Decoder, writer: str, reader: str, basis: HeadBasis = "raw", *, centre: bool = True
 ) -> dict[Input, Float[Tensor, "row column"]]:
     """The weights between two parts, by input of the reader: (d_head or 1, d_head or 1).
 
@@ -113,6 +127,7 @@ def virtual_weight(
         writer: such as L0H3 or L5M278.
         reader: a part that reads the stream after the writer wrote to it.
         basis: "raw" or "folded".
+        centre: leave out what a norm before every reader subtracts.
 
     Raises:
         InvalidInput: a name is of neither form, or the reader does not come after the writer.
@@ -122,12 +137,14 @@ def virtual_weight(
     a, b = Part.named(lm, writer), Part.named(lm, reader)
     if a.location(lm) >= b.location(lm):
         raise InvalidInput(f"virtual weights of {a.name} and {b.name}", why="the reader does not come after the writer")
-    rows = written_by(lm, a, basis)
+    rows = written_by(lm, a, basis, centre)
     return {name: rows @ columns for name, columns in read_by(lm, b, basis).items()}
 
 
 @torch.no_grad()
-def readers_of(lm: Decoder, writer: str, top: int = 20, basis: HeadBasis = "raw") -> list[VirtualWeight]:
+def readers_of(
+    lm: Decoder, writer: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
+) -> list[VirtualWeight]:
     """The heads and memories that read most of what one part writes, strongest first.
 
     Args:
@@ -135,12 +152,18 @@ def readers_of(lm: Decoder, writer: str, top: int = 20, basis: HeadBasis = "raw"
         writer: such as L0H3 or L5M278.
         top: how many are listed.
         basis: "raw" or "folded".
+        centre: leave out what a norm before every reader subtracts.
 
     Memory: the reading weights of a layer.
     """
-    check_basis(basis)
     part, top = Part.named(lm, writer), positive_int("top", top)
-    rows, at = written_by(lm, part, basis), part.location(lm)
+    return _sorted(readers_by_layer(lm, part, top, basis, centre), top)
+
+
+def readers_by_layer(lm: Decoder, part: Part, top: int, basis: HeadBasis, centre: bool = True) -> list[VirtualWeight]:
+    """The `top` readers of each kind and input in every layer, unsorted; arguments as in `readers_of`."""
+    check_basis(basis)
+    rows, at = written_by(lm, part, basis, centre), part.location(lm)
     found: list[VirtualWeight] = []
     for n, block in enumerate(lm.structure.blocks):
         if 2 * n > at and block.mixer is not None and block.mixer.is_attention:
@@ -157,30 +180,41 @@ def readers_of(lm: Decoder, writer: str, top: int = 20, basis: HeadBasis = "raw"
                 sizes = rows.norm() * at_least_float32(columns).norm(dim=0)
                 cosine = product[0] / sizes if part.kind == "memory" else None
                 found += _strongest(part.name, f"L{n}M", name, product.norm(dim=0) / sizes, cosine, top)
-    return sorted(found, key=lambda weight: -weight.ratio)[:top]
+    return found
 
 
 @torch.no_grad()
-def writers_of(lm: Decoder, reader: str, top: int = 20, basis: HeadBasis = "raw") -> list[VirtualWeight]:
+def writers_of(
+    lm: Decoder, reader: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
+) -> list[VirtualWeight]:
     """The heads and memories whose output one part reads most of, strongest first; arguments as in `readers_of`."""
-    check_basis(basis)
     part, top = Part.named(lm, reader), positive_int("top", top)
+    return _sorted(writers_by_layer(lm, part, top, basis, centre), top)
+
+
+def writers_by_layer(lm: Decoder, part: Part, top: int, basis: HeadBasis, centre: bool = True) -> list[VirtualWeight]:
+    """The `top` writers of each kind in every layer, unsorted; arguments as in `readers_of`."""
+    check_basis(basis)
     at = part.location(lm)
     found: list[VirtualWeight] = []
     for name, columns in read_by(lm, part, basis).items():
         for n, block in enumerate(lm.structure.blocks[: part.layer + 1]):
             if 2 * n < at and block.mixer is not None and block.mixer.is_attention:
-                W_O = at_least_float32(writing_weights(lm, n, basis))
+                W_O = _centred(lm, writing_weights(lm, n, basis), centre)
                 ratio = (W_O @ columns).norm(dim=(1, 2)) / (W_O.norm(dim=(1, 2)) * columns.norm())
                 found += _strongest(f"L{n}H", part.name, name, ratio, None, top)
             site = block.feed_forward
             if site is None or not site.has_memories or Part("memory", n, 0).location(lm) >= at:
                 continue
-            values = at_least_float32(values_of(lm, n, basis))
+            values = _centred(lm, values_of(lm, n, basis), centre)
             product = values @ columns  # (memory, column)
             sizes = values.norm(dim=1) * columns.norm()
             cosine = product[:, 0] / sizes if part.kind == "memory" else None
             found += _strongest(f"L{n}M", part.name, name, product.norm(dim=1) / sizes, cosine, top)
+    return found
+
+
+def _sorted(found: list[VirtualWeight], top: int) -> list[VirtualWeight]:
     return sorted(found, key=lambda weight: -weight.ratio)[:top]
 
 
