@@ -103,8 +103,10 @@ def ablate_prompts(
         OutOfRange: no such layer, head or memory.
         PointMissing: the model has no such activation.
 
-    Memory: the stream of every prompt at every layer, and one batch of rows. In float64 the numbers are those of
-    `ablate` to 1e-9; in half precision padded attention rounds otherwise (1e-2 of the metric's size in bfloat16).
+    Memory: the stream of every prompt at every layer, and one batch of rows.
+
+    In float64 the numbers are those of `ablate` to 1e-9 (1e-6 where the model's norms compute in float32); in half
+    precision they differ by rounding, up to 2e-2 of the largest logit in bfloat16 and 2e-3 in float16.
     """
     rows = unpadded(lm, prompts, attention_mask)
     metrics = list(metric) if isinstance(metric, Sequence) else [metric] * len(rows)
