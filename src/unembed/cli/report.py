@@ -47,6 +47,12 @@ def report(
             show_default=False,
         ),
     ] = None,
+    moses: Annotated[
+        bool,
+        typer.Option(
+            "--moses", help="Split words as Moses does, as the papers' code did for WikiLM (needs sacremoses)."
+        ),
+    ] = False,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", metavar="NAME=VALUE", help="An option of the study; repeatable.", show_default=False),
@@ -76,7 +82,7 @@ def report(
     else:
         if trigger_corpus is not None:
             chosen = {"trigger_corpus": trigger_corpus, **chosen}
-        made = _made(name, corpus, detokenize, index, out, chosen, opening, seed)
+        made = _made(name, corpus, detokenize, moses, index, out, chosen, opening, seed)
     if output.as_json:
         sys.stdout.write(json_text.dumps(made.to_dict(), ensure_ascii=False) + "\n")
     else:
@@ -88,6 +94,7 @@ def _made(
     name: str,
     corpus: str | None,
     detokenize: bool | None,
+    moses: bool,
     index: Path | None,
     out: Path,
     chosen: dict[str, Any],
@@ -101,7 +108,9 @@ def _made(
     lm = opening.open(seed)
     if index is not None:
         chosen = {"index": str(index), **chosen}
-    return unembed.report(name, lm, corpus, out, detokenize=detokenize, seed=seed or 0, progress=_progress(), **chosen)
+    return unembed.report(
+        name, lm, corpus, out, detokenize=detokenize, moses=moses, seed=seed or 0, progress=_progress(), **chosen
+    )
 
 
 def _chosen(given: list[str] | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from unembed.corpus.batches import bucketed
 from unembed.corpus.hub import PREFIX, HubData
 from unembed.corpus.markup import detokenized
+from unembed.corpus.moses import moses_tokenized
 from unembed.corpus.readers import SHIPPED, Reading, documents_of, paths_of
 from unembed.corpus.segmentation import sentence_segments, window_segments
 from unembed.corpus.segments import Batch, Document, Encoder, Segment
@@ -33,6 +34,7 @@ class Corpus:
     detokenize: bool = False
     max_documents: int | None = None
     hub: HubData | None = None
+    moses: bool = False
 
     def documents(self) -> Iterator[Document]:
         """Every document in order; documents without text are left out.
@@ -43,10 +45,15 @@ class Corpus:
         number, begin = 0, 0.0
         for name, text, end in islice(self._named_texts(), self.max_documents):
             end = end if self.max_documents is None else (number + 1) / self.max_documents
-            yield Document(number, name, detokenized(text) if self.detokenize else text, (begin, end))
+            yield Document(number, name, self._written(text), (begin, end))
             number, begin = number + 1, end
         if number == 0:
             raise CorpusUnreadable(f"corpus {self.name}", why="it contains no text", instead="Give one with text")
+
+    def _written(self, text: str) -> str:
+        if self.moses:
+            return moses_tokenized(text)
+        return detokenized(text) if self.detokenize else text
 
     def _named_texts(self) -> Iterator[tuple[str, str, float]]:
         """Name, text, and the share of the corpus read after it."""
@@ -91,7 +98,7 @@ class Corpus:
         """The first 16 digits of SHA-256 over content and segmentation; reads the files once."""
         digest = hashlib.sha256()
         cut = (self.segmentation, self.window, self.overlap, self.detokenize, self.max_documents, self.reading)
-        digest.update(repr(cut).encode())
+        digest.update(repr(cut if not self.moses else (*cut, "moses")).encode())
         if self.hub is not None:
             digest.update(self.hub.fingerprint())
         for text in self.texts:
@@ -114,6 +121,7 @@ class Corpus:
             "window": self.window,
             "overlap": self.overlap,
             "detokenize": self.detokenize,
+            "moses": self.moses,
             "max_documents": self.max_documents,
             "column": self.reading.column,
             "errors": self.reading.errors,
@@ -135,6 +143,7 @@ def open_corpus(
     errors: str = "strict",
     markup: str = "auto",
     detokenize: bool = False,
+    moses: bool = False,
     max_documents: int | None = None,
 ) -> Corpus:
     """Open a corpus. Only the names of its files are read.
@@ -151,11 +160,13 @@ def open_corpus(
         errors: "strict", "replace" or "ignore", for bytes that are not UTF-8.
         markup: "auto", "wikitext" or "plain".
         detokenize: turn the spacing of WikiText (` @-@ `, ` , `) into ordinary writing; the papers did not.
+        moses: split words as Moses does (needs sacremoses), as the papers' released code did before WikiLM read them.
         max_documents: stop after this many.
 
     Raises:
         CorpusUnreadable: there is no such file.
         InvalidInput: an option makes no sense.
+        ExtraMissing: `moses` without sacremoses, when the text is read.
     """
     if isinstance(source, Corpus):
         return source
@@ -173,16 +184,18 @@ def open_corpus(
     if max_documents is not None:
         max_documents = positive_int("max_documents", max_documents)
     reading = Reading(as_str("column", column), errors, markup)
+    if detokenize and moses:
+        raise InvalidInput("detokenize with moses", why="one undoes what the other does", instead="Choose one")
     rest = (reading, segmentation, window, overlap, detokenize, max_documents)
     if source is None:
-        return Corpus("wikitext-103 validation", (Path(str(SHIPPED)),), (), *rest)
+        return Corpus("wikitext-103 validation", (Path(str(SHIPPED)),), (), *rest, moses=moses)
     if isinstance(source, str) and source.startswith(PREFIX):
-        return Corpus(source, (), (), *rest, HubData.parse(source, column))
+        return Corpus(source, (), (), *rest, HubData.parse(source, column), moses)
     if isinstance(source, str | Path):
-        return Corpus(str(source), tuple(paths_of(source)), (), *rest)
+        return Corpus(str(source), tuple(paths_of(source)), (), *rest, moses=moses)
     texts = as_tuple("texts", source)
     if not all(isinstance(text, str) for text in texts):
         raise InvalidInput("corpus", why="an item of the list is not a string", instead="Give a list of strings")
     if not any(text.strip() for text in texts):
         raise CorpusUnreadable("corpus in memory", why="it contains no text", instead="Give at least one text")
-    return Corpus("texts in memory", (), texts, *rest)
+    return Corpus("texts in memory", (), texts, *rest, moses=moses)

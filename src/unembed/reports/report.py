@@ -69,6 +69,7 @@ def report(
     out: str | os.PathLike[str] = "report/",
     *,
     detokenize: bool | None = None,
+    moses: bool = False,
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
     **options: Any,
@@ -84,6 +85,8 @@ def report(
         out: folder for `report.html`, `report.json`, `tables/` and `figures/`.
         detokenize: undo the spacing of WikiText (` , `, ` @-@ `) in the corpus. When None, only in the text that comes
             with the package, and only for models that were not trained on text spaced so (WikiLM).
+        moses: split the corpus's words as Moses does, as the papers' released code did before WikiLM read them (needs
+            sacremoses).
         seed: of every random choice.
         progress: called with what is being done, how much is done, and how much there is.
         options: of the study; see its module.
@@ -101,7 +104,11 @@ def report(
         # Opened here, so that what a stopped run left is known by the text's own fingerprint, not by its path.
         corpus = open_corpus(None if shipped else corpus)
         plain = shipped and comparable_basis(lm) == "raw" if detokenize is None else detokenize
-        corpus = replace(corpus, detokenize=corpus.detokenize or plain)
+        if moses and (detokenize or corpus.detokenize):
+            raise InvalidInput("detokenize with moses", why="one undoes what the other does", instead="Choose one")
+        corpus = replace(corpus, detokenize=not moses and (corpus.detokenize or plain), moses=moses or corpus.moses)
+    elif moses:
+        raise InvalidInput("moses without a corpus", why=f"{name} takes its text from the index", instead="Give one")
     folder = prepared(out)
     key = {
         "study": name,
