@@ -54,18 +54,21 @@ class ComparisonTable:
         *,
         unit: str = "%",
     ) -> None:
-        """One number; shares are shown in percent."""
-        if unit == "%":
-            times = 100.0
-            measured = Measured(measured.value * times, measured.low * times, measured.high * times, measured.n)
-        self.rows.append((quantity, unit, measured, None if published is None else float(published), source))
+        """One number; with unit "%" a share as a fraction, its published value in percent."""
+        if published is not None:
+            published = published / 100 if unit == "%" else float(published)
+        self.rows.append((quantity, unit, measured, published, source))
 
-    def exhibit(self, provenance: Provenance, note: str = "") -> Exhibit:
-        """The table."""
-        quantities, units, measured, published, sources = zip(*self.rows, strict=True)
+    def exhibits(self, provenance: Provenance, note: str = "") -> tuple[Exhibit, ...]:
+        """A table for each unit, the shares first."""
+        units = sorted({unit for _, unit, *_ in self.rows}, key=lambda unit: unit != "%")
+        return tuple(self._exhibit(unit, provenance, "" if i else note) for i, unit in enumerate(units))
+
+    def _exhibit(self, unit: str, provenance: Provenance, note: str) -> Exhibit:
+        rows = [row for row in self.rows if row[1] == unit]
+        quantities, _, measured, published, sources = zip(*rows, strict=True)
         table = {
             "quantity_text": list(quantities),
-            "unit": list(units),
             "here": [float(m.value) for m in measured],
             "here_low": [float(m.low) for m in measured],
             "here_high": [float(m.high) for m in measured],
@@ -73,7 +76,9 @@ class ComparisonTable:
             "here_published": list(published),
             "source_text": list(sources),
         }
-        return Exhibit(self.name, Table(self.title, table, provenance), note)
+        if unit == "%":
+            return Exhibit(self.name, Table(self.title, table, provenance), note, percent=("here",))
+        return Exhibit(f"{self.name}_{unit}", Table(f"{self.title}, {unit}", table, provenance), note)
 
 
 def boxes(stem: str, rows: Sequence[np.ndarray]) -> dict[str, list[float]]:

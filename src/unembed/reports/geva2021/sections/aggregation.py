@@ -67,7 +67,7 @@ def active_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
             "|m|·‖v‖.",
         ),
         (
-            comparison.exhibit(provenance),
+            *comparison.exhibits(provenance),
             Exhibit("active", Table("Share of memories that are active", table, provenance), percent=_ACTIVE),
         ),
         (
@@ -168,7 +168,7 @@ def composition_section(m: Measurements, findings: tuple[Finding, ...]) -> Secti
             "paper 4,096 against 267,744.",
         ),
         (
-            comparison.exhibit(
+            *comparison.exhibits(
                 provenance, "Agreeing cases: layer and example where an active memory agrees, layers pooled."
             ),
             Exhibit(

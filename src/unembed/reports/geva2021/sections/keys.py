@@ -63,8 +63,8 @@ def patterns_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
             "or of named things, for which at least two different words stand.",
         ),
         (
-            comparison.exhibit(
-                provenance, "The same rules on sets of random prefixes show what they find where there is no pattern."
+            *comparison.exhibits(
+                provenance, "The same rules on sets of random prefixes say what they find where nothing is."
             ),
             Exhibit("patterns", Table("Patterns by layer", table, provenance), percent=("covered", *_KINDS)),
             _examples(m),
@@ -100,7 +100,7 @@ def _examples(m: Measurements) -> Exhibit:
         places = m.triggers.positions[m.triggers.row(layer, index)][:3]
         triggers.append(" ‖ ".join(prefix_text(m, p)[-90:] for p in places.tolist() if p >= 0))
     columns_ = {
-        "key": [f"{a}.{b}" for a, b in zip(found["layer"][chosen], found["index"][chosen], strict=True)],
+        "key": [f"L{a}M{b}" for a, b in zip(found["layer"][chosen], found["index"][chosen], strict=True)],
         "patterns_text": [d or "none" for d in found["described"][chosen].tolist()],
         "first_triggers_text": triggers,
     }
@@ -123,7 +123,7 @@ def _judged(m: Measurements) -> list[Exhibit]:
         **columns("patterns", means([(found["n_shallow"] + found["n_semantic"])[at] for at in rows], m.seed)),
     }
     said = {
-        "key": [f"{a}.{b}" for a, b in zip(found["layer"], found["index"], strict=True)],
+        "key": [f"L{a}M{b}" for a, b in zip(found["layer"], found["index"], strict=True)],
         "patterns_text": [d or "none" for d in found["described"].tolist()],
     }
     who = str(getattr(m.options.judge, "annotator", "the judge"))
@@ -195,7 +195,7 @@ def perturbation_section(m: Measurements, findings: tuple[Finding, ...]) -> Sect
             "averaged. Triggers of one token are left out.",
         ),
         (
-            comparison.exhibit(provenance),
+            *comparison.exhibits(provenance),
             Exhibit(
                 "perturbation",
                 Table("Relative change of the coefficient by layer", table, provenance),

@@ -99,7 +99,7 @@ def refinement_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
             "as the model itself reads it. Breakdown: o follows r alone, y alone, both, or neither (a composition).",
         ),
         (
-            comparison.exhibit(provenance),
+            *comparison.exhibits(provenance),
             Exhibit(
                 "residual",
                 Table("What the residual already predicts", table, provenance),
@@ -244,7 +244,7 @@ def last_layer_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
             f"{len(chosen) - n_known} pairs cannot be told.",
         ),
         (
-            comparison.exhibit(provenance),
+            *comparison.exhibits(provenance),
             Exhibit("compositions", Table("Compositions of the last layer", table, provenance), folded=True),
         ),
         (),

@@ -65,7 +65,7 @@ def values_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
             "its layer: the same tokens, no pairing.",
         ),
         (
-            comparison.exhibit(provenance),
+            *comparison.exhibits(provenance),
             Exhibit(
                 "agreement",
                 Table("Agreement of values with their keys' first triggers", table, provenance),
