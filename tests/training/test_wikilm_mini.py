@@ -55,6 +55,11 @@ def test_it_learns_opens_as_any_model_and_X(tmp_path: Path) -> None:
     assert perplexity(lm.hf, ids, 16) == pytest.approx(held_back["held_back_perplexity"], abs=0.01)
 
 
+def test_three_layers_and_three_bands_of_words_open_as_three_layers(tmp_path: Path) -> None:
+    lm = unembed.load(str(train(TEXT, tmp_path / "a", replace(SMALL, n_layers=3, steps=1))))
+    assert lm.n_layers == 3 and [len(W) for W in lm.weights.W_out] == [48, 48, 48]
+
+
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     whole = unembed.load(str(train(TEXT, tmp_path / "a", SMALL)))
     train(TEXT, tmp_path / "b", SMALL, until=47)

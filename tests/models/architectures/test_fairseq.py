@@ -19,7 +19,7 @@ from .test_wikilm import by_hand
 N_WORDS, D, D_MLP, CUTOFFS = 61, 32, 40, (20, 40)
 
 
-def state(seed: int = 0, tied: bool = True) -> dict[str, Tensor]:
+def state(seed: int = 0, tied: bool = True, n_layers: int = 2) -> dict[str, Tensor]:
     """Random tensors under fairseq's own names."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -32,7 +32,7 @@ def state(seed: int = 0, tied: bool = True) -> dict[str, Tensor]:
         out[f"decoder.embed_tokens.embeddings.{b}.0.weight"] = random(size, width)
         out[f"decoder.embed_tokens.embeddings.{b}.1.weight"] = random(D, width)
     out["decoder.embed_tokens._float_tensor"] = out["decoder.embed_positions._float_tensor"] = torch.zeros(1)
-    for i in range(2):
+    for i in range(n_layers):
         at = f"decoder.layers.{i}"
         for c in ("k", "v", "q", "out"):
             out[f"{at}.self_attn.{c}_proj.weight"] = random(D, D)
@@ -93,6 +93,14 @@ def test_a_written_checkpoint_reads_as_the_model_that_its_tensors_say(tmp_path: 
     assert opened.tokenizer("word55 madeupword0000")["input_ids"] == [2, 59, 60]
     assert opened.token_counts[4] == 1000 and opened.token_counts[60] == 0
     assert opened.token_counts[:4].tolist() == [0, 0, 1000, 1000]
+
+
+def test_as_many_layers_as_bands_of_words_are_the_layers(tmp_path: Path):
+    tensors = state(n_layers=3)
+    lm = load(str(written(tmp_path, tensors)))
+    assert lm.n_layers == 3
+    for i in range(3):
+        assert torch.equal(lm.weights.W_out[i], tensors[f"decoder.layers.{i}.fc2.weight"].T)
 
 
 def test_it_opens_like_any_other_model(tmp_path: Path):
