@@ -148,7 +148,7 @@ def test_in_the_made_model_the_virtual_weights_are_where_they_were_put() -> None
     expansion = circuits.expand(tokens)
     assert expansion.exact and expansion.error < 1e-6  # the softmax is in float32
     label, share = expansion.top(11, 1)[0]
-    assert label == "head 1.0" and share > 9.9
+    assert label == "L1H0" and share > 9.9
 
 
 def test_bad_questions_say_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

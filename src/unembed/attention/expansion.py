@@ -37,7 +37,7 @@ class Expansion:
         tokens: the prompt.
         position: whose logits.
         order: the highest order expanded.
-        labels: of the terms, such as "embedding", "head 0.3", "head 0.3 > head 1.5".
+        labels: of the terms, such as "embedding", "L0H3", "L0H3 > L1H5".
         orders: how many heads each path goes through.
         paths: the heads of each term, ((layer, head), ...), earliest first; () for order 0.
         vectors: what each term adds to the vector that W_U reads (term, d_model).
@@ -138,7 +138,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
             at = layer.heads_at(x, position)[0]
             for head in range(lm.n_heads):
                 longer = (*path, (n, head))
-                labels.append(" > ".join(f"head {a}.{b}" for a, b in longer))
+                labels.append(" > ".join(f"L{a}H{b}" for a, b in longer))
                 of_order.append(len(longer))
                 paths.append(longer)
                 vectors.append(at[head])

@@ -30,8 +30,8 @@ class HeadCircuit(ABC):
 
     @property
     def label(self) -> str:
-        """Such as "head 1.3", or "head 0.2 > head 1.3"."""
-        return " > ".join(f"head {layer}.{head}" for layer, head in self.path)
+        """Such as "L1H3", or "L0H2 > L1H3"."""
+        return " > ".join(f"L{layer}H{head}" for layer, head in self.path)
 
     def __repr__(self) -> str:
         """The label and the model."""

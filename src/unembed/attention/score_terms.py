@@ -74,7 +74,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     """
     layer, head = lm.layer(layer), lm.head(head)
     site = lm.structure.blocks[layer].attention
-    what = f"the scores of head {layer}.{head} of {lm.name}"
+    what = f"the scores of L{layer}H{head} of {lm.name}"
     if not site.scores_understood:
         raise Unsupported(what, why="they could not be rebuilt when the model was opened", instead="Use patterns")
     points = ["resid_pre", "pattern"] + (["position_embedding"] if lm.structure.position_embedding is not None else [])

@@ -133,7 +133,7 @@ class OnePosition:
 
 @dataclass(frozen=True)
 class InContextComparison:
-    """Losses by position of the model, without its induction heads, and without other heads of equal output."""
+    """Losses by position of the model, without its induction heads, and without the heads nearest in output length."""
 
     model: InContext
     without: InContext | None

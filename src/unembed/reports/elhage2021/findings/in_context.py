@@ -37,7 +37,7 @@ def _ablation(m: Measurements) -> Numbers | None:
 
 
 def judge_ablation(whole: InContext, without: InContext, others: InContext | None, seed: int = 0) -> Judgement:
-    """The in-context gain without induction heads, and without other heads of equal output."""
+    """The in-context gain without induction heads, and without those nearest in output length."""
     gain = mean_of((-whole.differences).tolist(), seed=seed)
     share = mean_of(((without.differences - whole.differences) / max(gain.value, 1e-9)).tolist(), seed=seed)
     here = (
@@ -56,7 +56,7 @@ def judge_ablation(whole: InContext, without: InContext, others: InContext | Non
 
 
 def _heads(found: InContext) -> str:
-    return ", ".join(f"{a}.{h}" for a, h in found.ablated)
+    return ", ".join(f"L{a}H{h}" for a, h in found.ablated)
 
 
 CLAIMS: tuple[Claim[Measurements], ...] = (
@@ -75,8 +75,8 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Olsson et al. 2022: ablation of induction heads",
         "Share of the in-context gain that is lost without the induction heads.",
         "in words",
-        f"More than {MUCH:.0%} of the gain is lost, and more than without other heads of the same layers whose output "
-        "is as long, both with their intervals over windows.",
+        f"More than {MUCH:.0%} of the gain is lost, and more than without the heads of the same layers whose "
+        "output is nearest in length, both with their intervals over windows.",
         _ablation, judge_ablation,
     ),
 )  # fmt: skip

@@ -18,12 +18,12 @@ def judge_induction_heads(evidence: Sequence[InductionEvidence]) -> Judgement:
     """Heads that attend to the token after the earlier occurrence."""
     found = sorted((e for e in evidence if e.induction >= ROLE), key=lambda e: -e.induction)
     best = max(evidence, key=lambda e: e.induction)
-    names = ", ".join(f"{e.layer}.{e.head} ({e.induction:.0%})" for e in found[:6])
+    names = ", ".join(f"L{e.layer}H{e.head} ({e.induction:.0%})" for e in found[:6])
     here = (
         f"On repeated random tokens {len(found)} heads attend to what followed the earlier occurrence with at "
         f"least {ROLE:.0%}: {names}."
         if found
-        else f"No head reaches {ROLE:.0%}; the most is {best.layer}.{best.head} with {best.induction:.1%}."
+        else f"No head reaches {ROLE:.0%}; the most is L{best.layer}H{best.head} with {best.induction:.1%}."
     )
     return Judgement(here, verdict_of(bool(found)))
 
@@ -36,7 +36,7 @@ def judge_induction_by_weights(evidence: Sequence[InductionEvidence]) -> Judgeme
     return Judgement(
         f"{len(signs)} of the {len(found)} heads found by what they do copy, match through the earlier head that their "
         f"keys read most, and that head attends to the previous token with at least {ROLE:.0%}. The likeliest by "
-        f"weights alone, {first.layer}.{first.head}, attends to what followed with {first.induction:.0%}.",
+        f"weights alone, L{first.layer}H{first.head}, attends to what followed with {first.induction:.0%}.",
         verdict_of(None if not found else len(signs) == len(found), None if not found else first.induction >= ROLE),
     )
 
@@ -48,7 +48,7 @@ def _one_position(m: Measurements) -> Numbers | None:
     names = [visible(name) for name in m.lm.token_strings(one.tokens)]
     at = int(one.effects.attention.argmax())
     return {
-        "head": f"{one.layer}.{one.head}",
+        "head": f"L{one.layer}H{one.head}",
         "attention": float(one.effects.attention[at]),
         "effect": float(one.effects.effect[at]),
         "attended": (at, names[at]),

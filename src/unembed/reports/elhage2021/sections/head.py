@@ -54,9 +54,9 @@ def _partners(
         for other in range(circuits.lm.n_layers):
             for h in range(circuits.lm.n_heads):
                 if other < layer:
-                    found.append((float(pairs[other, h, layer, head]), "reads", f"{other}.{h}", mode.upper()))
+                    found.append((float(pairs[other, h, layer, head]), "reads", f"L{other}H{h}", mode.upper()))
                 elif other > layer:
-                    found.append((float(pairs[layer, head, other, h]), "is read by", f"{other}.{h}", mode.upper()))
+                    found.append((float(pairs[layer, head, other, h]), "is read by", f"L{other}H{h}", mode.upper()))
     best = sorted(found, reverse=True)[:top]
     columns: dict[str, list[Any]] = {
         "relation": [p[1] for p in best],
@@ -64,4 +64,4 @@ def _partners(
         "composition": [p[3] for p in best],
         "above_random": [p[0] for p in best],
     }
-    return Exhibit("partners", Table(f"Heads that compose most with {layer}.{head}", columns, provenance))
+    return Exhibit("partners", Table(f"Heads that compose most with L{layer}H{head}", columns, provenance))

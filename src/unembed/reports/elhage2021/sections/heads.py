@@ -53,10 +53,10 @@ def one_position(m: Measurements) -> list[Section]:
     names = [visible(name) for name in m.lm.token_strings(one.tokens)]
     text = (
         f"{(len(names) + 1) // 2} tokens of text stand twice. At the last one, `{names[-1]}`, head "
-        f"{one.layer}.{one.head} should attend to the token after the earlier occurrence, `{names[one.expected]}`, and "
-        "raise it.",
+        f"L{one.layer}H{one.head} should attend to the token after the earlier occurrence, `{names[one.expected]}`, "
+        "and raise it.",
     )
-    head = f"{one.layer}.{one.head}"
+    head = f"L{one.layer}H{one.head}"
     return [effects_section(m.lm, one.tokens, one.effects, head, m.provenance, "source_effects", text=text)]
 
 
@@ -165,10 +165,10 @@ def eigenvalue_section(
             "x": (radius * angle.cos()).tolist(),
             "y": (radius * angle.sin()).tolist(),
         }
-        exhibits.append(Exhibit(name, Table(f"Eigenvalues of head {layer}.{head}", columns, provenance), folded=True))
+        exhibits.append(Exhibit(name, Table(f"Eigenvalues of head L{layer}H{head}", columns, provenance), folded=True))
         figures.append(
             Figure(
-                name, f"Head {layer}.{head}: copying score {score:+.2f}", "scatter", name, "x", ("y",),
+                name, f"Head L{layer}H{head}: copying score {score:+.2f}", "scatter", name, "x", ("y",),
                 x_label="real, log radius", y_label="imaginary, log radius", equal=True,
                 published=NO_NUMBERS,
             )
@@ -190,8 +190,8 @@ def composition_section(
         best = found.flatten().topk(min(top, int((found > 0).sum())))
         places = [_unravel(int(i), found.shape) for i in best.indices]
         columns = {
-            "writer": [f"{a}.{h}" for a, h, _, _ in places],
-            "reader": [f"{b}.{k}" for _, _, b, k in places],
+            "writer": [f"L{a}H{h}" for a, h, _, _ in places],
+            "reader": [f"L{b}H{k}" for _, _, b, k in places],
             "ratio": best.values.tolist(),
             "above_random": (best.values - chance).tolist(),
             "z": circuits.composition_z(best.values, seed).tolist(),
@@ -246,9 +246,9 @@ def induction_section(
     """Every head above the first layer: signs of induction in its weights, compared with what it does."""
     shown = found if top is None else found[:top]
     columns = {
-        "head": [f"{e.layer}.{e.head}" for e in shown],
+        "head": [f"L{e.layer}H{e.head}" for e in shown],
         "copying_score": [e.copying for e in shown],
-        "partner": [f"{e.partner[0]}.{e.partner[1]}" for e in shown],
+        "partner": [f"L{e.partner[0]}H{e.partner[1]}" for e in shown],
         "k_composition": [e.k_composition for e in shown],
         "matching_through_partner": [e.matching for e in shown],
         "by_weights": [e.by_weights for e in shown],

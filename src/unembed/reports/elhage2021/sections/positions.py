@@ -38,7 +38,7 @@ def offsets_section(
     if (by_weights := circuits.previous_token_by_weights(basis)) is not None:
         share = float(by_weights[layer, head])
         text.append(f"By positions alone the head attends to the token before with {share:.0%} of its weight.")
-    table = Table(f"Scores of head {layer}.{head} by offset", columns, provenance)
+    table = Table(f"Scores of head L{layer}H{head} by offset", columns, provenance)
     figure = Figure(
         "offsets",
         "Score by offset",
@@ -61,7 +61,7 @@ def positions_section(circuits: Circuits, basis: HeadBasis, provenance: Provenan
     for layer in range(lm.n_layers):
         for head in range(lm.n_heads):
             try:
-                rows.append((f"{layer}.{head}", circuits.scores_by_offset(layer, head, offsets, basis)))
+                rows.append((f"L{layer}H{head}", circuits.scores_by_offset(layer, head, offsets, basis)))
             except Unsupported:
                 continue
     if not rows:
@@ -84,12 +84,12 @@ def positions_section(circuits: Circuits, basis: HeadBasis, provenance: Provenan
         places = [divmod(int(i), lm.n_heads) for i in best.indices]
         table = Table(
             "Attention to the token before, by positions alone",
-            {"head": [f"{a}.{h}" for a, h in places], "previous_token": best.values.tolist()},
+            {"head": [f"L{a}H{h}" for a, h in places], "previous_token": best.values.tolist()},
             provenance,
         )
         exhibits.insert(0, Exhibit("previous_token_by_weights", table, percent=("previous_token",)))
         a, h = places[0]
-        text.append(f"By positions alone head {a}.{h} puts {float(best.values[0]):.0%} on the token before.")
+        text.append(f"By positions alone head L{a}H{h} puts {float(best.values[0]):.0%} on the token before.")
     figure = Figure(
         "scores_by_offset",
         "Scores by offset, head by head",

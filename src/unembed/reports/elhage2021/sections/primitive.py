@@ -25,7 +25,7 @@ def sections(m: Measurements) -> list[Section]:
     heads = Table(
         "Triples of layer 0 that copy their source",
         {
-            "head": [f"0.{r.head}" for r, _ in rows],
+            "head": [f"L0H{r.head}" for r, _ in rows],
             "triples": [len(r.triples) for r, _ in rows],
             "copy_the_source": [len(copies) for _, copies in rows],
             "where_it_follows_in_the_corpus": follows,

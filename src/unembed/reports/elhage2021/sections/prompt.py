@@ -45,7 +45,7 @@ def look_section(
     at = position_of(seen, position)
     target = int(seen.logits[0, at].argmax()) if token is None else token
     effects = circuits.source_effects(seen.tokens, layer, head, at, target)
-    return effects_section(lm, seen.tokens[0], effects, f"{lm.layer(layer)}.{lm.head(head)}", provenance)
+    return effects_section(lm, seen.tokens[0], effects, f"L{lm.layer(layer)}H{lm.head(head)}", provenance)
 
 
 def effects_section(
@@ -64,7 +64,7 @@ def effects_section(
         lm: the model.
         tokens: the prompt; the position is the last of the sources.
         effects: of the head at that position.
-        name: of the head, such as "1.5".
+        name: of the head, such as "L1H5".
         provenance: of the table.
         table: name of the table, and of the figures with `_attention` and `_effect` added.
         title: of the section.
@@ -126,7 +126,7 @@ def score_terms_section(
     seen = run(lm, prompt, logits=False)
     position = position_of(seen, position)
     found = circuits.score_terms(seen.tokens, layer, head)
-    name, n = f"{lm.layer(layer)}.{lm.head(head)}", position + 1
+    name, n = f"L{lm.layer(layer)}H{lm.head(head)}", position + 1
     columns = {
         "position": list(range(n)),
         "token": lm.token_strings(seen.tokens[0, :n]),

@@ -29,7 +29,7 @@ def overview_section(layer: int, found: Sequence[HeadSkipTrigrams], provenance: 
     expected = [sum(c.with_source * c.rate_without for c in r.counts if c.without_source) for r in found]
     shuffled = [_likelier(r.shuffled) for r in found]
     columns = {
-        "head": [f"{layer}.{r.head}" for r in found],
+        "head": [f"L{layer}H{r.head}" for r in found],
         "triples": [len(r.triples) for r in found],
         "copy_the_source": [sum(t.source == t.output for t in r.triples) for r in found],
         "in_the_corpus": [r.occurring for r in found],
@@ -89,10 +89,10 @@ def skip_trigram_section(
                 f" {len(copies)} of the {len(found)} triples copy the source; {plausible} of them to a place where the "
                 "corpus has it follow the destination, which is primitive in-context learning."
             )
-    title = f"Skip-trigrams of head {layer}.{head}: source ... destination, then output"
+    title = f"Skip-trigrams of head L{layer}H{head}: source ... destination, then output"
     percent = ("rate_with_source", "rate_without") if counts is not None else ()
     return Section(
-        f"Skip-trigrams of head {layer}.{head}",
+        f"Skip-trigrams of head L{layer}H{head}",
         (note,),
         (Exhibit(f"skip_trigrams_{layer}_{head}", Table(title, columns, provenance), percent=percent),),
     )
@@ -110,7 +110,7 @@ def bug_section(circuits: Circuits, bugs: BugTables, provenance: Provenance, top
     lm, tables = circuits.lm, bugs.tables
     names = lm.token_strings(torch.tensor([t.source for t in tables], dtype=torch.long))
     counts = Table(
-        f"Sources tried for head 0.{bugs.head}",
+        f"Sources tried for head L0H{bugs.head}",
         {
             "source_token": names,
             "raised_pairs": [int((t.score > 0).sum()) for t in tables],
@@ -124,7 +124,7 @@ def bug_section(circuits: Circuits, bugs: BugTables, provenance: Provenance, top
     best = max(range(len(tables)), key=lambda i: len(tables[i].pairs))
     pairs = tables[best].pairs[:top]
     crossed = Table(
-        f"Crossed pairs of head 0.{bugs.head}",
+        f"Crossed pairs of head L0H{bugs.head}",
         {
             "source_token": [names[best]] * len(pairs),
             "destination_token": lm.token_strings(torch.tensor([d for d, _, _ in pairs], dtype=torch.long)),

@@ -205,7 +205,7 @@ def importance_section(found: TermImportance, provenance: Provenance) -> Section
 def in_context_section(
     whole: InContext, without: InContext | None, control: InContext | None, provenance: Provenance
 ) -> Section:
-    """Loss by position, with and without the induction heads, and without others of equal output."""
+    """Loss by position, with and without the induction heads, and without those nearest to them in output length."""
     steps = range(0, len(whole.losses) - 7, 8)
 
     def smoothed(found: InContext) -> list[float]:
@@ -221,7 +221,7 @@ def in_context_section(
     for name, found in (("without", without), ("without_others", control)):
         if found is not None:
             columns[f"loss_{name}"] = smoothed(found)
-            labels.append(f"without {', '.join(f'{a}.{h}' for a, h in found.ablated)}")
+            labels.append(f"without {', '.join(f'L{a}H{h}' for a, h in found.ablated)}")
     runs = [whole, *(found for found in (without, control) if found is not None)]
     scores = Table(
         "Loss late less loss early, nats a token",
@@ -306,7 +306,7 @@ def stream_section(
     erasing = Table(
         "Heads whose OV circuit has the most negative eigenvalues on the stream",
         {
-            "head": [f"{e.layer}.{e.head}" for e in memory.erasing_heads],
+            "head": [f"L{e.layer}H{e.head}" for e in memory.erasing_heads],
             "negative_share": [e.negative_share for e in memory.erasing_heads],
             **_on_text(memory.erasing_heads),
         },
@@ -338,7 +338,8 @@ def stream_section(
         text.append(
             "Before and after: mean size of the stream along what is written, before and after the FFN or the "
             "attention, at the positions of text where a memory or head writes most. Opposes: how often what it writes "
-            "there has the opposite sign of what is there."
+            "there has the opposite sign of what is there. Erases: less is there afterwards, and it opposes more often "
+            "than a coin, with its interval."
         )
     figure = Figure(
         "overlap",
@@ -356,7 +357,7 @@ def stream_section(
     return Section("The residual stream", tuple(text), tuple(exhibits), (figure,))
 
 
-def _on_text(erasing: Sequence[ErasingMemory | ErasingHead]) -> dict[str, list[float]]:
+def _on_text(erasing: Sequence[ErasingMemory | ErasingHead]) -> dict[str, list[float] | list[str]]:
     """Columns of what was measured on text; none where no text was read."""
     measured = [e.on_text for e in erasing if e.on_text is not None]
     if len(measured) < len(erasing):
@@ -365,4 +366,5 @@ def _on_text(erasing: Sequence[ErasingMemory | ErasingHead]) -> dict[str, list[f
         "before": [e.before for e in measured],
         "after": [e.after for e in measured],
         "opposes": [e.opposes for e in measured],
+        "erases": [{True: "yes", False: "no", None: "cannot be told"}[e.erases] for e in measured],
     }
