@@ -202,24 +202,16 @@ def head(text: str, option: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def head_and_number(text: str, number: str | None) -> tuple[int, int]:
-    """Layer and head of a head written L1H5 or 1.5, or as layer and number: 1 5.
+class OfOneHead(TyperCommand):
+    """A command whose first two arguments are a layer and a head, which may be one name: L0H3 or 0.3."""
 
-    Raises:
-        typer.BadParameter: the text is not of that form.
-    """
-    if number is None:
-        return head(text, "HEAD")
-    if not (text.strip().isdecimal() and number.strip().isdecimal()):
-        raise typer.BadParameter(f"{text!r} and {number!r} are not a head, such as L1H5", param_hint="HEAD")
-    return int(text), int(number)
-
-
-def head_and_prompt(text: str, second: str, third: str | None) -> tuple[int, int, str]:
-    """Layer, head and prompt: L1H5 PROMPT, 1.5 PROMPT, or layer and number before the prompt: 1 5 PROMPT.
-
-    Raises:
-        typer.BadParameter: there is no head of that form.
-    """
-    prompt = second if third is None else third
-    return *head_and_number(text, None if third is None else second), prompt
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; a name in the place of the layer stands for both numbers."""
+        for i, argument in enumerate(args):
+            is_value = i > 0 and args[i - 1].startswith("-")
+            if argument.isdecimal() and not is_value:
+                break  # the layer
+            if (name := re.fullmatch(r"L?(\d+)[.H](\d+)", argument)) is not None and not is_value:
+                args = [*args[:i], name[1], name[2], *args[i + 1 :]]
+                break
+        return super().parse_args(ctx, args)

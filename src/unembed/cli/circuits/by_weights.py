@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from unembed.cli import options
-from unembed.cli.circuits.command import Basis, HeadName, More, Top, app, deliver_sections, opened_circuits
+from unembed.cli.circuits.command import Basis, HeadOfLayer, LayerOfHead, Top, app, deliver_sections, opened_circuits
 from unembed.cli.option_groups import Opening, Output, grouped
 
 PartName = Annotated[str, typer.Argument(help="A head or a memory, such as L0H3 or L5M278.", show_default=False)]
@@ -16,22 +16,21 @@ PartName = Annotated[str, typer.Argument(help="A head or a memory, such as L0H3 
 @app.command("offsets", cls=options.OfOneHead)
 @grouped
 def offsets(
-    head: HeadName,
-    number: More = None,
+    layer: LayerOfHead,
+    head: HeadOfLayer,
     to: Annotated[int, typer.Option("--to", min=1, max=4096, help="The largest offset.")] = 24,
     basis: Basis = None,
     opening: Opening = Opening(model="attn-2l"),
     output: Output = Output(),
 ) -> None:
     """Show how a head's score depends on how far back a source lies, by its weights alone."""
-    layer, index = options.head_and_number(head, number)
     circuits = opened_circuits(opening)
     from unembed.reports import offsets_section
 
     chosen: str = circuits.known_basis(basis)
     provenance = circuits.lm.provenance(basis=chosen)
-    made = [offsets_section(circuits, layer, index, to, chosen, provenance)]
-    title = f"Head L{layer}H{index} of {circuits.lm.name} by offset"
+    made = [offsets_section(circuits, layer, head, to, chosen, provenance)]
+    title = f"Head L{layer}H{head} of {circuits.lm.name} by offset"
     deliver_sections(circuits, title, made, provenance, output)
 
 

@@ -28,9 +28,10 @@ Basis = Annotated[
         show_default=False,
     ),
 ]
-HeadName = Annotated[str, typer.Argument(help="A head, such as L1H5 or 1.5.", show_default=False)]
-More = Annotated[str | None, typer.Argument(hidden=True)]
-"""What follows where a head is written as layer and number, 1 5."""
+LayerOfHead = Annotated[
+    int, typer.Argument(help="Layer, from 0; or layer and head in one: L0H3 or 0.3.", show_default=False)
+]
+HeadOfLayer = Annotated[int, typer.Argument(help="Head of the layer, from 0.", show_default=False)]
 Top = Annotated[int, typer.Option("--top", "-k", min=1, help="Rows listed.")]
 Sequences = Annotated[int, typer.Option("--sequences", min=2, help="Sequences of repeated random tokens.")]
 Length = Annotated[int, typer.Option("--length", min=2, help="Tokens before the repetition.")]
@@ -90,8 +91,8 @@ def heads(
 @app.command("head", cls=options.OfOneHead)
 @grouped
 def head(
-    head: HeadName,
-    number: More = None,
+    layer: LayerOfHead,
+    head: HeadOfLayer,
     offset: Annotated[
         int, typer.Option("--offset", min=0, help="Of the QK circuit: how far back the source lies (rotary positions).")
     ] = 0,
@@ -102,14 +103,13 @@ def head(
     output: Output = Output(),
 ) -> None:
     """Show one head: eigenvalues, own tokens, the largest entries of its full OV and QK circuits, its partners."""
-    layer, index = options.head_and_number(head, number)
     circuits = opened_circuits(opening, seed)
     chosen: str = circuits.known_basis(basis)
     from unembed.reports import head_sections
 
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
-    made = head_sections(circuits, layer, index, top, chosen, seed, provenance, offset)
-    title = f"Head L{layer}H{index} of {circuits.lm.name}"
+    made = head_sections(circuits, layer, head, top, chosen, seed, provenance, offset)
+    title = f"Head L{layer}H{head} of {circuits.lm.name}"
     deliver_sections(circuits, title, made, provenance, output)
 
 
@@ -140,8 +140,8 @@ def composition(
 @app.command("skip-trigrams", cls=options.OfOneHead)
 @grouped
 def skip_trigrams(
-    head: HeadName,
-    number: More = None,
+    layer: LayerOfHead,
+    head: HeadOfLayer,
     source: Annotated[str | None, typer.Option(help="Only this source token.", show_default=False)] = None,
     check: Annotated[bool, typer.Option("--check", help="Count the triples in the corpus.")] = False,
     min_count: Annotated[
@@ -154,7 +154,6 @@ def skip_trigrams(
     output: Output = Output(),
 ) -> None:
     """List the "source ... destination, then output" triples that a head raises most."""
-    layer, index = options.head_and_number(head, number)
     circuits = opened_circuits(opening)
     chosen: str = circuits.known_basis(basis)
     from unembed.attention import count_in_corpus, frequent_tokens
@@ -162,11 +161,11 @@ def skip_trigrams(
 
     provenance = circuits.lm.provenance(basis=chosen, corpus=(corpus or "wikitext sample") if check else None)
     among = frequent_tokens(circuits.lm, corpus, min_count) if min_count > 0 else None
-    found = circuits.skip_trigrams(layer, index, top, basis=chosen, source=source, among=among)
+    found = circuits.skip_trigrams(layer, head, top, basis=chosen, source=source, among=among)
     triples = [(t.source, t.destination, t.output) for t in found]
     seen = count_in_corpus(circuits.lm, triples, corpus) if check else None
-    made = [skip_trigram_section(circuits, layer, index, found, provenance, seen)]
-    title = f"Skip-trigrams of head L{layer}H{index} of {circuits.lm.name}"
+    made = [skip_trigram_section(circuits, layer, head, found, provenance, seen)]
+    title = f"Skip-trigrams of head L{layer}H{head} of {circuits.lm.name}"
     deliver_sections(circuits, title, made, provenance, output)
 
 

@@ -7,16 +7,18 @@ from typing import Annotated
 import typer
 
 from unembed.cli import options
-from unembed.cli.circuits.command import Basis, HeadName, More, Top, app, deliver_sections, opened_circuits
+from unembed.cli.circuits.command import Basis, HeadOfLayer, LayerOfHead, Top, app, deliver_sections, opened_circuits
 from unembed.cli.option_groups import Opening, Output, grouped
+
+HeadName = Annotated[str, typer.Argument(help="A head, such as L0H3 or 0.3.", show_default=False)]
 
 
 @app.command("look", cls=options.OfOneHead)
 @grouped
 def look(
-    head: HeadName,
+    layer: LayerOfHead,
+    head: HeadOfLayer,
     prompt: options.Prompt,
-    rest: More = None,
     token: Annotated[
         str | None, typer.Option("--token", "-t", help="Whose logit; default: the predicted one.", show_default=False)
     ] = None,
@@ -25,34 +27,32 @@ def look(
     output: Output = Output(),
 ) -> None:
     """Show where a head attends from one position, and what each source adds to a token's logit."""
-    layer, index, prompt = options.head_and_prompt(head, prompt, rest)
     circuits = opened_circuits(opening)
     from unembed.reports import look_section
 
     provenance = circuits.lm.provenance()
-    made = [look_section(circuits, prompt, layer, index, position, token, provenance)]
-    title = f"Head L{layer}H{index} of {circuits.lm.name} at one position"
+    made = [look_section(circuits, prompt, layer, head, position, token, provenance)]
+    title = f"Head L{layer}H{head} of {circuits.lm.name} at one position"
     deliver_sections(circuits, title, made, provenance, output)
 
 
 @app.command("scores", cls=options.OfOneHead)
 @grouped
 def scores(
-    head: HeadName,
+    layer: LayerOfHead,
+    head: HeadOfLayer,
     prompt: options.Prompt,
-    rest: More = None,
     position: options.Position = -1,
     opening: Opening = Opening(model="attn-2l"),
     output: Output = Output(),
 ) -> None:
     """Take a head's attention scores at one position apart: content, positions, biases, ALiBi."""
-    layer, index, prompt = options.head_and_prompt(head, prompt, rest)
     circuits = opened_circuits(opening)
     from unembed.reports import score_terms_section
 
     provenance = circuits.lm.provenance()
-    made = [score_terms_section(circuits, prompt, layer, index, position, provenance)]
-    title = f"Attention scores of head L{layer}H{index} of {circuits.lm.name}"
+    made = [score_terms_section(circuits, prompt, layer, head, position, provenance)]
+    title = f"Attention scores of head L{layer}H{head} of {circuits.lm.name}"
     deliver_sections(circuits, title, made, provenance, output)
 
 

@@ -64,7 +64,7 @@ def patterns_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         ),
         (
             *comparison.exhibits(
-                provenance, "The same rules on sets of random prefixes say what they find where nothing is."
+                provenance, "The same rules on sets of random prefixes show what they find where there is no pattern."
             ),
             Exhibit("patterns", Table("Patterns by layer", table, provenance), percent=("covered", *_KINDS)),
             _examples(m),
