@@ -1,6 +1,6 @@
 """Ablation in several prompts: the mean effect of each part, and its spread.
 
-Prompts share batches. They may differ in length: the batches are padded, and each prompt keeps the numbers that it has
+Prompts share batches. They may differ in length: the batches are padded, and each prompt has the numbers that it has
 alone.
 """
 
