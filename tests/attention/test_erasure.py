@@ -62,6 +62,7 @@ def test_less_afterwards_and_opposed_beyond_chance_is_erasing() -> None:
     assert ErasureOnText(2.0, 3.0, 0.9, 100).erases is False, "more is there than before"
     assert ErasureOnText(2.0, 1.0, 0.1, 100).erases is False, "it adds to what is there"
     assert ErasureOnText(2.0, 1.0, 0.55, 100).erases is None, "a coin opposes as often"
+    assert ErasureOnText(2.0, 3.0, 0.55, 100).erases is False, "more is there, however often it opposes"
 
 
 def test_random_heads_are_the_baseline_of_negative_shares() -> None:

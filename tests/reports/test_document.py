@@ -263,7 +263,7 @@ def test_the_page_says_why_a_finding_differs_and_keeps_the_text_of_a_corpus() ->
     prefix = Table("Prefixes", {"prefix_text": ["it fell by -3% today"]}, PROVENANCE)
     changed = replace(section, findings=(finding,), exhibits=(*section.exhibits, Exhibit("prefixes", prefix)))
     made = page(replace(report, sections=tuple(changed if s is section else s for s in report.sections)))
-    assert "The text is −3 % shorter." in made and "it fell by -3% today" in made
+    assert "The text is −3&nbsp;% shorter." in made and "it fell by -3% today" in made
 
 
 def test_intervals_of_many_columns_stand_below_their_numbers() -> None:

@@ -68,7 +68,7 @@ def test_the_numbers_are_the_rooms(made):
         for random in (False, True):
             scores = event_scores(sample, kind, random=random)
             row = rows[kind, "random" if random else "dominant"]
-            assert row["n"] == len(scores)
+            assert row["max_n"] == len(scores)
             if len(scores):
                 assert row["max"] == pytest.approx(scores.max(1).mean(), rel=1e-5)
                 assert row["max_low"] <= row["max"] <= row["max_high"]

@@ -53,10 +53,10 @@ class ErasureOnText:
     @property
     def erases(self) -> bool | None:
         """Less is there afterwards, and it opposes more often than a coin; None where the interval includes chance."""
+        if self.after >= self.before:
+            return False
         half = 1.96 * (self.opposes * (1 - self.opposes) / self.n_positions) ** 0.5
-        if self.opposes - half > 0.5:
-            return self.after < self.before
-        return False if self.opposes + half < 0.5 else None
+        return True if self.opposes - half > 0.5 else False if self.opposes + half < 0.5 else None
 
 
 @dataclass(frozen=True)

@@ -63,14 +63,15 @@ figcaption { font-size: .85rem; margin-top: .4rem; line-height: 1.45; }
 .tally i { display: block; } .tally .yes { background: var(--accent); } .tally .no { background: var(--against); }
 .tally .open { background: var(--soft); opacity: .5; }
 .exhibit { margin: 1.2rem 0; } .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 10px;
-  background: var(--card); -webkit-overflow-scrolling: touch; }
+  -webkit-overflow-scrolling: touch; background: linear-gradient(to left, var(--card) 40%, transparent) right / 3rem
+  100% no-repeat local, linear-gradient(to left, #0003, transparent) right / .9rem 100% no-repeat scroll, var(--card); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; width: 100%; }
 th { color: var(--soft); font-weight: 520; text-align: left; padding: .5rem .8rem; white-space: nowrap;
   font-size: .82rem; background: var(--wash); }
 td { padding: .38rem .8rem; border-top: 1px solid var(--line); vertical-align: top; }
 th.n, td.n { text-align: right; white-space: nowrap; } td .range { color: var(--soft); font-size: .85em; }
 .wide th, .wide td { padding-inline: .5rem; } .wide th { white-space: normal; vertical-align: bottom; }
-.wide td .range { display: block; font-size: .76em; }
+.wide td .range { display: block; font-size: .76em; } .wide td.prose { min-width: 11rem; }
 td.published, th.published { color: var(--soft); } td.prose { min-width: 17rem; overflow-wrap: anywhere; }
 summary { cursor: pointer; font-weight: 620; padding: .2rem 0; } summary span { color: var(--soft); font-weight: 400; }
 footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--line); color: var(--soft);
@@ -84,9 +85,9 @@ _VERDICTS = {
     "differs": ("no", "✕ differs"),
     "cannot be told": ("open", "· cannot be told"),
 }
-_INTERVALS, _COLUMNS = 2, 9
+_INTERVALS, _COLUMNS = 2, 8
 """Columns with intervals, and columns in all, beyond which a table is set narrower: intervals below their numbers."""
-_LONG = 28
+_LONG = 18
 """Letters of a fact that takes a line of its own."""
 _SUFFIXES = ("_low", "_high", "_n", "_published")
 
@@ -109,7 +110,7 @@ def _prose(text: str) -> str:
 
 def _words(text: str) -> str:
     """The report's own words, with one minus sign; text of a corpus stays as it is."""
-    return _prose(as_written(text))
+    return re.sub(r"(?<=\d) %", "&nbsp;%", _prose(as_written(text)))
 
 
 def _title_of(text: str) -> str:

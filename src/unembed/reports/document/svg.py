@@ -109,7 +109,7 @@ class Canvas:
         """Names with their colours above the drawing, in as many rows as they need; makes room for itself."""
         x, row, height = self.left, 0, 18
         for name, kind in zip(names, kinds, strict=True):
-            width = 30 + 7 * len(name)
+            width = 34 + 7.7 * len(name)  # the widest of the fonts; in others the names stand further apart
             if x > self.left and x + width > WIDTH - self.right:
                 x, row = self.left, row + 1
             y = self.top + 8 + row * height

@@ -20,8 +20,8 @@ def judge_induction_heads(evidence: Sequence[InductionEvidence]) -> Judgement:
     best = max(evidence, key=lambda e: e.induction)
     names = ", ".join(f"L{e.layer}H{e.head} ({e.induction:.0%})" for e in found[:6])
     here = (
-        f"On repeated random tokens {len(found)} heads attend to what followed the earlier occurrence with at "
-        f"least {ROLE:.0%}: {names}."
+        f"On repeated random tokens {len(found)} of {len(evidence)} heads above the first layer put at least "
+        f"{ROLE:.0%} of their attention on what followed the earlier occurrence: {names}."
         if found
         else f"No head reaches {ROLE:.0%}; the most is L{best.layer}H{best.head} with {best.induction:.1%}."
     )
@@ -33,10 +33,15 @@ def judge_induction_by_weights(evidence: Sequence[InductionEvidence]) -> Judgeme
     found = [e for e in evidence if e.induction >= ROLE]
     signs = [e for e in found if min(e.copying, e.matching, e.k_composition) > 0 and e.partner_previous_token >= ROLE]
     first = max(evidence, key=lambda e: e.by_weights)
+    here = (
+        f"Of {len(found)} found by attention on repeated tokens, {len(signs)} also copy and match through the earlier "
+        f"head that their keys read most, which attends to the previous token with at least {ROLE:.0%}."
+        if found
+        else "No induction head was found by attention on repeated tokens."
+    )
     return Judgement(
-        f"{len(signs)} of the {len(found)} heads found by what they do copy, match through the earlier head that their "
-        f"keys read most, and that head attends to the previous token with at least {ROLE:.0%}. The likeliest by "
-        f"weights alone, L{first.layer}H{first.head}, attends to what followed with {first.induction:.0%}.",
+        f"{here} The likeliest by weights alone, L{first.layer}H{first.head}, attends to what followed with "
+        f"{first.induction:.0%}.",
         verdict_of(None if not found else len(signs) == len(found), None if not found else first.induction >= ROLE),
     )
 

@@ -104,7 +104,12 @@ def refinement_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
                 "residual",
                 Table("What the residual already predicts", table, provenance),
                 "Settled: this layer's residual and all later ones predict what the model predicts.",
-                percent=("match", "settled", "mean_probability"),
+                percent=(
+                    "match",
+                    "settled",
+                    "mean_probability",
+                    *(f"probability_q{q}" for q in ("05", "25", "50", "75", "95")),
+                ),
             ),
             Exhibit(
                 "breakdown", Table("What the output follows", parts, provenance), percent=(*CLASSES, "output_changes")

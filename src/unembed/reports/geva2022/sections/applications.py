@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from unembed.reports.document.model import Exhibit, Finding, Section
 from unembed.reports.geva2022.measurements import Measurements
+from unembed.results import Table
 
 PAPER_EXAMPLES = 10_000
 """Examples behind Tables 6, 9 and 10 of the paper; a tenth of them is for testing."""
@@ -56,12 +57,22 @@ def sections(m: Measurements, findings: Mapping[str, tuple[Finding, ...]]) -> li
             "confidence rules by a promise of at most 5 % disagreement.",
         )
         exhibits_ = (
-            Exhibit("saturation_frequency", found.saturation),
-            Exhibit(
-                "early_exit", found.early_exit, "Mean and standard deviation over five splits; accuracy in per cent."
+            _in_shares("saturation_frequency", found.saturation, "", "share"),
+            _in_shares(
+                "early_exit",
+                found.early_exit,
+                "Mean and standard deviation over five splits.",
+                *("accuracy", "accuracy_std", "published_accuracy", "published_accuracy_std"),
             ),
         )
         made.append(Section("Early exit (Sec. 6.2)", text, exhibits_, (), findings.get("early exit", ())))
     if found.notes:
         made.append(Section("Not measured", found.notes))
     return made
+
+
+def _in_shares(name: str, table: Table, note: str, *percent: str) -> Exhibit:
+    """A table with columns in percent, as shares."""
+    columns = {column: table.columns[column] for column in table.column_names}
+    shares = {c: [None if v is None else v / 100 for v in columns[c]] for c in percent if c in columns}
+    return Exhibit(name, Table(table.title, columns | shares, table.provenance), note, tuple(shares))

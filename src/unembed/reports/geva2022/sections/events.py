@@ -56,7 +56,8 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         ),
     )
     exhibits = (
-        Exhibit("event_counts", _counts(sample, provenance), "The paper's counts are of 2,000 examples."),
+        Exhibit("event_counts", _counts(sample, provenance), "The paper's counts are of 2,000 examples.",
+                ("share",)),
         Exhibit("tab4", scores),
         Exhibit("saturation_by_layer", shares, "Published where the depth is WikiLM's (16) or GPT2 medium's (24).",
                 ("share", "by_ffn")),
@@ -121,7 +122,6 @@ def _table_4(m: Measurements) -> Table:
                 )
     for name, measured in numbers.items():
         cells |= columns(name, measured)
-    cells["n"] = [measured.n for measured in numbers["max"]]
     return Table("Scores of the reference token (Tab. 4)", cells, provenance)
 
 
