@@ -195,7 +195,7 @@ def gpt2(size: Size) -> None:
 
 
 def experts(size: Size) -> None:
-    """A token fires the keys of the experts it is routed to, so that lists fill more slowly than those of one FFN."""
+    """A token fires the keys of the experts it is routed to: lists have seen what GPT-2's have after 8 times the tokens."""
     lm = mixture(size)
     top, batches, seen = settled(lm, windows(), size)
     steps = {A1: plain(lm), "sweep": fed(lm, top)}
@@ -361,7 +361,7 @@ def ray(size: Size) -> None:
 PARTS: dict[str, tuple[Callable[[Size], None], Size]] = {
     "wren": (wren, Size(2048, 100_000, 15, False)),
     "gpt2": (gpt2, Size(1024, 16_384, 15, False)),
-    "experts": (experts, Size(1024, 16_384, 7, False)),
+    "experts": (experts, Size(1024, 131_072, 7, False)),
     "lens": (lens, Size(1024, 16_384, 8, False)),
     "lens-wren": (lens_wren, Size(1024, 100_000, 12, False)),
     "sentences": (sentences, Size(1024, 8_192, 5, False)),

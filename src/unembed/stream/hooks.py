@@ -300,10 +300,20 @@ def on_the_graph(
         for point, layer in points:
             _refuse_experts(lm, point, layer, "gradients")
             if point == "pattern":
+                _refuse_difference(lm, layer)
                 _after(stack, lm.structure.blocks[layer].attention.module, partial(_keep_weights, own, (point, layer)))
             else:
                 _change(stack, lm, layer, point, keep((point, layer)))
         yield
+
+
+def _refuse_difference(lm: Decoder, layer: int) -> None:
+    if lm.structure.blocks[layer].attention.differential is not None:
+        raise Unsupported(
+            f"gradients at pattern in layer {layer} of {lm.name}",
+            why="a head's pattern is the difference of two softmaxes, which the model does not compute",
+            instead="Use z",
+        )
 
 
 def _keep_weights(own: dict[tuple[str, int], Tensor], key: tuple[str, int], out: Any) -> None:
@@ -321,7 +331,7 @@ def _install_capture(
             pattern = next((t for t in out[1:] if isinstance(t, Tensor) and t.dim() == 4), None)
             if pattern is None:
                 raise PointMissing(f"{lm.name} layer {layer} has no pattern", why="its attention returns no weights")
-            callback(pattern)
+            callback(block.attention.pattern(pattern))
 
         _after(stack, block.attention.module, weights)
         return

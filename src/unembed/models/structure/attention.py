@@ -18,6 +18,7 @@ from unembed.models.structure.attention_layout import (
     projections_of,
     relative,
 )
+from unembed.models.structure.differential import differential_pattern
 from unembed.models.structure.families import facts_of
 from unembed.models.structure.head_readings import find_readings
 from unembed.models.structure.probe import Probe, called_linears, same
@@ -57,7 +58,8 @@ def mixer_site(
     """
     attention_path = _attention_path(probe, path, source)
     module = probe.hf.get_submodule(attention_path)
-    weights = probe.recording.calls[attention_path].weights
+    weights, differential = probe.recording.calls[attention_path].weights, differential_pattern(module)
+    weights = weights if weights is None or differential is None else differential.combined(weights)
     out_path, out_proj = _out_projection(probe, attention_path, module, raw)
     z = None if out_path is None else probe.recording.given(out_path)
     known: dict[str, Any] = dict(
@@ -67,6 +69,7 @@ def mixer_site(
         branch_norm=branch_norm,
         multiplier=multiplier,
         constant=constant,
+        differential=differential,
     )
     n_heads = _head_count(probe, module, weights, z)
     is_attention = weights is not None or (n_heads > 0 and _computes_weights(probe, module))
@@ -83,13 +86,18 @@ def mixer_site(
     def clamped(t: Tensor) -> Tensor:
         return t.clamp(-clip, clip) if clip else t
 
-    found = find_layout(projections, pattern, z, clamped)
-    if found is None or found[1] > 10 * probe.tolerance:
+    found = find_layout(projections, pattern, z, clamped) if differential is None else None
+    # In half precision ten times the tolerance would let a wrong split pass.
+    if found is None or found[1] > (10 if probe.tolerance < 1e-3 else 2) * probe.tolerance:
         outputs, inner_norms = _inside(probe, attention_path, module, out_proj)
-        values = find_values(outputs, pattern, z, inner_norms, probe.tolerance)
+        # The difference of two similar softmaxes has larger rounding errors than either.
+        limit = probe.tolerance * (1 if differential is None else 4)
+        values = find_values(outputs, pattern, z, inner_norms, limit)
         shared = None if values is not None else _shared_values(probe, path, pattern, z, inner_norms)
         reason = (
-            "its values are not a linear map of the stream, or its queries and keys have an unknown layout"
+            "its pattern is the difference of two softmaxes, so that a head has two queries and two keys"
+            if values is not None and differential is not None
+            else "its values are not a linear map of the stream, or its queries and keys have an unknown layout"
             if values is not None
             else f"it uses the keys and values of another layer ({shared[0]})"
             if shared is not None
@@ -99,7 +107,7 @@ def mixer_site(
         site = _without_values(
             probe, path, known, out_proj, n_heads, z[None], True, reason, values or (shared and shared[1])
         )
-        return site if values is None else _with_readings(probe, path, site, values, pattern, clamped)
+        return site if values is None or differential is not None else _with_readings(probe, path, site, values, pattern, clamped)
     projected = found[0]
     value_input = next(g for part, g, _ in projections.values() if part is projected.layout.v)[None]
     query_input = next(g for part, g, _ in projections.values() if part is projected.layout.q)[None]

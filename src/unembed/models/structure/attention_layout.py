@@ -83,7 +83,7 @@ def find_layout(
     return best
 
 
-_FORMS = ("heads", "latent", "qkv_blocks", "head_axis", "head_axis_first")
+_FORMS = ("heads", "latent", "qkv_blocks", "head_axis", "head_axis_first", "halves")
 _GATES = (torch.sigmoid, torch.nn.functional.silu, torch.nn.functional.softplus, lambda t: 2 * torch.sigmoid(t))
 
 
@@ -105,9 +105,9 @@ def find_values(
     """
     n_heads, pos = pattern.shape[0], pattern.shape[1]
     d_head = z.shape[-1] // n_heads
-    goals = [(z, "")]
-    alike = [(g, out) for g, out in norms if g.numel() == out.numel() == z.numel()]
-    goals += [(g.reshape(pos, -1), "norm") for g, out in alike if relative(out.reshape(pos, -1), z) < 1e-6]
+    alike = [(g, out.reshape(pos, -1)) for g, out in norms if g.numel() == out.numel() == z.numel()]
+    goals = [(g.reshape(pos, -1), "norm") for g, out in alike if relative(_factor(out, z) * out, z) <= tolerance / 10]
+    goals.append((z, ""))  # last: where a norm's scale varies little, its output is nearly proportional to its input
     mixed: list[tuple[ValueSource, Tensor]] = []
     for module, out in outputs.values():
         for form in _FORMS:
@@ -119,7 +119,7 @@ def find_values(
                 mixed.append((source, (pattern.to(values.dtype) @ values).transpose(0, 1).reshape(pos, -1)))
     for goal, normed in goals:
         for source, total in mixed:
-            factor = float((total * goal).double().sum() / total.double().square().sum().clamp_min(1e-30))
+            factor = _factor(total, goal)
             if relative(factor * total, goal) <= tolerance:
                 return replace(source, factor=1.0 if abs(factor - 1) <= tolerance else factor, gate=normed)
     gates = list(_gate_candidates(outputs, n_heads, d_head, pos))
@@ -132,6 +132,11 @@ def find_values(
         if any(relative(total * g, z) <= tolerance for g in gates):
             return replace(source, gate="channel")
     return None
+
+
+def _factor(t: Tensor, goal: Tensor) -> float:
+    """The number that brings a tensor closest to another."""
+    return float((t * goal).double().sum() / t.double().square().sum().clamp_min(1e-30))
 
 
 def _fits(source: ValueSource, out: Tensor, pos: int) -> bool:
@@ -147,6 +152,8 @@ def _fits(source: ValueSource, out: Tensor, pos: int) -> bool:
     width = out.shape[-1]
     if source.form == "latent":
         return kv == n and width % n == 0 and width // n > d
+    if source.form == "halves":
+        return width == kv * d and d % 2 == 0
     return width == kv * d if source.form == "heads" else kv == n and n % 4 == 0 and width == 3 * n * d
 
 

@@ -43,18 +43,26 @@ class RoutedCoefficients:
         m = self.activation * self.weight[:, None]
         return torch.cat([m, self.weight[:, None]], dim=1) if self.experts.has_bias else m
 
-    def by_expert(self) -> Iterator[tuple[int, Int[Tensor, " some"], Float[Tensor, "some memory"]]]:
-        """For each expert that was chosen, and the shared one: its first memory, the positions, the coefficients."""
+    def parts(self) -> Iterator[tuple[Int[Tensor, " row"], Int[Tensor, " row"], Float[Tensor, "row memory"]]]:
+        """The routed experts, then the shared one: each row's first memory, position and coefficients.
+
+        Rows are in the order of the experts.
+        """
         expert, position, m = self.expert, self.position, self.routed
         if len(expert) > 1 and bool((expert[1:] < expert[:-1]).any()):
             expert, order = expert.sort(stable=True)
             position, m = position[order], m[order]
-        chosen, counts = expert.unique_consecutive(return_counts=True)
-        sizes = counts.tolist()
-        for e, where, own in zip(chosen.tolist(), position.split(sizes), m.split(sizes), strict=True):
-            yield e * self.experts.width, where, own
+        yield expert * self.experts.width, position, m
         if self.shared is not None:
-            yield self.experts.n_routed, torch.arange(self.n_positions, device=m.device), self.shared
+            everywhere = torch.arange(self.n_positions, device=m.device)
+            yield torch.full_like(everywhere, self.experts.n_routed), everywhere, self.shared
+
+    def by_expert(self) -> Iterator[tuple[int, Int[Tensor, " some"], Float[Tensor, "some memory"]]]:
+        """For each expert that was chosen, and the shared one: its first memory, the positions, the coefficients."""
+        for first, position, m in self.parts():
+            starts, counts = first.unique_consecutive(return_counts=True)
+            sizes = counts.tolist()
+            yield from zip(starts.tolist(), position.split(sizes), m.split(sizes), strict=True)
 
     def dense(self) -> Float[Tensor, "position memory"]:
         """All memories of the layer, 0 where an expert was not chosen.

@@ -21,6 +21,7 @@ from unembed.models.structure.rotary import Rotary
 from unembed.models.structure.several_streams import Streams
 
 if TYPE_CHECKING:
+    from unembed.models.structure.differential import DifferentialPattern
     from unembed.models.structure.experts import Experts
 
 
@@ -54,8 +55,9 @@ class ValueSource:
     module: nn.Module
     form: str
     """How the output holds them: "heads" (side by side), "stacked", "per_group" and "qkv_blocks" (as in a fused
-    projection), "latent" (the last d_head channels of each head's slice, as in latent attention), "head_axis" or
-    "head_axis_first" (an axis of its own, after or before the positions)."""
+    projection), "latent" (the last d_head channels of each head's slice, as in latent attention), "halves" (one half of
+    each head in either half, as in differential attention), "head_axis" or "head_axis_first" (an axis of its own, after
+    or before the positions)."""
     n_heads: int
     n_kv_heads: int
     d_head: int
@@ -83,6 +85,8 @@ class ValueSource:
             batch, pos = t.shape[:2]
             if self.form == "heads":
                 values = t.reshape(batch, pos, kv, d)
+            elif self.form == "halves":
+                values = t.reshape(batch, pos, 2, kv, d // 2).transpose(2, 3).reshape(batch, pos, kv, d)
             elif self.form == "stacked":
                 values = t[..., (n + kv) * d :].reshape(batch, pos, kv, d)
             elif self.form == "per_group":
@@ -206,6 +210,12 @@ class AttentionSite:
     """True where learned positions are added to what Q and K read, but not to the stream (attention-only models)."""
     readings: HeadReadings | None = None
     """What circuits read where `head_layout` is None: through a latent, or from a projection with an output gate."""
+    differential: DifferentialPattern | None = None
+    """How patterns follow from two softmaxes for each head; None where a head has one."""
+
+    def pattern(self, weights: Float[Tensor, "batch softmax dst src"]) -> Float[Tensor, "batch head dst src"]:
+        """The heads' patterns, from the attention weights that the module returns."""
+        return weights if self.differential is None else self.differential.combined(weights)
 
     @property
     def queries_per_kv(self) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unembed.errors import NotFinite
 from unembed.sweeps.reducers.batch_columns import BatchColumns
-from unembed.sweeps.reducers.block_maxima import entries, maxima, members, rows_above
+from unembed.sweeps.reducers.block_maxima import STEP, entries, maxima, members, rows_above, run_maxima, run_members
 from unembed.sweeps.reducers.tie_order import EMPTY, limit_per_group, nth_largest, sort_rows
 
 CELLS = 1 << 15
@@ -59,10 +59,7 @@ class TopLists:
         """
         fine = maxima(x, sign)
         coarse = maxima(fine, 1)
-        if not bool(torch.isfinite(coarse.sum())) and not bool(torch.isfinite(coarse).all()):
-            raise NotFinite(
-                "coefficients", why="they hold NaN or infinity", instead="Check the weights, or load in float32"
-            )
+        _require_finite(coarse)
         threshold = self._threshold(columns.first)
         group_bounds = None
         if self._filling and columns.within is not None:
@@ -77,37 +74,52 @@ class TopLists:
         if self._filling or self._n_buffered > BUFFER_SHARE * self.values.numel():
             self.flush()
 
-    def offer_some(
+    def offer_rows(
         self,
         x: Float[Tensor, "row key"],
-        first_key: int,
+        first_key: Int[Tensor, " row"],
         sign: int,
         column: Int[Tensor, " row"],
         columns: BatchColumns,
     ) -> None:
-        """Add to a run of neighbouring lists what belongs in them of `sign * x`, for some allowed columns of a batch.
+        """Add to the lists what belongs in them of `sign * x`, whose rows hold neighbouring keys.
 
-        Call `offered` when all runs of the batch are done.
+        Call `offered` when all rows of the batch have been offered.
+
+        Args:
+            x: the activations.
+            first_key: the first key of each row; rows of the same keys stand together.
+            sign: 1, or -1 for the smallest.
+            column: the allowed column of the batch that each row belongs to.
+            columns: the batch.
 
         Raises:
             NotFinite: an activation is NaN or infinite.
         """
         if len(x) == 0:
             return
-        if not bool(torch.isfinite(x.sum())) and not bool(torch.isfinite(x).all()):
-            raise NotFinite(
-                "coefficients", why="they hold NaN or infinity", instead="Check the weights, or load in float32"
-            )
-        keys = slice(first_key, first_key + x.shape[1])
-        threshold = self._threshold(columns.first)[keys]
-        if self._filling and len(x) >= self.top and self.groups is None:
-            threshold = torch.maximum(threshold, nth_largest(x, self.top, sign).to(threshold))
-        x = x.to(self.values.dtype) * sign
-        row, key = (x >= threshold).nonzero(as_tuple=True)
-        if len(row):
-            at = column[row]
-            groups = None if columns.groups is None or self.groups is None else columns.groups[at]
-            self.add(key + first_key, x[row, key], columns.positions[at], groups)
+        fine = run_maxima(x, sign)
+        _require_finite(fine)
+        starts, run, counts = first_key.unique_consecutive(return_inverse=True, return_counts=True)
+        threshold = self._threshold(columns.first)
+        width = x.shape[1]
+        by_run = threshold[starts[:, None] + torch.arange(width, device=x.device)]
+        if self._filling and self.groups is None:
+            for number, own in enumerate(x.split(counts.tolist())):
+                if len(own) >= self.top:
+                    by_run[number] = torch.maximum(by_run[number], nth_largest(own, self.top, sign).to(by_run))
+        least = _least_of_blocks(by_run, run)
+        block, key = (fine >= least).nonzero(as_tuple=True)
+        rows, inside = run_members(block, len(x))
+        values = entries(x, rows, key) * sign
+        reached = least.view(-1).index_select(0, block * width + key)
+        cell, entry = ((values >= reached[:, None]) & inside).nonzero(as_tuple=True)
+        row, key, found = rows[cell, entry], key[cell], values[cell, entry]
+        # The least threshold of a block is that of its rows, but where the block holds rows of several keys.
+        enters = found >= by_run.view(-1).index_select(0, run[row] * width + key)
+        row, key, found = row[enters], key[enters], found[enters]
+        groups = None if columns.groups is None or self.groups is None else columns.groups[column[row]]
+        self.add(first_key[row] + key, found, columns.positions[column[row]], groups)
 
     def offered(self, n: int) -> None:
         """Count the positions of a batch, and merge the buffer where it is worth it."""
@@ -253,3 +265,22 @@ class TopLists:
             assert g is not None and self.groups is not None
             self.groups[touched] = g[:, : self.top]
         self.values[touched], self.positions[touched] = v[:, : self.top], p[:, : self.top]
+
+
+def _require_finite(maxima_of_blocks: Tensor) -> None:
+    if not bool(torch.isfinite(maxima_of_blocks.sum())) and not bool(torch.isfinite(maxima_of_blocks).all()):
+        raise NotFinite(
+            "coefficients", why="they hold NaN or infinity", instead="Check the weights, or load in float32"
+        )
+
+
+def _least_of_blocks(by_run: Float[Tensor, "run key"], run: Int[Tensor, " row"]) -> Float[Tensor, "block key"]:
+    """The smallest threshold of each key among the rows of each block of neighbouring rows."""
+    first = run[::STEP]
+    least = by_run.index_select(0, first)
+    last = run[(torch.arange(len(first), device=run.device) * STEP + STEP - 1).clamp_max(len(run) - 1)]
+    mixed = (first != last).nonzero()[:, 0]
+    if len(mixed):
+        rows, _ = run_members(mixed, len(run))
+        least[mixed] = by_run[run[rows]].amin(dim=1)
+    return least

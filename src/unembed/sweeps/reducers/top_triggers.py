@@ -121,16 +121,16 @@ class TopTriggers(Reducer):
         return columns
 
     def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
-        """Update the lists of a layer of experts, expert by expert."""
+        """Update the lists of a layer of experts."""
         columns = self._columns_of(batch, routed.position.device)
         if not columns.n:
             return
-        for first, position, m in routed.by_expert():
+        for first, position, m in routed.parts():
             column, rows = columns.at(position)
-            m = m if rows is None else m[rows]
+            first, m = (first, m) if rows is None else (first[rows], m[rows])
             for sign in (1, -1):
                 if (layer, sign) in self._lists:
-                    self._lists[layer, sign].offer_some(m, first, sign, column, columns)
+                    self._lists[layer, sign].offer_rows(m, first, sign, column, columns)
         for sign in (1, -1):
             if (layer, sign) in self._lists:
                 self._lists[layer, sign].offered(columns.n)

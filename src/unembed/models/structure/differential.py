@@ -1,0 +1,47 @@
+"""Differential attention: a head's pattern is one softmax less a learned multiple of another (DiffLlama).
+
+Source: Ye et al. 2024, "Differential Transformer", equation 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unembed.models.offload import parameter
+
+_LEARNED = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+
+
+@dataclass(frozen=True, eq=False)
+class DifferentialPattern:
+    """How the patterns of an attention's heads follow from the softmaxes that it returns, two for each head."""
+
+    module: nn.Module
+
+    @property
+    def factor(self) -> Float[Tensor, ""]:
+        """What the second softmax is multiplied by: exp(q1 . k1) - exp(q2 . k2) + a constant of the layer."""
+        module: Any = self.module
+        q1, k1, q2, k2 = (self._learned(name) for name in _LEARNED)
+        first, second = ((q * k).sum(dtype=torch.float32).exp().to(q.dtype) for q, k in ((q1, k1), (q2, k2)))
+        return first - second + module.lambda_init
+
+    def _learned(self, name: str) -> Tensor:
+        found = parameter(self.module, name)
+        assert found is not None
+        return found.detach()
+
+    def combined(self, weights: Float[Tensor, "batch twice dst src"]) -> Float[Tensor, "batch head dst src"]:
+        """The patterns: their rows add up to 1 less the factor, and entries may be negative."""
+        first, second = weights.chunk(2, dim=1)
+        return first - self.factor.to(weights) * second
+
+
+def differential_pattern(module: nn.Module) -> DifferentialPattern | None:
+    """The combination of an attention's softmaxes; None where each of them is a head's pattern."""
+    return DifferentialPattern(module) if all(hasattr(module, name) for name in _LEARNED) else None
