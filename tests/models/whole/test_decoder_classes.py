@@ -9,7 +9,9 @@ from tests.models.decoder_classes import ENCODERS, PAGE, decoder_classes, examin
 from unembed.errors import ModelNotUnderstood
 from unembed.models.structure.resolver import resolve
 
-_FULL = "Dbrx AXK1 DiffLlama DeepseekV3 NemotronH GptOss MiniMax Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama"
+_FULL = (
+    "Dbrx AXK1 DiffLlama DeepseekV3 NemotronH GptOss MiniMax Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama"
+)
 FULL = tuple(f"{name}ForCausalLM" for name in _FULL.split())
 OPEN = {
     "InklingForCausalLM": {"head", "source", "memory", "head off"},

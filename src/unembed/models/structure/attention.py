@@ -107,7 +107,11 @@ def mixer_site(
         site = _without_values(
             probe, path, known, out_proj, n_heads, z[None], True, reason, values or (shared and shared[1])
         )
-        return site if values is None or differential is not None else _with_readings(probe, path, site, values, pattern, clamped)
+        return (
+            site
+            if values is None or differential is not None
+            else _with_readings(probe, path, site, values, pattern, clamped)
+        )
     projected = found[0]
     value_input = next(g for part, g, _ in projections.values() if part is projected.layout.v)[None]
     query_input = next(g for part, g, _ in projections.values() if part is projected.layout.q)[None]
