@@ -19,7 +19,7 @@ SCREENS = {
     "intervene": ("#/intervene?edits=L3M5:set:20@all", "baseline"),
     "heads": ("#/heads?head=L2H3", "Raises"),
     "beside": ("#/memory?memory=L3M5&compared=L2M9", "Both promote"),
-    "atlas": ("#/atlas?memory=L3M5", "Beside it on the map"),
+    "atlas": ("#/atlas?memory=L3M5", "Nearest on the map"),
     "atlas searched": ("#/atlas?query=year&colour=layer", "Shared tokens"),
     "search": ("#/search?query=year", "memories"),
     "concept": ("#/search/concept/places", "Tokens that members share"),

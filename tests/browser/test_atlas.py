@@ -51,14 +51,16 @@ def test_a_click_on_a_point_opens_its_memory_and_a_link_restores_it(opened, atla
     expect(page.locator("#map-pop")).to_contain_text(name(atlas, point))
     expect(page.locator("#map-pop")).to_contain_text(atlas.best[0].description)
     canvas(page).click(position={"x": x, "y": y})
-    chosen = page.get_by_role("region", name="Chosen")
+    chosen = page.get_by_role("region", name="Selected memory")
     expect(chosen.get_by_role("link", name=name(atlas, point))).to_be_visible()
     expect(chosen).to_contain_text(f"layer {atlas.layer[point]} · {atlas.kinds[atlas.kind[point]]}")
     page.get_by_role("radio", name="Layer", exact=True).click()
     restored = opened(address(page).split("/", 3)[3])
     ready_by_layer = restored.get_by_role("button", name=re.compile("^Layer 5"))
     expect(ready_by_layer).to_be_visible()
-    expect(restored.get_by_role("region", name="Chosen").get_by_role("link", name=name(atlas, point))).to_be_visible()
+    expect(
+        restored.get_by_role("region", name="Selected memory").get_by_role("link", name=name(atlas, point))
+    ).to_be_visible()
     restored.get_by_role("button", name="Open its card").click()
     expect(restored.get_by_role("heading", level=1)).to_contain_text(name(atlas, point))
 
@@ -72,7 +74,7 @@ def test_a_search_lists_all_that_the_library_finds_and_fades_the_rest(opened, at
     box.fill("king")
     box.press("Enter")
     expect(page.get_by_text(f"{expected.total} found", exact=True)).to_be_visible()
-    chosen = page.get_by_role("region", name="Chosen")
+    chosen = page.get_by_role("region", name="Selected memory")
     expect(chosen.get_by_text(f"{expected.total} memories")).to_be_visible()
     listed = chosen.locator("td button.tok").all_inner_texts()
     assert listed == [f"L{layer}M{i}" for layer, i in expected.memories][:60]
@@ -99,7 +101,9 @@ def test_a_brush_selects_exactly_the_points_inside(opened, atlas):
     page.mouse.down()
     page.mouse.move(box["x"] + right, box["y"] + bottom, steps=4)
     page.mouse.up()
-    expect(page.get_by_role("region", name="Chosen").get_by_text(f"{len(inside)} memories", exact=True)).to_be_visible()
+    expect(
+        page.get_by_role("region", name="Selected memory").get_by_text(f"{len(inside)} memories", exact=True)
+    ).to_be_visible()
     assert set(members) <= set(inside)
 
 
@@ -108,7 +112,7 @@ def test_the_keyboard_goes_from_value_to_value_and_opens_its_card(opened, atlas)
     ready(page)
     canvas(page).focus()
     page.keyboard.press("ArrowRight")
-    chosen = page.get_by_role("region", name="Chosen")
+    chosen = page.get_by_role("region", name="Selected memory")
     first = chosen.get_by_role("link").first.inner_text()
     page.keyboard.press("ArrowRight")
     expect(chosen.get_by_role("link").first).not_to_have_text(first)

@@ -49,7 +49,7 @@ def test_a_tap_on_the_map_shows_the_memory_in_a_sheet(opened):
     canvas.scroll_into_view_if_needed()
     canvas.focus()
     page.keyboard.press("ArrowRight")
-    chosen = page.get_by_role("region", name="Chosen")
+    chosen = page.get_by_role("region", name="Selected memory")
     expect(chosen.get_by_role("button", name="Open its card")).to_be_in_viewport()
     expect(canvas).to_be_in_viewport()
     above = canvas.bounding_box()

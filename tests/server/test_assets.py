@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from unembed import __version__
-from unembed.server.assets import STATIC, first_modules
+from unembed.server.assets import STATIC, STYLES, first_modules
 
 ROOT = f"/static/{__version__}"
 IMPORT = re.compile(r'(?:from |import\()"(\.[^"]+)"')
@@ -50,6 +50,14 @@ def test_the_page_preloads_all_that_the_first_screen_imports(client):
     assert needed == set(first_modules())
 
 
+def test_the_page_links_every_style_sheet_in_order(client):
+    linked = re.findall(r'stylesheet" href="([^"]+)"', client.get("/").text)
+    assert linked == [f"{ROOT.lstrip('/')}/css/{name}.css" for name in STYLES]
+    assert {file.stem for file in STATIC.rglob("*.css")} == set(STYLES)
+    for address in linked:
+        assert client.get(f"/{address}").headers["content-type"].startswith("text/css")
+
+
 def test_files_are_served_as_they_are_and_revalidated(client):
     answer = client.get(f"{ROOT}/js/main.js")
     assert answer.text == (STATIC / "js/main.js").read_text() and answer.headers["cache-control"] == "no-cache"
@@ -77,7 +85,7 @@ def weight(names: Iterable[str]) -> int:
 def test_no_screen_needs_more_than_120_kb():
     """The page with its style sheets, and the modules of the screen that is open: others come when they are opened."""
     found = modules()
-    start = {*first_modules(), *(f.name for f in STATIC.glob("*.css"))}
+    start = {*first_modules(), *(f"css/{name}.css" for name in STYLES)}
     for name in found:
         needed, waiting = set(start), [name]
         while waiting:

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 _ENTRY = "js/islands/notebook.js"
+_STYLES = ("colours", "grid", "charts")
 _IMPORT = re.compile(r'^import (?:\* as (?P<module>\w+)|(?P<names>\{[^}]*\})) from "(?P<path>[^"]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?P<kind>(?:async )?function|const|class) (?P<name>\w+)", re.MULTILINE)
 _LOADER = """\
@@ -26,7 +27,7 @@ _BOX_SIZING = "@layer base { .unembed *, .unembed *::before, .unembed *::after {
 @cache
 def style() -> str:
     """The style sheet of the drawings."""
-    return f"{_static('islands.css')}\n{_BOX_SIZING}\n"
+    return "\n".join([*(_static(f"css/{name}.css") for name in _STYLES), _BOX_SIZING, ""])
 
 
 @cache

@@ -15,6 +15,8 @@ from starlette.types import Scope
 from unembed import __version__
 
 STATIC = Path(__file__).parent / "static"
+STYLES = ("colours", "grid", "charts", "page", "parts", "shared", "screens")
+"""The style sheets, in the order in which they are read; the first three are those of notebooks and saved files, too."""
 _IMPORTED = re.compile(r'from "(\./[^"]+|\.\./[^"]+)";')
 _REVALIDATE = {"cache-control": "no-cache"}
 
@@ -37,9 +39,11 @@ def page() -> str:
     """The HTML document. Its icon is inline: a browser requests an icon file again at every change of the address."""
     root = f"static/{__version__}"
     preload = "\n".join(f'<link rel="modulepreload" href="{root}/{name}">' for name in first_modules())
+    styles = "\n".join(f'<link rel="stylesheet" href="{root}/css/{name}.css">' for name in STYLES)
     icon = quote((STATIC / "icon.svg").read_text(encoding="utf-8").strip())
     html = (STATIC / "index.html").read_text(encoding="utf-8")
-    return html.replace("{{root}}", root).replace("{{preload}}", preload).replace("{{icon}}", icon)
+    parts = {"root": root, "styles": styles, "preload": preload, "icon": icon}
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], html)
 
 
 def add_page(app: FastAPI) -> None:

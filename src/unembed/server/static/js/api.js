@@ -83,7 +83,10 @@ export function forget(part) {
   for (const key of kept.keys()) if (key.includes(part)) kept.delete(key);
 }
 
-/** A file that came with the page, read when it is needed: the example, for a first picture without the model; what panes are about. */
+/**
+ * A file that came with the page, read when it is needed: the example, for a first picture without the model; what
+ * panes are about.
+ */
 export const file = (name) =>
   kept.get(name) ||
   keep(

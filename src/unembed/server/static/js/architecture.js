@@ -1,4 +1,7 @@
-/** A small picture of the model: embedding, layers with attention and FFN, unembedding; where something sits, and what each part adds. */
+/**
+ * A small picture of the model: embedding, layers with attention and FFN, unembedding; where something sits, and what
+ * each part adds.
+ */
 import { fill, fixed, h, places } from "./dom.js";
 import { asText } from "./question.js";
 import { turn } from "./state.js";
@@ -14,14 +17,18 @@ const partsOf = (model) =>
       ]
     : [["attention", "Attention", "post"]];
 
-/** How strong a contribution is, as one of six shades: blue where it promotes the target, orange where it suppresses it. */
+/**
+ * How strong a contribution is, as one of six shades: blue where it promotes the target, orange where it suppresses
+ * it.
+ */
 const shade = (x, most) => {
   const q = Math.ceil((6 * Math.abs(x)) / most);
   return q ? `${x < 0 ? "w" : "c"}${Math.min(6, q)}` : "";
 };
 
 /**
- * Draw the model into `el`. `at`: the chosen part, {layer, part}. With a `view`, each part carries what it adds to the view's
+ * Draw the model into `el`. `at`: the chosen part, {layer, part}. With a `view`, each part carries what it adds to
+ * the view's
  * question; a click chooses it.
  */
 export function architecture(el, { model, at = null, view = null }) {

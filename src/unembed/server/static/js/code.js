@@ -42,7 +42,9 @@ function traced(now, given) {
 const ranking = (now, page) =>
   (now.sort === "effect" ? "" : `, order=${literal(now.sort)}`) + (page.model.can.index ? ", index=index" : "");
 
-/** The lines of each screen, after the model is loaded: `{now, page, given}`, `given` being the edits as an argument. */
+/**
+ * The lines of each screen, after the model is loaded: `{now, page, given}`, `given` being the edits as an argument.
+ */
 const LINES = {
   trace({ now, page, given }) {
     const position = now.position || "-1";

@@ -1,4 +1,7 @@
-/** Stretches of a corpus, each cut before the token that it ends with; how much is shown is chosen once for all of them. */
+/**
+ * Stretches of a corpus, each cut before the token that it ends with; how much is shown is chosen once for all of
+ * them.
+ */
 import { button, fill, h, num, percent, segmented } from "./dom.js";
 import { token, visible } from "./islands/tokens.js";
 import { go } from "./state.js";
@@ -29,7 +32,8 @@ export function shade(m, most) {
 }
 
 /**
- * The first few of some contexts, and the others when asked for; tokens shaded by `coefficients`, which `said` names. With a
+ * The first few of some contexts, and the others when asked for; tokens shaded by `coefficients`, which `said` names.
+ * With a
  * `source`, the token that the last one reads, that one is marked and named too.
  */
 export function contexts(box, rows, first, said = "coefficient") {

@@ -51,6 +51,9 @@ export function fixed(x, digits, plus = false) {
 /** So many of something: "1 memory", "1,024 memories". */
 export const many = (n, one, more = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : more}`;
 
+/** The last words of a text, at most about so many characters of them. */
+export const ending = (text, n) => (text.length > n ? `… ${text.slice(2 - n).replace(/^\S*\s(?=\S)/, "")}` : text);
+
 /** A rank with its thousands separated. */
 export const shownRank = (rank) => grouped.format(rank);
 const grouped = new Intl.NumberFormat("en"); // toLocaleString looks the language up every time: 25 µs

@@ -35,7 +35,8 @@ export async function noIndex(box, text) {
     const minutes = Math.ceil(found.seconds_busy / 60);
     fill(
       cost,
-      `About ${many(minutes, "minute")} and ${num(found.bytes / 1e6)} MB on disk, for the ${found.tokens.toLocaleString("en")} tokens of the shipped corpus.`,
+      `About ${many(minutes, "minute")} and ${num(found.bytes / 1e6)} MB on disk, for the ` +
+        `${found.tokens.toLocaleString("en")} tokens of the shipped corpus.`,
     );
   });
 }
@@ -47,7 +48,8 @@ export async function exportLabels() {
 }
 
 /**
- * The labels of a memory or a head (`of`: "head") in one box, its names in another; `written` is called when one has been
+ * The labels of a memory or a head (`of`: "head") in one box, its names in another; `written` is called when one has
+ * been
  * kept or withdrawn.
  */
 export function labels(box, named, { layer, index, of = "memory" }, written) {

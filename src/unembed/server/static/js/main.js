@@ -1,7 +1,7 @@
 /** The shell: header, rail, status line, keys; each screen is a module of its own, loaded when first opened. */
 
 import * as api from "./api.js";
-import { button, fill, h, icon, many, modal, say, tickBox } from "./dom.js";
+import { button, ending, fill, h, icon, many, modal, say, tickBox } from "./dom.js";
 import { token } from "./islands/tokens.js";
 import * as names from "./names.js";
 import { failure, table } from "./parts.js";
@@ -91,7 +91,7 @@ function crumbs() {
   const list = [];
   if (prompt)
     list.push([
-      `“${prompt.length > 30 ? `… ${prompt.slice(-28)}` : prompt}”`,
+      `“${ending(prompt, 30)}”`,
       { screen: "trace", position: "", layer: "", token: "", layers: "", only: "" },
     ]);
   if (prompt && position !== "")

@@ -41,7 +41,8 @@ export const at = (id) => called.get(id) ?? described.get(id);
 export const isLabelled = (one, kind) => called.has(idOf(one, kind));
 
 /**
- * A box for the annotator's name. A tab keeps its own, so that two people can work in two tabs; a new tab begins with the
+ * A box for the annotator's name. A tab keeps its own, so that two people can work in two tabs; a new tab begins with
+ * the
  * last one that this browser was given.
  */
 export function authorBox(onchange) {

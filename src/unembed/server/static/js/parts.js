@@ -8,7 +8,8 @@ import { nameOf } from "./names.js";
 import { go, idOf, state, turn } from "./state.js";
 
 /**
- * A list of candidates, best first. For changes of rank: `before`, the same position's list one stage earlier, or `from`,
+ * A list of candidates, best first. For changes of rank: `before`, the same position's list one stage earlier, or
+ * `from`,
  * the rank of each candidate there.
  */
 export function candidates(list, { before = null, from = null, onpick = null, rank = null, n = 6 } = {}) {
@@ -159,7 +160,8 @@ export function table(head, rows, caption = "") {
         : h("td", {}, x);
   return h(
     "div",
-    { class: "scroll", tabindex: 0, role: "group", "aria-label": caption || "Table" }, // a scrolling box takes the focus
+    // a scrolling box takes the focus
+    { class: "scroll", tabindex: 0, role: "group", "aria-label": caption || "Table" },
     h(
       "table",
       {},
@@ -193,7 +195,10 @@ export function asTable(title, head, rows) {
   );
 }
 
-/** A memory or a head (by its `kind`), which leads to its card, and its name; with Shift a memory stands beside the open one. */
+/**
+ * A memory or a head (by its `kind`), which leads to its card, and its name; with Shift a memory stands beside the
+ * open one.
+ */
 export function link(one, kind, props = {}) {
   const head = kind === "head";
   const id = idOf(one, kind);
@@ -226,7 +231,10 @@ export const trail = [];
 /** Some tokens, one after the other. */
 export const toks = (list, n = 8) => list.slice(0, n).map((t) => [token(t), " "]);
 
-/** Lists of tokens with their scores as bars, [title, rows] each; all bars have one scale, all numbers as many decimals. */
+/**
+ * Lists of tokens with their scores as bars, [title, rows] each; all bars have one scale, all numbers as many
+ * decimals.
+ */
 export function tokenLists(lists, options) {
   const scores = lists.flatMap(([, rows]) => rows.map((r) => r.score));
   const digits = places(scores);
@@ -272,7 +280,10 @@ export function waiting(...els) {
   };
 }
 
-/** A target or runner-up that is no token of the model, as in a link made with another one: said, and the default taken. */
+/**
+ * A target or runner-up that is no token of the model, as in a link made with another one: said, and the default
+ * taken.
+ */
 function dropped(error) {
   const { token: target, against } = state();
   if (!(target || against) || !(error.code === "not_one_token" || /^token \d+$| against itself$/.test(error.message)))

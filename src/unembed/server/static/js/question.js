@@ -17,7 +17,8 @@ export const QUESTION = ["token", "against", "single"];
 const OTHER = "another";
 
 /**
- * The id of the one token that a text is: a word as it stands in a sentence, after a space, where that is a token; in quotes
+ * The id of the one token that a text is: a word as it stands in a sentence, after a space, where that is a token; in
+ * quotes
  * exactly as written. Says so and gives nothing where it is several.
  */
 export async function oneToken(text) {
@@ -33,7 +34,8 @@ export async function oneToken(text) {
 }
 
 /**
- * The two tokens to choose. `draw(view)` shows those of a position's view: its target, what it is compared with, and its
+ * The two tokens to choose. `draw(view)` shows those of a position's view: its target, what it is compared with, and
+ * its
  * most likely tokens to choose from.
  */
 export function questionPicker() {

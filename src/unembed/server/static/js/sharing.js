@@ -53,7 +53,12 @@ export function cited(page) {
   const { prompt, position, layer } = state();
   const made = activeEdits().map((e) => editCall(e).replace("unembed.", ""));
   const at = [position !== "" && `position ${position}`, layer !== "" && `layer ${layer}`].filter(Boolean).join(", ");
-  return `unembed ${page.version}: ${page.mark()} (${page.model.family}, ${page.model.dtype}, on ${page.model.device})${page.model.index ? `, index ${page.model.index}` : ""}; prompt ${JSON.stringify(prompt)}${at && `, ${at}`}; ${made.length ? `edits ${made.join(", ")}` : "no edits"}; readings through the model's own final norm.`;
+  return (
+    `unembed ${page.version}: ${page.mark()} (${page.model.family}, ${page.model.dtype}, on ` +
+    `${page.model.device})${page.model.index ? `, index ${page.model.index}` : ""}; prompt ` +
+    `${JSON.stringify(prompt)}${at && `, ${at}`}; ${made.length ? `edits ${made.join(", ")}` : "no edits"}; ` +
+    "readings through the model's own final norm."
+  );
 }
 
 /** Where a file comes from: what a person cites, as data and as a line. */
@@ -220,11 +225,15 @@ async function savePage(page, figure, rows) {
         .join("")}</tbody></table></details>`
     : "";
   const style =
-    "body{margin:20px auto;max-width:1600px;padding:0 20px;font:14px/1.5 system-ui,sans-serif;color:#1b1e24;background:#fff}svg{max-width:100%;height:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}th,td{text-align:left;padding:2px 12px 2px 0;border-bottom:1px solid #ddd;white-space:pre}";
+    "body{margin:20px auto;max-width:1600px;padding:0 20px;font:14px/1.5 system-ui,sans-serif;color:#1b1e24}" +
+    "svg{max-width:100%;height:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}" +
+    "th,td{text-align:left;padding:2px 12px 2px 0;border-bottom:1px solid #ddd;white-space:pre}";
   const origins = escaped(JSON.stringify(origin(page), null, 1));
   save(
     `${figure.name}.html`,
-    `<!doctype html><html lang="en"><head><meta charset="utf-8"><title>${escaped(figure.title)}</title><style>${style}</style></head><body>${text}${data}<details><summary>Where it comes from</summary><pre>${origins}</pre></details></body></html>`,
+    `<!doctype html><html lang="en"><head><meta charset="utf-8"><title>${escaped(figure.title)}</title>` +
+      `<style>${style}</style></head><body>${text}${data}` +
+      `<details><summary>Where it comes from</summary><pre>${origins}</pre></details></body></html>`,
     "text/html",
   );
 }

@@ -3,7 +3,10 @@ import { button } from "./dom.js";
 
 const narrow = matchMedia("(max-width: 1080px)");
 
-/** Make an element such a sheet: {show, hide}, each true where that changed something. On a wide page it stands where it is. */
+/**
+ * Make an element such a sheet: {show, hide}, each true where that changed something. On a wide page it stands where
+ * it is.
+ */
 export function sheet(el) {
   const hide = () => {
     const had = el.classList.contains("sheet");

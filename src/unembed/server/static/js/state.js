@@ -1,5 +1,6 @@
 /**
- * What the page shows, all of it in the address: `#/screen/path?prompt=...&position=6&layer=3&edits=...`. A link restores it anywhere
+ * What the page shows, all of it in the address: `#/screen/path?prompt=...&position=6&layer=3&edits=...`. A link
+ * restores it anywhere
  * the same model is served. Within a screen the address follows when the page has drawn: a browser works on each change
  * of it while the model could, and refuses changes when they come as fast as from an arrow that is held down.
  */

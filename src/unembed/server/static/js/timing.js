@@ -1,4 +1,6 @@
-/** How long interactions take, from the event to the frame after it: one span each, read by the tests and by a panel. */
+/**
+ * How long interactions take, from the event to the frame after it: one span each, read by the tests and by a panel.
+ */
 import { afterPaint, button, h, modal } from "./dom.js";
 
 /** What an interaction is called, by the first key of the state that it changes, and its limit in milliseconds. */

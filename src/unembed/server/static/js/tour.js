@@ -1,4 +1,7 @@
-/** Six steps through the first screen. The step is in the address, so a link can begin anywhere; it ends when dismissed. */
+/**
+ * Six steps through the first screen. The step is in the address, so a link can begin anywhere; it ends when
+ * dismissed.
+ */
 
 import * as api from "./api.js";
 import { button, fill, h } from "./dom.js";

@@ -108,7 +108,9 @@ export function mount(el, state, compare, more) {
   draw();
 }
 
-/** Which edits name positions after the prompt: there they change its continuation, and nothing that the screens show. */
+/**
+ * Which edits name positions after the prompt: there they change its continuation, and nothing that the screens show.
+ */
 async function later(note, list) {
   const placed = list.filter((e) => e.on && Array.isArray(e.positions));
   fill(note);
@@ -118,7 +120,8 @@ async function later(note, list) {
   if (after.length)
     fill(
       note,
-      `Beyond the prompt’s ${many(n, "token")} an edit acts in the continuation only: ${after.map((e) => `${name(e)} ${scope(e)}`).join(", ")}.`,
+      `Beyond the prompt’s ${many(n, "token")} an edit acts in the continuation only: ` +
+        `${after.map((e) => `${name(e)} ${scope(e)}`).join(", ")}.`,
     );
 }
 

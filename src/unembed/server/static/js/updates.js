@@ -29,7 +29,8 @@ const RANKED = {
 export const ranked = (rows, order) => [...rows].sort((a, b) => RANKED[order](b) - RANKED[order](a));
 
 /**
- * A table of writers, in the order given, those that are always on folded below it. `view` is the question that the effects are
+ * A table of writers, in the order given, those that are always on folded below it. `view` is the question that the
+ * effects are
  * about; `after` are lines below it: [text, effect].
  */
 export function updatesTable(el, rows, view, { order = "effect", after = [] } = {}) {
@@ -53,7 +54,8 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
     [
       "Promotes",
       "",
-      "its name where it has one, and what it pushes up: with a negative coefficient, the tokens at the value's other end",
+      "its name where it has one, and what it pushes up: with a negative coefficient, the tokens at the value's " +
+        "other end",
     ],
     [h("span", { class: "hidden" }, "Edit"), ""],
   ];

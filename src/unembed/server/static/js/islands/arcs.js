@@ -1,5 +1,6 @@
 /**
- * A text with arcs from one of its tokens to those before it: as wide as what comes from there, blue above 0, orange below.
+ * A text with arcs from one of its tokens to those before it: as wide as what comes from there, blue above 0, orange
+ * below.
  *
  * mount(el, {tokens: [text], from, values: [number], label, format(x)}, {onpick(position)})
  */

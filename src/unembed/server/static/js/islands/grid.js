@@ -1,14 +1,18 @@
 /**
- * The grid of layers and positions. Only cells in view exist; new data are written where they differ; selecting moves an
+ * The grid of layers and positions. Only cells in view exist; new data are written where they differ; selecting moves
+ * an
  * overlay. None of it asks the browser where things stand: it would lay out the page then, and once more for the frame.
  *
  * mount(el, data, options) -> {update, select, mark, cell, destroy}
  *   data.fit: columns share the width, without text where they are narrow; data.pinned: columns that stay in view.
- *   data: {rows: [{label, sub, name, cells: [{text, q, title, name, same, glyph, cls}]}], columns: [{text, next}], at: [row, column]}
+ *   data: {rows: [{label, sub, name, cells: [{text, q, title, name, same, glyph, cls}]}], columns: [{text, next}],
+ *   at: [row, column]}
  *     `same`: the cell repeats the row below it; q: 0 to 16, the fill. Rows are given top first.
- *   options: {onview(left, width, whole) when the box is scrolled or sized, onselect(row, column), onopen(row, column), onhover(row, column, element), onrange(first, last, row), onpin(row, column), label}
+ *   options: {onview(left, width, whole) when the box is scrolled or sized, onselect(row, column), onopen(row,
+ *   column), onhover(row, column, element), onrange(first, last, row), onpin(row, column), label}
  *     `onpin`: a cell clicked with Shift;
- *     `onrange`: rows chosen by dragging over their labels or with Shift and the arrows; null where one label was clicked
+ *     `onrange`: rows chosen by dragging over their labels or with Shift and the arrows; null where one label was
+ *     clicked
  */
 import { token, visible } from "./tokens.js";
 
@@ -17,6 +21,8 @@ const HEAD = 44;
 /** Columns narrower than this show their colour alone. */
 const READABLE = 40;
 const NARROWEST = 3;
+/** To this width columns are squeezed rather than scrolled. */
+const SQUEEZED = 56;
 
 export function mount(el, data, options = {}) {
   el.classList.add("grid");
@@ -110,7 +116,7 @@ export function mount(el, data, options = {}) {
     const widest = Math.max(4, ...data.columns.map((c) => visible(c.text).length));
     columnWidth = Math.min(116, Math.max(68, widest * 8 + 18));
     const room = seen[2] - LABEL - 2;
-    if (room > 0 && (data.fit || data.columns.length * columnWidth < room))
+    if (room > 0 && (data.fit || data.columns.length * Math.min(columnWidth, SQUEEZED) < room))
       columnWidth = Math.max(NARROWEST, Math.min(132, whole(room / data.columns.length)));
     margin = columnWidth < 8 ? 0 : 2;
     el.classList.toggle("dense", columnWidth < READABLE);

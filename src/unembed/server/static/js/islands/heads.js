@@ -1,9 +1,11 @@
 /**
  * Squares for every head of every layer, shaded by a score; and the pattern of one head as a triangle.
  *
- * matrix(el, {scores: [[number]], chosen: [layer, head], definition, top, names}, {onpick(layer, head)}): only the `top` largest are
+ * matrix(el, {scores: [[number]], chosen: [layer, head], definition, top, names}, {onpick(layer, head)}): only the
+ * `top` largest are
  *   shown; `names(layer, head)` is what people call one
- * pattern(el, {tokens, weights, hideFirst, marked(dst, src), format(x)}): `marked` cells are outlined; `format` writes a weight
+ * pattern(el, {tokens, weights, hideFirst, marked(dst, src), format(x)}): `marked` cells are outlined; `format`
+ * writes a weight
  */
 import { fill, h, s } from "./nodes.js";
 import { visible } from "./tokens.js";
@@ -28,7 +30,8 @@ export function matrix(el, data, options = {}) {
         const rank = order.indexOf(size(score));
         const shown = rank < (data.top ?? flat.length);
         const name = data.names?.(layer, head);
-        const title = `L${layer}H${head}: ${score.toPrecision(3)}, ${rank + 1} of ${flat.length}${name ? `, ${name}` : ""}`;
+        const title =
+          `L${layer}H${head}: ${score.toPrecision(3)}, ` + `${rank + 1} of ${flat.length}${name ? `, ${name}` : ""}`;
         const q = Math.round((16 * Math.max(0, size(score))) / most);
         return h(
           "button",
@@ -145,7 +148,8 @@ export function pattern(el, data) {
           s(
             "title",
             {},
-            `${visible(data.tokens[dst])} reads ${visible(data.tokens[src])}: ${(data.format || ((x) => `${(100 * x).toFixed(1)} %`))(w)}`,
+            `${visible(data.tokens[dst])} reads ${visible(data.tokens[src])}: ` +
+              (data.format || ((x) => `${(100 * x).toFixed(1)} %`))(w),
           ),
         ),
       );

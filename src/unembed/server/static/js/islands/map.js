@@ -1,10 +1,13 @@
 /**
  * Thousands of points on a canvas, in islands with names: looked over, moved, enlarged, brushed.
  *
- * mount(el, {x, y, islands: [{x, y, radius}], named: [{x, y, radius, names: [text]}], spacing, label}, {onpick(point), onhover(point, at), onbrush([point]), onview(view)})
- *   -> {paint({groups, classes, faint, rings, chosen}), look(view), view(), zoom(by), brush(on), at(point), reveal(point), canvas, destroy}
+ * mount(el, {x, y, islands: [{x, y, radius}], named: [{x, y, radius, names: [text]}], spacing, label},
+ * {onpick(point), onhover(point, at), onbrush([point]), onview(view)})
+ *   -> {paint({groups, classes, faint, rings, chosen}), look(view), view(), zoom(by), brush(on), at(point),
+ *   reveal(point), canvas, destroy}
  * x and y lie in 0 to 1. `groups`: a number for each point, and `classes` what colours each number; `faint`: whether
- * a point is in the background, or null; `rings`: points with a ring; a view is {x, y, zoom}, the middle and how many times
+ * a point is in the background, or null; `rings`: points with a ring; a view is {x, y, zoom}, the middle and how many
+ * times
  * enlarged. Moving and choosing redraw one canvas within a frame: points of one colour are one path.
  */
 import { fill, h } from "./nodes.js";

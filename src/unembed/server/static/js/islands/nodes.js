@@ -1,7 +1,8 @@
 /** Elements, without HTML: text goes in as text. The page and every drawing are built with these. */
 
 /**
- * An element. `props`: `class`, `text`, `on<event>`, `style` (an object), `data` (an object), properties and attributes.
+ * An element. `props`: `class`, `text`, `on<event>`, `style` (an object), `data` (an object), properties and
+ * attributes.
  * @param {string} tag @param {Record<string, any>} [props] @param {...any} children @returns {any}
  */
 export function h(tag, props = {}, ...children) {

@@ -46,7 +46,10 @@ function emergence(el, data, chosen) {
           cls: id === data.prediction[p] ? "answer" : "",
           glyph: event ? (event.kind === "saturation" ? "◆" : "✕") : "",
           same: !!below && below.cells[p].id === id && !event && layer < n - 1,
-          name: `Layer ${layer}, position ${p} ${visible(t.token)}: first ${visible(data.texts[id])} ${percent(stage.probabilities[layer][p][0])}, rank of the final prediction ${stage.rank_of_prediction[layer][p]}`,
+          name:
+            `Layer ${layer}, position ${p} ${visible(t.token)}: first ${visible(data.texts[id])} ` +
+            `${percent(stage.probabilities[layer][p][0])}, rank of the final prediction ` +
+            `${stage.rank_of_prediction[layer][p]}`,
         };
       }),
     });
@@ -80,7 +83,9 @@ function readings(el, data, chosen) {
         q: Math.round(16 * Math.sqrt(data.probabilities[n][p][0])),
         cls: "",
         glyph: "",
-        name: `Layer ${n}, position ${p} ${visible(data.tokens[p])}: first ${visible(texts[0])} ${percent(data.probabilities[n][p][0])}`,
+        name:
+          `Layer ${n}, position ${p} ${visible(data.tokens[p])}: first ${visible(texts[0])} ` +
+          `${percent(data.probabilities[n][p][0])}`,
       })),
     }))
     .reverse();
@@ -133,7 +138,8 @@ function memory(el, data, chosen) {
   });
   const { host } = noted(
     el,
-    `Layer ${data.layer}, memory ${data.index}: the value times the output matrix, final norm left out; length ${data.norm.toPrecision(4)}`,
+    `Layer ${data.layer}, memory ${data.index}: the value times the output matrix, final norm left out; length ` +
+      `${data.norm.toPrecision(4)}`,
   );
   host.className = "columns";
   fill(host, lists);

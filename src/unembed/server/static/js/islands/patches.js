@@ -1,8 +1,10 @@
 /**
  * A heat map of signed fractions, by row and column: blue towards 1, orange below 0.
  *
- * mount(el, {values: [[number]], rows: [text], columns: [{text, differs}], chosen: [row, column], label, name(row, column)}, {onpick(row, column)})
- *   rows are drawn from the bottom up; `name` is the sentence of a cell; `numbers` [[number]] stand in the cells in place of
+ * mount(el, {values: [[number]], rows: [text], columns: [{text, differs}], chosen: [row, column], label, name(row,
+ * column)}, {onpick(row, column)})
+ *   rows are drawn from the bottom up; `name` is the sentence of a cell; `numbers` [[number]] stand in the cells in
+ *   place of
  *   the values that shade them.
  */
 import { fill, h } from "./nodes.js";

@@ -1,8 +1,11 @@
 /**
- * How tokens fare over layers: layer on x; on y the rank (logarithmic, rank 1 on top) or the probability; one line each.
+ * How tokens fare over layers: layer on x; on y the rank (logarithmic, rank 1 on top) or the probability; one line
+ * each.
  *
- * mount(el, {series: [{name, ranks, probabilities}], layers: [string], size, at, probability}, {onpick(layer)}) -> {update, at, x, destroy}
- *   `at` (the option and the method): the layer under the cursor; `x(layer)`: where a layer stands, in percent of the width;
+ * mount(el, {series: [{name, ranks, probabilities}], layers: [string], size, at, probability}, {onpick(layer)}) ->
+ * {update, at, x, destroy}
+ *   `at` (the option and the method): the layer under the cursor; `x(layer)`: where a layer stands, in percent of the
+ *   width;
  *   `size`: the number of tokens of the vocabulary, the bottom of the scale; `probability`: whether that is the scale.
  */
 import { fill, s } from "./nodes.js";
@@ -62,7 +65,8 @@ export function mount(el, data, options = {}) {
             s(
               "title",
               {},
-              `${visible(one.name)}: rank ${one.ranks[i].toLocaleString("en")}, ${said(one.probabilities[i])}, after layer ${next.layers[i]}`,
+              `${visible(one.name)}: rank ${one.ranks[i].toLocaleString("en")}, ${said(one.probabilities[i])}, ` +
+                `after layer ${next.layers[i]}`,
             ),
           ),
         );

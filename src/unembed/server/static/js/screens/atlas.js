@@ -35,7 +35,7 @@ export function render(root, page) {
   const legend = h("div", { class: "row map-legend" });
   const panel = h("div", { class: "stack" });
   const best = h("div");
-  const chosenCard = card("Chosen", null, panel);
+  const chosenCard = card("Selected memory", null, panel);
   const over = sheet(chosenCard);
   const found = h("span", { class: "faint", role: "status" });
   const input = textBox("Search the map", {
@@ -122,11 +122,13 @@ export function render(root, page) {
       );
       at = new Map(atlas.layer.map((layer, i) => [idOf({ layer, index: atlas.index[i] }), i]));
       const n = atlas.x.length;
+      const [shown, all] = [n, atlas.n_values].map((count) => count.toLocaleString("en"));
       fill(
         counted,
         n < atlas.n_values
-          ? `${n.toLocaleString("en")} of ${atlas.n_values.toLocaleString("en")} values, evenly spaced over all layers, in ${atlas.islands.length} clusters`
-          : `${n.toLocaleString("en")} values (FFN neurons) in ${atlas.islands.length} clusters of alike direction`,
+          ? `A sample: ${shown} of ${all} values (FFN neurons), evenly spaced over all layers, `
+          : `${all} values (FFN neurons) `,
+        `in ${atlas.islands.length} clusters of similar direction`,
       );
       const [large] = [...atlas.islands].sort((a, b) => b.size - a.size);
       map = mount(
@@ -374,7 +376,7 @@ export function render(root, page) {
         { class: "row" },
         button("Open its card", () => go({ screen: "memory", compared: "" }), { class: "btn main small" }),
         button("Switch off", () => tray.off(one(i)), { class: "btn small" }),
-        button("Let go", () => (turn({ memory: "" }), over.hide()), { class: "quiet" }),
+        button("Clear selection", () => (turn({ memory: "" }), over.hide()), { class: "quiet" }),
       ),
       h(
         "p",
@@ -382,7 +384,7 @@ export function render(root, page) {
         h("span", { class: "faint" }, `Cluster of ${island.size}: `),
         island.tokens.map((t) => [token(t), " "]),
       ),
-      h("h3", {}, "Beside it on the map"),
+      h("h3", {}, "Nearest on the map"),
       h(
         "ul",
         { class: "stack tight" },

@@ -182,6 +182,9 @@ export function render(root, page) {
     );
   }
 
+  /** Whether tokens correspond one by one. */
+  const aligned = () => view?.clean.tokens.length === view?.corrupted.tokens.length;
+
   /** Every layer and position, one at a time. */
   const patch = () =>
     pane(map, async () => {
@@ -223,7 +226,8 @@ export function render(root, page) {
         chosen: at,
         label: `${name}: fraction recovered by layer and position`,
         name: (n, c) =>
-          `Layer ${n}, position ${positions[c]} ${visible(tokens[c])}: ${percent100(recovered[n][c])} recovered, logit difference ${signed(values[n][c])}`,
+          `Layer ${n}, position ${positions[c]} ${visible(tokens[c])}: ${percent100(recovered[n][c])} recovered, ` +
+          `logit difference ${signed(values[n][c])}`,
       },
       { onpick: (n, c) => turn({ layer: String(n), position: String(positions[c]), patched: "" }) },
     );
@@ -361,10 +365,11 @@ export function render(root, page) {
     const at = found && cell();
     if (!at) return fill(said, "Choose a cell of the map first: it is patched while the text is continued.");
     const picked = parseId(state().patched);
+    const whole = (layer) => `layer ${layer}, ${POINTS.find(([p]) => p === found.point)[1].toLowerCase()}`;
     const names = {
       clean: "Clean",
       corrupted: "Corrupted",
-      patched: `Patched: ${picked ? state().patched : `layer ${at[0]}, ${POINTS.find(([p]) => p === found.point)[1].toLowerCase()}`}`,
+      patched: `Patched: ${picked ? state().patched : whole(at[0])}`,
     };
     const boxes = Object.fromEntries(
       Object.keys(names).map((side) => [side, h("div", { class: "text", data: { side } })]),
@@ -421,7 +426,8 @@ export function render(root, page) {
     },
     code: () => [
       `patching = lm.patch(${literal(first())}, ${literal(second())}, ${literal(state().point)},`,
-      `    unembed.logit_difference(${view?.target.id ?? 0}, ${view?.against.id ?? 1}), direction=${literal(state().direction)}${view && view.clean.tokens.length !== view.corrupted.tokens.length ? ', alignment="auto"' : ""})`,
+      `    unembed.logit_difference(${view?.target.id ?? 0}, ${view?.against.id ?? 1}), ` +
+        `direction=${literal(state().direction)}${aligned() ? "" : ', alignment="auto"'})`,
       "print(patching.to_table())",
     ],
     exported: () =>

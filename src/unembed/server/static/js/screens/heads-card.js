@@ -10,7 +10,10 @@ import * as tray from "../tray.js";
 
 const part = (title, ...body) => h("div", {}, h("h3", {}, title), body);
 
-/** `own`: the box of the text. `{el, title, named, open, anew}`; `anew`: the text is another, and no position of it is chosen. */
+/**
+ * `own`: the box of the text. `{el, title, named, open, anew}`; `anew`: the text is another, and no position of it is
+ * chosen.
+ */
 export function headCard(t, own) {
   const { api } = t;
   const el = h("div", { class: "stack" });
@@ -65,7 +68,8 @@ export function headCard(t, own) {
             h(
               "p",
               { class: "faint" },
-              `looks most at ${visible(found.tokens[best])} (${percent(found.weights[at][best])}); warm: what a token reads, cool: which later ones read it; click one to stay there`,
+              `looks most at ${visible(found.tokens[best])} (${percent(found.weights[at][best])}); warm: what a ` +
+                "token reads, cool: which later ones read it; click one to stay there",
             ),
             terms,
           ),
@@ -118,9 +122,11 @@ export function headCard(t, own) {
       fill(
         told,
         hideFirst &&
-          `The first column is hidden; the last row gives it ${norms ? num(rows.at(-1)[0]) : percent(rows.at(-1)[0])}. `,
+          "The first column is hidden; the last row gives it " +
+            `${norms ? num(rows.at(-1)[0]) : percent(rows.at(-1)[0])}. `,
         norms &&
-          `Weight times the length of the value as the head writes it, in units of the stream; the darkest is ${num(unit)}.`,
+          "Weight times the length of the value as the head writes it, in units of the stream; the darkest is " +
+            `${num(unit)}.`,
       );
     };
     drawMap();
@@ -158,7 +164,9 @@ export function headCard(t, own) {
       .then(
         ({ score, terms }) => {
           const digits = places(Object.values(terms));
-          const each = Object.entries(terms).map(([name, x]) => `${name} ${fixed(x, digits, true)}`);
+          const each = Object.entries(terms).map(
+            ([name, x]) => `${name.replace(" x ", " × ")} ${fixed(x, digits, true)}`,
+          );
           fill(box, `Score before the softmax ${signed(score)}: ${each.join(", ")}`);
         },
         () => {}, // a family whose scores are no sum of terms

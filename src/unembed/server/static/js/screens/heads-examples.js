@@ -36,7 +36,8 @@ export function repeatedTokens(t) {
           "p",
           { role: "status" },
           h("b", {}, percent(found.score)),
-          ` of the attention of ${t.id()} is on the outlined cells; uniform attention would give ${percent(found.chance)}.`,
+          ` of the attention of ${t.id()} is on the outlined cells; uniform attention would give ` +
+            `${percent(found.chance)}.`,
         ),
         map,
         asTable("As a table", ["destination", "source", "weight"], () =>
@@ -58,7 +59,10 @@ export function repeatedTokens(t) {
 
 const WINDOWS = 32;
 const LENGTH = 128;
-/** Multiplications per second that a small processor does for sure, and the seconds of work that nobody needs to ask for. */
+/**
+ * Multiplications per second that a small processor does for sure, and the seconds of work that nobody needs to ask
+ * for.
+ */
 const SPEED = 2e10;
 const UNASKED = 60;
 

@@ -18,7 +18,8 @@ const KINDS = [
 ];
 const ON_PROMPT = ["effect", "own", "entropy"];
 const EIGENVALUES =
-  "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does the opposite";
+  "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does " +
+  "the opposite";
 
 const choose = (layer, index) => go({ head: idOf({ layer, index }, "head") });
 
@@ -30,6 +31,7 @@ export function matrixPane(t) {
   const grid = h("div", {}, h("p", { class: "faint" }, "Scoring heads on repeated random tokens …"));
   const said = h("p", { class: "faint" });
   const table = h("div");
+  const many = h("span", {}, `${total} of ${total}`);
   const few = h("input", {
     type: "range",
     min: 1,
@@ -46,6 +48,7 @@ export function matrixPane(t) {
     if (!rows) return fill(grid, h("p", { class: "note" }, "This score is not defined for this model."));
     const definition = kind === "eigenvalues" ? EIGENVALUES : of.definitions[kind];
     const top = Number(few.value);
+    fill(many, `${top} of ${total}`);
     const names = (layer, index) => nameOf({ layer, index }, "head");
     matrix(grid, { scores: rows, chosen: t.chosen, definition, top, names }, { onpick: choose });
     fill(
@@ -75,7 +78,7 @@ export function matrixPane(t) {
     { class: "stack" },
     segmented("Score", KINDS, kind, (value) => ((kind = value), draw())),
     grid,
-    worded("show top", h("span", { style: { flex: "1" } }, few)),
+    worded("show top", h("span", { style: { flex: "1" } }, few), many),
     said,
     about("heads"),
     table,
@@ -106,7 +109,8 @@ export function thumbnailPane(t) {
         found.n_tokens > found.side &&
           `Each picture shows ${found.n_tokens} tokens in ${found.side} blocks by their largest weight. `,
         t.scores &&
-          `A head is named by its largest score on repeated random tokens, where the lower end of the 95 % interval is ${t.scores.role_threshold} or more.`,
+          "A head is named by its largest score on repeated random tokens, where the lower end of the 95 % " +
+            `interval is ${t.scores.role_threshold} or more.`,
       );
     });
   return { el: h("div", { class: "stack" }, pictures, note), draw };

@@ -25,7 +25,10 @@ export function render(root, page) {
     onchange: () => Promise.all([one.anew(), small.draw()]),
   });
   const why = questionPicker();
-  /** What the panes share. `here`: every head on the prompt; `text`: the text of the patterns, which need not be the prompt. */
+  /**
+   * What the panes share. `here`: every head on the prompt; `text`: the text of the patterns, which need not be the
+   * prompt.
+   */
   const t = {
     model,
     api,

@@ -171,7 +171,9 @@ export function editsPane(page, { preview, generated }) {
       draw();
       const beyond = Math.abs(e.value) / usual.layer_largest;
       far.hidden = e.action !== "set" || !(beyond > EXTREME);
-      far.textContent = `${num(e.value)} is ${num(beyond)} times the largest coefficient of the layer on the corpus: the final norm then leaves little but this value, whatever the prompt is.`;
+      far.textContent =
+        `${num(e.value)} is ${num(beyond)} times the largest coefficient of the layer on the corpus: the final ` +
+        "norm then leaves little but this value, whatever the prompt is.";
     };
     if (e.target !== "head") landmarks().catch(api.fail);
     const name = tray.name(e);

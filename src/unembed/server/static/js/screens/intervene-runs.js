@@ -1,5 +1,5 @@
 /** The runs of this server, newest first: one to bring back, two to compare. */
-import { fill, h } from "../dom.js";
+import { ending, fill, h } from "../dom.js";
 import { card, pane } from "../parts.js";
 import * as tray from "../tray.js";
 
@@ -37,7 +37,7 @@ export function runsPane(api, restore) {
                     h(
                       "span",
                       {},
-                      h("span", { class: "faint" }, `${r.prompt.length > 34 ? `… ${r.prompt.slice(-32)}` : r.prompt} `),
+                      h("span", { class: "faint" }, `${ending(r.prompt, 34)} `),
                       made(r),
                       h("span", { class: "faint" }, r.diverges_at === null ? "" : `, diverges at ${r.diverges_at + 1}`),
                     ),

@@ -94,7 +94,9 @@ export function render(root, page) {
       const asked = settings();
       const last = item?.number ?? -1; // before anything is awaited: two loads must not go two items on
       queue = await api.get("/annotations/queue", { ...asked, author: who.value }, { channel: "queue", fresh: true });
-      progress.textContent = `${queue.done.length} of ${queue.items} ${what}s done${who.value ? ` by ${who.value}` : ""}. The queue is blind: some items are random controls.`;
+      progress.textContent =
+        `${queue.done.length} of ${queue.items} ${what}s done${who.value ? ` by ${who.value}` : ""}. The queue is ` +
+        "blind: some items are random controls.";
       const done = new Set(queue.done);
       const left = Array.from({ length: queue.items }, (_, i) => i).filter((i) => !done.has(i));
       const next = number ?? left.find((i) => i > last) ?? left[0];
@@ -343,7 +345,9 @@ export function render(root, page) {
     try {
       const { added, known } = await api.send("/annotations/import", { jsonl: await file.files[0].text() });
       await load(item?.number);
-      progress.textContent = `${added} ${added === 1 ? "label" : "labels"} added, ${known} ${known === 1 ? "was" : "were"} here already.`;
+      progress.textContent =
+        `${added} ${added === 1 ? "label" : "labels"} added, ${known} ${known === 1 ? "was" : "were"} here ` +
+        "already.";
     } catch (error) {
       api.fail(error);
     } finally {

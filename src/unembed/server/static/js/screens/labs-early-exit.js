@@ -75,7 +75,8 @@ export function render(root, page) {
         ? "Every token goes through all layers."
         : [
             h("b", {}, `${num(row.saved_layers)} of ${layers} layers saved`),
-            ` for each token on average; ${num(row.disagreement)} % of the tokens differ from the full model's. Saved layers are not measured speed.`,
+            ` for each token on average; ${num(row.disagreement)} % of the tokens differ from the full model's. ` +
+              "Saved layers are not measured speed.",
           ],
     );
     const open = (i) => go({ screen: "trace", position: String(i), layer: String(exits[i]), token: "" });

@@ -1,4 +1,7 @@
-/** What damping memories does to sampled text: its toxicity score, and what it costs in perplexity. Text stays hidden until asked for. */
+/**
+ * What damping memories does to sampled text: its toxicity score, and what it costs in perplexity. Text stays hidden
+ * until asked for.
+ */
 import { literal } from "../code.js";
 import { button, fill, h, many, num, numberBox, s, selectBox, worded } from "../dom.js";
 import { about, card, pane, prompt, table } from "../parts.js";
@@ -199,7 +202,8 @@ export function render(root, page) {
           ["baseline", mean(all("plain")), found.perplexity_plain ?? missing],
           ["with the change", mean(all("edited")), found.perplexity_edited ?? missing],
         ],
-        `Toxicity by ${found.scorer}, over ${all("plain").length} samples; perplexity on ${found.cost_tokens} tokens of WikiText`,
+        `Toxicity by ${found.scorer}, over ${all("plain").length} samples; perplexity on ${found.cost_tokens} ` +
+          "tokens of WikiText",
       ),
       plot,
       found.prompts.length > 1 &&
@@ -214,7 +218,8 @@ export function render(root, page) {
   }
 
   const code = () => [
-    `result = unembed.steering.steer(lm, ${literal(prompt())}, ${activeEdits().length ? "edits" : "[]"}, samples=${samples.value}, seed=${seed.value})`,
+    `result = unembed.steering.steer(lm, ${literal(prompt())}, ${activeEdits().length ? "edits" : "[]"}, ` +
+      `samples=${samples.value}, seed=${seed.value})`,
     'scorer = unembed.toxicity.open_scorer("linear")',
     'print(scorer.score(result.plain)["toxicity"], scorer.score(result.edited)["toxicity"])',
   ];

@@ -73,7 +73,7 @@ export function render(root, page) {
       card(
         "Values found by the words they promote",
         null,
-        h("div", { class: "edit-form" }, up, down, button("Find", find, { class: "btn" })),
+        h("div", { class: "row words" }, up, down, button("Find", find, { class: "btn main" })),
         out,
         about("steer"),
       ),

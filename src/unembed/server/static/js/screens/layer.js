@@ -208,7 +208,8 @@ export function render(root, page) {
       part !== "heads" && updates.length && rest > 0
         ? [
             [
-              `${many(rest, "other memory", "other memories")} and the bias, ${percent(Math.max(0, 1 - held))} of the size`,
+              `${many(rest, "other memory", "other memories")} and the bias, ${percent(Math.max(0, 1 - held))} ` +
+                "of the size",
               ffn && sort !== "deviation" ? ffn.contribution - sum((u) => u.score) : null,
             ],
           ]
@@ -221,7 +222,8 @@ export function render(root, page) {
       `Ranked by ${ORDERS[sort][1]}. `,
       part !== "heads" &&
         updates.length > 0 && [
-          `The ${many(updates.length, "memory listed is", "memories listed are")} ${percent(held)} of the FFN's update. `,
+          `The ${many(updates.length, "memory listed is", "memories listed are")} ${percent(held)} of the FFN's ` +
+            "update. ",
           rest > 0 &&
             !most &&
             wanted < MOST &&

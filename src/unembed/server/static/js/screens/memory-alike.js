@@ -60,7 +60,9 @@ export function categories(box, { api }, memory) {
   });
 }
 
-/** The group of alike values that it is in, its size also in `figure`; the values are grouped when that is asked for. */
+/**
+ * The group of alike values that it is in, its size also in `figure`; the values are grouped when that is asked for.
+ */
 export const cluster = (box, figure, page, memory) =>
   pane(box, async () => {
     const { api } = page;
@@ -69,9 +71,7 @@ export const cluster = (box, figure, page, memory) =>
     const all = `${values.toLocaleString("en")} values`;
     fill(
       figure,
-      size > 1
-        ? [`${size}`, h("small", {}, " alike values")]
-        : h("small", {}, size ? "no value is like it" : "not computed"),
+      size > 1 ? [`${size}`, h("small", {}, " values")] : h("small", {}, size ? "no other value" : "not computed"),
     );
     const compute = () =>
       pane(box, async () => {

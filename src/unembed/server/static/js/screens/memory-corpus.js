@@ -5,7 +5,10 @@ import * as histogram from "../islands/histogram.js";
 import { noIndex } from "../labels.js";
 import { asTable, loading, pane } from "../parts.js";
 
-/** The top activating examples in `box`: texts first, from the index alone; then each token's own coefficient, from the model. */
+/**
+ * The top activating examples in `box`: texts first, from the index alone; then each token's own coefficient, from
+ * the model.
+ */
 export function topExamples(box, { api, model }, { layer, index }, slot = 0) {
   if (!model.can.index) return noIndex(box, "Triggers are the texts of a corpus on which the key fires most.");
   const at = `/memories/${layer}/${index}`;
@@ -58,7 +61,8 @@ export function quantiles(box, usual) {
         h(
           "summary",
           {},
-          `${num(b.above)} to ${num(b.up_to)}: ${many(b.tokens, "token")}, quantiles ${fixed(Math.max(0, low), 3)} to ${fixed(high, 3)}`,
+          `${num(b.above)} to ${num(b.up_to)}: ${many(b.tokens, "token")}, quantiles ` +
+            `${fixed(Math.max(0, low), 3)} to ${fixed(high, 3)}`,
         ),
         list,
       );
@@ -84,7 +88,8 @@ export function distribution(el, usual, marked) {
     h(
       "p",
       { class: "faint" },
-      `${said}. Over all ${usual.tokens.toLocaleString("en")} tokens of the index: mean ${num(mean)}, deviation ${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`,
+      `${said}. Over all ${usual.tokens.toLocaleString("en")} tokens of the index: mean ${num(mean)}, deviation ` +
+        `${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`,
     ),
     asTable("As a table", ["from", "to", "tokens"], () =>
       usual.counts.map((n, i) => [usual.edges[i], usual.edges[i + 1], n]),

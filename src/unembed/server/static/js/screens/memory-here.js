@@ -1,4 +1,6 @@
-/** A memory on the prompt: its coefficient and effect there, and what another coefficient would do to the next token. */
+/**
+ * A memory on the prompt: its coefficient and effect there, and what another coefficient would do to the next token.
+ */
 import { button, fill, fixed, h, num, numberBox, percent, places } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { failure, prompt } from "../parts.js";
@@ -52,7 +54,10 @@ export function percentileText(share) {
   const text = (100 * share).toFixed(share > 0.99 || share < 0.01 ? 2 : 0);
   const last = text.at(-1);
   const teen = /1\d$/.test(text);
-  return `${text}${!teen && last === "1" ? "st" : !teen && last === "2" ? "nd" : !teen && last === "3" ? "rd" : "th"} percentile`;
+  return (
+    `${text}${!teen && last === "1" ? "st" : !teen && last === "2" ? "nd" : !teen && last === "3" ? "rd" : "th"} ` +
+    "percentile"
+  );
 }
 
 /** Edit and steer in place: a coefficient to set, and the next token with and without it. `{el, draw(found, usual)}` */
@@ -125,7 +130,9 @@ export function steering(api, memory) {
         ),
       );
       const kl = answer.provenance.notes?.divergence;
-      note.textContent = `Set to ${box.value} everywhere in the prompt${kl === undefined ? "" : `; KL from the baseline ${num(kl)} nats`}.`;
+      note.textContent =
+        `Set to ${box.value} everywhere in the prompt` +
+        `${kl === undefined ? "" : `; KL from the baseline ${num(kl)} nats`}.`;
     } catch (error) {
       failure(result, error, ask);
     }

@@ -93,7 +93,8 @@ export function render(root, page) {
       host,
       empty(
         "Choose a memory",
-        `${missing ? `${missing} ` : ""}A memory (FFN neuron) is a layer (0 to ${model.n_layers - 1}) and an index (0 to ${model.d_mlp - 1}). Click one in Trace or Layer, search for a word, or write one here.`,
+        `${missing ? `${missing} ` : ""}A memory (FFN neuron) is a layer (0 to ${model.n_layers - 1}) and an ` +
+          `index (0 to ${model.d_mlp - 1}). Click one in Trace or Layer, search for a word, or write one here.`,
         h("div", { class: "row" }, box, button("Open", open, { class: "btn main" })),
         described.length
           ? h(
@@ -276,7 +277,7 @@ export function render(root, page) {
         m === 0 ? " not active, " : share === null ? " " : ` ${percentileText(share)}, `,
         "at ",
         token(here.tokens[here.position]),
-        ` ${here.position}`,
+        ` (${here.position})`,
       ),
     );
     fill(effectBox, effectOf(here), here.here.always_on && h("span", { class: "tag" }, "always on"));

@@ -18,7 +18,8 @@ const DENSITIES = [
   ["always", "Nearly always on: above 50 %", { density_above: 0.5 }],
 ];
 const NOTHING =
-  "Try another form of the word, *part* for all tokens that contain it, /expression/ for a regular expression, or a token above.";
+  "Try another form of the word, *part* for all tokens that contain it, /expression/ for a regular expression, " +
+  "or a token above.";
 
 export function render(root, page) {
   const { api, model } = page;

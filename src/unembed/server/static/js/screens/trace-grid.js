@@ -1,4 +1,7 @@
-/** The grid's card: layers and positions, how they are shaded, the overview of a long prompt, the legend and the table. */
+/**
+ * The grid's card: layers and positions, how they are shaded, the overview of a long prompt, the legend and the
+ * table.
+ */
 import { button, fill, h, num, segmented, tickBox } from "../dom.js";
 import * as grid from "../islands/grid.js";
 import * as minimap from "../islands/minimap.js";

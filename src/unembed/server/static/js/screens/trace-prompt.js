@@ -108,7 +108,8 @@ export function promptPane(page, onsubmit) {
           h(
             "p",
             {},
-            "See how the model builds its next-token prediction: which layers, heads and memories (FFN neurons) promote it, and what changes when you edit them.",
+            "See how the model builds its next-token prediction: which layers, heads and memories (FFN neurons) " +
+              "promote it, and what changes when you edit them.",
           ),
           h(
             "div",

@@ -143,5 +143,10 @@ function crossing(one, other) {
   const since = ahead.lastIndexOf(!end) + 1;
   const [first, second] = end ? [one, other] : [other, one];
   const at = since || ahead.length - 1;
-  return `${visible(first.name)} ${since ? "passes" : "is ahead of"} ${visible(second.name)} ${since ? `for good in layer ${since}` : "after every layer"}: after layer ${at}, rank ${shownRank(first.ranks[at])} against ${shownRank(second.ranks[at])}, ${percent(first.probabilities[at])} against ${percent(second.probabilities[at])}.`;
+  return (
+    `${visible(first.name)} ${since ? "passes" : "is ahead of"} ${visible(second.name)} ` +
+    `${since ? `for good in layer ${since}` : "after every layer"}: after layer ${at}, rank ` +
+    `${shownRank(first.ranks[at])} against ${shownRank(second.ranks[at])}, ${percent(first.probabilities[at])} ` +
+    `against ${percent(second.probabilities[at])}.`
+  );
 }

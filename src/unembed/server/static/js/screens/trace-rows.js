@@ -1,4 +1,7 @@
-/** The grid's rows from a trace: what stands in each cell, how it is shaded, marked and named. Asks nothing, draws nothing. */
+/**
+ * The grid's rows from a trace: what stands in each cell, how it is shaded, marked and named. Asks nothing, draws
+ * nothing.
+ */
 import { num, percent, shownRank } from "../dom.js";
 import { visible } from "../islands/tokens.js";
 import { edits, state } from "../state.js";
@@ -24,7 +27,9 @@ export function greatest({ model, spread }) {
     : null;
 }
 
-/** Whether the edits that are on can reach a cell: they act at some layer and positions, and on all that reads those. */
+/**
+ * Whether the edits that are on can reach a cell: they act at some layer and positions, and on all that reads those.
+ */
 function reached(list, n, p, post, last) {
   return list.some((e) => {
     const at = e.positions === "all" ? [0] : e.positions === "last" ? [last] : e.positions;
@@ -35,8 +40,10 @@ function reached(list, n, p, post, last) {
 }
 
 /**
- * Rows as the grid takes them, the last layer first unless flipped; the embedding is layer -1. Row i of `stage` is what a row shows.
- * `t`: {model, data, plain, spread, followed}; `seen`: the trace shown, the edited one or the baseline; `only`: [lowest, highest].
+ * Rows as the grid takes them, the last layer first unless flipped; the embedding is layer -1. Row i of `stage` is
+ * what a row shows.
+ * `t`: {model, data, plain, spread, followed}; `seen`: the trace shown, the edited one or the baseline; `only`:
+ * [lowest, highest].
  */
 export function rowsOf(t, seen, only) {
   const { model, data, spread } = t;
@@ -94,8 +101,10 @@ export function rowsOf(t, seen, only) {
           kinds.push(...(was[p] >= BIG * rank ? ["a big rise"] : rank >= BIG * was[p] ? ["a big fall"] : []));
         const glyph = kinds.map((kind) => SIGNS[kind]).join("");
         let cls = id === seen.prediction[p] ? "answer" : "";
-        if (other)
-          cls = `${reached(made, n, p, post, data.tokens.length - 1) ? "cone " : ""}${other.ids[i][p][0] !== id ? "moved" : other.probabilities[i][p][0] === prob ? "still" : ""}`;
+        if (other) {
+          const moved = other.ids[i][p][0] !== id ? "moved" : other.probabilities[i][p][0] === prob ? "still" : "";
+          cls = `${reached(made, n, p, post, data.tokens.length - 1) ? "cone " : ""}${moved}`;
+        }
         return {
           id,
           prob,
@@ -108,7 +117,14 @@ export function rowsOf(t, seen, only) {
           glyph,
           same: !!below && below.cells[p].id === id && !glyph && n < to,
           get name() {
-            return `${title}, position ${p} ${visible(t0.token)}: first ${visible(seen.texts[id])} ${percent(prob)}, rank of the final prediction ${shownRank(rank)}${nats === null ? "" : `, ${num(nats)} nats`}${followed === null ? "" : `, ${visible(t.followed.token)} ${percent(followed)}`}${kinds.map((kind) => `, ${kind} here`).join("")}`;
+            const first = `first ${visible(seen.texts[id])} ${percent(prob)}`;
+            return [
+              `${title}, position ${p} ${visible(t0.token)}: ${first}`,
+              `rank of the final prediction ${shownRank(rank)}`,
+              ...(nats === null ? [] : [`${num(nats)} nats`]),
+              ...(followed === null ? [] : [`${visible(t.followed.token)} ${percent(followed)}`]),
+              ...kinds.map((kind) => `${kind} here`),
+            ].join(", ");
           },
         };
       });

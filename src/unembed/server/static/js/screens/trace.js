@@ -131,7 +131,9 @@ export function render(root, page) {
     lens.host.append(h("div", { class: "row" }, Object.entries(windows).map(keep)));
   }
 
-  /** The layers that have been read, while the others still are. Whether all are there, but for what the events need. */
+  /**
+   * The layers that have been read, while the others still are. Whether all are there, but for what the events need.
+   */
   function partly(part) {
     if (state().diff) return false; // the difference needs two whole traces
     lens.host.classList.remove("waiting");
@@ -196,7 +198,10 @@ export function render(root, page) {
     race.at(lens.layer());
   }
 
-  /** What stands below the grid comes in the frame after the cell's; the race then finds the page laid out when it asks for its width. */
+  /**
+   * What stands below the grid comes in the frame after the cell's; the race then finds the page laid out when it
+   * asks for its width.
+   */
   async function lower() {
     try {
       await Promise.all([books.draw(), race.draw(), follow()]); // the books lay the race out anew
