@@ -105,7 +105,7 @@ def _change(layer: int, point: str, nats: float, text: str, layers: Sequence[Lay
         before, after = (before, one.probability_middle) if point == "resid_mid" else (one.probability_middle, after)
     what = "attention" if point == "resid_mid" else "FFN" if one.probability_middle is not None else "as a whole"
     sentence = (
-        f"Layer {layer} {what} changes the probability of {visible(text)} most: "
+        f"Layer {layer} {what} changes the probability of {visible(text)} most (× {math.exp(nats):.2g}): "
         f"from {100 * before:.2g} % to {100 * after:.2g} %."
     )
     return Finding("change", sentence, DEFINITIONS["change"], nats, layer, point, None)

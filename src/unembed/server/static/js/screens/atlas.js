@@ -126,7 +126,7 @@ export function render(root, page) {
       fill(
         counted,
         n < atlas.n_values
-          ? `A sample: ${shown} of ${all} values (FFN neurons), evenly spaced over all layers, `
+          ? `A sample: ${shown} of ${all} values, evenly spaced over all layers, `
           : `${all} values (FFN neurons) `,
         `in ${atlas.islands.length} clusters of similar direction`,
       );

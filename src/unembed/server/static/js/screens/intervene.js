@@ -72,7 +72,7 @@ export function render(root, page) {
       fill(
         next,
         table(
-          ["token", "baseline", "", "edited", "", h("span", { title: "percentage points" }, "change (points)")],
+          ["token", "baseline", "", "edited", "", "change (percentage points)"],
           rows
             .slice(0, 10)
             .map((r) => [
