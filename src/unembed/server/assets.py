@@ -16,7 +16,7 @@ from unembed import __version__
 
 STATIC = Path(__file__).parent / "static"
 STYLES = ("colours", "grid", "charts", "page", "parts", "shared", "screens")
-"""The style sheets, in the order in which they are read; the first three are those of notebooks and saved files, too."""
+"""The style sheets in their order; the first three are those of notebooks and saved files, too."""
 _IMPORTED = re.compile(r'from "(\./[^"]+|\.\./[^"]+)";')
 _REVALIDATE = {"cache-control": "no-cache"}
 
