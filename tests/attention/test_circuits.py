@@ -153,7 +153,7 @@ def test_the_baseline_is_what_random_circuits_have() -> None:
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
-def test_every_family_answers_or_says_why(name: str) -> None:
+def test_every_family_answers_or_gives_the_reason(name: str) -> None:
     circuits = unembed.circuits(tiny(name))
     for basis in ("raw", "folded"):
         assert torch.isfinite(circuits.copying_scores(basis)).all()
@@ -163,7 +163,7 @@ def test_every_family_answers_or_says_why(name: str) -> None:
             assert not circuits.lm.structure.blocks[1].attention.scores_understood
 
 
-def test_bad_questions_say_what_is_wrong() -> None:
+def test_bad_questions_are_refused_with_the_reason() -> None:
     circuits = of("gpt2")
     with pytest.raises(OutOfRange, match="head 4"):
         circuits.ov(0, 4)

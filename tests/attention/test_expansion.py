@@ -151,7 +151,7 @@ def test_in_the_made_model_the_virtual_weights_are_where_they_were_put() -> None
     assert label == "L1H0" and share > 9.9
 
 
-def test_bad_questions_say_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_questions_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     from unembed.attention import expansion
 
     circuits = unembed.circuits(tiny("gpt2"))

@@ -96,7 +96,7 @@ def test_intervals_narrow_with_more_sequences_and_seeds_repeat() -> None:
     assert not torch.equal(circuits.head_scores(1, n_sequences=8, length=8).by_sequence, few.by_sequence)
 
 
-def test_bad_questions_say_what_is_wrong() -> None:
+def test_bad_questions_are_refused_with_the_reason() -> None:
     circuits = unembed.circuits(tiny("gpt2"))
     assert circuits.head_scores(n_sequences=2).length == 32, "the context holds no more"
     with pytest.raises(InvalidInput, match="at most 32"):

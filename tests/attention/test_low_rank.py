@@ -85,7 +85,7 @@ def test_the_top_of_one_row() -> None:
     assert row.columns.tolist() == dense[17].topk(5).indices.tolist()
 
 
-def test_bad_questions_say_what_is_wrong() -> None:
+def test_bad_questions_are_refused_with_the_reason() -> None:
     with pytest.raises(InvalidInput, match="not square"):
         low_rank(m=4).eigenvalues()
     with pytest.raises(InvalidInput, match="Index the batch first"):

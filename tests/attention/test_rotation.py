@@ -50,6 +50,6 @@ def test_a_tied_model_behind_a_gain_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(("name", "why"), [("gemma2", "branch"), ("bloom", "follow"), ("mixtral", "experts")])
-def test_streams_that_cannot_be_turned_say_why(name: str, why: str) -> None:
+def test_streams_that_cannot_be_rotated_are_refused_with_the_reason(name: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         rotate_stream(unembed.load(build(name)))

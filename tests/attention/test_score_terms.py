@@ -55,7 +55,7 @@ def test_the_mean_over_offsets_is_the_mean_circuit() -> None:
     assert "mean of 1 to 5" in repr(mean)
 
 
-def test_learned_positions_and_content_are_told_apart() -> None:
+def test_learned_positions_and_content_are_separate_terms() -> None:
     lm = tiny("attention-only", torch.float64)
     circuits = unembed.circuits(lm)
     found = circuits.score_terms(PROMPT, 0, 1)

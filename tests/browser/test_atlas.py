@@ -140,7 +140,7 @@ def test_kinds_are_counted_and_can_be_hidden(opened, atlas):
     assert _ink(page) == pytest.approx(before, rel=0.02)
 
 
-def test_a_map_of_fewer_points_than_values_says_so(opened, monkeypatch, lm):
+def test_a_map_of_fewer_points_than_values_states_it(opened, monkeypatch, lm):
     from tests.browser.conftest import Served
     from unembed.index import atlas as module
     from unembed.memories.value_map import value_map

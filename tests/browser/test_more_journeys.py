@@ -135,7 +135,7 @@ def test_a_late_suggestion_does_not_hide_an_edit_brought_back(opened):
     expect(region.get_by_role("spinbutton", name="Value")).to_have_value("9")
 
 
-def test_an_edit_says_what_it_costs_in_nats(opened, lm):
+def test_an_edit_states_its_cost_in_nats(opened, lm):
     page = opened(f"#/intervene?prompt={PROMPT.replace(' ', '%20')}&edits=L3M5:set:60@all")
     table = unembed.steering.next_token_table(lm, PROMPT, [unembed.set_coefficient(3, 5, 60.0)])
     nats = float(re.search(r"([\d.]+) nats", page.get_by_text("KL from the baseline").inner_text()).group(1))

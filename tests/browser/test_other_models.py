@@ -76,6 +76,6 @@ def test_what_needs_an_index_says_once_how_to_make_one_and_what_it_costs(opened,
         expect(page.get_by_role("region", name=name)).to_contain_text("none is open")
 
 
-def test_one_of_something_is_no_plural(opened, explorer_of):
+def test_one_of_something_is_singular(opened, explorer_of):
     page = opened("", at=explorer_of("attn-1l").address)
     expect(page.locator(".model-chip")).to_contain_text("1 layer · 8 heads")

@@ -69,7 +69,7 @@ def test_the_pieces_of_a_word_can_be_searched(opened):
     expect(page.get_by_role("searchbox", name="Search memories").last).to_have_value(re.compile('^".*"$'))
 
 
-def test_a_search_says_which_tokens_it_looks_for(opened):
+def test_a_search_names_the_tokens_it_looks_for(opened):
     page = opened("#/search?query=January")
     said = page.get_by_text(re.compile("^“January” is searched as ·January"))
     expect(said).to_contain_text("; without a space before it, it is 4 tokens: ")

@@ -58,7 +58,7 @@ def test_a_model_without_a_tokenizer_is_told_in_words(opened, wordless, screen):
     [("trace?", 5), ("layer?layer=3&", 3), ("heads?head=L3H0&", 6), ("memory?memory=L2M9&", 9)],
 )
 @pytest.mark.parametrize("token", ["%23999999", "extraordinarily+unlikely"])
-def test_a_target_that_is_no_token_is_said_and_the_prediction_is_explained(opened, screen, panes, token):
+def test_a_target_that_is_not_a_token_is_reported_and_the_prediction_explained(opened, screen, panes, token):
     page = opened(f"#/{screen}prompt=Once+upon+a+time+there+was+a+little&token={token}")
     trouble = page.get_by_role("contentinfo").locator(".bad")
     expect(trouble).to_contain_text("999999" if "999" in token else "is not one token")
@@ -89,7 +89,7 @@ def test_the_status_line_says_what_runs(opened, lm):
     expect(status).to_contain_text(f"{lm.dtype_name} on {lm.device} · index of-tests · unembed {unembed.__version__}")
 
 
-def test_a_figure_that_is_no_number_of_the_model_is_told_once(opened, served):
+def test_a_figure_without_a_number_of_the_model_is_reported_once(opened, served):
     page = opened()
     answer = page.evaluate(
         """async () => {

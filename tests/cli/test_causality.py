@@ -138,7 +138,7 @@ def test_a_cluster_is_ablated_over_a_corpus(tmp_path: Path) -> None:
     assert rows[0]["loss_change"] == pytest.approx(float(same.effects[0])) and rows[0]["ablated"] == same.labels[0]
 
 
-def test_explain_shows_direct_beside_total_effects() -> None:
+def test_explain_shows_direct_and_total_effects() -> None:
     options = ("--token", " girl", "--against", " boy", "--effects", "--json")
     rows = json.loads(run("explain", PROMPT, *options))["rows"]
     assert {"writer", "direct_effect", "total_effect", "note"} == set(rows[0]) and rows[0]["writer"].startswith(

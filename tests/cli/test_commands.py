@@ -122,7 +122,7 @@ def test_an_edit_changes_the_prediction_and_both_are_shown(unembed: Run, gpt2_fo
     assert "memory L1M3 set to 40" in text
 
 
-def test_hiding_unlearned_tokens_is_one_switch_and_stands_in_the_provenance(unembed: Run, tmp_path: Path) -> None:
+def test_hiding_unlearned_tokens_is_one_switch_and_is_in_the_provenance(unembed: Run, tmp_path: Path) -> None:
     folder = save_model(tmp_path / "tiny", n_words=60)  # tokens 60 to 96 have no text and count as never learned
     hidden = as_json(unembed("trace", PROMPT, "--model", folder, "--json"))
     open_ = as_json(unembed("trace", PROMPT, "--model", folder, "--show-unlearned", "--json"))
@@ -261,7 +261,7 @@ def test_models_without_some_part_are_traced_without_it(unembed: Run, tmp_path: 
     assert "relative error" in shown(unembed("explain", PROMPT, "-t", " January", "--model", folder))
 
 
-def test_the_page_stands_alone(unembed: Run, gpt2_folder: Path, tmp_path: Path) -> None:
+def test_the_page_is_self_contained(unembed: Run, gpt2_folder: Path, tmp_path: Path) -> None:
     result = unembed("trace", PROMPT, "--model", gpt2_folder, "--html", tmp_path / "trace.html")
     assert shown(result) == ""
     assert f"wrote {tmp_path / 'trace.html'}" in result.stderr
@@ -291,7 +291,7 @@ def test_plain_has_neither_bars_nor_signs(unembed: Run, gpt2_folder: Path) -> No
     assert "sum of contributions" in text
 
 
-def test_the_seed_stands_in_the_provenance(unembed: Run, gpt2_folder: Path) -> None:
+def test_the_seed_is_in_the_provenance(unembed: Run, gpt2_folder: Path) -> None:
     assert as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--seed", 7, "--json"))["provenance"]["seed"] == 7
 
 

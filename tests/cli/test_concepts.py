@@ -31,7 +31,7 @@ def test_bad_input_is_one_line(unembed, gpt2_folder: Path, arguments, status, me
     assert message in result.stderr
 
 
-def test_a_memory_without_a_concept_has_a_row_that_says_so(unembed, gpt2_folder: Path) -> None:
+def test_a_memory_without_a_concept_has_a_row(unembed, gpt2_folder: Path) -> None:
     lm = package.load(gpt2_folder)
     memories = [(n, i) for n in range(lm.n_layers) for i in range(4)]
     found = package.value_concepts(lm, memories)

@@ -63,7 +63,7 @@ def firing_key(folder: Path) -> tuple[int, int]:
     return next((1, i) for i in range(192) if len(index.triggers(1, i)) == 5)
 
 
-def test_build_says_the_cost_first_and_then_what_it_built(
+def test_build_prints_the_cost_first_and_then_what_it_built(
     unembed: Run, gpt2_folder: Path, corpus: Path, tmp_path: Path
 ) -> None:
     arguments = ("index", "build", "--corpus", corpus, "--out", tmp_path / "i", "--model", gpt2_folder, "--top", 3)

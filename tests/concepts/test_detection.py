@@ -58,7 +58,7 @@ def test_a_planted_concept_is_found_with_its_tokens(given, kind, evidence):
     assert best.score > 0
 
 
-def test_three_tokens_are_no_concept_and_two_concepts_stand_side_by_side():
+def test_three_tokens_are_not_a_concept_and_two_concepts_are_listed_side_by_side():
     assert not [c for c in found_in(MONTHS[:3]).values() if set(c.members) <= set(ids(MONTHS[:3]))]
     both = found_in(MONTHS[:6] + ANIMALS[:6])
     members = [set(c.members) for c in both.values()]

@@ -9,7 +9,7 @@ from unembed.concepts.token_cleaning import clean
 from unembed.concepts.wordnet import wordnet
 
 
-def test_words_pieces_numbers_and_punctuation_are_told_apart():
+def test_words_pieces_numbers_and_punctuation_are_distinguished():
     tokens = [" should", "should", "ation", " Paris", "Paris", "le", " 1984", "!?", " 3rd", "\n", " a1b", " don't"]
     kinds = [token.kind for token in clean(tokens)]
     assert kinds == [

@@ -220,7 +220,7 @@ def test_greedy_continuations_are_the_models_own(lm):
         assert texts == (alone,)
 
 
-def test_a_killed_evaluation_goes_on_where_it_was(lm, tmp_path, monkeypatch):
+def test_a_killed_evaluation_resumes_where_it_was(lm, tmp_path, monkeypatch):
     settings = dict(samples=2, seed=5, new_tokens=3, batch=2)
     whole = toxicity.evaluate(lm, PROMPTS, arms(lm)[:2], Vowels(), **settings)
     calls = []

@@ -83,7 +83,7 @@ def test_folders_and_patterns_in_the_order_of_names(tmp_path: Path) -> None:
         open_corpus(tmp_path / "empty")
 
 
-def test_bytes_that_are_no_utf8_are_placed(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_are_placed(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes("grün\n".encode() + b"caf\xe9 noir\n")
     with pytest.raises(CorpusUnreadable, match=re.escape("a.txt, byte 9: 0xe9 is not UTF-8")):
@@ -136,7 +136,7 @@ def test_max_documents_and_detokenized() -> None:
     assert len(found) == 2 and " @-@ " not in found[0].text and " , " not in found[0].text
 
 
-def test_fingerprint_tells_content_and_cut_apart(tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_content_and_segmentation(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text")
     same = open_corpus(tmp_path / "a.txt").fingerprint
     assert open_corpus(tmp_path / "a.txt").fingerprint == same

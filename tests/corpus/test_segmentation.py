@@ -74,7 +74,9 @@ segments = st.lists(st.integers(1, 40), min_size=1, max_size=80).map(
 
 @given(segments, st.integers(1, 200), st.integers(1, 8))
 @settings(max_examples=60)
-def test_batches_hold_every_segment_once_and_no_more_than_asked(found: list[Segment], tokens: int, ahead: int) -> None:
+def test_batches_hold_every_segment_once_and_stay_within_their_size(
+    found: list[Segment], tokens: int, ahead: int
+) -> None:
     batches = list(bucketed(iter(found), tokens, ahead))
     assert [b.number for b in batches] == list(range(len(batches)))
     seen = torch.cat([b.segments for b in batches]).tolist()

@@ -74,7 +74,7 @@ def at_update(number: int, inner: Callable[..., Any], times: int = 1) -> Callabl
     return pressed
 
 
-def test_train_keeps_the_update_it_is_in_and_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+def test_training_finishes_its_update_and_resumes_to_the_same_weights(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(LINES))
     line = "train wikilm-mini --corpus text.txt --out {} --json"
     pressed = mock.patch.object(wikilm_mini, "_loss", at_update(7, wikilm_mini._loss))

@@ -21,7 +21,7 @@ def test_killed_at_random_moments_and_resumed_the_bytes_are_the_same(world: Worl
     assert all(r.sound and r.identical for r in rounds)
 
 
-def test_on_a_full_disk_a_build_is_one_line_and_goes_on_later(world: World) -> None:
+def test_a_build_on_a_full_disk_fails_in_one_line_and_resumes_later(world: World) -> None:
     draw = random.Random(3)
     rounds = [kills.disk_full(world, draw) for _ in range(4)]
     ends = [ended for _, some in rounds for ended in some if ended.code]
@@ -51,7 +51,7 @@ def test_a_damaged_file_is_named_never_answered_from_and_repaired(
             assert outcome.named and outcome.repaired, outcome
 
 
-def test_readers_beside_a_builder_get_right_answers_or_one_line(world: World, expected: dict[str, str]) -> None:
+def test_readers_during_a_build_get_right_answers_or_one_line(world: World, expected: dict[str, str]) -> None:
     found = together.run(world, readers=2, repairs=2, seed=0, expected=expected)
     assert set(found) <= {"right", "refused"}, found
     assert found["right"] >= 10

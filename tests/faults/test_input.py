@@ -50,7 +50,7 @@ def test_malformed_requests(world: World) -> None:
 
 
 @pytest.mark.parametrize("held", [b"text", b"PK\x03\x04 cut short", b""])
-def test_a_file_that_is_no_exit_rule(world: World, tmp_path: Path, held: bytes) -> None:
+def test_a_file_that_is_not_an_exit_rule_is_refused(world: World, tmp_path: Path, held: bytes) -> None:
     (tmp_path / "rule").write_bytes(held)
     with pytest.raises(InvalidInput, match="it is not a saved rule, or it is damaged"):
         unembed.early_exit.load(tmp_path / "rule", world.lm)

@@ -35,7 +35,7 @@ def test_another_file_is_refused_by_name(tmp_path, content):
         Gallery.load(tmp_path / FILE)
 
 
-def test_wren_knows_its_months_in_any_dtype_and_only_with_its_own_weights(wren):
+def test_wrens_descriptions_hold_in_any_dtype_and_only_for_its_own_weights(wren):
     half = unembed.load(dtype=torch.bfloat16)
     for lm in (wren, half):
         assert "month" in (memory_descriptions(lm).of(5, 278) or "")

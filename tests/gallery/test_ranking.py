@@ -87,7 +87,7 @@ def test_agreement_and_effect_are_those_of_the_text_and_of_the_models_own_edit(p
     assert effect is not None and effect.size == pytest.approx(max(0.0, float(np.mean(drops))), abs=1e-6)
 
 
-def test_no_promoted_token_is_one_the_model_never_learned_unless_asked(planted):
+def test_unlearned_tokens_are_promoted_only_on_request(planted):
     index, _, gallery = planted
     unlearned = set(index.model.unlearned.nonzero()[:, 0].tolist())
     assert unlearned, "wren has such tokens"

@@ -50,7 +50,7 @@ def test_the_p_value_is_the_binomial_tail_times_what_could_have_been_named(finde
     assert slot.p == pytest.approx(min(1.0, binom.sf(14, 20, 20 / 5460) * named))
 
 
-def test_a_word_that_stands_anywhere_in_the_prefixes_is_found(finder):
+def test_a_word_anywhere_in_the_prefixes_is_found(finder):
     rows = prefixes()
     rows[np.arange(20), np.random.default_rng(3).integers(0, 8, 20)] = COURT
     found = finder.find(rows, TOKENS)

@@ -82,7 +82,7 @@ def test_a_second_build_changes_nothing(built: Index, lm: LanguageModel) -> None
     assert {path: path.stat().st_mtime_ns for path in built.path.rglob("*") if path.name != ".lock"} == before
 
 
-def test_a_half_built_index_answers_from_what_is_there_when_asked(copy: Path) -> None:
+def test_a_half_built_index_answers_from_its_finished_parts_on_request(copy: Path) -> None:
     stored = json.loads((copy / "manifest.json").read_text())
     del stored["checksum"]
     stored["state"] = "building"
@@ -184,7 +184,7 @@ def test_two_builders_of_one_folder(lm: LanguageModel, tmp_path: Path) -> None:
         pass
 
 
-def test_a_full_disk_is_one_line_and_the_build_goes_on_later(
+def test_a_full_disk_is_one_line_and_the_build_resumes_later(
     built: Index, lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -199,7 +199,7 @@ def test_a_full_disk_is_one_line_and_the_build_goes_on_later(
     assert contents(tmp_path / "index") == contents(built.path)
 
 
-def test_a_fast_index_says_what_it_changed(lm: LanguageModel, built: Index, tmp_path: Path) -> None:
+def test_a_fast_index_records_what_it_changed(lm: LanguageModel, built: Index, tmp_path: Path) -> None:
     index = Index.build(lm, corpus_of(), tmp_path / "fast", 5, settings=IndexSettings(top_tokens=6, fast="float32"))
     notes = index.provenance.notes
     assert notes["fast"] == "float32" and 0 < notes["largest_change"] < 1e-5

@@ -40,7 +40,9 @@ def test_a_large_corpus_is_extrapolated(lm: LanguageModel, tmp_path: Path) -> No
     assert cost.bytes == pytest.approx(built.status()["bytes"], rel=0.5)
 
 
-def test_a_busy_machine_is_told_from_a_quiet_one(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_machine_has_another_estimate_than_an_idle_one(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seconds = itertools.count()
     clocks = SimpleNamespace(perf_counter=lambda: 4.0 * next(seconds), process_time=time.process_time)
     monkeypatch.setattr(estimating, "time", clocks)

@@ -102,7 +102,7 @@ def test_a_writer_that_dies_leaves_what_was_there(index: Index) -> None:
     assert [row["label"] for row in index.labels().rows()] == ["here before"]
 
 
-def test_reading_labels_leaves_no_file_beside_them(index: Index) -> None:
+def test_reading_labels_creates_no_file(index: Index) -> None:
     index.add_label(0, 1, "a", author="ann")
     before = sorted(index.path.iterdir())
     with Labels(index.path)._open(reading=True) as connection:

@@ -74,7 +74,7 @@ def test_complete_linkage_is_scipys(make):
     assert adjusted_rand_score(ours.cut(50), fcluster(theirs, 50, "maxclust")) == 1.0
 
 
-def test_the_two_linkages_are_told_apart():
+def test_the_two_linkages_differ():
     vectors = grouped(200, 12, seed=3)
     other = scipy_linkage(distances(vectors), "complete")
     assert np.abs(average_linkage(vectors).heights - other[:, 2]).max() > 0.05

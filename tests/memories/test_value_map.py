@@ -159,7 +159,7 @@ def test_what_stops_the_progress_stops_the_work(wren):
     assert seen == [(0, 17), (1, 17), (2, 17)]
 
 
-def test_every_row_of_neighbours_has_the_perplexity_asked_for():
+def test_every_row_of_neighbours_has_the_requested_perplexity():
     g = np.random.default_rng(0)
     points = g.normal(size=(40, 5))
     squared = ((points[:, None] - points) ** 2).sum(-1)

@@ -30,7 +30,7 @@ def test_all_values_readings_equal_a_full_sort(name: str, basis: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2"])
-def test_values_of_any_layers_come_in_the_order_asked(name: str) -> None:
+def test_values_of_any_layers_come_in_the_requested_order(name: str) -> None:
     lm = tiny(name)
     asked = [(1, 3), (0, 5), (1, 0), (0, 5), (1, 79)]
     expected = torch.stack([written_values(lm, layer)[index] for layer, index in asked])
@@ -57,7 +57,7 @@ def test_bottom_tokens_are_the_top_tokens_of_the_negated_value() -> None:
     torch.testing.assert_close(scores, raw.sort().values[:4])
 
 
-def test_tokens_the_model_never_learned_are_left_out_unless_asked_for() -> None:
+def test_unlearned_tokens_are_left_out_unless_requested() -> None:
     lm = load()
     found, full = (value_readings(lm, 30, layers=[5], bottom=True, show_unlearned=show) for show in (False, True))
     unlearned = lm.unlearned.cpu()

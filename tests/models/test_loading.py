@@ -81,7 +81,7 @@ def test_what_is_no_model_is_refused() -> None:
         unembed.load("wren", dtype="float12")
 
 
-def test_missing_models_say_where_to_look(tmp_path: Path) -> None:
+def test_missing_models_are_reported_with_where_to_look(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{")

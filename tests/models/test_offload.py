@@ -101,7 +101,7 @@ def test_what_is_fetched_lasts_as_long_as_it_is_held(tmp_path: Path) -> None:
     assert gone() is None and all(p.is_meta for p in head.parameters())
 
 
-def test_sizes_are_told_without_fetching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_known_without_fetching_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = offloaded("gpt2", "disk", tmp_path)
     monkeypatch.setattr("unembed.models.weights.parameter", lambda *_: pytest.fail("a weight was fetched"))
     assert list(lm.weights.n_memories) == [192, 192] and lm.d_mlp == 192 and lm.memory(1, -1) == (1, 191)

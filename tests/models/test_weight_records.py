@@ -40,7 +40,7 @@ def test_each_model_has_its_own_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"x": 3}', '{"x": {"files": []}}'])
-def test_a_damaged_record_is_no_record(cache: Path, content: str) -> None:
+def test_a_damaged_record_is_ignored(cache: Path, content: str) -> None:
     cache.mkdir()
     (cache / "weights.json").write_text(content)
     assert known_weights("wren") is None

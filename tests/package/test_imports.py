@@ -45,7 +45,7 @@ except SystemExit:
     assert not came & {"torch", "transformers", "pyarrow", "duckdb"}
 
 
-def test_an_unknown_name_says_so() -> None:
+def test_an_unknown_name_is_refused() -> None:
     import unembed
 
     with pytest.raises(AttributeError, match="no_such_name"):

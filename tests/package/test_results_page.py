@@ -56,14 +56,14 @@ def test_our_number_over_the_peers_is_the_ratio():
         assert abs(found / float(ratio) - 1) < 0.1, sentence
 
 
-def test_every_section_stands_under_the_day_it_was_measured():
+def test_every_section_is_dated_by_its_measurement():
     text = (BENCHMARKS / "RESULTS.md").read_text()
     section = text.split("## When it was measured")[1].split("\n# ")[0]
     assert [title for title in summary.sections(text) if title not in section] == []
     assert set(summary.SOURCES) == set(summary.GROUPS)
 
 
-def test_a_missed_claim_stands_before_the_headlines_with_its_ratio_and_date():
+def test_a_missed_claim_precedes_the_headlines_with_its_ratio_and_date():
     found = {
         "Peak memory": SECTION.format(claim="load + trace, to a peer", ratio="1.3", note="missed · 2 GB"),
         "The trace job": SECTION.format(claim="readings", ratio="1", note="met"),

@@ -176,7 +176,7 @@ def test_rotary_scores_are_those_of_the_model_and_the_peers_product_leaves_the_r
     assert (plain - wanted).norm() > 0.05 * wanted.norm(), "without the rotation the product misses the model's scores"
 
 
-def test_scores_behind_a_norm_of_queries_and_keys_are_no_product_of_weights() -> None:
+def test_scores_behind_a_norm_of_queries_and_keys_are_not_a_product_of_weights() -> None:
     """A QK-norm divides each query and key by its own size: `score_terms` does so, W_Q W_K' cannot."""
     import unembed
 

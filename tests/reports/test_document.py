@@ -60,7 +60,7 @@ def test_every_table_and_figure_has_its_files(tmp_path: Path) -> None:
         assert "prefers-color-scheme" in (tmp_path / "r/figures" / f"{name}.svg").read_text()
 
 
-def test_the_page_asks_nothing_of_the_network_and_runs_no_script() -> None:
+def test_the_page_makes_no_request_and_runs_no_script() -> None:
     made = page(sample())
     tags = Tags()
     tags.feed(made)
@@ -79,7 +79,7 @@ def test_hostile_text_stays_text() -> None:
     assert "\x1b" not in made
 
 
-def test_a_number_stands_beside_its_interval_its_sample_and_the_published_one() -> None:
+def test_a_number_is_next_to_its_interval_its_sample_and_the_published_one() -> None:
     row = re.search(r"<tr><td class=\"n\">5</td>(.*?)</tr>", page(sample()))
     assert row is not None
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row[1])

@@ -56,7 +56,7 @@ def test_the_report_on_the_two_layer_model(tmp_path: Path, monkeypatch: pytest.M
     assert {"repeated_tokens", "copied", "published_values"} <= set(report.exhibits)
 
 
-def test_a_stopped_study_goes_on_with_the_part_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_study_resumes_with_the_part_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = unembed.load("attn-2l")
 
     def study(where: str) -> str:

@@ -93,7 +93,7 @@ def test_numbers_in_the_tables_are_those_measured(tmp_path: Path) -> None:
     assert [row["last"] for row in report["perturbation"].rows()] == pytest.approx(means, rel=1e-5)
 
 
-def test_a_stopped_study_goes_on_with_the_stage_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_study_resumes_with_the_stage_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = study(tmp_path / "whole")
 
     def stop(*_: Any, **__: Any) -> None:
@@ -174,7 +174,7 @@ def test_the_released_codes_choices_are_options_and_say_so(tmp_path: Path) -> No
     assert chosen["draw"] == "sentences" and chosen["triggers"] == "sentences"
 
 
-def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path) -> None:
     lm = lettered("opt")
     cases: list[tuple[Any, Any, dict[str, Any], type[UnembedError], str]] = [
         (lm, None, {}, InvalidInput, r"neither a corpus nor an index: .* --corpus shipped"),

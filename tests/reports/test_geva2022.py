@@ -91,7 +91,7 @@ def test_a_second_run_gives_the_same_report(made, tmp_path: Path):
         assert again[name].to_json() == report[name].to_json()
 
 
-def test_rare_and_common_tokens_are_told_by_their_counts():
+def test_rare_and_common_tokens_are_defined_by_their_counts():
     counts = np.array([100, 90, 80, 3, 2, 1])
     assert is_rare(counts, np.array([[0, 1], [0, 5], [4, 5]])).tolist() == [False, True, True]
 
@@ -138,7 +138,7 @@ class SeesOne:
         return [Pattern("animals", "semantic", (0, 1, 2, 3))]
 
 
-def test_a_judge_stands_beside_the_program(made, tmp_path: Path):
+def test_a_judge_is_reported_next_to_the_program(made, tmp_path: Path):
     lm, *_ = made
     report = unembed.report("geva2022", lm, TEXTS, tmp_path / "x", seed=3, judge=SeesOne(), **OPTIONS)
     rows = {row["annotator"]: row for row in report["judged"].rows()}

@@ -27,7 +27,7 @@ def test_the_column_that_lacks_most_gets_what_is_left() -> None:
     assert column_widths([10, 12], [5, 5], 16) == [7, 9]
 
 
-def test_columns_that_do_not_fit_beside_each_other_continue_in_another_block() -> None:
+def test_columns_that_do_not_fit_continue_in_another_block() -> None:
     assert column_blocks([5, 5, 5], 21, gap=2) == [range(0, 3)]
     assert column_blocks([5, 5, 5], 20, gap=2) == [range(0, 2), range(2, 3)]
     assert column_blocks([50, 5, 50], 20, gap=2) == [range(0, 1), range(1, 2), range(2, 3)]

@@ -17,7 +17,7 @@ def failed(place: Path, error: BaseException) -> UnembedError:
     return caught.value
 
 
-def test_a_full_disk_is_told_by_the_system_or_by_a_library_that_wraps_it(tmp_path: Path) -> None:
+def test_a_full_disk_is_recognised_from_the_system_or_a_library_that_wraps_it(tmp_path: Path) -> None:
     wrapped = RuntimeError("unexpected pos 64 vs 0")
     wrapped.__context__ = OSError(errno.ENOSPC, "No space left on device")
     of_rust = ValueError("Error while serializing: I/O error: No space left on device (os error 28)")
@@ -25,7 +25,7 @@ def test_a_full_disk_is_told_by_the_system_or_by_a_library_that_wraps_it(tmp_pat
         assert str(failed(tmp_path, error)) == f"cannot write {tmp_path}: No space left on device. Make room."
 
 
-def test_a_place_without_leave_to_write_is_told_and_a_source_without_leave_to_read_is_not(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported_and_an_unreadable_source_is_not(tmp_path: Path) -> None:
     mine, other = str(tmp_path / "out" / "file"), str(tmp_path / "corpus.txt")
     assert "Permission denied" in str(
         failed(tmp_path / "out", PermissionError(errno.EACCES, "Permission denied", mine))
@@ -41,7 +41,7 @@ def test_other_failures_pass_as_they_are(tmp_path: Path, error: Exception) -> No
     assert caught.value is error
 
 
-def test_a_block_that_fails_leaves_what_was_there_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_failed_block_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     target = write_whole(tmp_path / "result.npz", "first")
     with pytest.raises(KeyError), whole_file(target) as temporary:
         temporary.write_text("half")

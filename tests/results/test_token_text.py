@@ -46,7 +46,7 @@ def test_each_kind_of_character_is_shown(token: str, shown: str) -> None:
     assert visible_rich(token).plain == shown
 
 
-def test_bytes_that_are_no_utf8_are_named() -> None:
+def test_bytes_that_are_not_utf8_are_named() -> None:
     assert visible(b"\xe2\x80 a") == "⟨0xE2⟩⟨0x80⟩·a"
     assert visible(" é".encode()) == "·é"
     assert visible("\udce2") == "⟨0xE2⟩"

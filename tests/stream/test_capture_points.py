@@ -87,7 +87,7 @@ def test_projections_are_bit_equal_to_the_modules_outputs(dtype: torch.dtype, to
         assert torch.equal(seen[point][1].flatten(2), tensor), point
 
 
-def test_a_point_that_a_layer_lacks_says_what_to_use(tokens: torch.Tensor) -> None:
+def test_a_point_that_a_layer_lacks_is_refused_with_the_one_to_use(tokens: torch.Tensor) -> None:
     with pytest.raises(PointMissing, match="its FFN has no gate"):
         run(tiny("gpt2"), tokens, "gate")
     with pytest.raises(PointMissing, match="belong to experts"):

@@ -85,7 +85,7 @@ def test_a_scaled_layer_adds_that_multiple_to_the_stream(name: str, tokens: Tens
         assert torch.equal(edited[point][0][:, :-1], plain[point][0][:, :-1])
 
 
-def test_a_constant_beside_attention_is_scaled_with_it(tokens: Tensor) -> None:
+def test_a_constant_added_to_attention_is_scaled_with_it(tokens: Tensor) -> None:
     config = AutoConfig.for_model(
         "gpt_neox_japanese", vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, use_cache=False
     )

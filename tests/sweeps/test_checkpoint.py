@@ -112,7 +112,7 @@ def test_every_batch_can_be_the_last_one(tmp_path: Path) -> None:
     Failing.at = -1
 
 
-def test_only_the_same_sweep_goes_on(tmp_path: Path) -> None:
+def test_only_the_same_sweep_resumes(tmp_path: Path) -> None:
     lm, file = lettered("opt"), tmp_path / "sweep.pt"
     sweep(lm, ["some text"], [TopTriggers(5)], checkpoint=file)
     for message, attempt in {

@@ -55,7 +55,7 @@ def trained(out, name: str, recipe: Recipe) -> Run:
     return run
 
 
-def test_the_card_of_a_language_model_is_measured_on_the_files_beside_it(out):
+def test_the_card_of_a_language_model_is_measured_on_the_files_next_to_it(out):
     trained(out, "small", RECIPE)
     to = out / "shipped"
     card = publish_model.publish("small", out=out, to=to, recipe=RECIPE)
@@ -75,7 +75,7 @@ def test_the_card_of_a_language_model_is_measured_on_the_files_beside_it(out):
     assert json.loads((to / "loss.jsonl").read_text().splitlines()[-1])["tokens"] == 20 * 512
 
 
-def test_themes_given_by_hand_stand_beside_their_values_and_are_counted(out):
+def test_themes_given_by_hand_are_next_to_their_values_and_counted(out):
     trained(out, "small", RECIPE)
     model = publish_model.publish("small", out=out, to=out / "shipped", recipe=RECIPE)
     first = re.search(r"^\| ([23]\.\d+) \|", model, flags=re.MULTILINE)

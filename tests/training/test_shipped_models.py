@@ -63,7 +63,7 @@ def test_an_empty_corpus_leaves_no_half_made_text(tmp_path):
     assert not (tmp_path / "out" / "text" / "train.npz").exists()
 
 
-def test_the_command_says_what_is_wrong_and_fails(tmp_path, capsys):
+def test_the_command_names_what_is_wrong_and_fails(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["--corpus", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]) == 1
     assert "no training text in" in capsys.readouterr().err

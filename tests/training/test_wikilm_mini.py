@@ -60,7 +60,7 @@ def test_three_layers_and_three_bands_of_words_open_as_three_layers(tmp_path: Pa
     assert lm.n_layers == 3 and [len(W) for W in lm.weights.W_out] == [48, 48, 48]
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     whole = unembed.load(str(train(TEXT, tmp_path / "a", SMALL)))
     train(TEXT, tmp_path / "b", SMALL, until=47)
     assert (tmp_path / "b" / "checkpoint.pt").exists()

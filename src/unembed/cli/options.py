@@ -79,62 +79,44 @@ IndexFolder = Annotated[
         "--index", metavar="DIR", help="An index of the model; default: a ready one of the model.", show_default=False
     ),
 ]
-_EDITS = "Edits"
+
+
+def _edit(name: str, metavar: str | None, text: str) -> Any:
+    """An option of one kind of edit."""
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel="Edits", show_default=False)
+
+
 Sets = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="MEMORY=VALUE",
-        help="Set a memory's coefficient (L5M278=0) at every position; repeatable.",
-        rich_help_panel=_EDITS,
-        show_default=False,
-    ),
+    _edit("--set", "MEMORY=VALUE", "Set a memory's coefficient (L5M278=0) at every position; repeatable."),
 ]
 Scales = Annotated[
     list[str] | None,
-    typer.Option(
+    _edit(
         "--scale",
-        metavar="TARGET=FACTOR",
-        help="Scale a memory (L5M278=2), a head (L1H5=0), or a layer's part (ffn3=0, attention2=0.5); repeatable.",
-        rich_help_panel=_EDITS,
-        show_default=False,
+        "TARGET=FACTOR",
+        "Scale a memory (L5M278=2), a head (L1H5=0), or a layer's part (ffn3=0, attention2=0.5); repeatable.",
     ),
 ]
-Adds = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--add",
-        metavar="MEMORY=VALUE",
-        help="Add to a memory's coefficient; repeatable.",
-        rich_help_panel=_EDITS,
-        show_default=False,
-    ),
-]
+Adds = Annotated[list[str] | None, _edit("--add", "MEMORY=VALUE", "Add to a memory's coefficient; repeatable.")]
 AddedVectors = Annotated[
     list[str] | None,
-    typer.Option(
+    _edit(
         "--add-vector",
-        metavar="LAYER=VECTOR",
-        help="Add a vector to the stream after a layer, at every position: a .npy or JSON file (3=v.npy), or the "
+        "LAYER=VECTOR",
+        "Add a vector to the stream after a layer, at every position: a .npy or JSON file (3=v.npy), or the "
         "difference of two prompts, with a factor ('3=2*I love this|I hate this'); repeatable.",
-        rich_help_panel=_EDITS,
-        show_default=False,
     ),
 ]
 ReplacedStreams = Annotated[
     list[str] | None,
-    typer.Option(
+    _edit(
         "--replace-stream",
-        metavar="LAYER=VECTOR",
-        help="Put a vector in the place of the stream after a layer, at the last position; repeatable.",
-        rich_help_panel=_EDITS,
-        show_default=False,
+        "LAYER=VECTOR",
+        "Replace the stream after a layer with a vector, at the last position; repeatable.",
     ),
 ]
-EditsFile = Annotated[
-    Path | None,
-    typer.Option("--edits", help="A file of saved edits.", rich_help_panel=_EDITS, show_default=False),
-]
+EditsFile = Annotated[Path | None, _edit("--edits", None, "A file of saved edits.")]
 Memory = Annotated[
     str,
     typer.Argument(

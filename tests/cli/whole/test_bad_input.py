@@ -61,7 +61,7 @@ def test_an_unknown_model_without_network(unembed: Run) -> None:
     assert "wren" in line
 
 
-def test_a_folder_that_is_no_model(unembed: Run, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_model_is_refused(unembed: Run, tmp_path: Path) -> None:
     assert "config.json" in refused(unembed("trace", PROMPT, "--model", tmp_path))
     assert "no such directory" in refused(unembed("trace", PROMPT, "--model", tmp_path / "absent" / "model"))
 
@@ -188,7 +188,7 @@ def test_control_characters_in_an_error_do_not_reach_the_terminal(unembed: Run, 
     assert "\x1b" not in refused(unembed("trace", PROMPT, "--model", gpt2_folder, "--token", "\x1b[2J"))
 
 
-def test_a_reader_that_closes_early_is_no_error(gpt2_folder: Path) -> None:
+def test_a_reader_that_closes_early_is_not_an_error(gpt2_folder: Path) -> None:
     command = f"'{sys.executable}' -m unembed trace 'The first' --model '{gpt2_folder}' --json | head -c 1"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, check=False)
@@ -236,7 +236,7 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIO
         ("café is".encode(), "it is UTF-8, but the locale makes Python expect another encoding. Set PYTHONUTF8=1"),
     ],
 )
-def test_a_prompt_that_is_no_unicode_here_says_what_to_do(gpt2_folder: Path, prompt: bytes, says: str) -> None:
+def test_a_prompt_that_is_not_unicode_is_refused_with_a_remedy(gpt2_folder: Path, prompt: bytes, says: str) -> None:
     command = [sys.executable, "-m", "unembed", "trace", prompt, "--model", str(gpt2_folder)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ASCII}, check=False)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and done.stdout == ""

@@ -66,13 +66,13 @@ def test_a_negative_coefficient_pushes_toward_the_lowest_tokens_and_points_left(
     assert "█│" in line
 
 
-def test_plain_says_in_words_what_signs_say() -> None:
+def test_plain_output_has_words_for_signs() -> None:
     text = drawn(100, plain=True)
     assert "(saturation)" in text and "(elimination)" in text
     assert not set(text) & set("█▌▐│◆✕")
 
 
-def test_findings_stand_under_the_layers_in_their_order_and_what_they_tell_is_told_once() -> None:
+def test_findings_follow_the_layers_in_order_and_repeat_no_event() -> None:
     lines = [line.rstrip() for line in drawn(100).splitlines()]
     first = lines.index("Findings   the heaviest first")
     assert "Memories behind ·January over ·the" in lines[first + 6]
@@ -87,7 +87,7 @@ def test_an_explanation_shows_ranks_and_attributions() -> None:
     assert "Memories behind" not in out.getvalue()
 
 
-def test_events_are_told_where_nothing_was_ranked() -> None:
+def test_events_are_listed_where_nothing_was_ranked() -> None:
     out = io.StringIO()
     Console(file=out, width=100).print(draw_explanation(dataclasses.replace(sample_view(), findings=[]), 100))
     assert "Findings" not in out.getvalue()

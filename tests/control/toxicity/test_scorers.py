@@ -15,7 +15,7 @@ from unembed.control.toxicity.scorers import Classifier, Lexicon, Linear, Stored
 from unembed.errors import InvalidInput, ModelUnavailable
 
 
-def test_the_shipped_scorer_tells_an_insult_from_thanks():
+def test_the_shipped_scorer_scores_an_insult_above_thanks():
     rude, kind = Linear().score(["you are a stupid fucking idiot", "thank you for your help with the article"])[
         "toxicity"
     ]

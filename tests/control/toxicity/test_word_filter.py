@@ -62,7 +62,7 @@ def test_every_cut_and_case_of_a_word_is_caught(wren):
     assert caught >= 4
 
 
-def test_a_filtered_generation_never_says_the_words(wren):
+def test_a_filtered_generation_never_contains_the_words(wren):
     words = ["the", "she", "he", "was"]
     prompts = ["Once upon a time there", "The king and his son"]
     filter_ = WordFilter(words, wren.tokenizer)

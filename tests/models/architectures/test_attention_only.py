@@ -111,7 +111,7 @@ def test_hidden_states_are_the_stream_before_and_after_each_block(model):
     torch.testing.assert_close(model.lm_head(out.hidden_states[-1]), out.logits, rtol=0, atol=0)
 
 
-def test_only_the_asked_positions_get_logits(model):
+def test_only_the_requested_positions_get_logits(model):
     whole = model(IDS).logits
     torch.testing.assert_close(model(IDS, logits_to_keep=2).logits, whole[:, -2:], rtol=0, atol=1e-6)
     torch.testing.assert_close(

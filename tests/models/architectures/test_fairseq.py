@@ -124,7 +124,7 @@ def test_what_was_saved_anew_takes_a_device_map(tmp_path: Path):
     assert torch.equal(load(tmp_path / "saved", device_map={"": "disk"}).weights.W_E, load(folder).weights.W_E)
 
 
-def test_untied_projections_are_told_by_their_shape(tmp_path: Path):
+def test_untied_projections_are_recognised_by_their_shape(tmp_path: Path):
     tensors = state(tied=False)
     model = open_fairseq(*_paths(written(tmp_path, tensors))).model
     assert not model.config.tie_adaptive_proj
@@ -187,7 +187,7 @@ def test_code_hidden_in_the_pickle_is_refused_and_not_run(tmp_path: Path, capsys
     assert "never" not in capsys.readouterr().out
 
 
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path):
+def test_a_file_that_is_not_a_checkpoint_is_refused(tmp_path: Path):
     written(tmp_path, state())
     (tmp_path / "model.pt").write_bytes(b"not a checkpoint")
     with pytest.raises(ModelUnavailable, match=r"model\.pt"):
@@ -242,7 +242,7 @@ def test_arguments_that_change_the_meaning_are_refused(tmp_path: Path, monkeypat
 # The dictionary
 
 
-def test_words_keep_their_order_and_the_count_stands_after_the_last_space(tmp_path: Path):
+def test_words_keep_their_order_and_the_count_follows_the_last_space(tmp_path: Path):
     path = tmp_path / "dict.txt"
     path.write_text("the 12\na\u2028b 7\n<unk> 5 #fairseq:overwrite\n", encoding="utf-8")
     dictionary = read_dictionary(path)
@@ -251,14 +251,14 @@ def test_words_keep_their_order_and_the_count_stands_after_the_last_space(tmp_pa
 
 
 @pytest.mark.parametrize("line", ["the", "the twelve", " 12", "</s> 3"])
-def test_a_line_that_is_no_word_and_count_is_refused(tmp_path: Path, line: str):
+def test_a_line_that_is_not_a_word_and_count_is_refused(tmp_path: Path, line: str):
     path = tmp_path / "dict.txt"
     path.write_text(f"ok 3\n{line}\n")
     with pytest.raises(InvalidInput, match=r"line 2 of .*dict\.txt"):
         read_dictionary(path)
 
 
-def test_several_checkpoints_in_a_folder_must_be_told_apart(tmp_path: Path):
+def test_one_of_several_checkpoints_in_a_folder_must_be_named(tmp_path: Path):
     written(tmp_path, state())
     assert find_checkpoint(tmp_path / "dict.txt") is None
     (tmp_path / "checkpoint_best.pt").touch()

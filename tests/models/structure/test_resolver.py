@@ -127,7 +127,7 @@ def test_the_score_formula_gives_the_pattern(name: str, tokens: torch.Tensor) ->
 
 
 @pytest.mark.parametrize("family", DENSE)
-def test_parallel_blocks_are_told_from_sequential_ones(family: str) -> None:
+def test_parallel_and_sequential_blocks_are_distinguished(family: str) -> None:
     assert tiny(family).structure.blocks[0].parallel == (family in PARALLEL)
 
 

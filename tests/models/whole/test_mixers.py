@@ -107,7 +107,7 @@ def test_edits_of_a_mixers_heads_hold(tokens: torch.Tensor) -> None:
     assert float(silenced.at("attn_out", 0).abs().max()) == 0
 
 
-def test_a_gated_norm_is_no_linear_map_and_says_so(tokens: torch.Tensor) -> None:
+def test_a_gated_norm_is_refused_as_not_linear(tokens: torch.Tensor) -> None:
     lm = _lm("axk2")
     assert attribution(lm, tokens[:1], 11, by="head").error < 1e-4
     norm = lm.structure.blocks[1].attention.pre_norm
@@ -116,7 +116,7 @@ def test_a_gated_norm_is_no_linear_map_and_says_so(tokens: torch.Tensor) -> None
         _ = norm.gain
 
 
-def test_cross_attention_that_a_prompt_of_text_leaves_out_is_no_layer(tokens: torch.Tensor) -> None:
+def test_cross_attention_that_a_text_prompt_skips_is_not_a_layer(tokens: torch.Tensor) -> None:
     lm = _lm("mllama")
     assert lm.n_layers == 3 and [b.path.rsplit(".", 1)[-1] for b in lm.structure.blocks] == ["0", "1", "2"]
     assert lm.hf.config.get_text_config().num_hidden_layers == 4

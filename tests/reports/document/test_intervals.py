@@ -25,7 +25,7 @@ def test_the_interval_of_a_share_is_the_exact_binomial_one(hits: int) -> None:
     assert (m.value, m.low, m.high, m.n) == (hits / 400, exact.low, exact.high, 400)
 
 
-def test_ten_of_ten_is_no_certainty() -> None:
+def test_ten_of_ten_is_not_certainty() -> None:
     for m in (share_of(0, 10), mean_of([0.0] * 10, share=True), mean_of([0.0] * 60, units=[0, 1] * 30, share=True)):
         assert m.low == 0 and m.high > 0.3
     assert mean_of([1.0] * 10, share=True).low < 0.7

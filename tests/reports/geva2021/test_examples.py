@@ -159,7 +159,7 @@ def test_settings_name_the_places() -> None:
     assert Examples([1, 2]).settings() != Examples([1, 3]).settings()
 
 
-def test_random_examples_are_of_the_kind_asked_and_a_small_corpus_says_its_size() -> None:
+def test_random_examples_are_of_the_requested_kind_and_a_small_corpus_is_refused() -> None:
     _, _, text, _ = tiny_study(bos=True)
     everything = set(text.prefix_positions().tolist())
     drawn = draw_positions(text, 20, "prefixes", 0, "letters")

@@ -67,7 +67,7 @@ def test_search_in_triggers_and_names(indexed, index):
     assert (hits[0]["layer"], hits[0]["index"], hits[0]["found"]) == (2, 8, "Cities of Europe")
 
 
-def test_a_word_that_is_no_token_is_explained(client):
+def test_a_word_that_is_not_a_token_is_explained(client):
     found = client.get("/api/v1/memories/search", params={"q": "antidisestablishmentarianism"}).json()
     assert found["hits"] == [] and "no form of it is a single token" in found["notes"][0]
     assert len(found["tokens"]["antidisestablishmentarianism"]) > 1

@@ -21,7 +21,7 @@ def test_a_kept_address_comes_back_under_a_name_its_text_decides(client):
     assert client.post("/api/v1/sessions", json={"address": address + "x"}).json()["id"] != name
 
 
-def test_an_unknown_name_says_what_to_do(client):
+def test_an_unknown_name_is_refused_with_a_remedy(client):
     answer = client.get("/api/v1/sessions/" + "0" * 18)
     assert answer.status_code == 422 and "file" in answer.json()["fix"]
 

@@ -88,7 +88,7 @@ def test_odd_prompts(described, prompt):
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{", b'{"prompt": NaN}', b'{"prompt": 1}', b"\xff\xfe"])
-def test_bodies_that_are_no_question(described, body):
+def test_bodies_that_are_not_a_question_are_refused(described, body):
     page, _ = described
     answer = page.post("/api/v1/traces", content=body, headers={"content-type": "application/json"})
     assert answer.status_code in (400, 422) and answer.json()["message"]

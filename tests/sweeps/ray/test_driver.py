@@ -77,7 +77,9 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("leaky", [0, 3])
-def test_stopped_after_any_save_it_goes_on(faked, leaky: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_after_a_stop_at_any_save(
+    faked, leaky: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from unembed.sweeps.ray import driver
 
     settings, file = Ray(batches_per_shard=1, open_model=opened), tmp_path / "sweep.pt"

@@ -97,7 +97,7 @@ def test_an_index_is_the_same_bytes(cluster, tmp_path: Path) -> None:
         assert list(local[name]) == pytest.approx(list(distributed[name]), rel=1e-5)
 
 
-def test_an_error_of_a_reducer_is_told_as_it_is(cluster, tmp_path: Path) -> None:
+def test_an_error_of_a_reducer_is_raised_as_it_is(cluster, tmp_path: Path) -> None:
     with pytest.raises(NotFinite, match="batch"):
         sweep(lettered("gpt2"), ["abc"], [Paused(str(tmp_path), 0, fails=True)], engine=Ray(workers=1))
 

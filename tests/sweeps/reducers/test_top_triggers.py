@@ -199,7 +199,7 @@ def test_gate_of_a_layer_without_one() -> None:
         sweep(lettered(GPT2), ["abc"], [TopTriggers(by="gate")])
 
 
-def test_activations_that_are_no_numbers() -> None:
+def test_activations_that_are_not_finite_are_refused() -> None:
     from tests.families import build
     from unembed.language_model import load
 

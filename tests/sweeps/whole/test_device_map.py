@@ -95,7 +95,7 @@ def test_a_sweep_finds_the_same(both: list[LanguageModel], tmp_path: Path) -> No
     assert same(fast[1], found[0][1])
 
 
-def test_a_sweep_goes_on_where_the_other_stopped(both: list[LanguageModel], tmp_path: Path) -> None:
+def test_a_sweep_resumes_where_the_other_stopped(both: list[LanguageModel], tmp_path: Path) -> None:
     whole, split = both
     expected = sweep(whole, TEXTS, todo(), tokens_per_batch=100, checkpoint=tmp_path / "sweep.pt")
     found = sweep(split, TEXTS, todo(), tokens_per_batch=100, checkpoint=tmp_path / "sweep.pt")

@@ -5,9 +5,8 @@ Both are counts, so merging is exact and independent of order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +16,7 @@ from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.sweeps.reducers.pointwise import Pointwise, counted_columns
+from unembed.sweeps.reducers.reducer import Summed
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Counts:
     """One bin more than edges: below the first, between each two, and from the last on."""
 
 
-class Histogram(Pointwise):
+class Histogram(Summed, Pointwise):
     """Counts between edges for every unit.
 
     Args:
@@ -56,7 +56,7 @@ class Histogram(Pointwise):
         """No positions."""
         super().start(lm)
         self._edges = torch.tensor(self.edges)
-        self._counts: dict[int, Tensor] = {}
+        self._sums = {}
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
         """Count a layer's values."""
@@ -65,25 +65,12 @@ class Histogram(Pointwise):
         which = torch.bucketize(x, self._edges.to(x.device), right=True)
         which += torch.arange(width, device=x.device) * bins
         counts = torch.bincount(which.flatten(), minlength=width * bins).view(width, bins).cpu()
-        self._counts[layer] = counts + self._counts.get(layer, 0)
-
-    def merge(self, other: Histogram) -> None:
-        """Merge two parts."""
-        for layer, counts in other._counts.items():
-            self._counts[layer] = counts + self._counts.get(layer, 0)
+        self._sums[str(layer)] = counts + self._sums.get(str(layer), 0)
 
     def result(self) -> Counts:
         """All counts."""
-        found = tuple(layer for layer in self._layers if layer in self._counts)
-        return Counts(found, self._edges.clone(), tuple(self._counts[layer].clone() for layer in found))
-
-    def state(self) -> dict[str, Any]:
-        """All counts."""
-        return {str(layer): counts for layer, counts in self._counts.items()}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore saved counts."""
-        self._counts = {int(layer): counts.clone() for layer, counts in state.items()}
+        found = tuple(layer for layer in self._layers if str(layer) in self._sums)
+        return Counts(found, self._edges.clone(), tuple(self._sums[str(layer)].clone() for layer in found))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +96,7 @@ class Sketch:
         return _middle(torch.searchsorted(below, rank, right=True))
 
 
-class Quantiles(Pointwise):
+class Quantiles(Summed, Pointwise):
     """A quantile sketch of each layer's values: counts by the upper half of their float32 bits.
 
     Memory: 512 KiB a layer.
@@ -118,31 +105,18 @@ class Quantiles(Pointwise):
     def start(self, lm: Decoder) -> None:
         """No positions."""
         super().start(lm)
-        self._counts = {layer: torch.zeros(1 << 16, dtype=torch.long) for layer in self._layers}
+        self._sums = {str(layer): torch.zeros(1 << 16, dtype=torch.long) for layer in self._layers}
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
         """Count a layer's values."""
         bits = counted_columns(tensor, batch).float().contiguous().view(torch.int32) >> 16
         # Upper halves, as whole numbers from -32768: a set sign bit means a negative value, larger bits further from 0.
         bins = torch.where(bits < 0, -1 - bits, bits + 32768)
-        self._counts[layer] += torch.bincount(bins.flatten(), minlength=1 << 16).cpu()
-
-    def merge(self, other: Quantiles) -> None:
-        """Merge two parts."""
-        for layer, counts in other._counts.items():
-            self._counts[layer] += counts
+        self._sums[str(layer)] += torch.bincount(bins.flatten(), minlength=1 << 16).cpu()
 
     def result(self) -> Sketch:
         """All counts."""
-        return Sketch(self._layers, tuple(self._counts[layer].clone() for layer in self._layers))
-
-    def state(self) -> dict[str, Any]:
-        """All counts."""
-        return {str(layer): counts for layer, counts in self._counts.items()}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore saved counts."""
-        self._counts = {int(layer): counts.clone() for layer, counts in state.items()}
+        return Sketch(self._layers, tuple(self._sums[str(layer)].clone() for layer in self._layers))
 
 
 def _middle(bins: Int[Tensor, " n"]) -> Float[Tensor, " n"]:

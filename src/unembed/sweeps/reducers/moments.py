@@ -14,6 +14,7 @@ from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
 from unembed.models.structure.experts import RoutedCoefficients
 from unembed.sweeps.reducers.pointwise import Pointwise, counted_columns, key_counts
+from unembed.sweeps.reducers.reducer import Summed
 
 _PARTS = ("mean", "m2", "least", "largest")
 
@@ -136,7 +137,7 @@ class ActiveShare:
         return torch.stack([self.share(layer).mean() for layer in self.layers])
 
 
-class ActiveFraction(Pointwise):
+class ActiveFraction(Summed, Pointwise):
     """How often each memory is active.
 
     Args:
@@ -160,13 +161,13 @@ class ActiveFraction(Pointwise):
         super().start(lm)
         gated = {layer: lm.feed_forward(layer).is_gated for layer in self._layers}
         self._magnitude = {layer: gated[layer] if self.magnitude is None else self.magnitude for layer in self._layers}
-        self._active = {n: torch.zeros(lm.weights.n_memories[n], dtype=torch.long) for n in self._layers}
-        self._count = 0
+        self._sums = {str(n): torch.zeros(lm.weights.n_memories[n], dtype=torch.long) for n in self._layers}
+        self._sums["count"] = torch.zeros((), dtype=torch.long)
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
         """Count a layer's active units."""
         x = counted_columns(tensor, batch)
-        self._active[layer] += key_counts((x.abs() if self._magnitude[layer] else x) > self.threshold)
+        self._sums[str(layer)] += key_counts((x.abs() if self._magnitude[layer] else x) > self.threshold)
 
     def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
         """Count a layer's active units, expert by expert."""
@@ -175,29 +176,16 @@ class ActiveFraction(Pointwise):
             if batch.n_counted < len(counted):
                 m = m[counted[position]]
             active = (m.abs() if self._magnitude[layer] else m) > self.threshold
-            self._active[layer][first : first + m.shape[1]] += key_counts(active)
+            self._sums[str(layer)][first : first + m.shape[1]] += key_counts(active)
             if self.threshold < 0:  # then a coefficient of 0, where the expert was not chosen, counts too
-                self._active[layer][first : first + m.shape[1]] += batch.n_counted - len(m)
+                self._sums[str(layer)][first : first + m.shape[1]] += batch.n_counted - len(m)
 
     def update(self, batch: Batch) -> None:
         """Count the positions."""
-        self._count += batch.n_counted
-
-    def merge(self, other: ActiveFraction) -> None:
-        """Merge two parts."""
-        for layer in self._layers:
-            self._active[layer] += other._active[layer]
-        self._count += other._count
+        self._sums["count"] += batch.n_counted
 
     def result(self) -> ActiveShare:
         """All counts."""
-        return ActiveShare(self._layers, self._count, tuple(self._active[layer].clone() for layer in self._layers))
-
-    def state(self) -> dict[str, Any]:
-        """All counts."""
-        return {"count": self._count} | {f"active.{layer}": t for layer, t in self._active.items()}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore saved counts."""
-        self._count = int(state["count"])
-        self._active = {layer: state[f"active.{layer}"].clone() for layer in self._layers}
+        return ActiveShare(
+            self._layers, int(self._sums["count"]), tuple(self._sums[str(layer)].clone() for layer in self._layers)
+        )

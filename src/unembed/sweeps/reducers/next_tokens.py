@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -13,7 +12,7 @@ from torch import Tensor
 from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput, OutOfRange
 from unembed.models.decoder import Decoder
-from unembed.sweeps.reducers.reducer import Need, Reducer
+from unembed.sweeps.reducers.reducer import Need, Summed
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +48,7 @@ class NextTokens:
         return self.memories.index((layer, index))
 
 
-class NextTokenCounts(Reducer):
+class NextTokenCounts(Summed):
     """How often each token follows an active memory. Positions without a next token are not counted.
 
     Args:
@@ -80,9 +79,11 @@ class NextTokenCounts(Reducer):
         for row, (layer, _) in enumerate(self._memories):
             self._rows.setdefault(layer, []).append(row)
         self._gated = {layer: lm.feed_forward(layer).is_gated for layer in self._rows}
-        self._counts = torch.zeros(len(self._memories), lm.d_vocab, dtype=torch.long)
-        self._weights = torch.zeros(len(self._memories), lm.d_vocab, dtype=torch.float64)
-        self._all = torch.zeros(lm.d_vocab, dtype=torch.long)
+        self._sums = {
+            "counts": torch.zeros(len(self._memories), lm.d_vocab, dtype=torch.long),
+            "weights": torch.zeros(len(self._memories), lm.d_vocab, dtype=torch.float64),
+            "all": torch.zeros(lm.d_vocab, dtype=torch.long),
+        }
 
     @property
     def needs(self) -> Collection[Need]:
@@ -98,29 +99,14 @@ class NextTokenCounts(Reducer):
         active = (x.abs() if self._gated[layer] else x) > self.threshold
         for column, row in enumerate(rows):
             at = active[:, column]
-            self._counts[row] += torch.bincount(following[at], minlength=len(self._all))
-            self._weights[row].index_add_(0, following[at], x[at, column])
+            self._sums["counts"][row] += torch.bincount(following[at], minlength=len(self._sums["all"]))
+            self._sums["weights"][row].index_add_(0, following[at], x[at, column])
 
     def update(self, batch: Batch) -> None:
         """Count all next tokens."""
         following = batch.next_tokens[batch.counted & (batch.next_tokens >= 0)]
-        self._all += torch.bincount(following, minlength=len(self._all))
-
-    def merge(self, other: NextTokenCounts) -> None:
-        """Merge two parts."""
-        self._counts += other._counts
-        self._weights += other._weights
-        self._all += other._all
+        self._sums["all"] += torch.bincount(following, minlength=len(self._sums["all"]))
 
     def result(self) -> NextTokens:
         """All counts."""
-        return NextTokens(self._memories, self._counts.clone(), self._weights.clone(), self._all.clone())
-
-    def state(self) -> dict[str, Any]:
-        """All counts."""
-        return {"counts": self._counts, "weights": self._weights, "all": self._all}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore saved counts."""
-        self._counts, self._weights = state["counts"].clone(), state["weights"].clone()
-        self._all = state["all"].clone()
+        return NextTokens(self._memories, *(self._sums[name].clone() for name in ("counts", "weights", "all")))

@@ -73,3 +73,22 @@ class Reducer(ABC):
         """What must be equal for two states to be merged: by default the class and its public attributes."""
         plain = {k: v for k, v in sorted(vars(self).items()) if not k.startswith("_")}
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in plain.items())})"
+
+
+class Summed(Reducer):
+    """A reducer whose whole state is named tensors that add up; `start` may leave out those that are 0."""
+
+    _sums: dict[str, Tensor]
+
+    def merge(self, other: Any) -> None:
+        """Add the sums of another part."""
+        for name, theirs in other._sums.items():
+            self._sums[name] = self._sums[name] + theirs if name in self._sums else theirs.clone()
+
+    def state(self) -> dict[str, Any]:
+        """The sums."""
+        return dict(self._sums)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore saved sums."""
+        self._sums = {name: tensor.clone() for name, tensor in state.items()}

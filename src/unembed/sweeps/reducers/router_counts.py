@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +14,7 @@ from unembed.errors import InvalidInput, OutOfRange
 from unembed.models.decoder import Decoder
 from unembed.models.structure.experts import RoutedCoefficients
 from unembed.sweeps.reducers.pointwise import Pointwise
+from unembed.sweeps.reducers.reducer import Summed
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class Routing:
         return self.layers.index(layer)
 
 
-class RoutedShare(Pointwise):
+class RoutedShare(Summed, Pointwise):
     """The share of positions that each routed expert of each layer reads.
 
     Args:
@@ -86,57 +86,40 @@ class RoutedShare(Pointwise):
             raise InvalidInput("routing", why=f"not every one of layers {list(self._layers)} has experts")
         sizes = {n: e[0] for n, e in experts.items() if e is not None}
         self._layers = tuple(sizes)
-        self._chosen = {n: torch.zeros(size, dtype=torch.long) for n, size in sizes.items()}
-        self._tokens = {n: torch.zeros(size, lm.d_vocab, dtype=torch.int32) for n, size in sizes.items()}
-        if not self.counts_tokens:
-            self._tokens = {}
-        self._all = torch.zeros(lm.d_vocab if self.counts_tokens else 0, dtype=torch.long)
-        self._count = 0
+        vocabulary = lm.d_vocab if self.counts_tokens else 0
+        self._sums = {"count": torch.zeros((), dtype=torch.long), "all": torch.zeros(vocabulary, dtype=torch.long)}
+        for n, size in sizes.items():
+            self._sums[f"chosen.{n}"] = torch.zeros(size, dtype=torch.long)
+            if self.counts_tokens:
+                self._sums[f"tokens.{n}"] = torch.zeros(size, vocabulary, dtype=torch.int32)
 
     def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
         """Count the pairs of a layer."""
         position, expert = routed.position.cpu(), routed.expert.cpu()
         counted = batch.counted.flatten()[position]
         position, expert = position[counted], expert[counted]
-        self._chosen[layer] += torch.bincount(expert, minlength=len(self._chosen[layer]))
-        if layer in self._tokens:
-            table = self._tokens[layer]
+        chosen = self._sums[f"chosen.{layer}"]
+        chosen += torch.bincount(expert, minlength=len(chosen))
+        if self.counts_tokens:
+            table = self._sums[f"tokens.{layer}"]
             cells = expert * table.shape[1] + batch.tokens.flatten()[position]
             cell, n = cells.unique(return_counts=True)
             table.view(-1)[cell] += n.to(torch.int32)
 
     def update(self, batch: Batch) -> None:
         """Count the positions."""
-        self._count += batch.n_counted
+        self._sums["count"] += batch.n_counted
         if self.counts_tokens:
-            self._all += torch.bincount(batch.tokens[batch.counted], minlength=len(self._all))
-
-    def merge(self, other: RoutedShare) -> None:
-        """Merge two parts."""
-        for layer in self._layers:
-            self._chosen[layer] += other._chosen[layer]
-            if layer in self._tokens:
-                self._tokens[layer] += other._tokens[layer]
-        self._count += other._count
-        self._all += other._all
+            self._sums["all"] += torch.bincount(batch.tokens[batch.counted], minlength=len(self._sums["all"]))
 
     def result(self) -> Routing:
         """All counts."""
-        tokens = tuple(self._tokens[n].clone() for n in self._layers) if self.counts_tokens else None
-        chosen = tuple(self._chosen[n].clone() for n in self._layers)
-        return Routing(self._layers, self._count, chosen, tokens, self._all.clone() if self.counts_tokens else None)
-
-    def state(self) -> dict[str, Any]:
-        """All counts."""
-        state: dict[str, Any] = {"count": self._count, "all": self._all}
-        state |= {f"chosen.{n}": t for n, t in self._chosen.items()}
-        return state | {f"tokens.{n}": t for n, t in self._tokens.items()}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore saved counts."""
-        self._count, self._all = int(state["count"]), state["all"].clone()
-        self._chosen = {n: state[f"chosen.{n}"].clone() for n in self._chosen}
-        self._tokens = {n: state[f"tokens.{n}"].clone() for n in self._tokens}
+        chosen = tuple(self._sums[f"chosen.{n}"].clone() for n in self._layers)
+        count, tokens, everywhere = int(self._sums["count"]), None, None
+        if self.counts_tokens:
+            tokens = tuple(self._sums[f"tokens.{n}"].clone() for n in self._layers)
+            everywhere = self._sums["all"].clone()
+        return Routing(self._layers, count, chosen, tokens, everywhere)
 
 
 class RoutedTokens(RoutedShare):
