@@ -105,7 +105,7 @@ class HeadMatrices:
         if not site.scores_understood:
             raise Unsupported(
                 f"the QK circuit of layer {layer} of {self.lm.name}",
-                why="its attention scores could not be rebuilt from queries and keys when the model was opened",
+                why=site.no_scores,
                 instead="Use OV circuits or captured patterns",
             )
         offsets = _copying.offsets_of(offset)

@@ -76,7 +76,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     site = lm.structure.blocks[layer].attention
     what = f"the scores of L{layer}H{head} of {lm.name}"
     if not site.scores_understood:
-        raise Unsupported(what, why="they could not be rebuilt when the model was opened", instead="Use patterns")
+        raise Unsupported(what, why=site.no_scores, instead="Use patterns")
     points = ["resid_pre", "pattern"] + (["position_embedding"] if lm.structure.position_embedding is not None else [])
     seen = run(lm, tokens, points, logits=False)
     if seen.tokens.shape[0] != 1:

@@ -7,7 +7,8 @@ import torch
 
 import unembed
 from tests.models.decoder_classes import tiny_model
-from unembed.errors import ModelNotUnderstood, PointMissing, Unsupported
+from unembed.attention import Circuits
+from unembed.errors import ModelNotUnderstood, PointMissing, UnembedError, Unsupported
 from unembed.language_model import LanguageModel, load
 from unembed.logit_attribution import attribution
 from unembed.stream.decomposition import writer_points, writers
@@ -128,3 +129,24 @@ def test_linear_attention_has_no_pattern_whatever_its_name(tokens: torch.Tensor)
     kinds = [b.mixer is not None and b.mixer.is_attention for b in lm.structure.blocks]
     assert kinds == [False, True, False, True]
     assert attribution(lm, tokens[:1], 11, by="source").error < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("model_type", "why"),
+    [
+        ("deepseek_v4", "what the heads mix is rotated back"),
+        ("zaya", "half of each value comes from the position before"),
+        ("jetmoe", "chooses the query and output projections of its heads among experts"),
+    ],
+)
+def test_a_refusal_of_sources_names_the_part_of_the_architecture(
+    model_type: str, why: str, tokens: torch.Tensor
+) -> None:
+    with pytest.raises(UnembedError, match=why):
+        attribution(_lm(model_type), tokens, 11, by="source")
+
+
+@pytest.mark.parametrize(("model_type", "why"), [("axk2", "with and without its norm"), ("diffllama", "two softmaxes")])
+def test_a_refusal_of_a_qk_circuit_names_the_part_of_the_architecture(model_type: str, why: str) -> None:
+    with pytest.raises(UnembedError, match=why):
+        Circuits(_lm(model_type)).qk(1, 0)

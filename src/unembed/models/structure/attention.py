@@ -18,7 +18,7 @@ from unembed.models.structure.attention_layout import (
     projections_of,
     relative,
 )
-from unembed.models.structure.differential import differential_pattern
+from unembed.models.structure.differential import DifferentialPattern, differential_pattern
 from unembed.models.structure.families import facts_of
 from unembed.models.structure.head_readings import find_readings
 from unembed.models.structure.probe import Probe, called_linears, same
@@ -32,6 +32,7 @@ _NO_WEIGHTS = (
     # Before transformers 5.13.0 Nemotron chooses its attention when it is built.
     'attn_implementation="eager" and pass load() the model, or use a newer transformers (Nemotron: 5.13.0)'
 )
+_TWO_SOFTMAXES = "its pattern is the difference of two softmaxes, so that a head has two queries and two keys"
 
 
 def mixer_site(
@@ -60,6 +61,8 @@ def mixer_site(
     module = probe.hf.get_submodule(attention_path)
     weights, differential = probe.recording.calls[attention_path].weights, differential_pattern(module)
     weights = weights if weights is None or differential is None else differential.combined(weights)
+    facts = facts_of(probe.config.model_type)
+    no_values = facts.no_values
     out_path, out_proj = _out_projection(probe, attention_path, module, raw)
     z = None if out_path is None else probe.recording.given(out_path)
     known: dict[str, Any] = dict(
@@ -70,12 +73,21 @@ def mixer_site(
         multiplier=multiplier,
         constant=constant,
         differential=differential,
+        no_scores=_no_scores(facts.no_scores, differential),
+        no_heads=no_values if out_proj is None else "",
     )
     n_heads = _head_count(probe, module, weights, z)
     is_attention = weights is not None or (n_heads > 0 and _computes_weights(probe, module))
     if weights is None or z is None or not n_heads or out_proj is None:
         return _without_values(
-            probe, path, known, out_proj if n_heads else None, n_heads, z, is_attention, _missing(module, is_attention)
+            probe,
+            path,
+            known,
+            out_proj if n_heads else None,
+            n_heads,
+            z,
+            is_attention,
+            no_values or _missing(module, is_attention),
         )
     pattern, z = weights[0], z[0]
     projections = projections_of(probe.recording, attention_path, module, out_proj, probe.d_model)
@@ -95,13 +107,14 @@ def mixer_site(
         values = find_values(outputs, pattern, z, inner_norms, limit)
         shared = None if values is not None else _shared_values(probe, path, pattern, z, inner_norms)
         reason = (
-            "its pattern is the difference of two softmaxes, so that a head has two queries and two keys"
+            _TWO_SOFTMAXES
             if values is not None and differential is not None
             else "its values are not a linear map of the stream, or its queries and keys have an unknown layout"
             if values is not None
             else f"it uses the keys and values of another layer ({shared[0]})"
             if shared is not None
-            else f"its values were not found in {', '.join(projections) or 'any projection'}: pattern times values is "
+            else no_values
+            or f"its values were not found in {', '.join(projections) or 'any projection'}: pattern times values is "
             "not what the out-projection receives"
         )
         site = _without_values(
@@ -228,6 +241,10 @@ def _shared_values(
         if found is not None:
             return name, found
     return None
+
+
+def _no_scores(known: str, differential: DifferentialPattern | None) -> str:
+    return known or (AttentionSite.no_scores if differential is None else _TWO_SOFTMAXES)
 
 
 def _missing(module: nn.Module, is_attention: bool) -> str:

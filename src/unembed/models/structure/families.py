@@ -24,6 +24,12 @@ class FamilyFacts:
     eager_alibi_is_doubled: bool = False
     """The eager attention adds ALiBi twice, so that its pattern is not what the model computes (Falcon-RW upstream)."""
 
+    no_values: str = ""
+    """Why the values of its attention are no output of a module, or its heads no input of one projection."""
+
+    no_scores: str = ""
+    """Why its scores do not follow from one query and one key of each head."""
+
     refused: str = ""
     """Why the family cannot be opened at all; empty when it can."""
 
@@ -36,6 +42,18 @@ FAMILIES: dict[str, FamilyFacts] = {
     "gptj": FamilyFacts(rotary_in_buffer=True),
     "codegen": FamilyFacts(rotary_in_buffer=True),
     "falcon": FamilyFacts(eager_alibi_is_doubled=True),
+    "deepseek_v4": FamilyFacts(
+        no_values="its keys, rotated, are its values as well; later layers append entries that stand for several "
+        "positions, and what the heads mix is rotated back"
+    ),
+    "zaya": FamilyFacts(no_values="half of each value comes from the position before, which no module returns"),
+    "jetmoe": FamilyFacts(
+        no_values="each position chooses the query and output projections of its heads among experts, so that a layer "
+        "has no projection over heads"
+    ),
+    "axk2": FamilyFacts(
+        no_scores="its queries are read from a latent with and without its norm, so that they have no one scale"
+    ),
     "openai-gpt": FamilyFacts(refused=_POST_NORM),
     "cpmant": FamilyFacts(
         refused="it puts a learned prompt before the tokens, so that its stream has more positions than the prompt"

@@ -402,7 +402,9 @@ def _before_convolution(probe: Probe, output: str) -> str | None:
 def _convolved_mixer(site: AttentionSite, kind: str) -> AttentionSite:
     """A mixer whose heads do not reach the stream at their own position alone."""
     reason = f"its output goes through {kind}, which mixes positions, before it reaches the stream"
-    return replace(site, out_projection=None, n_heads=0, values=None, head_layout=None, values_missing=reason)
+    return replace(
+        site, out_projection=None, n_heads=0, values=None, head_layout=None, values_missing=reason, no_heads=reason
+    )
 
 
 def _convolved_ffn(site: FeedForwardSite, kind: str) -> FeedForwardSite:

@@ -210,6 +210,10 @@ class AttentionSite:
     """True where learned positions are added to what Q and K read, but not to the stream (attention-only models)."""
     readings: HeadReadings | None = None
     """What circuits read where `head_layout` is None: through a latent, or from a projection with an output gate."""
+    no_heads: str = ""
+    """Why the mixer's output is no sum over heads, where more is to say than that there is no out-projection."""
+    no_scores: str = "its attention scores could not be rebuilt from queries and keys when the model was opened"
+    """Why there are no QK circuits where `scores_understood` is False."""
     differential: DifferentialPattern | None = None
     """How patterns follow from two softmaxes for each head; None where a head has one."""
 
@@ -242,8 +246,8 @@ class AttentionSite:
     @property
     def heads_missing(self) -> str:
         """Why the mixer's output is not a sum over heads; empty where it is."""
-        if "before it reaches the stream" in self.values_missing:
-            return self.values_missing
+        if self.no_heads:
+            return self.no_heads
         return f"{type(self.module).__name__} does not end in a projection over heads"
 
     @property
