@@ -118,11 +118,11 @@ def load(
         device_map: spread the model over devices, main memory ("cpu" next to a GPU) and disk ("disk"), as accelerate
             does: "auto", or a device for each module. Weights in memory or on disk are loaded when they are needed.
         offload_folder: where to write weights for the disk that the model's own files do not hold as they are.
-        trust_remote_code: run code that the model's repository brings; never by default.
+        trust_remote_code: run code from the model's repository; never by default.
 
     Raises:
         ModelUnavailable: no such model, folder or network.
-        ModelNotUnderstood: the family does something that has no place in the description.
+        ModelNotUnderstood: the family does something that a `Structure` cannot describe.
     """
     return LanguageModel(
         open_model(

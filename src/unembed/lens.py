@@ -25,8 +25,8 @@ from unembed.names import BASES, Basis
 from unembed.validation import positive_int
 
 ROWS, COLUMNS = 1024, 4096
-"""Vectors and tokens read at once. Going through the vocabulary in columns reads W_U once for all vectors and keeps
-the scores in the processor's cache: a fifth faster than one product after another over the whole vocabulary."""
+"""Vectors and tokens per block. Blocks of vocabulary columns read W_U once for all vectors, and their scores stay in
+the processor's cache: a fifth faster than one product after another over the whole vocabulary."""
 _BLOCK = 64
 
 TopTokens = tuple[Int[Tensor, "row k"], Float[Tensor, "row k"]]

@@ -128,7 +128,7 @@ class Circuits(HeadMatrices):
     def term_importance(
         self, corpus: CorpusSource | Int[Tensor, "row pos"] = None, order: int | None = None, **options: Any
     ) -> TermImportance:
-        """How much each order of path takes off the loss on text; see `term_importance.term_importance`."""
+        """By how much each order of path lowers the loss on text; see `term_importance.term_importance`."""
         return term_importance(self.lm, corpus, order, **options)
 
     def source_effects(self, tokens: Tokens, layer: int, head: int, position: int, token: str | int) -> SourceEffects:

@@ -102,7 +102,7 @@ def skip_trigrams(
         among: only these tokens; means are over them. The largest entries of all are often of rare tokens.
 
     Time: one pass of blocks over either circuit. The best triples come from the `top` sources whose best product is
-    largest, and there from the `top` best destinations and outputs, so nothing else is looked at.
+    largest, and there from the `top` best destinations and outputs, so no other entry is read.
     """
     # The best of a list lie among its `top` best sources, so a longer list could not be complete.
     top = positive_int("top", top, most=10_000)

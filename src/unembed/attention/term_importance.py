@@ -31,7 +31,7 @@ class TermImportance:
         by_layer: with the direct path and the heads of one layer alone (layer).
         without_layer: with the direct path and the single heads of all layers but one (layer).
         uniform: of a guess that gives every token the same probability, log(d_vocab).
-        repeated_gain: for each row of text, what the single heads of the first layer take off the loss of the direct
+        repeated_gain: for each row of text, how far the single heads of the first layer lower the loss of the direct
             path, where the next token stood earlier in the row; NaN where there is no such place.
         new_gain: the same where the next token did not stand earlier.
         n_terms: paths of each order.
@@ -55,7 +55,7 @@ class TermImportance:
 
     @property
     def reductions(self) -> Float[Tensor, " order"]:
-        """What each order from 1 takes off the loss of the orders below it."""
+        """By how much each order from 1 lowers the loss of the orders below it."""
         return self.losses[:-1] - self.losses[1:]
 
     @property
@@ -65,17 +65,17 @@ class TermImportance:
 
     @property
     def layer_reductions(self) -> Float[Tensor, " layer"]:
-        """What the heads of one layer, each alone, take off the loss of the direct path."""
+        """By how much the heads of one layer, each alone, lower the loss of the direct path."""
         return self.losses[0] - self.by_layer
 
     @property
     def layer_reductions_given_others(self) -> Float[Tensor, " layer"]:
-        """What the heads of one layer take off the loss of the direct path with all other single heads."""
+        """By how much the heads of one layer lower the loss of the direct path with all other single heads."""
         return self.without_layer - self.losses[1]
 
     @property
     def direct_reduction(self) -> float:
-        """What the direct path takes off the loss of a uniform guess: the step to order 0."""
+        """By how much the direct path lowers the loss of a uniform guess: the step to order 0."""
         return self.uniform - float(self.losses[0])
 
 
@@ -170,7 +170,7 @@ def _order_one_by_layer(frozen: FrozenRun) -> list[Float[Tensor, "batch pos d_mo
 def _gains(
     frozen: FrozenRun, direct: Tensor, first_layer: Tensor, tokens: Tensor, target: Tensor, keep: Tensor
 ) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
-    """What the first layer's heads take off the direct path's loss, by row: of tokens that stood earlier, and of new.
+    """By how much the first layer's heads lower the direct path's loss, by row: of repeated tokens, and of new.
 
     Earlier includes the position that predicts.
     """

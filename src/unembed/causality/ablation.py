@@ -92,7 +92,7 @@ def ablate(
     Args:
         lm: the model.
         prompt: one prompt.
-        heads: pairs (layer, head), or "all"; "all" too where nothing else is chosen.
+        heads: pairs (layer, head), or "all"; "all" is the default where nothing is chosen.
         memories: pairs (layer, index), groups of such pairs (each ablated together), groups by name, or "all".
         components: ("attn_out" or "mlp_out", layer), or "all".
         to: "zero"; "mean", over a corpus; or prompts, whose activations take the place (the metric is averaged).

@@ -161,7 +161,7 @@ def ablate_over_corpus(
     Args:
         lm: the model.
         corpus: what `unembed.open_corpus` takes; the shipped text by default.
-        heads: pairs (layer, head), or "all"; "all" too where nothing else is chosen.
+        heads: pairs (layer, head), or "all"; "all" is the default where nothing is chosen.
         memories: pairs (layer, index), groups of such pairs (each ablated together), groups by name, or "all".
         components: ("attn_out" or "mlp_out", layer), or "all".
         layers: whole layers (what attention and FFN add), or "all".

@@ -1,4 +1,4 @@
-"""One prompt run many times at once, each row with activations of its own put in place of the model's.
+"""One prompt run many times at once, each row with its own activations in place of the model's.
 
 A row starts at the first layer whose activation is replaced: the blocks below return the stream that the unchanged run
 had there. Whether that is exact is checked on the model itself before it is relied on (models whose layers share more

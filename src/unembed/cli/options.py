@@ -24,7 +24,7 @@ Revision = Annotated[
 ]
 Tokenizer = Annotated[
     str | None,
-    typer.Option(help="Folder or hub id, where the model brings none.", rich_help_panel=_MODEL, show_default=False),
+    typer.Option(help="Folder or hub id, where the model has none.", rich_help_panel=_MODEL, show_default=False),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.", rich_help_panel=_MODEL)]
 DType = Annotated[
@@ -188,7 +188,7 @@ class OfOneHead(TyperCommand):
     """A command whose first two arguments are a layer and a head, which may be one name: L0H3 or 0.3."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; a name in the place of the layer stands for both numbers."""
+        """Read the arguments; a name instead of the layer gives both numbers."""
         for i, argument in enumerate(args):
             is_value = i > 0 and args[i - 1].startswith("-")
             if argument.isdecimal() and not is_value:

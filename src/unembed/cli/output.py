@@ -68,7 +68,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def deliver_table(table: Table, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
-    """Write a result table in the requested forms; the terminal's own when nothing else was."""
+    """Write a result table in the requested forms; the terminal's when none was."""
     if html is not None:
         write_page(html, table.to_html())
     if as_json:

@@ -1,4 +1,4 @@
-"""WordNet 3.0 as far as single tokens need it: senses, their hypernyms, how specific a class is, definitions.
+"""The part of WordNet 3.0 that single tokens need: senses, their hypernyms, how specific a class is, definitions.
 
 The files are a part of WordNet (see `tools/wordnet_build.py`), shipped under its own licence (`wordnet/LICENSE.txt`).
 """
@@ -48,7 +48,7 @@ _RULES = {
     "a": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
     "r": (),
 }
-"""Endings that WordNet's own morphology takes off (morphy)."""
+"""Endings that WordNet's own morphology removes (morphy)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ For a value v_i with coefficient m_i and a token w (Geva et al. 2022, section 3)
 - static score r_i = e_w . v_i, the same in every run; how v_i ranks w among all tokens;
 - effective score e_w . m_i v_i; the scores of all sub-updates and of the bias add up to that of the FFN's update;
 - Eq. 2: p(w | x + m_i v_i) is p(w | x) exp(e_w . m_i v_i) up to the normaliser, so adding one sub-update to the
-  stream x before the FFN changes the probability of w; removing it from the stream after the FFN does so too.
+  stream x before the FFN changes the probability of w; and so does removing it from the stream after the FFN.
 
 In the basis "frozen" e_w goes through the final norm at the run's own scale, so scores still add up. In the basis
 "final" the norm is applied as the model applies it; a score is then the change of the logit, and scores need not add

@@ -9,7 +9,7 @@ from unembed.errors import ModelUnavailable, first_sentence
 from unembed.models.shipped_models import SHIPPED
 
 TIMEOUT = 2.0
-"""Seconds until a hub that does not answer counts as out of reach."""
+"""Seconds without an answer after which the hub counts as unreachable."""
 
 
 def is_local_only(name: str, revision: str | None = None) -> bool:

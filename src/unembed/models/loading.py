@@ -301,13 +301,13 @@ def _explained(name: str, error: Exception, offline: bool) -> Exception:
     if "offload_folder" in text:
         return ModelUnavailable(
             f"model {name}",
-            why="weights that go to disk have to be written anew: its files hold them in another form",
+            why="weights on disk have to be rewritten: its files hold them in another form",
             instead="Pass offload_folder=, a folder with room for them",
         )
     if "trust_remote_code" in text:
         return ModelUnavailable(
             f"model {name}",
-            why="it brings its own code, which runs only if you allow it",
+            why="its repository contains code, which runs only if you allow it",
             instead="Read that code, then pass trust_remote_code=True",
         )
     if "model type" in text or "Unrecognized" in text:

@@ -116,7 +116,7 @@ class Norm:
         return direction
 
     def folded(self, W: Float[Tensor, "d_model out"]) -> Float[Tensor, "d_model out"]:
-        """A reading matrix with this norm's gain (and centring) taken into it; a new tensor, the model is untouched."""
+        """A reading matrix with this norm's gain (and centring) folded in; a new tensor, the model is unchanged."""
         W = self.gain[:, None].to(W.dtype) * W
         return W - W.mean(dim=0, keepdim=True) if self.centred else W
 

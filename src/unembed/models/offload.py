@@ -2,7 +2,7 @@
 
 A model that does not fit is opened with a `device_map` that leaves layers in main memory or on disk. Between calls the
 parameters of such a layer are on the `meta` device: shapes without numbers. The hook on the module records where the
-numbers are and brings them in for each call, so a pass needs nothing from here; reading a weight does. What is fetched
+numbers are and loads them for each call, so a pass needs nothing from here; reading a weight does. What is fetched
 is a copy on the device where the module runs, it lasts as long as the caller holds it, and changing it changes nothing.
 """
 
@@ -97,13 +97,13 @@ def _is_parted(hf: PreTrainedModel, one: str, other: str) -> bool:
 
 
 def _offloading(module: nn.Module) -> Any:
-    """The hook that brings a module's parameters in."""
+    """The hook that loads a module's parameters."""
     for hook in _flat(getattr(module, "_hf_hook", None)):
         if getattr(hook, "offload", False) and getattr(hook, "weights_map", None) is not None:
             return hook
     raise Unsupported(
         f"the weights of {type(module).__name__}",
-        why="they are on the meta device and accelerate has put no hook on this module that could bring them in",
+        why="they are on the meta device and accelerate has put no hook on this module that could load them",
         instead="Open the model with device_map=, without preload_module_classes",
     )
 

@@ -262,7 +262,7 @@ def require_unnormalised_stream(lm: Decoder, what: str) -> None:
 
 
 def require_plain_stream(lm: Decoder, what: str) -> None:
-    """Refuse what takes every block for stream + attention + FFN and nothing else.
+    """Refuse what holds only if every block is stream + attention + FFN.
 
     Raises:
         Unsupported: the model has several streams, or a block rescales or normalises its stream or has other writers.

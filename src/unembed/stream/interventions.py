@@ -54,7 +54,7 @@ class Edit:
             raise InvalidInput(f"positions {self.positions!r}", why='they are "all", "last" or a sequence of numbers')
 
     def apply_(self, numbers: Tensor) -> Tensor:
-        """Put the new numbers in the place of the old ones."""
+        """Replace the old numbers by the new ones."""
         if self.action == "set":
             return numbers.fill_(self.value)
         return numbers.mul_(self.value) if self.action == "scale" else numbers.add_(self.value)
@@ -129,7 +129,7 @@ def add_vector(
 def replace_stream(
     layer: int, vector: Float[Tensor, " d_model"] | Sequence[float], positions: str | int | Sequence[int] = "last"
 ) -> Edit:
-    """Put a vector in the place of the stream after a layer (`resid_post`)."""
+    """Replace the stream after a layer (`resid_post`) with a vector."""
     return Edit("stream", "set", layer, 0, 1.0, _where(positions), _numbers(vector))
 
 

@@ -127,7 +127,7 @@ class StreamReadings:
             scale = self.scale.expand(*x.shape[:-1], 1) if basis == "frozen" else None
             return read(self.lm, x, top, basis=basis, scale=scale, hidden=self.hidden)
         below = self.stream("resid_post")[:-1] if point == "resid_pre" else None
-        # What enters a layer is what left the layer below: where that is so, bit for bit, only the lowest is read anew.
+        # What enters a layer usually equals, bit for bit, what left the one below: then only the lowest is read.
         if below is None or not torch.equal(x[1:], below):
             return self._with_prediction(x)
         after = self.read("resid_post")

@@ -24,7 +24,7 @@ app = typer.Typer(
 Basis = Annotated[
     Literal["raw", "folded"] | None,
     typer.Option(
-        help="raw: the weights alone, as in the paper; folded: norm gains taken in, the default where there are norms.",
+        help="raw: the weights alone, as in the paper; folded: with norm gains, the default where there are norms.",
         show_default=False,
     ),
 ]

@@ -44,7 +44,7 @@ def term_importance(
     opening: Opening = Opening(model="attn-2l"),
     output: Output = Output(),
 ) -> None:
-    """Measure how much each order of path through heads takes off the loss on text."""
+    """Measure by how much each order of path through heads lowers the loss on text."""
     circuits = opened_circuits(opening)
     from unembed.reports import importance_section
 

@@ -41,7 +41,7 @@ _HYPHENATED = {
 
 
 def deliver(report: Report, output: Output, csv_table: str | None = None) -> None:
-    """Write the parts found in the requested forms; the terminal's own when nothing else was.
+    """Write the parts found in the requested forms; the terminal's when none was.
 
     Args:
         report: the parts.

@@ -27,7 +27,7 @@ SCHEMA_SEVERAL = "unembed.traces/1"
 def deliver(
     views: Sequence[TraceView], provenance: Provenance, draw: Callable[..., RenderableType], output: Output
 ) -> None:
-    """Write the views of one prompt or more in the requested forms; the terminal's own when nothing else was.
+    """Write the views of one prompt or more in the requested forms; the terminal's when none was.
 
     Args:
         views: one for each prompt.

@@ -72,7 +72,7 @@ def decision_cost(
         prompt: a text, or its tokens; the passes read these.
         tokens: passes in one round.
         rounds: rounds of passes with and without decisions, alternating. Their medians are compared: in its fastest
-            round a processor still has in its caches what a decision reads, which is not so between blocks.
+            round a processor still has in its caches what a decision reads, which does not hold between blocks.
         clock: returns the time in seconds.
     """
     lm = require_exit(rule).lm

@@ -1,4 +1,4 @@
-"""WikiText's tokenisation: whitespace splits words, a dictionary numbers them, nothing else happens.
+"""WikiText's tokenisation: whitespace splits words, and a dictionary numbers them.
 
 The papers' released code ran sacremoses over text that is already tokenised, which breaks 4 % of its words; this does
 not.

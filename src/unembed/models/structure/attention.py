@@ -45,7 +45,7 @@ def mixer_site(
     multiplier: float,
     constant: Tensor | None,
 ) -> AttentionSite:
-    """The mixer whose module at `source` returned `raw`, with its heads, values and scores as far as they are found.
+    """The mixer whose module at `source` returned `raw`, with its heads, values and scores where they are found.
 
     Args:
         probe: the model and its dry run.

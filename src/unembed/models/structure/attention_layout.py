@@ -135,7 +135,7 @@ def find_values(
 
 
 def _factor(t: Tensor, goal: Tensor) -> float:
-    """The number that brings a tensor closest to another."""
+    """The factor that makes a tensor closest to another."""
     return float((t * goal).double().sum() / t.double().square().sum().clamp_min(1e-30))
 
 

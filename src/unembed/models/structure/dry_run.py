@@ -81,7 +81,7 @@ def eager(hf: PreTrainedModel) -> Iterator[None]:
     """The model with attention that returns its weights; the implementation is put back afterwards.
 
     Written straight into the configs: Falcon turns `set_attn_implementation("eager")` back into sdpa silently, and
-    then hands out weights made with the wrong kind of mask.
+    then returns weights made with the wrong kind of mask.
     """
     configs = {id(c): c for c in (hf.config, hf.config.get_text_config())}.values()
     before = [c._attn_implementation_internal for c in configs]

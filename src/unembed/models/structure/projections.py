@@ -1,4 +1,4 @@
-"""Whether each projection multiplies by the matrix that we would hand out, checked on the dry run.
+"""Whether each projection multiplies by the matrix that `Weights` returns, checked on the dry run.
 
 A projection may be wrapped (unmerged LoRA, DoRA) or packed (quantized): then its `weight` is not the matrix it
 multiplies by. A known packed layout is dequantized; what else is still affine is measured on unit vectors; if it is
