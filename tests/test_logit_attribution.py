@@ -122,3 +122,15 @@ def test_bad_questions_are_refused(tokens: torch.Tensor) -> None:
         attribution(load(tiny_model("jetmoe")), tokens[:1], 11, by="memory")
     with pytest.raises((NotOneToken, InvalidInput)):
         attribution(lm, tokens[:1], " word")
+
+
+def test_what_a_writer_lacks_is_none() -> None:
+    lm = tiny("gpt2")
+    seen = lm.run([[5, 6, 7]], points_needed(lm, "source"))
+    rows = attribution(lm, seen, 7, by="source").rows
+    start = next(row for row in rows if row.label == "embedding")
+    assert (start.layer, start.index, start.source) == (None, None, None)
+    head = next(row for row in rows if row.label == "head L1H2 from 0")
+    assert (head.layer, head.index, head.source) == (1, 2, 0)
+    ffn = next(row for row in rows if row.label == "ffn 1")
+    assert (ffn.layer, ffn.index, ffn.source) == (1, None, None)

@@ -40,12 +40,12 @@ from unembed.validation import positive_int
 
 @dataclass(frozen=True)
 class Row:
-    """One writer's contribution. `index` is a head or a memory, `source` a position; -1 where the writer has none."""
+    """One writer's contribution. `index` is a head or a memory, `source` a position; None where the writer has none."""
 
     label: str
-    layer: int
-    index: int
-    source: int
+    layer: int | None
+    index: int | None
+    source: int | None
     contribution: float
 
 
@@ -54,8 +54,8 @@ class EffectRow:
     """One writer's direct and total effect. `total` is None for writers that are not ablated (embeddings, biases)."""
 
     label: str
-    layer: int
-    index: int
+    layer: int | None
+    index: int | None
     direct: float
     total: float | None
 
@@ -103,6 +103,7 @@ class Attribution(Displayed):
     layer: Int[Tensor, " row"]
     index: Int[Tensor, " row"]
     source: Int[Tensor, " row"]
+    """Like `layer` and `index`, -1 where the writer has none; None in `rows` and tables."""
     contribution: Float[Tensor, " row"]
     logit: float
     """The model's own logit, or difference of logits."""
@@ -158,7 +159,9 @@ class Attribution(Displayed):
             if kind == "memory":
                 name = memory_name(layer, index, self.experts[layer] if self.experts else None)
             label = f"{kind} {name}"
-        return Row(label if source < 0 else f"{label} from {source}", layer, index, source, float(self.contribution[i]))
+        if source >= 0:
+            label = f"{label} from {source}"
+        return Row(label, *map(_or_none, (layer, index, source)), float(self.contribution[i]))
 
     @property
     def rows(self) -> list[Row]:
@@ -170,7 +173,7 @@ class Attribution(Displayed):
         rows = self.top(len(self))
         columns = {
             "writer": [row.label for row in rows],
-            **{name: [_or_none(getattr(row, name)) for row in rows] for name in ("layer", "index", "source")},
+            **{name: [getattr(row, name) for row in rows] for name in ("layer", "index", "source")},
             "contribution": [row.contribution for row in rows],
         }
         title = f"Attribution of {self.logit:+.4g} by {self.by} (sum {self.total:+.4g}, error {self.error:.0e})"

@@ -43,7 +43,7 @@ def test_a_direction_of_one_class_names_it(lm):
     found = vector_concepts(lm, direction[None], ["planted"], embedding=False, max_expected=10.0)
     assert found.labels == ("planted",)
     table = list(found.to_table().rows())
-    assert all(row["vector"] == "planted" and row["layer"] == -1 for row in table)
+    assert all(row["vector"] == "planted" and row["layer"] is None for row in table)
 
 
 def test_tables_agree_with_the_concepts(lm):

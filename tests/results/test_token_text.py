@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unembed.results import join_bytes, visible, visible_html, visible_rich, whole_character
+from unembed.results import character_at, join_bytes, visible, visible_html, visible_rich, whole_character
 
 SHOWN = {
     " January": "·January",
@@ -104,6 +104,7 @@ def test_bytes_of_one_character_are_joined(text: str) -> None:
     pieces = join_bytes(raw)
     assert "".join(piece for piece, _ in pieces) == text
     assert [count for _, count in pieces] == [len(char.encode()) for char in text]
+    assert [character_at(raw, i) for i in range(len(raw))] == [char for char in text for _ in char.encode()]
 
 
 def test_bytes_that_make_no_character_stay_apart() -> None:

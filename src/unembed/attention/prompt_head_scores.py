@@ -65,7 +65,7 @@ def prompt_head_scores(
     contributions = attribution(lm, run, target, position, against, by="head")
     effect = torch.zeros(lm.n_layers, lm.n_heads)
     for row in contributions.rows:
-        if row.label.startswith("head "):
+        if row.layer is not None and row.index is not None:
             effect[row.layer, row.index] = row.contribution
     patterns = torch.stack([run.at("pattern", n)[0].float().cpu() for n in range(lm.n_layers)])
     uniform = torch.arange(2, patterns.shape[-1] + 1).log()  # entropy of uniform attention at positions 1, 2, ...

@@ -48,10 +48,10 @@ def total_effects(
     replacements: list[list[Replacement]] = []
     for i, row in enumerate(rows):
         kind = row.label.split()[0]
-        if " bias" in row.label or kind not in _POINTS:
+        if " bias" in row.label or kind not in _POINTS or row.layer is None:
             continue
         point = _POINTS[kind]
-        index = {"head": row.index, "memory": torch.tensor([row.index])}.get(kind)
+        index = torch.tensor([row.index]) if kind == "memory" else row.index
         chosen.append(i)
         replacements.append([Replacement(point, row.layer, where, index, zero)])
     if chosen:

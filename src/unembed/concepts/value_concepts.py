@@ -63,8 +63,8 @@ class VectorConcepts(Displayed):
     lm: Decoder
     labels: tuple[str, ...]
     """A name for each vector: `L5M733`, `random 3`."""
-    layers: tuple[int, ...]
-    """The layer of each vector; -1 for a vector of no layer."""
+    layers: tuple[int | None, ...]
+    """The layer of each vector; None for a vector of no layer."""
     ids: Int[np.ndarray, "vector k"]
     concepts: tuple[tuple[Concept, ...], ...]
     seed: int | None
@@ -93,7 +93,7 @@ class VectorConcepts(Displayed):
 
     def by_layer(self) -> Table:
         """For each layer the mean share of tokens in a concept, in all and by kind, and concepts per vector."""
-        layers = sorted(set(self.layers))
+        layers = sorted(set(self.layers), key=lambda layer: -1 if layer is None else layer)
         at = np.array(self.layers)
         columns: dict[str, list] = {"layer": layers, "vectors": [int((at == n).sum()) for n in layers]}
         shown = {"in_a_concept": COUNTED, "with_stopwords": (*COUNTED, "stopwords"), **{k: (k,) for k in KINDS}}
@@ -146,7 +146,7 @@ def vector_concepts(
     ids = read(lm, vectors.to(lm.dtype), top, basis=basis, hidden=hidden).ids.cpu()
     found = find_concepts(model_classes(lm, embedding), ids, max_expected=max_expected)
     named = tuple(labels) if labels is not None else tuple(str(i) for i in range(len(ids)))
-    placed = tuple(layers) if layers is not None else (-1,) * len(ids)
+    placed = tuple(layers) if layers is not None else (None,) * len(ids)
     rows = tuple(tuple(row) for row in found)
     return VectorConcepts(lm, named, placed, ids.numpy(), rows, seed, basis, show_unlearned)
 

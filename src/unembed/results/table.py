@@ -29,7 +29,9 @@ _REPR_ROWS = 8
 
 _STYLE = """
 :root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem;
+  overflow-wrap: anywhere; }
+th, td { overflow-wrap: normal; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .4rem 0; }
 th, td { padding: .2rem .7rem; text-align: left; border-bottom: 1px solid #8884; }
@@ -256,7 +258,8 @@ class Table:
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A self-contained page with the whole table; written to `path` as well when one is given."""
         page = (
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(self.title)}</title>'
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            f'<meta name="viewport" content="width=device-width"><title>{html.escape(self.title)}</title>'
             f"<style>{_STYLE}</style></head><body>{self.fragment(len(self))}</body></html>\n"
         )
         return _saved(page, path)
@@ -277,7 +280,8 @@ class Table:
         caption = visible_html(self.title, prose=True)
         more = f"<p>{len(self) - stop:,} more rows</p>" if len(self) > stop else ""
         return (
-            f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+            '<div style="overflow-x: auto" tabindex="0">'  # a wide table scrolls by itself, the page does not
+            f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}"
             f'<p class="provenance">{visible_html(self.provenance.line(), prose=True)}</p>'
         )
 

@@ -128,6 +128,20 @@ def join_bytes(tokens: Sequence[str]) -> list[tuple[str, int]]:
     return pieces
 
 
+def character_at(tokens: Sequence[str], position: int) -> str:
+    r"""The token at a position, or the character of which it holds a part.
+
+    >>> character_at([" city", "\\xe5", "\\x8c", "\\x97"], 2)
+    '北'
+    """
+    start = 0
+    for text, count in join_bytes(tokens):
+        start += count
+        if position < start:
+            return text
+    raise IndexError(position)
+
+
 def whole_character(before: str, token: str, after: str = "") -> tuple[str, str]:
     r"""A token in its text, with what of its neighbours' text belongs to the same character.
 

@@ -122,7 +122,7 @@ def head_sources_view(
     contributions = [0.0] * (position + 1)
     for row in found.rows:
         # Sources after the position have rows too, of nothing.
-        if 0 <= row.source <= position and (row.layer, row.index) == (layer, head):
+        if row.source is not None and row.source <= position and (row.layer, row.index) == (layer, head):
             contributions[row.source] += row.contribution
     target, against = _tokens(lm, question, position)
     return HeadSourcesView(

@@ -456,8 +456,4 @@ def _attribution(
 
 
 def _contribution(row: Row) -> ContributionView:
-    return ContributionView(row.label, _or_none(row.layer), _or_none(row.index), _or_none(row.source), row.contribution)
-
-
-def _or_none(number: int) -> int | None:
-    return None if number < 0 else number
+    return ContributionView(row.label, row.layer, row.index, row.source, row.contribution)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from unembed.cli.bars import Scale, percent, signed
-from unembed.results import visible, visible_html
+from unembed.results import character_at, visible, visible_html
 from unembed.schemas.trace import AttributionView, Candidate, EventView, LayerView, SubUpdateView, TraceView
 
 _STYLE = """
@@ -136,8 +136,9 @@ def _layers(view: TraceView) -> str:
     events = "".join(_event(event, view.target.id) for layer in view.layers for event in layer.events)
     target = f'<span class="target">{visible_html(view.target.token)}</span>'
     hidden = "" if view.show_unlearned else " Tokens the model never learned are left out."
+    here = character_at([token.token for token in view.tokens], view.position)
     return (
-        f"<section><h2>Layers at {view.position} {visible_html(view.tokens[view.position].token)}</h2>"
+        f"<section><h2>Layers at {view.position} {visible_html(here)}</h2>"
         f"<p class='note'>Read in the basis “{escape(view.basis)}”.{hidden}</p>"
         "<table><thead><tr><th class='n'>layer</th><th>before</th><th>after attention</th><th>after FFN</th>"
         f"<th class='n'>rank of {target}</th></tr></thead><tbody>{rows}</tbody></table>{events}</section>"

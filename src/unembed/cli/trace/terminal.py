@@ -13,7 +13,7 @@ from rich.text import Text
 
 from unembed.cli.bars import OPPOSES, PROMOTES, Scale, percent, signed
 from unembed.cli.index.view import passage
-from unembed.results import join_bytes, visible_rich
+from unembed.results import character_at, join_bytes, visible_rich
 from unembed.schemas.trace import (
     AttributionView,
     Candidate,
@@ -150,7 +150,8 @@ def _layers(view: TraceView, width: int, plain: bool, lines: int) -> RenderableT
         if not plain:
             cells.append(_signs(layer.events, view.target.id))
         table.add_row(*cells)
-    where = Text.assemble(" at ", (str(view.position), "bold"), " ", _token(view.tokens[view.position].token))
+    here = character_at([token.token for token in view.tokens], view.position)
+    where = Text.assemble(" at ", (str(view.position), "bold"), " ", _token(here))
     basis = {"final": "through the final norm", "raw": "readout alone", "frozen": "final norm, scale of the run"}[
         view.basis
     ]

@@ -116,7 +116,7 @@ def _table_2(m: Measurements) -> Table:
 
 def _by_layer(m: Measurements) -> Table:
     found, values = m.concepts, m.concepts[VALUES]
-    layers = sorted(set(values.layers))
+    layers = sorted({n for n in values.layers if n is not None})
     cells: dict[str, list] = {"layer": layers}
 
     def over_layers(concepts: VectorConcepts, kinds: tuple[str, ...]) -> list:
