@@ -20,6 +20,7 @@ Point = Literal[
     "q",
     "k",
     "v",
+    "scores",
     "pattern",
     "z",
     "gate",
@@ -80,6 +81,10 @@ POINT_INFO: dict[str, PointInfo] = {
     "q": PointInfo(("layer", "batch", "pos", "head", "d_head"), "queries as projected: before QK-norm and rotary"),
     "k": PointInfo(("layer", "batch", "pos", "kv_head", "d_head"), "keys as projected: before QK-norm and rotary"),
     "v": PointInfo(("layer", "batch", "pos", "kv_head", "d_head"), "values of attention, as projected"),
+    "scores": PointInfo(
+        ("layer", "batch", "head", "dst", "src"),
+        "attention scores: what the softmax receives, scale, position biases, soft cap and mask included",
+    ),
     "pattern": PointInfo(("layer", "batch", "head", "dst", "src"), "attention weights"),
     "z": PointInfo(("layer", "batch", "pos", "head", "d_head"), "each head's mixed values, before W_O"),
     "gate": PointInfo(("layer", "batch", "pos", "d_mlp"), "the gate of a gated FFN, before its activation"),

@@ -10,7 +10,8 @@ from transformers.activations import ACT2FN
 
 from tests.conftest import tiny
 from tests.families import FAMILIES
-from unembed.errors import PointMissing
+from unembed.errors import InvalidInput, PointMissing, Unsupported
+from unembed.language_model import LanguageModel
 from unembed.names import POINT_INFO, POINTS
 from unembed.stream.capture_points import has_point
 from unembed.stream.run import run
@@ -85,6 +86,30 @@ def test_projections_are_bit_equal_to_the_modules_outputs(dtype: torch.dtype, to
         handle.remove()
     for point, tensor in own.items():
         assert torch.equal(seen[point][1].flatten(2), tensor), point
+
+
+def test_the_pattern_is_the_softmax_of_the_scores(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
+    layers = [n for n in range(any_lm.n_layers) if has_point(any_lm, "scores", n)]
+    if not layers:
+        pytest.skip("no attention")
+    try:
+        seen = run(any_lm, tokens, ("scores", "pattern"))
+    except Unsupported:
+        pytest.skip("its patterns are refused")
+    for layer in layers:
+        scores, pattern = seen.at("scores", layer).float(), seen.at("pattern", layer).float()
+        weights = scores.softmax(-1)
+        kept = pattern.sum(-1, keepdim=True)  # below 1 where an attention sink takes a part
+        torch.testing.assert_close(weights * kept, pattern, atol=2e-3, rtol=2e-3)
+
+
+def test_scores_are_only_read(tokens: torch.Tensor) -> None:
+    lm = tiny("gpt2")
+    with pytest.raises(InvalidInput, match="a replacement for scores"):
+        run(lm, tokens, hooks={"scores": lambda t, _layer: t})
+    with pytest.raises(Unsupported, match="gradients of scores"):
+        run(lm, tokens, "scores", grad=True)
+    assert "forward" not in vars(lm.hf.transformer.h[0].attn)
 
 
 def test_a_point_that_a_layer_lacks_is_refused_with_the_one_to_use(tokens: torch.Tensor) -> None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from unembed.errors import Unsupported
+from unembed.errors import PointMissing, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.dry_run import eager
 from unembed.models.structure.families import facts_of
@@ -56,6 +58,54 @@ def returning_patterns(lm: Decoder, layers: Sequence[int]) -> Iterator[dict[str,
     else:
         with eager(lm.hf):
             yield {"output_attentions": True}
+
+
+def forward_with_scores(lm: Decoder, layer: int, callback: Callable[[Tensor], None]) -> Callable[..., Any]:
+    """The forward of a layer's attention that also calls back with its scores; the layer must run the eager attention.
+
+    It raises `PointMissing` where the family's attention has no softmax over scores of the pattern's shape.
+    """
+    forward = lm.structure.blocks[layer].attention.module.forward
+
+    @wraps(forward)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        with _SoftmaxInputs() as softmax:
+            out = forward(*args, **kwargs)
+        pattern = next((t for t in out[1:] if isinstance(t, Tensor) and t.dim() == 4), None)
+        found = None if pattern is None else softmax.scores_of(pattern)
+        if found is None:
+            raise PointMissing(
+                f"{lm.name} layer {layer} has no scores",
+                why="its attention has no softmax over them",
+                instead="Use pattern",
+            )
+        callback(found)
+        return out
+
+    return watched
+
+
+class _SoftmaxInputs(TorchFunctionMode):
+    """While it is entered, notes what every softmax is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._inputs: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.softmax, torch.nn.functional.softmax, Tensor.softmax):
+            self._inputs.append(args[0] if args else kwargs["input"])
+        return func(*args, **(kwargs or {}))
+
+    def scores_of(self, pattern: Tensor) -> Tensor | None:
+        """The last input that is scores of this pattern; columns beyond its sources belong to attention sinks."""
+        batch, heads, dst, src = pattern.shape
+        for scores in reversed(self._inputs):
+            if scores.numel() == pattern.numel():
+                return scores.reshape(pattern.shape)
+            if scores.shape[:-1] == (batch, heads, dst) and scores.shape[-1] > src:
+                return scores[..., :src]
+        return None
 
 
 @contextmanager

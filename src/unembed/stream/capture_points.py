@@ -312,8 +312,12 @@ _ROWS: dict[str, CapturePoint] = {
         lambda _block: ("the model adds no positions to the stream", ""),
     ),
 }
-"""Every capture point but the pattern, which has to be computed, and the outputs of other writers ("writer 0", ...).
+"""Every capture point but those of `OF_WEIGHTS`, and the outputs of other writers ("writer 0", ...).
 `unedited_post` is resid_post before edits of the stream; its hooks run before those of the edits."""
+
+
+OF_WEIGHTS = ("scores", "pattern")
+"""Points that fused kernels never form: their layers run the eager attention."""
 
 
 def capture_point(point: str) -> CapturePoint:
@@ -352,7 +356,7 @@ def has_point(lm: Decoder, point: str, layer: int) -> bool:
         InvalidInput: no model has such a point.
     """
     block = lm.structure.blocks[layer]
-    if point == "pattern":
+    if point in OF_WEIGHTS:
         return block.mixer is not None and block.mixer.is_attention
     return capture_point(point).module(lm, block) is not None
 
@@ -370,7 +374,7 @@ def require_point(lm: Decoder, point: str, layer: int) -> None:
     block = lm.structure.blocks[layer]
     if point == "coefficients" and block.feed_forward is not None:
         lm.feed_forward(layer)  # raises with the reason
-    why, instead = ("it has no attention", "") if point == "pattern" else capture_point(point).missing(block)
+    why, instead = ("it has no attention", "") if point in OF_WEIGHTS else capture_point(point).missing(block)
     raise PointMissing(f"{lm.name} layer {layer} has no {point}", why=why, instead=instead)
 
 

@@ -20,8 +20,8 @@ from unembed.errors import InvalidInput, OutOfMemory, PointMissing, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.norms import ChannelGain, Norm
 from unembed.models.structure.dry_run import INPUT_NAMES, first_tensor, given_tensor
-from unembed.stream.attention_weights import returning_patterns
-from unembed.stream.capture_points import ForwardPass, capture_point, require_point
+from unembed.stream.attention_weights import forward_with_scores, returning_patterns
+from unembed.stream.capture_points import OF_WEIGHTS, ForwardPass, capture_point, require_point
 from unembed.stream.experts import install_experts
 from unembed.stream.interventions import (
     Edit,
@@ -56,7 +56,7 @@ def attach_hooks(
     Args:
         lm: the model.
         captures: for (point, layer), what to call with the live tensor: (batch, pos, width), z as (batch, pos, head,
-            d_head), pattern as (batch, head, dst, src). A callback may raise `Stop`.
+            d_head), scores and pattern as (batch, head, dst, src). A callback may raise `Stop`.
         edits: changes to make, in order.
         hooks: for (point, layer), a function that may replace the tensor, after the edits and before the captures.
 
@@ -66,7 +66,7 @@ def attach_hooks(
     for point, layer in captures:
         require_point(lm, point, layer)
     todo = checked(lm, edits)
-    wanted = sorted({layer for point, layer in captures if point == "pattern"})
+    wanted = sorted({layer for point, layer in captures if point in OF_WEIGHTS})
     with ExitStack() as stack:
         stack.enter_context(lm.lock)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -228,7 +228,7 @@ def _change(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Calla
 def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: Hook, current: ForwardPass) -> None:
     """A user's function at a point: called with the tensor as it is captured, put back where it returns another."""
     block = lm.structure.blocks[layer]
-    if point == "pattern":
+    if point in OF_WEIGHTS:
         _install_capture(stack, lm, point, layer, lambda t: _only_read(point, hook(t, layer)), current)
         return
     _refuse_experts(lm, point, layer, "a hook")
@@ -299,6 +299,8 @@ def on_the_graph(
             _change(stack, lm, 0, "resid_pre", begin)
         for point, layer in points:
             _refuse_experts(lm, point, layer, "gradients")
+            if point == "scores":
+                raise Unsupported("gradients of scores", why="they are only read", instead="Use pattern, q or k")
             if point == "pattern":
                 _refuse_difference(lm, layer)
                 _after(stack, lm.structure.blocks[layer].attention.module, partial(_keep_weights, own, (point, layer)))
@@ -325,6 +327,9 @@ def _install_capture(
 ) -> None:
     """One hook, as described by the point's row."""
     block = lm.structure.blocks[layer]
+    if point == "scores":
+        stack.enter_context(forward_replaced(block.attention.module, forward_with_scores(lm, layer, callback)))
+        return
     if point == "pattern":
 
         def weights(out: Any) -> None:
