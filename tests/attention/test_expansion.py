@@ -168,3 +168,12 @@ def test_bad_questions_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(expansion, "_MOST", 10)
     with pytest.raises(OutOfMemory, match="lower order"):
         circuits.expand(PROMPT)
+
+
+def test_the_table_adds_up_to_the_logit_of_the_likeliest_token() -> None:
+    lm = unembed.load("attn-2l")
+    found = unembed.circuits(lm).expand("The first month of the", order=1)
+    token = int(found.logits.argmax())
+    constant = 0.0 if found.constant is None else float(found.constant[token])
+    total = sum(row["contribution"] for row in found.to_table().rows()) + constant
+    assert total == pytest.approx(float(found.logits[token]), abs=1e-2)

@@ -63,6 +63,7 @@ def test_losses_by_position_with_and_without_a_head() -> None:
     texts = [TEXT * 4, TEXT[::-1] * 4]
     for heads in ([], [(0, 1), (1, 3)]):
         found = in_context(lm, texts, heads, window=32, early=3, late=28)
+        assert found.to_table().columns["loss"] == found.losses.tolist()
         rows = torch.stack([s.tokens for s in _windows(lm, texts, 32)])
         logits = lm.run(rows, edits=[scale_head(a, b, 0.0) for a, b in heads]).logits[:, :-1]
         expected = cross_entropy(logits.transpose(1, 2), rows[:, 1:].long(), reduction="none").double().mean(0)
@@ -81,6 +82,8 @@ def _windows(lm, texts, window):
 def test_scores_on_text_are_sums_over_the_pattern() -> None:
     lm = unembed.load("attn-2l")
     found = scores_on_text(lm, [TEXT * 3], window=24, max_windows=1)
+    for row in found.to_table().rows():
+        assert row["induction"] == float(found.induction[row["layer"], row["head"]])
     tokens = _windows(lm, [TEXT * 3], 24)[0].tokens
     pattern = lm.run(tokens, "pattern")["pattern"][:, 0]
     total, chance, n = torch.zeros(2, 8), 0.0, 0
@@ -149,6 +152,7 @@ def test_the_direct_path_is_softmax_of_embedding_times_unembedding(shipped: str)
     expected = -torch.cat([log_p[t[:-1], t[1:]] for t in half]).mean()
     assert found.cross_entropy == pytest.approx(float(expected), rel=1e-5)
     assert found.bigram_cross_entropy < found.unigram_cross_entropy
+    assert found.to_table().columns["token"] == lm.token_strings(found.tokens)
     token = int(found.tokens[0])
     counts = torch.zeros(lm.d_vocab)
     for piece in pieces:
@@ -188,3 +192,11 @@ def test_a_head_that_looks_at_itself_has_a_current_token_score() -> None:
     expected = sum(1 / (n + 1) for n in range(1, 12)) / 11  # attention spread evenly
     assert scores.current_token[0].tolist() == pytest.approx([expected] * lm.n_heads, rel=1e-5)
     assert scores["current_token"] is scores.current_token
+
+
+def test_the_table_of_source_effects_has_a_row_for_each_source() -> None:
+    circuits = unembed.circuits(unembed.load("attn-2l"))
+    found = circuits.source_effects("The first month of the first", 1, 5, -1, " month")
+    table = found.to_table()
+    assert table.columns["attention"] == found.attention.tolist() and table.columns["source"][-1] == len(table) - 1
+    assert (table.provenance.notes["layer"], table.provenance.notes["head"]) == (1, 5)

@@ -78,3 +78,12 @@ def test_qk_norm_is_its_gain_over_a_size(name: str) -> None:
     out = site.q_norm(x.transpose(0, 1).reshape(5, *norm.shape[1:])).view(5, 4, 12).transpose(0, 1)
     torch.testing.assert_close(rebuilt, out, rtol=1e-5, atol=1e-6)
     assert any("QK-norm" in note for note in unembed.circuits(lm).qk(1, 0).notes)
+
+
+def test_the_table_has_the_terms_of_every_pair_of_positions() -> None:
+    found = unembed.circuits(tiny("gpt2")).score_terms(PROMPT, 1, 3)
+    rows = list(found.to_table().rows())
+    assert len(rows) == 7 * 8 // 2
+    for row in rows:
+        assert sum(row[name] for name in found.terms) == pytest.approx(row["score"], abs=1e-6)
+        assert row["attention"] == float(found.pattern[row["destination"], row["source"]])

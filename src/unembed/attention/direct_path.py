@@ -5,7 +5,9 @@ Source: Elhage et al. 2021, "Zero-layer transformers".
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -18,10 +20,11 @@ from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.lens import logits_of
 from unembed.models.decoder import Decoder
+from unembed.results import Displayed, Provenance, Table
 
 
-@dataclass(frozen=True, eq=False)
-class DirectPath:
+@dataclass(frozen=True, eq=False, repr=False)
+class DirectPath(Displayed):
     """How well the direct path predicts the next token, and what it shares with bigram statistics.
 
     In a model with layers the direct path is not the bigram table: the layers predict most of it, and what is left to
@@ -49,6 +52,16 @@ class DirectPath:
     cross_entropy: float
     bigram_cross_entropy: float
     unigram_cross_entropy: float
+    texts: tuple[str, ...]
+    """Of the tokens."""
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each token compared; an undefined correlation is empty."""
+        columns: dict[str, list[Any]] = {"token": list(self.texts), "occurrences": self.occurrences.tolist()}
+        for name in ("spearman", "partial", "frequency", "ceiling"):
+            columns[name] = [None if math.isnan(value) else value for value in getattr(self, name).tolist()]
+        return Table("The direct path and bigrams: rank correlations", columns, self.provenance)
 
     def mean(self, correlations: Float[Tensor, " token"]) -> float:
         """The mean of one of the correlations, weighted by occurrences; undefined ones are left out."""
@@ -79,7 +92,8 @@ def direct_path(
     Memory: a block of rows of the vocabulary's width.
     """
     pieces, read = [], 0
-    for segment in windows_of(corpus, lm.n_ctx or 512, overlap=0).segments(lm):
+    text = windows_of(corpus, lm.n_ctx or 512, overlap=0)
+    for segment in text.segments(lm):
         pieces.append(segment.tokens)
         read += len(segment)
         if read >= max_tokens:
@@ -120,6 +134,7 @@ def direct_path(
     return DirectPath(
         tokens, occurrences[tokens], spearman, partial, frequency, ceiling, loss / int(second.count.sum()),
         first.cross_entropy_of(second), _unigram_loss(unigram, second),
+        tuple(lm.token_strings(tokens)), lm.provenance(corpus=text.fingerprint, notes={"max_tokens": max_tokens}),
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from unembed.attention.linearized import FrozenRun, frozen_run, stream_by_order
 from unembed.errors import InvalidInput, OutOfMemory
 from unembed.models.decoder import Decoder
+from unembed.results import Displayed, Table
 from unembed.stream.run import Tokens, position_of
 from unembed.validation import positive_int
 
@@ -29,8 +30,8 @@ _MOST = 2 << 30
 """Bytes that the vectors of all paths below the highest order may take."""
 
 
-@dataclass(frozen=True, eq=False)
-class Expansion:
+@dataclass(frozen=True, eq=False, repr=False)
+class Expansion(Displayed):
     """The logits at one position as a sum over paths.
 
     Attributes:
@@ -65,6 +66,21 @@ class Expansion:
     def __len__(self) -> int:
         """The number of terms."""
         return len(self.labels)
+
+    def to_table(self) -> Table:
+        """Each term's contribution to the logit of the likeliest token, the largest first; then what is not a term."""
+        token = int(self.logits.argmax())
+        contribution = self.contribution(token)
+        order = contribution.abs().argsort(descending=True).tolist()
+        rest = float(self.by_order(token)[-1])
+        columns = {
+            "term": [*(self.labels[i] for i in order), "higher orders"],
+            "order": [*(self.orders[i] for i in order), None],
+            "contribution": [*(float(contribution[i]) for i in order), rest],
+        }
+        name = self.lm.token_strings([token])[0]
+        notes = {"position": self.position, "order": self.order, "error": self.error}
+        return Table(f"Paths to the logit of {name!r}", columns, self.lm.provenance(notes=notes))
 
     def contribution(self, token: str | int) -> Float[Tensor, " term"]:
         """Each term's contribution to a token's logit."""

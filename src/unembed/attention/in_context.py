@@ -17,13 +17,14 @@ from unembed.attention.windows import windows_of
 from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import attention_branch
 from unembed.stream.interventions import scale_head
 from unembed.stream.run import run
 
 
-@dataclass(frozen=True, eq=False)
-class InContext:
+@dataclass(frozen=True, eq=False, repr=False)
+class InContext(Displayed):
     """Loss by position, and how much lower it is late than early.
 
     Attributes:
@@ -36,6 +37,12 @@ class InContext:
     early: int
     late: int
     ablated: tuple[tuple[int, int], ...]
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """The mean loss over windows at each position, nats."""
+        columns = {"position": list(range(self.by_window.shape[1])), "loss": self.losses.tolist()}
+        return Table(f"Loss by position, mean over {self.n_windows} windows", columns, self.provenance)
 
     @property
     def n_windows(self) -> int:
@@ -94,7 +101,8 @@ def in_context(
     edits = [scale_head(layer, head, 0.0) for layer, head in ablate]
     read: list[Tensor] = []
     # No overlap: every window starts without context, or early positions would not be early.
-    for batch in windows_of(corpus, window, overlap=0).batches(lm, tokens_per_batch):
+    text = windows_of(corpus, window, overlap=0)
+    for batch in text.batches(lm, tokens_per_batch):
         rows = batch.tokens[batch.lengths == window][: max_windows - sum(map(len, read))]
         if not len(rows):
             continue
@@ -108,7 +116,9 @@ def in_context(
         raise InvalidInput(
             f"windows of {window} tokens", why="no document of the corpus is that long", instead="Use a shorter window"
         )
-    return InContext(torch.cat(read), early, late, tuple((int(a), int(b)) for a, b in ablate))
+    ablated = tuple((int(a), int(b)) for a, b in ablate)
+    provenance = lm.provenance(corpus=text.fingerprint, notes={"ablated": [f"L{n}H{h}" for n, h in ablated]})
+    return InContext(torch.cat(read), early, late, ablated, provenance)
 
 
 @torch.no_grad()
@@ -146,8 +156,8 @@ def matched_heads(lengths: Float[Tensor, "layer head"], heads: Sequence[tuple[in
     return chosen
 
 
-@dataclass(frozen=True, eq=False)
-class TextScores:
+@dataclass(frozen=True, eq=False, repr=False)
+class TextScores(Displayed):
     """Head scores on real text: attention from positions whose token stood earlier in the window.
 
     Attributes:
@@ -161,6 +171,14 @@ class TextScores:
     by_chance: float
     previous_token: Float[Tensor, "layer head"]
     n_positions: int
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each head."""
+        heads = [(n, h) for n in range(len(self.induction)) for h in range(self.induction.shape[1])]
+        columns: dict[str, list[float]] = {"layer": [n for n, _ in heads], "head": [h for _, h in heads]}
+        columns |= {name: getattr(self, name).flatten().tolist() for name in ("induction", "previous_token")}
+        return Table(f"Attention on text; induction by chance {self.by_chance:.3g}", columns, self.provenance)
 
 
 @torch.no_grad()
@@ -176,7 +194,8 @@ def scores_on_text(
     induction = torch.zeros(lm.n_layers, lm.n_heads, dtype=torch.float64)
     previous = torch.zeros_like(induction)
     chance, positions, windows = 0.0, 0, 0
-    for segment in windows_of(corpus, window, overlap=0).segments(lm):
+    text = windows_of(corpus, window, overlap=0)
+    for segment in text.segments(lm):
         if len(segment) < 8:
             continue
         tokens = segment.tokens
@@ -194,4 +213,5 @@ def scores_on_text(
             break
     if positions == 0:
         raise InvalidInput("the corpus", why="no token of it occurs twice in a window")
-    return TextScores(induction / positions, chance / positions, previous / windows, positions)
+    provenance = lm.provenance(corpus=text.fingerprint, notes={"windows": windows})
+    return TextScores(induction / positions, chance / positions, previous / windows, positions, provenance)

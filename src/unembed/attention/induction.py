@@ -25,6 +25,7 @@ from unembed.attention.qk_ov import HeadMatrices
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.run import Tokens, position_of
 
 
@@ -139,8 +140,8 @@ def induction_evidence(
     return sorted(found, key=lambda e: -e.by_weights)
 
 
-@dataclass(frozen=True, eq=False)
-class SourceEffects:
+@dataclass(frozen=True, eq=False, repr=False)
+class SourceEffects(Displayed):
     """One position of a prompt seen by one head: where it attends, and what attending there does to a logit.
 
     Attributes:
@@ -152,6 +153,16 @@ class SourceEffects:
     attention: Float[Tensor, " src"]
     effect: Float[Tensor, " src"]
     token: int
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each source."""
+        columns = {
+            "source": list(range(len(self.attention))),
+            "attention": self.attention.tolist(),
+            "effect": self.effect.tolist(),
+        }
+        return Table("Attention by source, and its effect on a logit", columns, self.provenance)
 
 
 @torch.no_grad()
@@ -180,4 +191,5 @@ def source_effects(
     read = written if norm is None else norm.frozen(written, frozen.final[0, position][None]).to(values.dtype)
     W_U = lm.weights.W_U.to(values.dtype)
     effect = read @ (W_U[:, target] - W_U.mean(dim=1)) * lm.structure.logit_scale
-    return SourceEffects(weights[: position + 1], effect[: position + 1], target)
+    provenance = lm.provenance(notes={"layer": layer, "head": head, "position": position, "token": target})
+    return SourceEffects(weights[: position + 1], effect[: position + 1], target, provenance)

@@ -22,12 +22,13 @@ from unembed.errors import InvalidInput, OutOfRange, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import AttentionSite
 from unembed.names import SUM_TOLERANCE
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import tolerance
 from unembed.stream.run import Tokens, run
 
 
-@dataclass(frozen=True, eq=False)
-class ScoreTerms:
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoreTerms(Displayed):
     """Scores before the softmax as a sum; the mask is not part of it.
 
     Attributes:
@@ -42,6 +43,15 @@ class ScoreTerms:
     scores: Float[Tensor, "dst src"]
     pattern: Float[Tensor, "dst src"]
     error: float
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each pair of positions of which the later reads the earlier: each term, score and attention."""
+        pairs = [(d, s) for d in range(len(self.scores)) for s in range(d + 1)]
+        parts = {**self.terms, "score": self.scores, "attention": self.pattern}
+        columns: dict[str, list[float]] = {"destination": [d for d, _ in pairs], "source": [s for _, s in pairs]}
+        columns |= {name: [float(part[pair]) for pair in pairs] for name, part in parts.items()}
+        return Table("Attention scores as a sum", columns, self.provenance)
 
     def at(self, destination: int, source: int) -> tuple[float, dict[str, float]]:
         """The score with which one position reads another, and its terms, largest magnitude first.
@@ -106,7 +116,8 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
         if site.clip is not None:
             raise Unsupported(what, why=f"queries and keys are clipped at {site.clip:g}, which is not a sum")
         raise SumNotProved(what, why=f"their softmax misses the model's pattern by {error:.1e}", instead="Use patterns")
-    return ScoreTerms(terms, total, pattern, error)
+    provenance = lm.provenance(notes={"layer": layer, "head": head})
+    return ScoreTerms(terms, total, pattern, error, provenance)
 
 
 def _read(lm: Decoder, layer: int, x: Tensor, positions: Tensor | None) -> dict[str, Tensor]:

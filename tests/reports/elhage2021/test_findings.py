@@ -10,6 +10,7 @@ from unembed.attention.in_context import InContext
 from unembed.attention.induction import InductionEvidence
 from unembed.reports.document.intervals import Measured
 from unembed.reports.elhage2021.findings import CLAIMS
+from unembed.results import Provenance
 
 
 def around(value: float, half: float) -> Measured:
@@ -25,7 +26,7 @@ def losses(*late: float) -> InContext:
     """Windows whose loss is 5 early and so much late."""
     by_window = torch.full((len(late), 60), 5.0, dtype=torch.float64)
     by_window[:, 35:] = torch.tensor(late, dtype=torch.float64)[:, None]
-    return InContext(by_window, 10, 48, ((1, 2),))
+    return InContext(by_window, 10, 48, ((1, 2),), Provenance("tiny", None, "float32"))
 
 
 def stream(
