@@ -126,8 +126,7 @@ def test_bad_questions_are_refused(tokens: torch.Tensor) -> None:
 
 def test_what_a_writer_lacks_is_none() -> None:
     lm = tiny("gpt2")
-    seen = lm.run([[5, 6, 7]], points_needed(lm, "source"))
-    rows = attribution(lm, seen, 7, by="source").rows
+    rows = attribution(lm, torch.tensor([[5, 6, 7]]), 7, by="source").rows
     start = next(row for row in rows if row.label == "embedding")
     assert (start.layer, start.index, start.source) == (None, None, None)
     head = next(row for row in rows if row.label == "head L1H2 from 0")

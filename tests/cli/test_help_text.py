@@ -42,3 +42,4 @@ def test_help_names_values_in_capitals_and_ends_with_the_example(words: str) -> 
     assert re.findall(r"<[a-z]+", options) == []
     assert " ".join(shown.split("Try: ")[1].split()) == " ".join(EXAMPLES[words].split())
     assert max(map(len, shown.splitlines())) <= 80
+    assert not any(line.endswith(" ") for line in shown.splitlines())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from typing import Any
 
 import typer
@@ -76,12 +79,39 @@ def tidy(group: Any) -> None:
     for words, command in [("", group), *commands(group)]:
         if words in EXAMPLES:
             command.epilog = f"Try: `{EXAMPLES[words]}`"
+        command.format_help = _without_trailing_spaces(command.format_help)
         shown = command.get_help_option(typer.Context(command, help_option_names=["-h", "--help"]))
         for parameter in [shown, *command.params]:
             if isinstance(parameter, TyperArgument):
                 parameter.metavar = (parameter.metavar or parameter.name).upper()
             elif isinstance(parameter, TyperOption) and parameter.metavar is None:
                 parameter.metavar = _word(parameter)
+
+
+def _without_trailing_spaces(format_help: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """What prints a help; in a pipe or file without the spaces that fill its boxes' lines."""
+
+    def formatted(context: Any, formatter: Any) -> None:
+        if sys.stdout.isatty():
+            format_help(context, formatter)
+            return
+        with redirect_stdout(_Captured(sys.stdout.encoding)) as shown:
+            format_help(context, formatter)
+        print("\n".join(line.rstrip() for line in shown.getvalue().splitlines()))
+
+    return formatted
+
+
+class _Captured(io.StringIO):
+    """Text with the encoding of where it will go, by which rich chooses its lines."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._encoding
 
 
 def _word(option: TyperOption) -> str | None:

@@ -66,7 +66,7 @@ def attach_hooks(
     for point, layer in captures:
         require_point(lm, point, layer)
     todo = checked(lm, edits)
-    wanted = sorted({layer for point, layer in captures if point in OF_WEIGHTS})
+    wanted = sorted({layer for point, layer in (*captures, *(hooks or {})) if point in OF_WEIGHTS})
     with ExitStack() as stack:
         stack.enter_context(lm.lock)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
