@@ -74,3 +74,11 @@ def test_a_damaged_saved_gallery_is_made_again(tmp_path):
     whole = index.memories(5)
     (tmp_path / "index" / FILE).write_text("{")
     assert index.memories(5).to_dict() == whole.to_dict()
+
+
+def test_a_gallery_that_is_saved_again_is_read_again(wren, tmp_path):
+    rank_memories(wren, top=20, layers=[5]).save(tmp_path / FILE)
+    before = len(memory_descriptions(wren, tmp_path))
+    assert len(memory_descriptions(wren, tmp_path)) == before > 0
+    Gallery.load(tmp_path / FILE).first(0).save(tmp_path / FILE)
+    assert len(memory_descriptions(wren, tmp_path)) == 0

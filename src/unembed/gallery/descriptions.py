@@ -6,6 +6,7 @@ An embedded model ships with its own gallery. For any other model `Index.memorie
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,12 +74,23 @@ def saved_descriptions(model: Provenance, sampled: str, index_folder: Path | Non
         InvalidInput: the file with the index is not a saved gallery.
     """
     if index_folder is not None and (index_folder / FILE).exists():
-        return MemoryDescriptions(Gallery.load(index_folder / FILE))
+        return MemoryDescriptions(_gallery(index_folder / FILE))
     name = model.model
     if name not in SHIPPED or not (shipped_folder(name) / FILE).exists():
         return MemoryDescriptions()
-    gallery = Gallery.load(shipped_folder(name) / FILE)
+    gallery = _gallery(shipped_folder(name) / FILE)
     # In another dtype the same weights have another fingerprint.
     if model.dtype == gallery.provenance.dtype and gallery.provenance.notes["sampled_fingerprint"] != sampled:
         return MemoryDescriptions()
     return MemoryDescriptions(gallery)
+
+
+def _gallery(path: Path) -> Gallery:
+    """A saved gallery, which every traced position needs: it is read once, and again when the file has changed."""
+    about = path.stat()
+    return _gallery_of(path, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=4)
+def _gallery_of(path: Path, _modified: int, _size: int) -> Gallery:
+    return Gallery.load(path)
