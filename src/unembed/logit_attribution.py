@@ -161,7 +161,7 @@ class Attribution(Displayed):
             label = f"{kind} {name}"
         if source >= 0:
             label = f"{label} from {source}"
-        return Row(label, *map(_or_none, (layer, index, source)), float(self.contribution[i]))
+        return Row(label, _or_none(layer), _or_none(index), _or_none(source), float(self.contribution[i]))
 
     @property
     def rows(self) -> list[Row]:

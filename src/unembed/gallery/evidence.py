@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unembed.gallery.trigger_patterns import Slot, TriggerPattern
+if TYPE_CHECKING:  # a saved gallery is read without what finds patterns
+    from unembed.gallery.trigger_patterns import Slot, TriggerPattern
 
 INGREDIENTS = ("coherence", "concept", "triggers", "agreement", "effect")
 SIGNIFICANT = 0.01
