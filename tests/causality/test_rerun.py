@@ -74,8 +74,6 @@ def test_pairs_in_a_padded_batch_have_the_numbers_of_each_alone(
         if name == "gptj" and point == "resid_mid":
             continue  # a parallel block has no middle of the stream
         for edits in ((), EDITS):
-            if point == "pattern" and edits:
-                continue  # an edited head is not its pattern times its values
             found = in_one_batch(lm, side, point, edits=edits)
             for one, a, b in zip(found.each, CLEAN, CORRUPTED, strict=True):
                 alone = lm.patch(a, b, point, metric, edits=edits)

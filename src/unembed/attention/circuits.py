@@ -62,7 +62,7 @@ class Circuits(HeadMatrices):
         a, b = (self.resolve_head(*as_pair("head", head), "raw") for head in (first, second))
         if a[0] >= b[0]:
             raise InvalidInput(
-                f"virtual head of {a[0]}.{a[1]} and {b[0]}.{b[1]}",
+                f"virtual head of L{a[0]}H{a[1]} and L{b[0]}H{b[1]}",
                 why="the second must lie in a later layer to read what the first wrote",
             )
         return VirtualHead(self, (a, b))
@@ -84,18 +84,22 @@ class Circuits(HeadMatrices):
         return scores_by_offset(self, layer, head, offsets, basis)
 
     def virtual_weight(
-        self, writer: str, reader: str, basis: HeadBasis = "raw"
+        self, writer: str, reader: str, basis: HeadBasis = "raw", *, centre: bool = True
     ) -> dict[Input, Float[Tensor, "row column"]]:
         """The weights between two heads or memories (L0H3, L5M278); see `weights_between.virtual_weight`."""
-        return virtual_weight(self.lm, writer, reader, basis)
+        return virtual_weight(self.lm, writer, reader, basis, centre=centre)
 
-    def readers_of(self, writer: str, top: int = 20, basis: HeadBasis = "raw") -> list[VirtualWeight]:
+    def readers_of(
+        self, writer: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
+    ) -> list[VirtualWeight]:
         """The later heads and memories that read most of what one writes; see `weights_between.readers_of`."""
-        return readers_of(self.lm, writer, top, basis)
+        return readers_of(self.lm, writer, top, basis, centre=centre)
 
-    def writers_of(self, reader: str, top: int = 20, basis: HeadBasis = "raw") -> list[VirtualWeight]:
+    def writers_of(
+        self, reader: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
+    ) -> list[VirtualWeight]:
         """The earlier heads and memories whose output one reads most of; see `weights_between.writers_of`."""
-        return writers_of(self.lm, reader, top, basis)
+        return writers_of(self.lm, reader, top, basis, centre=centre)
 
     def skip_trigrams(
         self,

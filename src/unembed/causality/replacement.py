@@ -192,7 +192,8 @@ def _install_pattern(
             z[i, positions, r.index] = r.value.to(z) @ values[i, r.index].to(z)
         return z.view(t.shape)
 
-    change_input(stack, site.out_proj, mixed, current)
+    # Before the edits of the run, which change what the heads mixed.
+    change_input(stack, site.out_proj, mixed, current, first=True)
 
 
 def by_head(values: Float[Tensor, "row kv_head pos d_head"], n_heads: int) -> Float[Tensor, "row head pos d_head"]:

@@ -75,6 +75,21 @@ def test_edits_hold_in_every_run(name: str) -> None:
     assert ablated.baseline == pytest.approx(float(metric(lm.run(CLEAN, edits=edits).logits[:, -1])), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["gpt2-relu", "llama"])
+def test_a_patched_pattern_acts_before_the_edits_of_its_head(name: str) -> None:
+    from unembed.causality.replacement import Replacement
+    from unembed.causality.rerun import Rerun
+
+    lm, half = tiny(name), [unembed.scale_head(1, 2, 0.5)]
+    found = patch(lm, CLEAN, CORRUPTED, "pattern", metric, edits=half).values[1, 2]
+    pattern = lm.run(CLEAN, "pattern", half).at("pattern", 1)[0, 2]
+    corrupted = Rerun(lm, CORRUPTED, ("pattern",))
+    values = corrupted._kept["values", 1]
+    z = 0.5 * pattern @ values[2 // (lm.n_heads // len(values))]
+    expected = corrupted.measured([[Replacement("z", 1, None, 2, z)]], metric)[0]
+    assert float(found) == pytest.approx(float(expected), rel=1e-4, abs=1e-5)
+
+
 def test_fused_attention_stays_in_use_where_no_pattern_is_patched() -> None:
     lm = unembed.load(build("llama"))
     assert lm.hf.config._attn_implementation == "sdpa"

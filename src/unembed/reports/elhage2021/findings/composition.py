@@ -48,8 +48,8 @@ def judge_k_composition(z: float, previous: float, peaks: Mapping[str, Any], **_
     """The strongest K-composition, and what its earlier head attends to."""
     value, writer, reader = peaks["k"]
     return Judgement(
-        f"The strongest K-composition, {writer[0]}.{writer[1]} read by {reader[0]}.{reader[1]}, is {value:+.3f} above "
-        f"random circuits, {z:.0f} standard deviations; {writer[0]}.{writer[1]} attends to the previous token with "
+        f"The strongest K-composition, L{writer[0]}H{writer[1]} read by L{reader[0]}H{reader[1]}, is {value:+.3f} above "
+        f"random circuits, {z:.0f} standard deviations; L{writer[0]}H{writer[1]} attends to the previous token with "
         f"{previous:.0%}.",
         verdict_of(z >= STANDS_OUT, previous >= ROLE),
     )
@@ -59,7 +59,7 @@ def _judge_small(mode: str, n_layers: int, z: float, peaks: Mapping[str, Any], n
     value, writer, reader = peaks[mode]
     beside = f"{value / peaks['k'][0]:.0%} of" if 0 <= value < peaks["k"][0] else "not below"
     return Judgement(
-        f"The strongest pair, {writer[0]}.{writer[1]} with {reader[0]}.{reader[1]}, is {value:+.3f} above random "
+        f"The strongest pair, L{writer[0]}H{writer[1]} with L{reader[0]}H{reader[1]}, is {value:+.3f} above random "
         f"circuits, {beside} the strongest K-composition; "
         f"{n} {'pair reaches' if n == 1 else 'pairs reach'} half of that.",
         verdict_of(*at_depth(n_layers, 2, n == 0 if z >= STANDS_OUT else None)),
