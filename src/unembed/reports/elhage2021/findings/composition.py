@@ -48,9 +48,9 @@ def judge_k_composition(z: float, previous: float, peaks: Mapping[str, Any], **_
     """The strongest K-composition, and what its earlier head attends to."""
     value, writer, reader = peaks["k"]
     return Judgement(
-        f"The strongest K-composition, L{writer[0]}H{writer[1]} read by L{reader[0]}H{reader[1]}, is {value:+.3f} above "
-        f"random circuits, {z:.0f} standard deviations; L{writer[0]}H{writer[1]} attends to the previous token with "
-        f"{previous:.0%}.",
+        f"The strongest K-composition, L{writer[0]}H{writer[1]} read by L{reader[0]}H{reader[1]}, is {value:+.3f} "
+        f"above random circuits, {z:.0f} standard deviations; L{writer[0]}H{writer[1]} attends to the previous "
+        f"token with {previous:.0%}.",
         verdict_of(z >= STANDS_OUT, previous >= ROLE),
     )
 
