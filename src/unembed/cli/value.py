@@ -42,8 +42,9 @@ def value(
     --html hold the tokens.
     """
     layer, column = options.memory_and_number(memory, number)
-    from unembed.cli.model_loading import index_of, record_index, stored_index
+    from unembed.cli.model_loading import index_of
     from unembed.cli.output import show
+    from unembed.cli.stored_index import record_index, stored_index
     from unembed.gallery import memory_descriptions, saved_descriptions
 
     stored = stored_index(opening, index) if basis == "raw" and not show_unlearned else None

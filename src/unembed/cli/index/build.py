@@ -103,7 +103,7 @@ def build(
 
     import unembed
     from unembed.cli.index.view import Report, deliver, deliver_status, in_words, is_complete
-    from unembed.cli.model_loading import record_index
+    from unembed.cli.stored_index import record_index
     from unembed.index import IndexSettings, check_folder
 
     read = unembed.open_corpus(
