@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,17 @@ def test_every_damaged_file_is_named_and_repaired(built: Index, lm: LanguageMode
         assert {name for name, fault in rows.items() if fault} == {entry.path}
         Index.build(lm, corpus_of(), copy, **_OPTIONS)
         assert all(fault is None for fault in Index.open(copy).verify().columns["fault"])
+    assert contents(copy) == contents(built.path)
+
+
+def test_the_same_build_adds_what_an_index_of_an_earlier_version_lacks(
+    built: Index, lm: LanguageModel, copy: Path
+) -> None:
+    files = tuple(entry for entry in built.manifest.files if not entry.path.startswith("values/suppressed"))
+    manifests.write_manifest(copy, replace(built.manifest, files=files))
+    shutil.rmtree(copy / "values/suppressed")
+    assert Index.open(copy).suppressed is None
+    Index.build(lm, corpus_of(), copy, **_OPTIONS)
     assert contents(copy) == contents(built.path)
 
 

@@ -29,6 +29,9 @@ from jaxtyping import Float, Int
 
 from unembed.errors import IndexFault
 
+SUPPRESSED = "values/suppressed"
+"""Files that indexes of earlier versions lack."""
+
 
 def write_array(path: Path, array: np.ndarray) -> None:
     """Write a `.npy` file, little-endian and in C order, under any name."""

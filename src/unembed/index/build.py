@@ -26,7 +26,7 @@ from torch import Tensor
 from unembed.corpus import Corpus, Document
 from unembed.corpus.token_stream import TokenizedCorpus
 from unembed.index import tables
-from unembed.index.arrays import by_token, map_array, open_poles, smallest, write_array
+from unembed.index.arrays import SUPPRESSED, by_token, map_array, open_poles, smallest, write_array
 from unembed.index.lock import build_lock
 from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import FileEntry, Manifest, write_file, write_manifest
@@ -259,8 +259,8 @@ class _Builder:
         return [
             self._array("values/token.npy", "values", ids),
             self._array("values/score.npy", "values", scores),
-            self._array("values/suppressed/token.npy", "values", by_key(suppressed.ids)),
-            self._array("values/suppressed/score.npy", "values", by_key(suppressed.scores)),
+            self._array(f"{SUPPRESSED}/token.npy", "values", by_key(suppressed.ids)),
+            self._array(f"{SUPPRESSED}/score.npy", "values", by_key(suppressed.scores)),
             self._array("values/by_token/entry.npy", "values", entry),
             self._array("values/by_token/start.npy", "values", start),
         ]

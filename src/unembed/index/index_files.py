@@ -11,7 +11,7 @@ import numpy as np
 
 from unembed.errors import IndexFault, InvalidInput, NotOneToken, OutOfRange
 from unembed.index import tables
-from unembed.index.arrays import map_array, open_poles
+from unembed.index.arrays import SUPPRESSED, map_array, open_poles
 from unembed.index.manifest import Manifest, check
 from unembed.index.passages import Passages, Sample
 from unembed.index.stream_files import open_stream
@@ -115,12 +115,11 @@ class IndexFiles:
     def suppressed(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Ids and scores of the tokens that every value suppresses most, (keys, k); None in an older index."""
         self.need("values")
-        folder = "values/suppressed"
-        if not any(entry.path.startswith(folder) for entry in self.manifest.files):
+        if not any(entry.path.startswith(SUPPRESSED) for entry in self.manifest.files):
             return None
         return (
-            map_array(self.path, f"{folder}/token.npy", shape=(self.n_keys, None), dtype=np.int32),
-            map_array(self.path, f"{folder}/score.npy", shape=(self.n_keys, None), dtype=np.float32),
+            map_array(self.path, f"{SUPPRESSED}/token.npy", shape=(self.n_keys, None), dtype=np.int32),
+            map_array(self.path, f"{SUPPRESSED}/score.npy", shape=(self.n_keys, None), dtype=np.float32),
         )
 
     @cached_property

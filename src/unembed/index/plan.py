@@ -10,6 +10,7 @@ from typing import Any
 
 from unembed.corpus import Corpus
 from unembed.errors import IndexFault, InvalidInput, Unsupported
+from unembed.index.arrays import SUPPRESSED
 from unembed.index.lock import NAME as LOCK_NAME
 from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import Manifest, fault, read_manifest, write_manifest
@@ -132,9 +133,11 @@ def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
         *((name, there.settings.get(name), value) for name, value in wanted.settings.items()),
     )
     sound = tuple(entry for entry in there.files if fault(folder, entry) is None)
-    if sound == there.files:
-        return there
     damaged = {entry.part for entry in there.files if entry not in sound}
+    if not any(entry.path.startswith(SUPPRESSED) for entry in there.files):
+        damaged.add("values")  # an earlier version built it
+    if not any(entry.part in damaged for entry in there.files):
+        return there
     # A part with a damaged file is built again completely. Parts derived from it would get the same bytes, and stay.
     repaired = replace(there, state="building", files=tuple(e for e in sound if e.part not in damaged))
     write_manifest(folder, repaired)

@@ -35,7 +35,7 @@ def value_tokens(files: IndexFiles, layer: int, index: MemoryIndex, top: int, bo
         raise IndexFault(
             f"index {files.path} has no suppressed tokens",
             why="an earlier version of unembed built it",
-            instead="Build it again",
+            instead="Run the same build again",
         )
     token, score = (part[files.row(layer, index)][: positive_int("top", top)] for part in readings)
     columns = {"rank": list(range(1, len(token) + 1)), "token_id": token.tolist()}
