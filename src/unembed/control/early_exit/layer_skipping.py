@@ -41,6 +41,8 @@ def skip_layers(rule: Exit) -> Iterator[list[int]]:
     """
     lm = require_exit(rule).lm
     state = _Pass(rule)
+    # Layers whose attention is known to write to the cache it receives.
+    stores_to_cache: set[int] = lm.once((__name__, "stores to cache"), set[int])
     taps: dict[tuple[str, int], Callback] = {}
 
     def record(name: str) -> Callback:
@@ -53,7 +55,7 @@ def skip_layers(rule: Exit) -> Iterator[list[int]]:
                 taps[point, layer] = record(name)
     with attach_hooks(lm, taps), ExitStack() as stack:
         for layer, block in enumerate(lm.structure.blocks):
-            skippable = _Block(block, layer)
+            skippable = _Block(block, layer, stores_to_cache)
             state.blocks.append(skippable)
             stack.enter_context(forward_replaced(block.module, _forward(skippable, state)))
             if _rows_can_join(lm):
@@ -68,15 +70,11 @@ def _rows_can_join(lm: Decoder) -> bool:
     return getattr(lm.hf.config, "_attn_implementation", None) in ("eager", "sdpa")
 
 
-_STORES_TO_CACHE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Blocks whose attention is known to write to the cache it receives."""
-
-
 class _Block:
     """One block, and the inputs of positions that skipped it and whose key and value are pending."""
 
-    def __init__(self, block: Block, layer: int) -> None:
-        self.module, self.real, self.layer = block.module, block.module.forward, layer
+    def __init__(self, block: Block, layer: int, stores_to_cache: set[int]) -> None:
+        self.real, self.layer, self.stores_to_cache = block.module.forward, layer, stores_to_cache
         self.norm = None if block.attention.pre_norm is None else block.attention.pre_norm.module
         self.names = list(inspect.signature(self.real).parameters)
         self.pending: list[dict[str, Any]] = []
@@ -113,7 +111,7 @@ class _Block:
         try:
             self.real(**inputs)
         except _Stored:
-            _STORES_TO_CACHE.add(self.module)
+            self.stores_to_cache.add(self.layer)
             return
         finally:
             del cache.update
@@ -223,7 +221,7 @@ class _Pass:
     def skip(self, block: _Block, inputs: dict[str, Any]) -> None:
         """The token skips a block. The first time, its key and value are stored at once, as a check of the block."""
         block.add_pending(inputs, self.cache_name)
-        if block.module not in _STORES_TO_CACHE or block.layer in self._at_once:
+        if block.layer not in block.stores_to_cache or block.layer in self._at_once:
             block.fill(self.cache, self.cache_name)
 
     def may_join(self, block: _Block) -> bool:
