@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from unembed.gallery.evidence import INGREDIENTS, Evidence, MemoryEvidence, describe, score
 from unembed.gallery.trigger_patterns import Slot, TriggerPattern
 
@@ -40,3 +42,9 @@ def test_what_is_not_significant_is_not_named():
 def test_a_negative_pole_has_a_minus_sign():
     row = MemoryEvidence(5, 278, "negative", "", MONTHS, (1, 2, 3, 4), None, (), None, dict(FULL))
     assert row.name == "-L5M278" and row.to_dict()["memory"] == "-L5M278" and row.to_dict()["score"] == 0.5
+
+
+def test_a_memory_of_an_expert_carries_its_expert_in_its_name_and_comes_back_from_json() -> None:
+    row = MemoryEvidence(5, 37, "negative", "", MONTHS, (1, 2, 3, 4), None, (), None, dict(FULL), (4, 16))
+    assert row.name == "-L5E2M5"
+    assert MemoryEvidence.from_dict(json.loads(json.dumps(row.to_dict()))) == row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -97,3 +98,16 @@ def test_an_event_of_attention_has_the_ranks_before_and_after_attention(
         )
         assert (event.rank_before, event.rank_after) == (int(entering), int(after))
         assert event.rank_before > event.rank_after == 1
+
+
+def test_a_finding_names_the_expert_of_a_memory(tokens: torch.Tensor) -> None:
+    lm = tiny("qwen2_moe", torch.float32)
+
+    def tracing(prompt: Any, *, edits: Any = ()) -> Any:
+        return lm.trace(tokens[0], edits=edits, show_unlearned=True)
+
+    view, _ = trace_view(lm, SETTINGS, layer=None, memories=5, token=None, point=None, tracing=tracing)
+    (finding,) = (one for one in view.findings if one.kind == "memory")
+    assert finding.index is not None
+    assert re.search(r"Memory L\d(E\d+|S)M\d+ adds most", finding.sentence)
+    assert lm.memory_name(finding.layer, finding.index) in finding.sentence

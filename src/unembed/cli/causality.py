@@ -212,7 +212,7 @@ def ablate(
 
     lm = opening.open(seed)
     changes = edits.edits(lm)
-    groups: dict[str, list[tuple[int, int]]] = {f"L{n}M{i}": [lm.memory(n, i)] for n, i in pairs}
+    groups: dict[str, list[tuple[int, int]]] = {lm.memory_name(*lm.memory(n, i)): [lm.memory(n, i)] for n, i in pairs}
     groups |= _clusters(lm, nearby) | _concepts(lm, concept or [], index)
     chosen: dict[str, Any] = {"memories": groups} if groups else {what or "heads": "all"}
     if groups and what is not None:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from unembed.names import memory_name
+
 if TYPE_CHECKING:  # a saved gallery is read without what finds patterns
     from unembed.gallery.trigger_patterns import Slot, TriggerPattern
 
@@ -61,10 +63,13 @@ class MemoryEvidence:
     evidence: dict[str, Evidence | None]
     """By ingredient, in the order of `INGREDIENTS`."""
 
+    experts: tuple[int, int] | None = None
+    """How many experts its layer has and how many memories each, where memories belong to experts."""
+
     @property
     def name(self) -> str:
-        """Its name, such as L5M278, with a minus sign in front for a negative pole."""
-        return f"{'-' if self.pole == 'negative' else ''}L{self.layer}M{self.index}"
+        """Its name, such as L5M278 or L5E2M14, with a minus sign in front for a negative pole."""
+        return ("-" if self.pole == "negative" else "") + memory_name(self.layer, self.index, self.experts)
 
     @property
     def score(self) -> float:
@@ -73,12 +78,14 @@ class MemoryEvidence:
 
     def to_dict(self) -> dict[str, Any]:
         """The row as JSON values."""
-        return {"memory": self.name, "score": self.score, **asdict(self)}
+        row = {"memory": self.name, "score": self.score, **asdict(self)}
+        return row if self.experts is not None else {k: v for k, v in row.items() if k != "experts"}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> MemoryEvidence:
         """Inverse of `to_dict`."""
-        values = {field.name: row[field.name] for field in fields(cls)}
+        values = {field.name: row[field.name] for field in fields(cls) if field.name != "experts"}
+        values["experts"] = tuple(row["experts"]) if row.get("experts") else None
         for name in ("top_tokens", "top_ids", "concept_tokens"):
             values[name] = tuple(values[name])
         values["evidence"] = {name: one and Evidence(**one) for name, one in row["evidence"].items()}

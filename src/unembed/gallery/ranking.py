@@ -310,4 +310,5 @@ def _row(
         members,
         describe_pattern(pattern),
         evidence,
+        lm.experts_of(int(rows.layer[i])),
     )

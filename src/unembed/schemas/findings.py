@@ -63,7 +63,7 @@ def findings(
         # Of a token that is followed instead, the model's own prediction has no change that is known here.
         nats = steps.get((settled.layer, _point(settled)), 0.0) if settled.id == target else 0.0
         found.append(_of_event(settled, nats))
-    found.append(_writer(trace, question, position, lead) if effects is None else _memory(effects, lead))
+    found.append(_writer(trace, question, position, lead) if effects is None else _memory(trace, effects, lead))
     dropped = events.get("elimination")
     same = settled is not None and settled.id == target and change == (settled.layer, _point(settled))
     last = [] if change is None or same else [_change(*change, steps[change], text, layers)]
@@ -118,12 +118,13 @@ def _lost(event: EventView, layer: LayerView) -> float:
     return math.log(after / before) if before > 0 and after > 0 else 0.0
 
 
-def _memory(effects: MemoryEffects, compared: str) -> Finding | None:
+def _memory(trace: Trace, effects: MemoryEffects, compared: str) -> Finding | None:
     """The memory that adds most to the question, those that are always on left out."""
     if effects.most is None:
         return None
     layer, index, effect = effects.most
-    sentence = f"Memory L{layer}M{index} adds most of {effects.memories:,} memories to {compared}: {effect:+.2f}."
+    name = trace.lm.memory_name(layer, index)
+    sentence = f"Memory {name} adds most of {effects.memories:,} memories to {compared}: {effect:+.2f}."
     return Finding("memory", sentence, DEFINITIONS["memory"], effect, layer, "resid_post", index)
 
 

@@ -57,7 +57,7 @@ def _next_steps(view: TraceView, model_given: str) -> list[RenderableType]:
     best = next(iter([*view.described, *rows]), None)
     if best is None:
         return []
-    name = f"L{best.layer}M{best.index}"
+    name = best.name if isinstance(best, SubUpdateView) else f"L{best.layer}M{best.index}"
     model = f" --model {shlex.quote(model_given)}" if model_given else ""
     steps = {
         f"unembed value {name}{model}": f"what {name} promotes, and on what text it fires",
