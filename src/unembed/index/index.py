@@ -327,7 +327,7 @@ class Index(IndexFiles):
             if as_str("among", among) not in self._vectors:
                 self._vectors[among] = Vectors(self.model, among, self.manifest.settings.get("layers"))
         vectors = self._vectors[among]
-        cosines = vectors.cosines(vectors.row(layer, index))
+        cosines = vectors.cosines(vectors.row(layer, index)).cpu()
         cosines[self.row(layer, index)] = -2.0
         best, rows = cosines.topk(min(positive_int("top", top), len(cosines) - 1))
         columns = self.memory_columns(rows.numpy()) | {

@@ -20,6 +20,7 @@ from unembed.errors import InvalidInput, OutOfMemory, PointMissing, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.norms import ChannelGain, Norm
 from unembed.models.structure.dry_run import INPUT_NAMES, first_tensor, given_tensor
+from unembed.models.structure.effective_matrix import is_measuring
 from unembed.stream.attention_weights import forward_with_scores, returning_patterns
 from unembed.stream.capture_points import OF_WEIGHTS, ForwardPass, capture_point, require_point
 from unembed.stream.experts import install_experts
@@ -133,13 +134,19 @@ def _note_shape(current: ForwardPass, given: Tensor | None) -> None:
 
 
 def _before(stack: ExitStack, module: nn.Module, look: Callable[[Tensor | None, dict[str, Any]], None]) -> None:
-    stack.callback(
-        module.register_forward_pre_hook(lambda _m, a, k: look(given_tensor(a, k), k), with_kwargs=True).remove
-    )
+    def before(_m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not is_measuring():
+            look(given_tensor(args, kwargs), kwargs)
+
+    stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
 
 
 def _after(stack: ExitStack, module: nn.Module, look: Callable[[Any], None]) -> None:
-    stack.callback(module.register_forward_hook(lambda _m, _a, out: look(out)).remove)
+    def after(_m: nn.Module, _args: tuple[Any, ...], out: Any) -> None:
+        if not is_measuring():
+            look(out)
+
+    stack.callback(module.register_forward_hook(after).remove)
 
 
 def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit], current: ForwardPass) -> None:
@@ -208,13 +215,15 @@ def _change(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Calla
 
     def changed(value: Any) -> Any:
         """With the first tensor of what a module is given or returns replaced."""
+        if is_measuring():
+            return value
         if isinstance(value, Tensor):
             return change(value)
         first = next(i for i, part in enumerate(value) if isinstance(part, Tensor))
         return type(value)([*value[:first], change(value[first]), *value[first + 1 :]])
 
     def before(_m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if any(isinstance(part, Tensor) for part in args):
+        if is_measuring() or any(isinstance(part, Tensor) for part in args):
             return changed(args), kwargs
         name = next(name for name in INPUT_NAMES if isinstance(kwargs.get(name), Tensor))
         return args, {**kwargs, name: change(kwargs[name])}

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from tests.families import build
+from unembed.attention.head_scores import KINDS, head_scores
+from unembed.control.early_exit.examples import examples_of_prefixes
 from unembed.errors import Unsupported
 from unembed.language_model import load
 from unembed.logit_attribution import attribution
@@ -124,5 +126,14 @@ def test_peft_models_open_unmerged(use_dora: bool, tokens: torch.Tensor) -> None
     for by in ("head", "source", "memory"):
         assert attribution(lm, tokens[:1], 11, by=by).error < 1e-4
     adapted = lm.weights.W_out[0].clone()
+    # Both read matrices while the model runs, and measure those of adapters by calling the adapter.
+    scores = head_scores(lm, n_sequences=4, length=8)
+    found = examples_of_prefixes(lm, list(tokens))
     merged = load(model.merge_and_unload())
     torch.testing.assert_close(adapted, merged.weights.W_out[0], **F32)
+    expected_scores = head_scores(merged, n_sequences=4, length=8)
+    for kind in KINDS:
+        torch.testing.assert_close(scores[kind], expected_scores[kind], rtol=1e-3, atol=1e-4)
+    expected = examples_of_prefixes(merged, list(tokens))
+    torch.testing.assert_close(found.update, expected.update, rtol=1e-3, atol=1e-4)
+    assert torch.equal(found.dominant, expected.dominant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from unembed.models.structure.quantized import Layout
 
 _ROWS = 1024
 """Unit vectors sent through a projection at once."""
+_measuring: ContextVar[bool] = ContextVar("_measuring", default=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,17 +59,30 @@ def measured_matrix(
 
     Memory: the result, plus 1,024 unit vectors and their outputs.
     """
-    zero = module(torch.zeros(1, d_in, dtype=dtype, device=device))
+    zero = _output(module, torch.zeros(1, d_in, dtype=dtype, device=device))
     rows = []
     for start in range(0, d_in, _ROWS):
         count = min(_ROWS, d_in - start)
         units = torch.zeros(count, d_in, dtype=dtype, device=device)
         units[torch.arange(count), torch.arange(start, start + count)] = 1
-        rows.append(module(units) - zero)
+        rows.append(_output(module, units) - zero)
     return torch.cat(rows)
 
 
 @torch.no_grad()
 def measured_bias(module: nn.Module, d_in: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, " d_out"]:
     """What an affine module returns for a zero vector."""
-    return module(torch.zeros(1, d_in, dtype=dtype, device=device))[0]
+    return _output(module, torch.zeros(1, d_in, dtype=dtype, device=device))[0]
+
+
+def is_measuring() -> bool:
+    """Whether a projection is being called on unit vectors, which the hooks of a run under way ignore."""
+    return _measuring.get()
+
+
+def _output(module: nn.Module, x: Float[Tensor, "row d_in"]) -> Float[Tensor, "row d_out"]:
+    before = _measuring.set(True)
+    try:
+        return module(x)
+    finally:
+        _measuring.reset(before)
