@@ -436,7 +436,7 @@ def test_the_picture_of_the_model_shows_what_each_part_adds_and_leads_there(open
     expect(parts).to_have_count(2 * lm.n_layers)
     added = {(n, kind): 0.0 for n in range(lm.n_layers) for kind in ("Attention", "FFN")}
     for row in found.rows:
-        if row.layer >= 0:
+        if row.layer is not None:
             added[row.layer, "FFN" if row.label.startswith("ffn") else "Attention"] += row.contribution
     for part in parts.all():
         said = re.match(r"Layer (\d+) (\w+) adds ([+−]?[\d.]+) to ·\w+ over ·\w+$", part.get_attribute("aria-label"))
