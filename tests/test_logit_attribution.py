@@ -110,7 +110,7 @@ def test_leaving_out_the_branch_norm_would_not_add_up(tokens: torch.Tensor) -> N
     assert float((naive - seen["attn_out"][0]).norm() / seen["attn_out"][0].norm()) > 0.1
 
 
-def test_bad_questions_are_refused(tokens: torch.Tensor) -> None:
+def test_bad_requests_are_refused(tokens: torch.Tensor) -> None:
     lm = tiny("gpt2")
     with pytest.raises(InvalidInput, match="not one of component, head"):
         attribution(lm, tokens[:1], 11, by="neuron")

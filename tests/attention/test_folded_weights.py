@@ -71,7 +71,7 @@ def test_entries_of_qk_are_scores_above_the_mean_over_sources() -> None:
     torch.testing.assert_close(some, centred[ids][:, ids])
 
 
-def test_what_the_model_sees_is_never_subtracted() -> None:
+def test_means_that_the_model_can_see_are_never_subtracted() -> None:
     assert not ignores_logit_mean(tiny("gemma2")) and ignores_logit_mean(tiny("llama"))
     assert ignores_channel_mean(tiny("gpt2")) and not ignores_channel_mean(tiny("llama"))
     assert not ignores_channel_mean(tiny("attention-only")) and not ignores_channel_mean(tiny("olmo2"))

@@ -42,7 +42,7 @@ def test_the_best_triples_of_all(name: str, offset: int) -> None:
     )
 
 
-def test_the_corpus_says_how_often_a_triple_holds() -> None:
+def test_the_corpus_gives_how_often_a_triple_holds() -> None:
     lm = unembed.load("attn-2l")
     keep, near, mind, bay = (lm.single_token(t) for t in (" keep", " in", " mind", " water"))
     texts = ["I keep it in mind", "I keep them in water", "he was in water", "they keep that in mind and in water"]

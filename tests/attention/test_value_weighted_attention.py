@@ -27,7 +27,7 @@ def test_the_first_position_reads_itself_alone(name: str) -> None:
         torch.testing.assert_close(norms[:, 0, 0], written * multiplier, rtol=1e-4, atol=1e-6)
 
 
-def test_of_the_same_value_a_larger_weight_carries_more() -> None:
+def test_contribution_norms_are_proportional_to_the_pattern() -> None:
     lm = tiny("gpt2")
     run = lm.run(PROMPT, POINTS)
     norms, pattern = contribution_norms(lm, run, 1), run.at("pattern", 1)[0]

@@ -29,7 +29,7 @@ def _ready(opened):
     return page
 
 
-def test_the_model_is_asked_before_the_browser_is_told_of_a_new_address(opened):
+def test_the_request_is_sent_before_the_address_changes(opened):
     page = _ready(opened)
     page.get_by_role("textbox", name="Prompt").fill(OTHER)
     page.get_by_role("textbox", name="Prompt").press("Enter")
@@ -72,14 +72,14 @@ def test_two_prompts_within_a_moment_are_two_steps_back(opened):
     expect(box).to_have_value("The first month of the year is")
 
 
-def test_who_opens_a_screen_may_go_back_at_once(opened):
+def test_back_works_immediately_after_a_screen_opens(opened):
     page = _ready(opened)
     page.evaluate("document.querySelector('#rail a[data-screen=layer]').click()")
     page.go_back()
     expect(page.locator("#rail a[aria-current]")).to_have_text("Trace")
 
 
-def test_who_leaves_the_page_at_once_comes_back_to_what_it_showed(opened):
+def test_leaving_the_page_at_once_and_returning_restores_the_view(opened):
     page = _ready(opened)
     cell = grid(page).get_by_role("gridcell", name=re.compile("^Layer 3 after FFN, position 2 "))
     cell.evaluate("(cell) => { cell.click(); location.href = 'about:blank'; }")

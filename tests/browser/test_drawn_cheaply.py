@@ -33,7 +33,7 @@ _ASKED_BY_THE_GRID = """() => new Promise((done) => {
 
 
 @pytest.mark.parametrize("rest", [300, 0], ids=["traced while it was typed", "asked for at once"])
-def test_a_trace_is_written_into_the_cells_that_are_there_and_lays_nothing_out_early(opened, lm, rest):
+def test_a_trace_fills_the_existing_cells_without_an_early_layout(opened, lm, rest):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     page.wait_for_timeout(300)
@@ -54,7 +54,7 @@ def test_a_trace_is_written_into_the_cells_that_are_there_and_lays_nothing_out_e
         expect(cell).to_have_attribute("aria-label", re.compile(re.escape(f": first {first} ")))
 
 
-def test_who_types_and_asks_at_once_asks_for_no_tokens(opened):
+def test_typing_and_pressing_enter_at_once_requests_no_tokens(opened):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     asked: list[str] = []
@@ -71,7 +71,7 @@ def test_who_types_and_asks_at_once_asks_for_no_tokens(opened):
     assert not [url for url in asked if url.startswith("/tokenize")]
 
 
-def test_what_stands_below_the_grid_comes_after_the_cells_frame(opened):
+def test_the_panes_below_the_grid_are_drawn_after_its_frame(opened):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     page.wait_for_function("() => performance.getEntriesByName('whole position').length === 1")

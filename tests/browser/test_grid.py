@@ -149,7 +149,7 @@ def test_two_hundred_tokens_fit_the_width(opened, lm):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_cell_pointed_at_shows_its_top_five(opened, lm, theme):
+def test_a_hovered_cell_shows_its_top_five(opened, lm, theme):
     page = opened(AT, theme=theme)
     expect(the_sum(page)).to_be_visible()
     grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).hover()

@@ -31,7 +31,7 @@ def test_effects_are_bars_to_both_sides_of_one_zero(opened):
     assert bars == pytest.approx([widest * x / most for x in effects], abs=1.5)
 
 
-def test_effects_are_never_cut_off(opened):
+def test_effects_are_never_truncated(opened):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     cut = (

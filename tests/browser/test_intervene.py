@@ -39,7 +39,7 @@ def test_a_link_to_edits_runs_on_arrival_and_one_without_edits_waits(opened):
     expect(both_sides(other).nth(0)).to_have_text("")
 
 
-def test_a_cancelled_measurement_says_so(opened):
+def test_a_cancelled_measurement_shows_that_it_was_cancelled(opened):
     page = opened("#/labs/toxicity?edits=L3M5:set:20@all")
     page.route("**/api/v1/labs/suppress", lambda route: None)  # never answered
     page.get_by_role("button", name="Sample and score").click()

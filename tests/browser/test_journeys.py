@@ -44,7 +44,7 @@ def test_a_trace_shows_the_librarys_numbers(opened, lm):
     expect(page.get_by_role("heading", name="Layer 5, FFN")).to_be_visible()
 
 
-def test_another_metric_asks_nothing(opened):
+def test_another_metric_sends_no_request(opened):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     asked = []
@@ -138,7 +138,7 @@ def test_an_edit_changes_the_continuation_and_bypass_brings_it_back(opened, lm):
     expect(panes.nth(1)).not_to_have_text("")
 
 
-def test_search_and_jump(opened):
+def test_search_jumps_to_a_memory(opened):
     page = opened()
     page.keyboard.press("/")
     page.keyboard.type("year")
@@ -243,7 +243,7 @@ def test_a_server_that_dies_is_reported(opened, lm):
         "labs",
     ],
 )
-def test_nothing_sticks_out(opened, width, where):
+def test_nothing_overflows_the_page(opened, width, where):
     page = opened(f"#/{where}", width=width)
     page.wait_for_selector("#main *")
     page.wait_for_timeout(600)

@@ -49,7 +49,7 @@ def test_a_described_pattern_is_saved_without_a_press_of_add(annotated, opened):
     assert labels(annotated) == [("ann", "endings")]
 
 
-def test_a_description_without_members_is_kept_and_never_stored_as_no_pattern(annotated, opened):
+def test_a_description_without_members_is_stored_and_never_as_no_pattern(annotated, opened):
     page = start(opened, annotated)
     box = page.get_by_role("textbox", name="Describe the pattern")
     box.fill("endings")
@@ -109,7 +109,7 @@ def test_keys_and_values_are_two_queues_and_two_tabs_two_annotators(annotated, o
     expect(page.get_by_role("textbox", name="Your name")).to_have_value("ann")
 
 
-def test_keys_are_commands_once_the_name_is_entered(annotated, opened):
+def test_keys_work_as_commands_once_the_name_is_entered(annotated, opened):
     page = opened("#/label", at=annotated.address)
     page.get_by_role("textbox", name="Your name").fill("eve")
     page.keyboard.press("Enter")

@@ -30,7 +30,7 @@ def figure(page, name: str):
     return page.locator("dl.figures > div").filter(has_text=name).locator("dd")
 
 
-def test_the_header_says_what_it_is_and_what_it_does_here(opened, lm, index, months):
+def test_the_header_shows_the_name_and_the_effect_here(opened, lm, index, months):
     layer, i, description = months
     page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}")
     expect(page.locator(".described-as")).to_contain_text(description)
@@ -63,7 +63,7 @@ def test_another_question_is_another_effect(opened, lm, index, months):
     assert number(effect.inner_text().split()[0]) == pytest.approx(here.score, rel=0.02, abs=1e-4)
 
 
-def test_examples_and_tokens_stand_beside_each_other_above_the_fold(opened, firing):
+def test_examples_and_tokens_are_side_by_side_above_the_fold(opened, firing):
     layer, i = firing
     page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}")
     examples = page.get_by_role("region", name="Top activating examples").locator(".trigger").nth(2)
@@ -94,7 +94,7 @@ def test_both_ends_of_a_value_are_drawn_on_one_scale(opened, lm, months):
     assert len(digits) == 1, "one number of decimals in a column"
 
 
-def test_a_label_that_is_not_stored_stays_as_it_was_typed(opened):
+def test_a_label_that_could_not_be_stored_stays_in_the_form(opened):
     page = opened("#/memory?memory=L2M9")
     region = page.get_by_role("region", name="Labels")
     region.get_by_role("textbox", name="Name", exact=True).fill("a name")
@@ -110,7 +110,7 @@ def test_a_label_that_is_not_stored_stays_as_it_was_typed(opened):
     opened.complaints[:] = [c for c in opened.complaints if "ERR_FAILED" not in c]
 
 
-def test_what_is_still_read_has_the_shape_of_what_will_stand_there(opened, firing):
+def test_skeletons_have_the_shape_of_what_is_loading(opened, firing):
     layer, index = firing
     page = opened()
     page.route("**/coefficients", lambda route: None)  # never answered
@@ -155,7 +155,7 @@ def test_a_coefficient_is_set_in_place_and_the_next_token_follows(opened, lm, mo
     expect(page.locator("#tray")).to_contain_text("set 12")
 
 
-def test_what_is_wired_to_it_is_listed_and_leads_there(opened, lm):
+def test_connected_heads_and_memories_are_listed_with_links(opened, lm):
     page = opened("#/memory?memory=L3M5")
     found = memory_connections(lm, 3, 5)
     region = page.get_by_role("region", name="Connections by weights")

@@ -24,7 +24,7 @@ def number(text: str) -> float:
     return float(text.replace("−", "-").replace(",", ""))
 
 
-def test_contexts_are_shaded_and_cut_where_one_wants(opened, index, firing):
+def test_contexts_are_shaded_and_cut_at_the_chosen_length(opened, index, firing):
     layer, i = firing
     page = opened(f"#/memory?memory=L{layer}M{i}")
     rows = list(index.triggers(layer, i, 10).rows())
@@ -51,7 +51,7 @@ def test_contexts_are_shaded_and_cut_where_one_wants(opened, index, firing):
     )
 
 
-def test_weaker_contexts_come_from_the_sample_and_say_so(opened, lm, index, firing):
+def test_weaker_contexts_come_from_the_sample_and_are_marked(opened, lm, index, firing):
     layer, i = firing
     page = opened(f"#/memory?memory=L{layer}M{i}")
     view = coefficients_view(lm, index, layer, i)
@@ -70,7 +70,7 @@ def test_weaker_contexts_come_from_the_sample_and_say_so(opened, lm, index, firi
         assert number(row.locator(".value").inner_text()) == pytest.approx(one.coefficient, rel=0.02)
 
 
-def test_a_coefficient_here_is_told_among_the_sampled(opened, lm, index, firing):
+def test_the_coefficient_here_has_a_percentile_among_the_sampled_ones(opened, lm, index, firing):
     layer, i = firing
     page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}")
     m = lm.trace(PROMPT).run.at("coefficients", layer)[0, :, i]
@@ -127,7 +127,7 @@ def test_a_label_has_tags_a_verdict_and_a_note(opened, index):
     assert notes == {"tags": ["time", "year"], "verdict": "mixed", "note": "seen <b>often</b>"}
 
 
-def test_grouping_tells_how_far_it_is_and_can_be_called_off(opened, monkeypatch):
+def test_clustering_shows_its_progress_and_can_be_cancelled(opened, monkeypatch):
     ended = list[BaseException]()
 
     def slow(_lm, _n_clusters, progress):
@@ -172,7 +172,7 @@ def test_values_are_grouped_once_and_a_cluster_leads_to_its_members(opened, lm):
     expect(region.get_by_role("button", name="Compute clusters")).to_be_hidden()
 
 
-def test_a_head_is_named_and_the_name_stands_wherever_it_is_named(opened, index):
+def test_a_label_of_a_head_is_shown_wherever_the_head_is(opened, index):
     page = opened(f"#/heads?head=L2H3&{HERE}")
     region = page.get_by_role("region", name="Labels")
     for name, text in (("Name", "looks <i>back</i>"), ("Your name", "joe"), ("Tags", "order")):
@@ -249,7 +249,7 @@ def test_a_pattern_on_a_text_of_ones_own_by_weight_or_by_what_is_carried(opened,
     assert region.locator("rect").count() == n * (n + 1) // 2
 
 
-def test_a_token_pointed_at_shows_what_it_reads_and_what_reads_it(opened, lm):
+def test_a_hovered_token_shows_what_it_attends_to_and_what_attends_to_it(opened, lm):
     page = opened(f"#/heads?head=L2H3&{HERE}")
     chips = page.get_by_role("region", name="L2H3").locator(".chip-token")
     expect(chips).to_have_count(7)
@@ -365,7 +365,7 @@ def test_landmarks_of_a_coefficient_and_the_way_back(opened, lm, index):
     expect(region.get_by_role("slider", name="Value")).to_be_focused()
 
 
-def test_from_a_position_on(opened, lm):
+def test_the_tray_shows_from_which_position_an_edit_holds(opened, lm):
     page = opened(f"#/intervene?{HERE}&edits=L3M5:set:20@all&new_tokens=4")
     region = page.get_by_role("region", name="Edits").first
     region.get_by_role("combobox", name="Where").select_option("the prompt")
@@ -398,7 +398,7 @@ def test_two_runs_are_compared(opened, lm):
     expect(region.get_by_text(re.compile(f"same for {same - len(PROMPT)} characters|The same text"))).to_be_visible()
 
 
-def test_the_early_exit_curve_is_moved_along_without_asking(opened, lm):
+def test_moving_along_the_early_exit_curve_sends_no_request(opened, lm):
     page = opened(f"#/labs/early-exit?{HERE}")
     point = page.get_by_role("slider", name="Point on the curve")
     expect(point).to_be_visible()
@@ -441,7 +441,7 @@ def test_the_curve_is_saved_as_it_is_drawn(opened, lm):
     assert [float(line.split(",")[1]) for line in lines[1:]] == pytest.approx([row["disagreement"] for row in dial])
 
 
-def test_a_concept_is_dialled_and_the_price_stands_beside(opened, served):
+def test_a_concept_is_scaled_and_its_cost_is_shown(opened, served):
     for index in (21, 22):
         served.session.index.add_label(3, index, "to be damped", author="gil")
     page = opened(f"#/labs/toxicity?{HERE}")
@@ -471,7 +471,7 @@ def test_a_concept_is_dialled_and_the_price_stands_beside(opened, served):
     assert page.get_by_text("She said").count() == 1
 
 
-def test_what_a_pane_is_about_is_read_when_asked(opened):
+def test_the_help_of_a_pane_opens_on_request(opened):
     page = opened(f"#/labs/early-exit?{HERE}")
     page.get_by_text("What am I looking at?").click()
     expect(page.get_by_text("counted in layers, not in time.")).to_be_visible()

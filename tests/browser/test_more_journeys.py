@@ -14,7 +14,7 @@ from tests.browser.conftest import address
 from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
 
 
-def test_the_example_is_drawn_before_the_model_is_asked(opened):
+def test_the_example_is_drawn_before_any_request(opened):
     page = opened()
     expect(grid(page)).to_be_visible()
     page.route("**/api/v1/traces**", lambda route: route.abort())
@@ -33,14 +33,14 @@ def test_the_example_is_drawn_before_the_model_is_asked(opened):
     assert "prompt=He+was+born+on+16" in address(page) and asked
 
 
-def test_another_position_of_the_example_asks_the_model(opened):
+def test_another_position_of_the_example_sends_a_request(opened):
     page = opened()
     grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click()
     expect(page.get_by_role("complementary").get_by_text("position 3")).to_be_visible()
     assert "prompt=He+was+born+on+16" in address(page) and "position=3" in address(page)
 
 
-def test_entropy_is_the_librarys_and_asks_nothing(opened, lm):
+def test_entropy_is_the_librarys_and_sends_no_request(opened, lm):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     page.wait_for_load_state("networkidle")
@@ -75,7 +75,7 @@ def test_a_long_trace_comes_in_parts(opened, lm):
     assert found[1:] == [[lm.n_layers] * 2, True]
 
 
-def test_edits_are_undone_and_done_again(opened):
+def test_edits_are_undone_and_redone(opened):
     page = opened(f"#/intervene?prompt={PROMPT.replace(' ', '%20')}&edits=L3M5:set:9@all")
     region = page.get_by_role("region", name="Edits").first
     expect(region.get_by_role("spinbutton", name="Value")).to_have_value("9")
@@ -168,7 +168,7 @@ def test_two_memories_side_by_side(opened, lm):
     expect(page.get_by_role("heading", level=1)).to_have_text("L3M5")
 
 
-def test_a_coefficient_is_marked_in_what_is_usual(opened, lm):
+def test_a_coefficient_is_marked_in_the_activation_distribution(opened, lm):
     page = opened(f"#/memory?memory=L3M5&prompt={PROMPT.replace(' ', '%20')}")
     region = page.get_by_role("region", name="Activation distribution")
     m = lm.trace(PROMPT).run.at("coefficients", 3)[0, :, 5]
@@ -227,7 +227,7 @@ def test_chosen_results_join_a_concept_and_leave_it(opened, served):
     assert "another" not in {row["label"] for row in held.labels().rows()}
 
 
-def test_a_text_said_twice_shows_the_stripe(opened):
+def test_a_repeated_text_shows_the_induction_stripe(opened):
     page = opened("#/heads?head=L2H3")
     region = page.get_by_role("region", name="Repeated-token (induction) test")
     expect(region.get_by_text(re.compile("of the attention of L2H3"))).to_be_visible()
@@ -237,7 +237,7 @@ def test_a_text_said_twice_shows_the_stripe(opened):
     expect(region.locator("rect.on")).to_have_count(4)
 
 
-def test_what_is_asked_at_once_does_not_replace_each_other(opened):
+def test_simultaneous_requests_do_not_replace_each_other(opened):
     page = opened()
     answers = page.evaluate(
         """async () => {

@@ -66,7 +66,7 @@ def test_a_model_without_feed_forward_layers_is_described_by_its_attention(opene
     expect(page.locator(".legend")).not_to_contain_text("saturation")
 
 
-def test_what_needs_an_index_says_once_how_to_make_one_and_what_it_costs(opened, explorer_of):
+def test_what_needs_an_index_explains_once_how_to_build_one_and_its_cost(opened, explorer_of):
     page = opened("#/memory?memory=L1M7", at=explorer_of("llama").address)
     examples = page.get_by_role("region", name="Top activating examples")
     expect(examples.get_by_text(re.compile("^unembed index build"))).to_be_visible()

@@ -21,7 +21,7 @@ def prompt_box(page):
     return page.get_by_role("textbox", name="Prompt")
 
 
-def test_clearing_the_prompt_asks_nothing_and_leaves_no_failure(opened):
+def test_clearing_the_prompt_sends_no_request_and_leaves_no_error(opened):
     page = opened(AT)
     expect(page.get_by_role("status").filter(has_text=re.compile("^3 tokens"))).to_be_visible()
     refused = []

@@ -79,7 +79,7 @@ def clipboard(opened):
     return lambda where: opened(where, permissions=["clipboard-read", "clipboard-write"])
 
 
-def test_a_long_link_names_a_session_and_brings_everything_back(opened, clipboard, served):
+def test_a_long_link_names_a_session_that_restores_everything(opened, clipboard, served):
     many = ";".join(f"L{n % 6}M{n}:set:{n}.5@all" for n in range(50))
     page = clipboard(
         f"{AT}&layer=2&edits={many}&disabled={','.join(map(str, range(50)))}&pins={'+'.join(map(str, range(300)))}"
@@ -118,7 +118,7 @@ def test_a_short_link_holds_everything_itself(clipboard):
     assert "prompt=The+first+month" in page.evaluate("navigator.clipboard.readText()")
 
 
-def test_a_session_this_server_does_not_know_is_said(opened):
+def test_an_unknown_session_is_reported(opened):
     page = opened(f"#/trace?session={'0' * 18}")
     expect(page.get_by_role("contentinfo").get_by_text("this server does not know it")).to_be_visible()
     expect(grid(page)).to_be_visible()
@@ -152,7 +152,7 @@ def test_a_link_begins_the_tour_anywhere_and_escape_ends_it(opened):
     expect(page.locator("#tour")).to_be_hidden()
 
 
-def test_names_stand_beside_memories_everywhere(opened, served, lm):
+def test_names_are_shown_next_to_memories_everywhere(opened, served, lm):
     first = lm.trace(PROMPT).memory_effects(layers=[5], top=1, index=served.session.index).rows[0].index
     served.session.index.add_label(5, first, "the calendar", author="gil")
     page = opened(AT)
@@ -194,7 +194,7 @@ def test_tokens_are_copied_as_they_are(clipboard):
     assert page.evaluate("navigator.clipboard.readText()") == " first"
 
 
-def test_a_prompt_too_long_offers_its_end(opened, lm):
+def test_a_prompt_that_is_too_long_offers_its_last_tokens(opened, lm):
     page = opened("#/trace?prompt=" + "+".join(["word"] * (lm.n_ctx + 20)))
     expect(page.get_by_role("button", name=re.compile(f"^Keep the first {lm.n_ctx} of "))).to_be_visible()
     page.get_by_role("button", name=re.compile(f"^Keep the last {lm.n_ctx} of ")).click()
@@ -214,7 +214,7 @@ def test_a_sub_update_opens_in_place(opened, index):
     assert [m.strip() for m in row.locator("mark").all_inner_texts()] == marks
 
 
-def test_what_was_asked_is_copied_as_a_citation(clipboard):
+def test_the_view_is_copied_as_a_citation(clipboard):
     page = clipboard(AT + "&position=3&edits=L3M5:set:9@all")
     expect(the_sum(page)).to_be_visible()
     page.get_by_role("button", name="Copy or export").click()

@@ -43,7 +43,7 @@ def test_a_filter_counts_all_results_and_can_be_cleared(opened, served, lm):
     expect(page.locator("caption")).to_have_text(re.compile(rf"^{_total(served.session, lm, 'the'):,} memories"))
 
 
-def test_the_sign_of_a_word_is_a_choice_and_the_page_says_what_is_exact(opened, served, lm):
+def test_the_sign_of_a_word_is_a_filter_and_the_page_states_what_is_exact(opened, served, lm):
     page = opened("#/search?query=month")
     expect(page.get_by_text("Exact: every memory that has the token among the top tokens")).to_be_visible()
     page.get_by_role("radiogroup", name="Sign").get_by_role("radio", name="Suppresses").click()
@@ -54,7 +54,7 @@ def test_the_sign_of_a_word_is_a_choice_and_the_page_says_what_is_exact(opened, 
     expect(page.get_by_role("cell", name="promotes").first).to_be_visible()
 
 
-def test_a_misspelt_word_leads_to_tokens_that_exist(opened):
+def test_a_misspelt_word_suggests_existing_tokens(opened):
     page = opened("#/search?query=Januarry")
     page.get_by_role("button", name=re.compile("anuary")).first.click()
     expect(page.get_by_role("table")).to_be_visible()

@@ -35,7 +35,7 @@ def listening(page):
     return asked
 
 
-def test_findings_are_told_and_lead_where_they_say(opened, lm, index):
+def test_findings_link_to_the_screens_they_name(opened, lm, index):
     page = opened(AT_LITTLE)
     expect(the_sum(page)).to_be_visible()
     rows = page.get_by_role("list", name="Findings").get_by_role("button")
@@ -136,7 +136,7 @@ def test_memories_that_are_always_on_are_folded_and_the_mean_is_taken_away(opene
     assert list(effects(fold.locator("tbody tr"))) == [f"L5M{r.index}" for r in found.always_on][:20]
 
 
-def test_one_token_is_found_with_or_without_its_space_and_several_are_said(opened, lm):
+def test_one_token_is_found_with_or_without_its_space_and_several_are_listed(opened, lm):
     page = opened(AT_LITTLE)
     question = page.get_by_role("group", name="Target and runner-up")
     question.get_by_role("combobox", name="Target").select_option("another")
@@ -149,7 +149,7 @@ def test_one_token_is_found_with_or_without_its_space_and_several_are_said(opene
     expect(question.get_by_role("combobox", name="Target")).to_have_value(f"#{lm.single_token(' boy')}")
 
 
-def test_twenty_sub_updates_stand_on_one_screen(opened):
+def test_twenty_sub_updates_fit_on_one_screen(opened):
     page = opened(AT_LAYER)
     rows = page.locator(".updates").first.locator("tbody tr")
     expect(rows).to_have_count(20)
@@ -158,7 +158,7 @@ def test_twenty_sub_updates_stand_on_one_screen(opened):
     assert boxes[-1]["y"] + boxes[-1]["height"] - boxes[0]["y"] < 620
 
 
-def test_a_followed_token_shades_every_cell_and_is_asked_for_once(opened, lm):
+def test_a_followed_token_shades_every_cell_and_is_requested_once(opened, lm):
     boy = lm.single_token(" boy")
     page = opened(f"{AT_LITTLE}&pins={boy}")
     expect(the_sum(page)).to_be_visible()
@@ -179,7 +179,7 @@ def test_a_followed_token_shades_every_cell_and_is_asked_for_once(opened, lm):
     assert asked == []
 
 
-def test_the_race_in_probabilities_asks_nothing_and_says_who_passes_whom(opened, lm):
+def test_token_ranks_in_probabilities_send_no_request_and_show_who_overtakes_whom(opened, lm):
     page = opened(AT_LITTLE)
     expect(the_sum(page)).to_be_visible()
     asked = listening(page)
@@ -205,7 +205,7 @@ def test_the_race_in_probabilities_asks_nothing_and_says_who_passes_whom(opened,
     expect(page.get_by_text("passes ·boy")).to_be_hidden()
 
 
-def test_events_stand_in_lanes_and_say_their_sentence(opened, lm):
+def test_events_are_drawn_in_lanes_with_their_sentence(opened, lm):
     page = opened(AT_LITTLE)
     expect(the_sum(page)).to_be_visible()
     trace = lm.trace(LITTLE)
@@ -330,7 +330,7 @@ def test_a_head_is_switched_off_from_the_layer(opened, lm):
     assert f"edits=L3H{first}" in address(page)
 
 
-def test_candidates_tell_how_many_places_they_moved(opened, lm):
+def test_candidates_show_how_many_ranks_they_moved(opened, lm):
     page = opened(AT_LAYER)
     column = page.locator(".sandwich > div").nth(2).get_by_role("listitem")
     expect(column).to_have_count(10)
@@ -392,7 +392,7 @@ def test_the_inspector_is_widened_and_folded_by_keyboard_and_stays_so(opened):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_inspector_stands_alone_with_the_same_selection(opened, width):
+def test_the_inspector_opens_alone_with_the_same_selection(opened, width):
     page = opened(AT, width=width)
     expect(the_sum(page)).to_be_visible()
     grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click()
@@ -463,7 +463,7 @@ def test_a_narrow_window_cuts_nothing_off(opened, where, lm):
     assert wide == []
 
 
-def test_total_effects_stand_beside_direct_ones_in_the_attribution(opened, lm):
+def test_total_effects_are_shown_with_direct_ones_in_the_attribution(opened, lm):
     page = opened(f"#/trace?prompt={LITTLE.replace(' ', '+')}")
     books = page.get_by_role("region", name="Logit attribution")
     expect(books.get_by_role("listitem").first).to_be_visible()

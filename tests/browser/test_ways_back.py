@@ -47,7 +47,7 @@ def wordless():
 @pytest.mark.parametrize(
     "screen", ["trace", "layer?layer=1", "memory?memory=L0M1", "compare", "heads", "search?query=a"]
 )
-def test_a_model_without_a_tokenizer_is_told_in_words(opened, wordless, screen):
+def test_a_model_without_a_tokenizer_is_explained_on_the_page(opened, wordless, screen):
     page = opened(f"#/{screen}", at=wordless.address)
     expect(page.locator("#main").get_by_text("was opened without a tokenizer").first).to_be_visible()
     opened.allowed.append("422")
@@ -71,7 +71,7 @@ def test_a_target_that_is_not_a_token_is_reported_and_the_prediction_explained(o
     opened.complaints[:] = [c for c in opened.complaints if "404" not in c and "422" not in c]
 
 
-def test_a_head_or_a_memory_that_is_not_there_leads_to_one_that_is(opened):
+def test_a_link_to_a_missing_head_or_memory_opens_an_existing_one(opened):
     page = opened("#/heads?head=L9H77")
     expect(page.get_by_role("contentinfo").locator(".bad")).to_contain_text("there is no head L9H77. The last is L5H7")
     expect(page.get_by_role("heading", name=re.compile(r"^L\dH\d · induction head"))).to_be_visible()
@@ -83,7 +83,7 @@ def test_a_head_or_a_memory_that_is_not_there_leads_to_one_that_is(opened):
     expect(page.get_by_role("heading", name="L2M9", exact=True)).to_be_visible()
 
 
-def test_the_status_line_says_what_runs(opened, lm):
+def test_the_status_line_shows_what_runs(opened, lm):
     page = opened("#/search")
     status = page.get_by_role("contentinfo")
     expect(status).to_contain_text(f"{lm.dtype_name} on {lm.device} · index of-tests · unembed {unembed.__version__}")

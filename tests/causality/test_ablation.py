@@ -97,7 +97,7 @@ def test_several_other_prompts_give_a_spread() -> None:
     torch.testing.assert_close(both.spread, each.std(0), rtol=1e-5, atol=1e-5)
 
 
-def test_activations_of_other_prompts_take_the_place() -> None:
+def test_activations_are_replaced_by_those_of_other_prompts() -> None:
     lm = unembed.load()
     prompt = "Once upon a time there was a little"
     same = ablate(lm, prompt, heads=[(0, 1)], memories=[(5, 3)], to=[prompt])

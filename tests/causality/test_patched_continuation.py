@@ -59,7 +59,7 @@ def test_every_later_token_is_that_of_a_new_patched_run(name):
     assert [one.id for one in found] == expected[: len(found)] and found
 
 
-def test_what_has_no_continuation_is_refused(lm):
+def test_a_text_without_a_continuation_is_refused(lm):
     with pytest.raises(InvalidInput, match="no row to take over"):
         next(continue_patched(lm, CLEAN, CORRUPTED, "pattern", 1, 1, 0))
     with pytest.raises(InvalidInput, match="one head or memory"):

@@ -291,7 +291,7 @@ def test_bad_input_is_refused_in_one_line(call: Callable[[LanguageModel], object
         patch(tiny("gptj"), CLEAN, CORRUPTED, "resid_mid", metric)
 
 
-def test_metrics_are_what_they_say() -> None:
+def test_metrics_equal_their_definitions() -> None:
     lm = tiny("gpt2-relu")
     logits = torch.randn(3, lm.d_vocab, generator=torch.Generator().manual_seed(0))
     p = logits.double().softmax(-1)

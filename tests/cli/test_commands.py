@@ -295,5 +295,5 @@ def test_the_seed_is_in_the_provenance(unembed: Run, gpt2_folder: Path) -> None:
     assert as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--seed", 7, "--json"))["provenance"]["seed"] == 7
 
 
-def test_version(unembed: Run) -> None:
+def test_the_version_is_printed(unembed: Run) -> None:
     assert shown(unembed("--version")) == f"unembed {package.__version__}\n"

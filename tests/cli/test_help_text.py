@@ -28,7 +28,7 @@ def test_an_example_is_understood_by_its_command(words: str) -> None:
     ALL[words].make_context(words, given[len(names) :])
 
 
-def test_an_example_with_an_option_that_is_gone_is_noticed() -> None:
+def test_an_example_with_a_removed_option_is_detected() -> None:
     with pytest.raises(Exception, match="No such option"):
         ALL["trace"].make_context("trace", ["The first", "--gone"])
 

@@ -92,7 +92,7 @@ def test_random_lists_hold_fewer_concepts_than_the_bound():
     assert all({c.name for c in a} <= {c.name for c in b} for a, b in zip(strict, found, strict=True))
 
 
-def test_coverage_counts_each_token_once_and_stop_words_apart():
+def test_coverage_counts_each_token_once_and_stop_words_separately():
     def concept(kind: str, members: tuple[int, ...]) -> Concept:
         return Concept("x", kind, members, 1.0, "", 4)
 

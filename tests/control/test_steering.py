@@ -81,7 +81,7 @@ def test_firing_shows_the_highest_prefix(wren):
     assert shown[0].endswith(f"[{last}]") if float(m.max()) > 0 else shown == ()
 
 
-def test_a_value_wanted_and_unwanted_is_turned_on():
+def test_a_value_both_wanted_and_unwanted_is_switched_on():
     from unembed.memories.token_ranking import RankedValue
 
     a, b = RankedValue(0, 1, "a", "a", 1, 1.0, ()), RankedValue(0, 2, "b", "b", 1, 1.0, ())
@@ -111,7 +111,7 @@ def test_edits_beyond_the_prompt_leave_its_next_token_alone(wren):
     assert next_token_table(wren, "The great", now).provenance.notes["divergence"] > 0
 
 
-def test_steering_changes_the_text_and_states_its_price(wren):
+def test_steering_changes_the_text_and_states_its_cost(wren):
     edits = [unembed.set_coefficient(5, 286, 40.0)]
     found = steer(wren, "The great", edits, max_new_tokens=5, seed=3, cost_text="The war was long. " * 20)
     assert found.plain[0] == unembed.load("wren").generate("The great", max_new_tokens=5, seed=3)[0][len("The great") :]

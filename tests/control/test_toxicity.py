@@ -188,7 +188,7 @@ def arms(lm):
     ]
 
 
-def test_the_table_counts_what_the_scorer_says(lm):
+def test_the_table_counts_the_scorers_labels(lm):
     found = toxicity.evaluate(
         lm,
         PROMPTS,

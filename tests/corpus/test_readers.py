@@ -93,7 +93,7 @@ def test_bytes_that_are_not_utf8_are_placed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", " \n\n "])
-def test_nothing_to_read(content: str, tmp_path: Path) -> None:
+def test_text_that_is_empty_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(content)
     with pytest.raises(CorpusUnreadable, match="no text"):
         read(tmp_path / "a.txt")
@@ -101,7 +101,7 @@ def test_nothing_to_read(content: str, tmp_path: Path) -> None:
         open_corpus([content])
 
 
-def test_options_that_make_no_sense() -> None:
+def test_inconsistent_options_are_refused() -> None:
     bad: list[dict[str, Any]] = [{"errors": "hide"}, {"markup": "html"}, {"max_documents": 0}]
     for options in bad:
         with pytest.raises(InvalidInput):

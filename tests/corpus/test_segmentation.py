@@ -37,7 +37,9 @@ TEXTS = [
 @pytest.mark.parametrize("lead", [(), (1,), (1, 2)])
 @pytest.mark.parametrize("segmentation", ["sentences", "windows"])
 @pytest.mark.parametrize(("n_ctx", "overlap"), [(8, None), (9, 3), (9, 0), (500, 7)])
-def test_the_axis(lead: tuple[int, ...], segmentation: str, n_ctx: int, overlap: int | None) -> None:
+def test_segments_tile_the_axis_of_tokens_without_gaps(
+    lead: tuple[int, ...], segmentation: str, n_ctx: int, overlap: int | None
+) -> None:
     letters = Letters(n_ctx, lead)
     found = list(open_corpus(TEXTS, segmentation=segmentation, overlap=overlap).segments(letters))
     whole = [s for text in TEXTS for s in (sentences(text) if segmentation == "sentences" else [text])]
@@ -114,7 +116,7 @@ def test_padding_is_small() -> None:
         ("weigh 0 @.@ 7 kg . <unk> did .", ["weigh 0 @.@ 7 kg .", "<unk> did ."]),
     ],
 )
-def test_sentences(text: str, expected: list[str]) -> None:
+def test_sentences_are_split(text: str, expected: list[str]) -> None:
     assert sentences(text) == expected
 
 

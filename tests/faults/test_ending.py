@@ -37,7 +37,7 @@ def test_the_check_notices_a_traceback_and_files_left_behind(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("megabytes", [8, 500])
-def test_too_little_memory_is_one_line(world: World, megabytes: int) -> None:
+def test_too_little_memory_is_one_clear_line(world: World, megabytes: int) -> None:
     ended = starving.starved(starving.HUNGRY["circuits"], megabytes)
     assert starving.fault(ended) is None
     assert (ended.code, "not enough memory" in ended.stderr) == ((1, True) if megabytes == 8 else (0, False))
@@ -54,7 +54,7 @@ WITHOUT_ROOM = {
 
 
 @pytest.mark.parametrize("line", WITHOUT_ROOM)
-def test_no_room_on_disk_is_one_line_and_loses_no_earlier_file(world: World, tmp_path: Path, line: str) -> None:
+def test_a_full_disk_is_one_line_and_loses_no_earlier_file(world: World, tmp_path: Path, line: str) -> None:
     out = tmp_path / "out"
     places = {"OUT": out, "OUT.csv": tmp_path / "out.csv", "INDEX": world.index, "TEXT": world.corpus}
     arguments = [str(places.get(word, word)) for word in shlex.split(line)]

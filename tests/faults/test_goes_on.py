@@ -107,7 +107,7 @@ def test_one_ctrl_c_waits_for_the_update_and_two_do_not(corpus: Any, tmp_path: P
     assert left == {"checkpoint.pt", "loss.jsonl"}
 
 
-def test_toxicity_evaluate_keeps_its_continuations_and_ends_with_the_same_table(world: World, tmp_path: Path) -> None:
+def test_toxicity_evaluate_stores_its_continuations_and_resumes_to_the_same_table(world: World, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("\n".join(f"The {letter} of the year" for letter in "abcdefgh"))
     what = f"--set 0.1=3 --batch 2 --clean-tokens 256 --model {world.folder}/model"
     line = f"toxicity evaluate --prompts prompts.txt {what} --csv"

@@ -30,7 +30,7 @@ def test_a_build_on_a_full_disk_fails_in_one_line_and_resumes_later(world: World
     assert all(r.sound and r.identical for r, _ in rounds)
 
 
-def test_the_search_file_meets_a_full_disk(world: World) -> None:
+def test_a_full_disk_while_the_search_file_is_written_is_one_line(world: World) -> None:
     last = len(world.built) - 2  # of all files but the manifest, the last to be written
     ended = kills.forked(lambda: kills.short_of_room(world, world.folder / "full", last, 3000))
     assert (ended.code, ended.stderr.count("\n")) == (1, 1), ended
@@ -38,9 +38,7 @@ def test_the_search_file_meets_a_full_disk(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", damage.KINDS)
-def test_a_damaged_file_is_named_never_answered_from_and_repaired(
-    world: World, expected: dict[str, str], kind: str
-) -> None:
+def test_a_damaged_file_is_refused_by_name_and_repaired(world: World, expected: dict[str, str], kind: str) -> None:
     assert not any(answer.startswith(("refused: ", "broke: ")) for answer in expected.values())
     draw = random.Random(kind)
     for number, file in enumerate(world.built):

@@ -33,7 +33,7 @@ def test_malformed_command_lines(world: World, monkeypatch: pytest.MonkeyPatch) 
         (["train", "wren", "--threads", "999999999999"], 2, "less than or equal to 1024"),
     ],
 )
-def test_what_no_file_and_no_text_can_be_is_one_line(
+def test_impossible_files_and_texts_are_one_line(
     line: list[str], code: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -56,6 +56,6 @@ def test_a_file_that_is_not_an_exit_rule_is_refused(world: World, tmp_path: Path
         unembed.early_exit.load(tmp_path / "rule", world.lm)
 
 
-def test_what_an_error_says_is_one_sentence_with_the_names_as_given() -> None:
+def test_an_error_message_is_one_sentence_with_the_names_as_given() -> None:
     assert str(InvalidInput("no index at .", why="[Errno 2] No such file.")) == "no index at .: No such file."
     assert str(InvalidInput("a thing.", instead="Give another.")) == "a thing. Give another."

@@ -24,7 +24,7 @@ def test_a_pattern_of_triggers_that_promoted_tokens_do_not_follow_does_not_count
     assert abs(score(apart) - 0.3) < 1e-12
 
 
-def test_a_description_says_pattern_and_concept():
+def test_a_description_names_pattern_and_concept():
     assert describe(PATTERN, "months", MONTHS, MONTHS, FULL) == "after 'on' + numbers: months (March, August, May)"
 
 

@@ -125,7 +125,7 @@ def test_random_weights_have_no_concepts_to_show():
     assert random <= 0.03 and real >= 3 * random
 
 
-def test_impossible_numbers_are_refused():
+def test_numbers_out_of_range_are_refused():
     with pytest.raises(InvalidInput, match="top"):
         rank_memories(unembed.load(), None, 0)
     with pytest.raises(InvalidInput, match="tokenizer"):

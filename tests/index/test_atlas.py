@@ -45,7 +45,7 @@ def test_the_map_is_stored_with_the_index_and_read_from_there(lm, own, monkeypat
 
 
 @pytest.mark.parametrize("how", ["damaged", "other weights"])
-def test_a_map_that_cannot_be_trusted_is_computed_again(lm, own, how):
+def test_a_damaged_or_outdated_map_is_computed_again(lm, own, how):
     first = atlas_view(lm, own)
     path = own.path / FILE
     if how == "damaged":

@@ -19,7 +19,7 @@ from unembed.index import estimate as estimating
 from unembed.language_model import LanguageModel
 
 
-def test_a_small_corpus_is_counted_whole(lm: LanguageModel, gated: LanguageModel) -> None:
+def test_a_small_corpus_is_counted_completely(lm: LanguageModel, gated: LanguageModel) -> None:
     cost = Index.estimate(lm, corpus_of(), 5)
     segments = list(corpus_of().segments(lm))
     assert cost.is_exact

@@ -22,7 +22,7 @@ def index(built: Index, tmp_path: Path) -> Index:
     return Index.open(shutil.copytree(built.path, tmp_path / "copy"))
 
 
-def test_labels_are_kept_with_who_said_what(index: Index, lm: LanguageModel) -> None:
+def test_labels_are_stored_with_their_annotator(index: Index, lm: LanguageModel) -> None:
     first = index.add_label(1, 3, "months of the year", author="ann", kind="key", notes={"prefixes": [0, 2, 5]})
     index.add_label(-1, 3, "time", author="bob")
     index.add_label(0, 3, "no pattern", author="ann")
@@ -70,7 +70,7 @@ def test_several_processes_write_at_once(index: Index) -> None:
     assert sorted(row["label"] for row in index.labels().rows()) == sorted(f"{n} {i}" for n in "abc" for i in range(25))
 
 
-def test_many_labels_are_kept_all_or_none(index: Index) -> None:
+def test_many_labels_are_stored_all_or_none(index: Index) -> None:
     numbers = index.add_labels(Label(-1, i, f"name {i}", "ann") for i in range(3))
     rows = list(index.labels().rows())
     assert [row["id"] for row in rows] == numbers

@@ -121,7 +121,7 @@ def test_firing_on_agrees_with_the_triggers_of_the_same_text(built: Index, lm: L
     np.testing.assert_allclose(by_size, largest, rtol=1e-5)
 
 
-def test_the_text_of_a_trigger_fires_as_hard_as_the_index_says(built: Index) -> None:
+def test_the_text_of_a_trigger_has_the_coefficient_in_the_index(built: Index) -> None:
     layer, index = firing_key(built)
     row = next(iter(built.triggers(layer, index).rows()))
     found = {(r["layer"], r["index"]): r for r in built.firing_on(row["prefix"] + row["token"], 10_000).rows()}
@@ -185,7 +185,7 @@ def test_value_tokens_are_the_readings(built: Index, lm: LanguageModel) -> None:
     np.testing.assert_allclose([row["score"] for row in found], scores.detach(), rtol=1e-6)
 
 
-def test_bad_questions_are_refused(built: Index) -> None:
+def test_bad_requests_are_refused(built: Index) -> None:
     for call, kind, match in (
         (lambda: built.triggers(9, 0), OutOfRange, "layer 9"),
         (lambda: built.triggers(0, 10_000), OutOfRange, "memory in layer 0: 10000"),

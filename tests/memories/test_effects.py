@@ -114,7 +114,7 @@ def test_dominant_ones_come_first_and_bad_input_is_one_clear_line():
         sub_update_effects(unembed.load(tiny_model("jetmoe")), PROMPT, 0, TOKEN)
 
 
-def test_where_a_block_rescales_the_stream_what_is_taken_out_is_rescaled_with_it():
+def test_removals_are_rescaled_with_the_stream_in_blocks_that_rescale_it():
     """Behind Gemma 4's layer scalar; the branch norm's scale stays that of the run."""
     lm = unembed.load(tiny_model("gemma4_text"))
     layer = lm.n_layers - 1

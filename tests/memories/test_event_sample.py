@@ -151,7 +151,7 @@ def test_examples_are_seeded_prefixes_with_the_token_that_follows(lm):
     assert max(lengths) == max(map(len, whole.values())) - 1
 
 
-def test_a_corpus_sample_and_bad_input(lm):
+def test_a_sample_of_events_has_the_chosen_size_and_bad_input_is_refused(lm):
     sample = event_sample(lm, TEXTS, 4)
     assert len(sample) == 4
     assert (sample.final_after[-1] == 1).all()

@@ -86,7 +86,7 @@ def test_no_two_points_and_no_two_islands_overlap_and_all_lie_on_the_map(wren):
     assert len(close) == len(found.position)
 
 
-def test_the_middle_of_an_island_is_what_is_most_like_its_mean(wren):
+def test_values_nearer_the_centre_of_an_island_are_more_like_its_mean(wren):
     found = value_map(wren)
     for number in np.argsort(-np.bincount(found.cluster))[:10]:
         rows = np.flatnonzero(found.cluster == number)

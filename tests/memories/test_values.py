@@ -66,7 +66,7 @@ def test_unlearned_tokens_are_left_out_unless_requested() -> None:
     assert ids.tolist() == found.ids[0, 3].tolist() and not found.show_unlearned and full.show_unlearned
 
 
-def test_behind_a_branch_norm_the_gain_is_part_of_what_a_value_says() -> None:
+def test_behind_a_branch_norm_the_gain_is_part_of_a_values_reading() -> None:
     lm = tiny("gemma2")
     norm = lm.feed_forward(0).branch_norm
     assert norm is not None

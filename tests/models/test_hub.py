@@ -39,7 +39,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     return made
 
 
-def test_a_hub_that_answers_is_used_after_one_request(session: Session) -> None:
+def test_a_reachable_hub_is_used_after_one_request(session: Session) -> None:
     assert not hub.is_local_only("no/such-model")
     assert session.requests == 1
 
@@ -81,7 +81,7 @@ def test_a_cached_model_opens_without_a_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["trace", "a"], ["value", "0", "0"], ["circuits", "heads"], ["serve"]])
-def test_a_command_says_in_one_line_that_there_is_no_network_before_torch_is_imported(
+def test_without_a_network_a_command_fails_in_one_line_before_torch_is_imported(
     words: list[str], tmp_path: Path
 ) -> None:
     done = command(tmp_path, *words, "--model", "no/such")

@@ -90,7 +90,7 @@ def test_wikilm_reads_its_bands_from_an_embedding_that_is_elsewhere(tied: bool, 
     assert torch.equal(lm.weights.W_E, whole.weights.W_E) and torch.equal(lm.weights.W_U, whole.weights.W_U)
 
 
-def test_what_is_fetched_lasts_as_long_as_it_is_held(tmp_path: Path) -> None:
+def test_fetched_weights_live_as_long_as_their_reference(tmp_path: Path) -> None:
     lm = offloaded("llama", "disk", tmp_path)
     head = lm.hf.get_output_embeddings()
     assert head is not None

@@ -45,7 +45,7 @@ def test_an_induction_head_and_the_head_it_builds_on_have_formed_in_attn_2l():
     torch.testing.assert_close(written, induction, atol=2e-3, rtol=0)  # three decimals; kernels differ by machine
 
 
-def test_what_the_card_of_wren_claims_is_above_the_bar():
+def test_the_claims_of_wrens_card_exceed_their_thresholds():
     card = (shipped_folder("wren") / "README.md").read_text()
     row = re.search(r"^\| held-back corpus text \| ([\d.]+) \| ([\d.]+) \|$", card, flags=re.MULTILINE)
     assert row is not None

@@ -52,7 +52,7 @@ def test_bytes_and_unused_rows_are_named() -> None:
         VOCABULARY.strings([len(TOKENIZER) + 3])
 
 
-def test_a_continuation_joins_on_as_the_tokenizer_joins_its_tokens() -> None:
+def test_a_continuation_is_joined_as_the_tokenizer_joins_its_tokens() -> None:
     ids = VOCABULARY.encode("The café was closed. Then it rained.")
     for start in range(ids.shape[1]):  # also where a token ends within the two bytes of é
         before, new = VOCABULARY.decode(ids[0, :start]), VOCABULARY.continuations(ids, start)[0]

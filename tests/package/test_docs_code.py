@@ -19,7 +19,7 @@ PAGES = {name: found for name, found in PAGES.items() if found}
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_the_code_on_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_on_a_page_runs_as_written(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for skipped, code in PAGES[page]:

@@ -137,7 +137,7 @@ def test_every_command_whose_output_the_tutorial_shows_is_there_to_be_typed() ->
         ("one\ntwo", "one"),
     ],
 )
-def test_an_output_that_drifted_is_noticed(was: str, now: str) -> None:
+def test_an_outdated_output_is_detected(was: str, now: str) -> None:
     assert drift(was, now)
 
 

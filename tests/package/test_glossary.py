@@ -81,7 +81,7 @@ def test_a_label_of_the_trace_is_printed_and_explained(label: str) -> None:
     assert is_explained(words[label]) if label in words else label.lower() in TEXT
 
 
-def test_a_word_that_is_not_there_is_noticed() -> None:
+def test_a_missing_word_is_detected() -> None:
     assert not is_explained("perplexification") and is_explained("elimination")
 
 

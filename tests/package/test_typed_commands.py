@@ -51,7 +51,7 @@ def test_every_command_on_a_page_exists_with_its_options(page: Path) -> None:
     assert {line: words for line in lines if (words := unknown(line))} == {}
 
 
-def test_a_command_that_is_not_there_is_noticed() -> None:
+def test_a_missing_command_is_detected() -> None:
     assert unknown("unembed trase x") == ["trase"]
     assert unknown('unembed trace "x" --tpo 3') == ["--tpo"]
     assert unknown("unembed index build --corpus c --out d") == []

@@ -52,7 +52,7 @@ def test_streams_and_logits_are_bit_equal_in_bfloat16(name: str, tokens: torch.T
 
 
 @pytest.mark.parametrize("name", ["wren", "attn-0l", "attn-1l", "attn-2l"])
-def test_a_shipped_folder_opened_by_transformers_alone_says_the_same(name: str) -> None:
+def test_a_shipped_folder_opened_by_transformers_alone_gives_the_same_logits(name: str) -> None:
     folder = Path(str(shipped_folder(name)))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = AutoTokenizer.from_pretrained(folder.parent / "tokenizer")(TEXT, return_tensors="pt").input_ids

@@ -98,7 +98,7 @@ def test_findings_are_counted_on_the_page_and_in_the_terminal() -> None:
     assert "✓ It rises to 35.0 % in layer 5." in text and "✕ Something does." in text and "(Fig. 4)" in text
 
 
-def test_a_line_goes_through_the_numbers() -> None:
+def test_a_line_is_drawn_through_the_numbers() -> None:
     table = Table("t", {"x": [0, 1, 2], "y": [0.0, 5.0, 10.0]}, PROVENANCE)
     svg = draw(Figure("f", "t", "line", "t", "x", ("y",)), table)
     dots = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', svg)]
@@ -256,7 +256,7 @@ def test_there_is_one_minus_sign_and_one_way_to_write_percent(text: str, shown: 
     assert as_written(text) == shown
 
 
-def test_the_page_says_why_a_finding_differs_and_keeps_the_text_of_a_corpus() -> None:
+def test_the_page_explains_why_a_finding_differs_and_escapes_corpus_text() -> None:
     report = sample()
     section = next(s for s in report.sections if s.findings)
     finding = replace(section.findings[0], verdict="differs", explanation="The text is -3% shorter.")

@@ -101,7 +101,7 @@ def test_what_differs_is_explained_by_what_was_measured(tmp_path: Path) -> None:
     assert said is not None and f"holds {float(sizes[0] / sizes.sum()):.0%}" in said and "L1H2 reads of L0H1" in said
 
 
-def test_kept_sections_are_the_sections(tmp_path: Path) -> None:
+def test_cached_sections_equal_the_sections(tmp_path: Path) -> None:
     sections = sample().sections
     work = Work(tmp_path, {"seed": 0})
     for again in (
@@ -138,7 +138,7 @@ def test_models_with_norms_and_of_one_layer(tmp_path) -> None:
     assert report.provenance.basis == "raw"
 
 
-def test_the_skip_trigrams_of_every_head_stand_in_the_corpus_as_counted() -> None:
+def test_the_skip_trigrams_of_every_head_are_counted_in_the_corpus() -> None:
     lm = unembed.load("attn-1l")
     circuits = unembed.circuits(lm)
     among = torch.tensor(sorted(set(lm.encode(TEXTS[0])[0].tolist())))

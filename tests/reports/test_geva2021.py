@@ -142,7 +142,7 @@ def test_an_index_gives_the_same_report_as_its_corpus(tmp_path: Path) -> None:
         unembed.report("geva2021", lettered("gpt2"), None, tmp_path / "c", index=str(tmp_path / "index"), **SMALL)
 
 
-def test_labels_of_an_index_say_how_far_the_rules_agree_with_people(tmp_path: Path) -> None:
+def test_labels_of_an_index_show_how_far_the_rules_agree_with_people(tmp_path: Path) -> None:
     lm, corpus = lettered("opt"), open_corpus(texts(12))
     index = Index.build(
         lm, corpus, tmp_path / "index", top=6, settings=IndexSettings(min_prefix=1), tokens_per_batch=300
@@ -167,7 +167,7 @@ def test_labels_of_an_index_say_how_far_the_rules_agree_with_people(tmp_path: Pa
     assert len(compared([], finder, text, triggers)["pair"]) == 0
 
 
-def test_the_released_codes_choices_are_options_and_say_so(tmp_path: Path) -> None:
+def test_the_choices_of_the_released_code_are_options_recorded_in_the_provenance(tmp_path: Path) -> None:
     report = study(tmp_path / "r", draw="sentences", triggers="sentences", target="last", values_basis="final")
     assert report.provenance.notes["target"] == "last" and "target last" in page(report)
     chosen = {row["option"]: row["here"] for row in report["settings"].rows()}
@@ -197,7 +197,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path) -> None:
         unembed.report("geva1821", lm, texts(2), tmp_path / "r")
 
 
-def test_the_command_draws_again_without_a_model_and_refuses_what_is_wrong(
+def test_the_command_renders_again_without_a_model_and_refuses_bad_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = study(tmp_path / "r")
@@ -282,14 +282,14 @@ def test_a_judge_looks_at_the_same_prefixes_and_is_compared_with_the_rules(tmp_p
 
 
 @pytest.mark.parametrize(("kind", "tokens"), [("topical", (0, 1, 2)), ("shallow", (0, 1)), ("shallow", (0, 1, 99))])
-def test_a_judge_that_breaks_the_rules_is_one_clear_line(tmp_path: Path, kind: str, tokens: tuple[int, ...]) -> None:
+def test_a_judge_with_a_malformed_answer_is_one_clear_line(tmp_path: Path, kind: str, tokens: tuple[int, ...]) -> None:
     with pytest.raises(InvalidInput, match="first three on key 0"):
         study(tmp_path / "r", judge=FirstThree(kind, tokens))
     with pytest.raises(InvalidInput, match="a judge of type str"):
         study(tmp_path / "r", judge="gpt")
 
 
-def test_the_settings_are_the_index_s_own_and_too_few_triggers_are_said_or_refused(tmp_path: Path) -> None:
+def test_the_settings_are_those_of_the_index_and_too_few_triggers_are_reported_or_refused(tmp_path: Path) -> None:
     lm, corpus = lettered("opt"), open_corpus(texts(12))
     settings = IndexSettings(min_prefix=2, skip_first=True, per_document=1)
     Index.build(lm, corpus, tmp_path / "index", top=6, settings=settings, tokens_per_batch=300)

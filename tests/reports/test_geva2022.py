@@ -60,7 +60,7 @@ def test_every_table_and_figure_of_the_paper_is_there_and_opens_again(made):
     assert "36.7" in page
 
 
-def test_the_numbers_are_the_rooms(made):
+def test_the_numbers_are_the_librarys(made):
     lm, report, _ = made
     sample = event_sample(lm, TEXTS, 20, seed=3)
     rows = {(r["event"], r["sub_updates"]): r for r in report["tab4"].rows()}
@@ -227,7 +227,7 @@ def test_the_shipped_text_is_read_in_ordinary_writing_by_models_of_it(
 
 
 @pytest.mark.parametrize(("n", "tested", "points"), [(600, "60", "± 6.0"), (5000, "500", "± 2.1")])
-def test_early_exit_on_few_examples_says_how_far_its_numbers_hold(n: int, tested: str, points: str) -> None:
+def test_early_exit_on_few_examples_is_marked_as_a_small_sample(n: int, tested: str, points: str) -> None:
     (said,) = small_sample(n)
     assert f"tests on {tested} examples" in said and points in said
     assert small_sample(10_000) == ()

@@ -51,9 +51,7 @@ def test_a_failed_block_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_whole_file_replaces_the_old_one_and_has_the_rights_of_an_ordinary_file(
-    tmp_path: Path, durable: bool
-) -> None:
+def test_a_complete_file_replaces_the_old_one_with_ordinary_permissions(tmp_path: Path, durable: bool) -> None:
     ordinary = tmp_path / "ordinary"
     ordinary.touch()
     target = write_whole(tmp_path / "a [1].json", "first")

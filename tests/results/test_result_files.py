@@ -110,7 +110,9 @@ def test_a_run_with_a_graph_is_saved_without_it(tmp_path: Path) -> None:
             again.gradient("resid_pre", of=again.logits.sum())
 
 
-def test_a_saved_attribution_says_that_it_has_no_run(results: dict[str, Any], tmp_path: Path) -> None:
+def test_effects_of_a_saved_attribution_are_refused_because_it_has_no_run(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
     results["attribution"].save(tmp_path / "it.safetensors")
     with pytest.raises(Unsupported, match=r"no run\. Use trace\.attribution"):
         unembed.open_result(tmp_path / "it.safetensors").with_effects()

@@ -125,7 +125,7 @@ def test_html_page_is_self_contained_and_escaped(tmp_path: Path) -> None:
     assert page == (tmp_path / "t.html").read_text()
 
 
-def test_a_long_table_says_how_much_is_left_out_on_screen_and_saves_all() -> None:
+def test_a_long_table_shows_how_many_rows_are_left_out_and_saves_all() -> None:
     long = Table("Long", {"n": list(range(1000))}, PROVENANCE)
     assert "960 more rows" in long.to_text()
     assert "960 more rows" in long._repr_html_()
@@ -159,7 +159,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"does not exist\. Create it first"):
         write_whole(tmp_path / "absent" / "result.txt", "text")
     with pytest.raises(InvalidInput, match="it is a folder"):

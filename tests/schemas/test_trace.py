@@ -48,7 +48,7 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def test_a_rank_of_zero_is_found_wherever_it_stands() -> None:
+def test_a_rank_of_zero_is_detected_in_every_result() -> None:
     assert dict(ranks_in({"a": [{"rank_after": 0}], "ranks": [[3]], "id": 0})) == {"rank_after": 0, "ranks": 3}
 
 

@@ -12,7 +12,7 @@ def test_without_the_token_the_api_is_closed(stranger):
     assert stranger.get("/").status_code == 200
 
 
-def test_the_link_gives_a_cookie_and_leaves_the_address_clean(stranger):
+def test_the_link_sets_a_cookie_and_removes_the_token_from_the_address(stranger):
     answer = stranger.get("/", params={"token": TOKEN})
     assert answer.status_code == 303 and answer.headers["location"] == "./"
     cookie = answer.headers["set-cookie"]

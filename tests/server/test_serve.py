@@ -19,7 +19,7 @@ from unembed.server.serve import listening_socket, serve
 from unembed.server.state import ServerState
 
 
-def test_a_browser_quicker_than_the_server_is_not_refused() -> None:
+def test_a_browser_that_connects_before_the_server_is_ready_is_not_refused() -> None:
     with listening_socket("127.0.0.1", 0) as taken:
         address = taken.getsockname()
         with socket.create_connection(address, timeout=5):

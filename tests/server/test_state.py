@@ -14,7 +14,7 @@ from tests.server.conftest import rest
 from unembed.server.model_queue import Superseded
 
 
-def test_a_question_that_a_newer_one_replaced_is_not_worked_on(session) -> None:
+def test_a_replaced_request_is_not_computed(session) -> None:
     begun, go_on = threading.Event(), threading.Event()
     done: list[str] = []
 
@@ -50,7 +50,7 @@ def test_long_work_takes_one_processor_and_leaves_the_models_alone(session) -> N
     assert torch.get_num_threads() == before
 
 
-def test_a_failure_beside_leaves_nothing_behind(session) -> None:
+def test_a_failed_request_leaves_no_state(session) -> None:
     def fail() -> None:
         raise ValueError
 
@@ -78,7 +78,7 @@ class _Endless:
             self.ended.set()
 
 
-def test_what_is_told_comes_in_order_and_then_ends(session) -> None:
+def test_streamed_events_come_in_order_and_then_end(session) -> None:
     async def ask() -> list[int]:
         return [
             n
@@ -91,7 +91,7 @@ def test_what_is_told_comes_in_order_and_then_ends(session) -> None:
     assert not session._newest
 
 
-def test_work_ends_at_its_next_word_once_nobody_listens(session) -> None:
+def test_work_stops_at_its_next_event_once_the_client_has_left(session) -> None:
     work = _Endless()
 
     async def ask() -> list[int]:
@@ -107,7 +107,7 @@ def test_work_ends_at_its_next_word_once_nobody_listens(session) -> None:
     assert not session._newest
 
 
-def test_a_newer_question_ends_the_telling_and_one_that_waits_never_begins(session) -> None:
+def test_a_newer_request_ends_the_stream_and_a_queued_one_never_starts(session) -> None:
     work, done = _Endless(), list[str]()
 
     async def ask() -> list[object]:
@@ -125,7 +125,7 @@ def test_a_newer_question_ends_the_telling_and_one_that_waits_never_begins(sessi
     assert isinstance(second, Superseded) and third == ["third"] and done == ["third"]
 
 
-def test_a_failure_on_the_way_is_the_questions_own(session) -> None:
+def test_a_failure_during_a_request_is_reported_by_that_request(session) -> None:
     def fail(tell) -> None:
         tell("one")
         raise ValueError("two")
@@ -141,7 +141,7 @@ def test_a_failure_on_the_way_is_the_questions_own(session) -> None:
     assert not session._newest
 
 
-def test_what_nobody_waits_for_is_given_up_once_something_is_asked(session) -> None:
+def test_background_work_is_abandoned_once_a_request_arrives(session) -> None:
     begun, go_on = threading.Event(), threading.Event()
     done: list[str] = []
 
@@ -169,7 +169,7 @@ def test_what_nobody_waits_for_is_given_up_once_something_is_asked(session) -> N
     assert done == ["replaced 0", "asked", *(f"finished {n}" for n in range(3))]
 
 
-def test_a_failure_that_nobody_waits_for_ends_nothing(session) -> None:
+def test_a_failure_of_an_abandoned_request_stops_nothing(session) -> None:
     def fail():
         raise ValueError
         yield

@@ -47,7 +47,7 @@ def test_patterns_are_bit_equal_to_eager_ones(name: str, tokens: torch.Tensor) -
         assert torch.equal(kept["pattern"][layer], own.attentions[layer])
 
 
-def test_asking_for_one_pattern_leaves_other_layers_on_the_fast_path(tokens: torch.Tensor) -> None:
+def test_capturing_one_pattern_leaves_other_layers_on_the_fast_path(tokens: torch.Tensor) -> None:
     lm = tiny("llama")
     seen: list[object] = []
     handles = [
@@ -248,7 +248,7 @@ def test_gradients_with_respect_to_patterns_are_the_models_own(tokens: torch.Ten
     assert torch.allclose(by_pattern[-1][0].tril(), expected.tril(), atol=1e-10)
 
 
-def test_what_hooks_and_gradients_cannot_do_is_said_in_one_line(tokens: torch.Tensor) -> None:
+def test_unsupported_hooks_and_gradients_are_refused_in_one_line(tokens: torch.Tensor) -> None:
     lm = tiny("llama")
     before = _hooks(lm)
     with pytest.raises(InvalidInput, match="other parts of the layer read the same tensor"):

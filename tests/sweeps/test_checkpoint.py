@@ -50,7 +50,7 @@ def started(folder: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_killed_at_any_moment(how: signal.Signals, tmp_path: Path) -> None:
+def test_a_sweep_killed_at_any_moment_resumes(how: signal.Signals, tmp_path: Path) -> None:
     program = started(tmp_path)
     time.sleep(0.37)
     program.send_signal(how)
@@ -125,7 +125,7 @@ def test_only_the_same_sweep_resumes(tmp_path: Path) -> None:
             attempt()
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_named_in_the_error(tmp_path: Path) -> None:
     lm, file = lettered("opt"), tmp_path / "sweep.pt"
     sweep(lm, ["some text"], [TopTriggers(5)], checkpoint=file)
     whole = file.read_bytes()
@@ -157,7 +157,7 @@ def test_progress_ends_at_the_end() -> None:
     assert "100.0%" in seen[-1].line() and f"{found.count:,} tokens" in seen[-1].line()
 
 
-def test_what_makes_no_sense() -> None:
+def test_meaningless_arguments_are_refused() -> None:
     bad: list[dict[str, Any]] = [{"engine": "mail"}, {"tokens_per_batch": 0}]
     for options in bad:
         with pytest.raises(InvalidInput):

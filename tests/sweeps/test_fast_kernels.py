@@ -39,7 +39,7 @@ def test_other_kernels_change_rounding_only(family: str, tokens: torch.Tensor) -
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_difference_is_what_it_says(mode: Any) -> None:
+def test_the_difference_equals_its_definition(mode: Any) -> None:
     lm = lettered("gpt2")
     corpus = open_corpus(texts(6))
     batches = list(corpus.batches(lm, 10_000))
@@ -67,7 +67,7 @@ def test_a_checkpoint_of_the_exact_pass_is_another(tmp_path: Path) -> None:
     assert same(sweep(lm, texts(4), [TopTriggers(5)], checkpoint=file)[0], exact)
 
 
-def test_modules_that_others_have_taken_over_are_left_to_them() -> None:
+def test_modules_patched_by_other_libraries_are_left_alone() -> None:
     lm = lettered("opt")
     module = lm.hf.get_decoder().layers[0].fc1
     theirs = module.forward
@@ -82,7 +82,7 @@ def test_modules_that_others_have_taken_over_are_left_to_them() -> None:
         del module.forward
 
 
-def test_what_cannot_be_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_and_unsupported_fast_dtypes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match="not one of float32, bfloat16"):
         fast_kernels.check_fast(lettered("opt"), "int8")
     monkeypatch.setattr(fast_kernels.torch.backends.mkldnn, "is_available", lambda: False)

@@ -27,7 +27,7 @@ def wren() -> unembed.LanguageModel:
     return unembed.load()
 
 
-def test_wren_names_what_it_recognised(wren):
+def test_wrens_predictions_list_memories_with_fitting_descriptions(wren):
     for prompt, token, says in [
         ("He was born on 16", " August", "month"),
         ("The river is 30", " km", "unit"),

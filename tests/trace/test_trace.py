@@ -182,7 +182,7 @@ def test_edits_change_the_trace_and_are_in_its_provenance(tokens: torch.Tensor) 
     assert edited.provenance.notes["edits"][0]["index"] == 3
 
 
-def test_bad_questions_are_refused(tokens: torch.Tensor) -> None:
+def test_bad_requests_are_refused(tokens: torch.Tensor) -> None:
     lm = tiny("gpt2")
     with pytest.raises(InvalidInput, match="2 prompts"):
         lm.trace(tokens)
@@ -266,9 +266,7 @@ def test_rank_changes_are_all_the_updates_that_halve_or_double_a_rank(name: str,
 
 
 @pytest.mark.parametrize("name", WITH_MEMORIES)
-def test_what_heads_add_is_what_the_attribution_says_and_adds_up_to_the_attention(
-    name: str, tokens: torch.Tensor
-) -> None:
+def test_heads_contributions_equal_the_attribution_and_add_up_to_the_attention(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     trace = lm.trace(tokens[0])
     rows = trace.attribution(11, 4, by="head").rows

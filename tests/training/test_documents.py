@@ -73,20 +73,20 @@ def test_the_work_of_a_document_is_its_page_or_book(tmp_path):
     assert [document.work for document in documents(tmp_path)] == ["https://oak", "Heidi", "3"]
 
 
-def test_an_empty_folder_says_what_it_should_hold(tmp_path):
+def test_an_empty_folder_is_refused_with_what_it_should_contain(tmp_path):
     with pytest.raises(CorpusUnreadable, match=r"no file that ends in \.jsonl\.xz"):
         list(documents(tmp_path))
 
 
 @pytest.mark.parametrize("row", ['{"id": "1"}', "not json", '"a string"'])
-def test_a_bad_line_is_named(tmp_path, row):
+def test_a_malformed_line_is_named_in_the_error(tmp_path, row):
     with lzma.open(tmp_path / "a.jsonl.xz", "wt") as file:
         file.write('{"text": "fine"}\n' + row + "\n")
     with pytest.raises(CorpusUnreadable, match="after line"):
         list(documents(tmp_path))
 
 
-def test_a_cut_shard_is_named(tmp_path):
+def test_a_truncated_shard_is_named_in_the_error(tmp_path):
     shard(tmp_path, "a.jsonl.xz", [{"text": "x" * 1000 + str(i)} for i in range(50)])
     whole = (tmp_path / "a.jsonl.xz").read_bytes()
     (tmp_path / "a.jsonl.xz").write_bytes(whole[: len(whole) // 2])

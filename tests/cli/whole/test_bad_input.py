@@ -84,7 +84,7 @@ def test_a_message_of_transformers_is_not_cut(unembed: Run, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["long" * 2000, "~nobody-of-that-name/model"])
-def test_a_name_that_no_folder_can_have(unembed: Run, name: str) -> None:
+def test_an_impossible_folder_name_is_refused(unembed: Run, name: str) -> None:
     assert "Give a folder" in refused(unembed("trace", PROMPT, "--model", name))
 
 
@@ -99,7 +99,7 @@ def test_tokens_outside_the_vocabulary(unembed: Run, tmp_path: Path) -> None:
     assert "96" in refused(unembed("trace", "The w110", "--model", folder))
 
 
-def test_weights_that_are_not_numbers(unembed: Run, tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_refused(unembed: Run, tmp_path: Path) -> None:
     folder = save_model(tmp_path / "tiny")
     model = build("gpt2")
     model.transformer.h[1].mlp.c_proj.weight.data[0, 0] = float("nan")  # pyright: ignore
@@ -132,9 +132,7 @@ def test_out_of_memory_suggests_a_way_on(
     assert "bfloat16" in line
 
 
-def test_an_error_nobody_foresaw_is_not_hidden(
-    unembed: Run, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_is_not_hidden(unembed: Run, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("a defect")
 
@@ -184,7 +182,7 @@ def test_wrong_usage_ends_with_2(unembed: Run, arguments: tuple[object, ...]) ->
     assert "Usage" in result.stderr
 
 
-def test_control_characters_in_an_error_do_not_reach_the_terminal(unembed: Run, gpt2_folder: Path) -> None:
+def test_control_characters_in_an_error_are_removed(unembed: Run, gpt2_folder: Path) -> None:
     assert "\x1b" not in refused(unembed("trace", PROMPT, "--model", gpt2_folder, "--token", "\x1b[2J"))
 
 
@@ -211,7 +209,7 @@ def test_output_that_cannot_be_written_is_one_line(arguments: tuple[str, ...]) -
     assert "cannot write the output: No space left" in done.stderr
 
 
-def test_a_pipe_that_nobody_reads_ends_in_silence() -> None:
+def test_a_closed_pipe_ends_the_command_silently() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = process("models", "--json", stdout=writing)

@@ -25,7 +25,7 @@ def own_mounts() -> bool:
 
 
 @pytest.mark.skipif(not own_mounts(), reason="this system lets nobody mount a small disk")
-def test_room_that_comes_little_by_little(built: Index, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_build_resumes_as_disk_space_becomes_free(built: Index, folders: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     program = (sys.executable, "-m", "tests.index.full_disk", str(tmp_path / "disk"), str(folders["gpt2"]))
     done = subprocess.run((*_APART, *program), capture_output=True, text=True)
@@ -41,7 +41,7 @@ def test_room_that_comes_little_by_little(built: Index, folders: dict[str, Path]
 
 
 @pytest.mark.skipif(not own_mounts(), reason="this system lets nobody mount a small disk")
-def test_labels_are_kept_whole_or_not_and_read_on_any_disk(built: Index, tmp_path: Path) -> None:
+def test_labels_are_stored_completely_or_not_and_read_on_any_disk(built: Index, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     program = (sys.executable, "-m", "tests.index.full_disk_labels", str(tmp_path / "disk"), str(built.path))
     done = subprocess.run((*_APART, *program), capture_output=True, text=True)

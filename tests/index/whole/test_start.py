@@ -45,6 +45,6 @@ def test_queries_without_a_model_import_neither_torch_nor_pandas(built: Index, t
     assert imports("; ".join(QUERIES.values()), copy, tmp_path) == []
 
 
-def test_an_import_of_torch_would_be_noticed(built: Index, tmp_path: Path) -> None:
+def test_an_import_of_torch_is_detected(built: Index, tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         assert imports("import unembed.models.decoder", built, tmp_path) == []

@@ -56,12 +56,12 @@ def test_logits_are_those_of_the_formula(model):
     torch.testing.assert_close(model(IDS).logits.double(), by_the_formula(model, IDS), rtol=1e-5, atol=1e-5)
 
 
-def test_the_formula_notices_positions_in_the_stream(model):
+def test_the_formula_detects_positions_in_the_stream(model):
     wrong = by_the_formula(model, IDS, positions_in_stream=True)
     assert not torch.allclose(model(IDS).logits.double(), wrong, rtol=1e-2, atol=1e-2)
 
 
-def test_a_cached_prefix_gives_the_logits_of_the_whole(model):
+def test_a_cached_prefix_gives_the_logits_of_the_whole_prompt(model):
     whole = model(IDS, use_cache=False)
     assert whole.past_key_values is None
     first = model(IDS[:, :4], use_cache=True)

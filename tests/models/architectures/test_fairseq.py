@@ -76,7 +76,7 @@ def written(folder: Path, tensors: dict[str, Tensor], extra: Any = None) -> Path
     return folder
 
 
-def test_a_written_checkpoint_reads_as_the_model_that_its_tensors_say(tmp_path: Path):
+def test_a_written_checkpoint_opens_as_the_model_of_its_tensors(tmp_path: Path):
     tensors = state()
     found = find_checkpoint(written(tmp_path, tensors))
     assert found is not None

@@ -217,7 +217,7 @@ def test_a_norm_before_attention_that_is_neither_kind_refuses_what_goes_through_
         reading_weights(lm, 0, "k", "folded")
 
 
-def test_attention_without_weights_opens_with_heads_and_says_how_to_get_sources(
+def test_attention_without_weights_opens_with_heads_and_explains_how_to_get_sources(
     monkeypatch: pytest.MonkeyPatch, tokens: torch.Tensor
 ) -> None:
     # As Nemotron's before transformers 5.13.0, which keeps the class of attention that it was built with.

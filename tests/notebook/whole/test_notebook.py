@@ -62,7 +62,7 @@ def test_a_widget_holds_the_data_and_the_selection(trace):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_the_script_is_valid_and_marks_tokens_as_python_does(tmp_path):
+def test_the_script_is_valid_and_marks_tokens_like_python(tmp_path):
     from unembed.results import visible
 
     texts = [

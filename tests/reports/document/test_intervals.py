@@ -70,7 +70,7 @@ def test_differences_and_ratios_of_two_samples() -> None:
     assert math.isnan(difference_of([], [1.0]).value)
 
 
-def test_missing_values() -> None:
+def test_missing_values_are_left_out_of_intervals() -> None:
     m = mean_of([1.0, 2.0, float("nan"), 9.0])
     assert (m.value, m.n) == (4.0, 3) and 1.0 <= m.low <= m.high <= 9.0
     assert math.isnan(mean_of([]).value) and mean_of([]).n == 0

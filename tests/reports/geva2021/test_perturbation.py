@@ -11,7 +11,7 @@ from unembed.reports.geva2021 import perturbation
 
 
 @pytest.mark.parametrize("family", ["opt", "llama"])
-def test_shortened_triggers_change_as_the_model_says(family: str) -> None:
+def test_shortened_triggers_change_as_in_the_model(family: str) -> None:
     lm, _, text, triggers = tiny_study(family, top=3, bos=family == "llama", n=4)
     keys = triggers.sampled(2, 1, 0, "perturbation")
     assert len(keys) == 2 * lm.n_layers and keys == triggers.sampled(2, 1, 0, "perturbation")

@@ -17,7 +17,7 @@ from unembed.sweeps import sweep
 
 @pytest.mark.parametrize("basis", ["raw", "final"])
 @pytest.mark.parametrize("target", ["next", "last"])
-def test_values_agree_where_a_loop_over_all_of_them_says_so(basis: str, target: str) -> None:
+def test_values_agree_exactly_where_a_loop_over_all_of_them_does(basis: str, target: str) -> None:
     lm, _, text, triggers = tiny_study("gpt2")
     found = values.agreement(lm, text, triggers, basis=basis, target=target)
     norm, head = lm.structure.final_norm, lm.hf.get_output_embeddings()

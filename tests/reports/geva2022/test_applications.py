@@ -41,7 +41,9 @@ def test_without_scikit_learn_the_report_ends_in_a_page(tmp_path: Path, monkeypa
     assert "tab4" in report.exhibits, "what was measured before stays"
 
 
-def test_a_fault_inside_a_package_is_not_its_absence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_error_inside_a_package_is_not_reported_as_a_missing_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sklearn").mkdir()
     (tmp_path / "sklearn" / "__init__.py").write_text("import a_module_that_is_nowhere\n")
     for name in [name for name in sys.modules if name.partition(".")[0] == "sklearn"]:

@@ -51,7 +51,7 @@ def test_the_last_position_only_leaves_earlier_cells_equal(client):
     assert plain[-1][-1] != edited[-1][-1]
 
 
-def test_runs_are_kept_and_forgotten(client):
+def test_runs_are_cached_and_evicted(client):
     number = compare(client)[-2]["run"]
     assert number in [run["run"] for run in client.get("/api/v1/runs").json()["runs"]]
     assert client.delete(f"/api/v1/runs/{number}").json() == {"removed": True}

@@ -143,7 +143,7 @@ def test_examples_are_where_the_head_carries_most_in_each_window(indexed, wren, 
     assert other["examples"][0]["value"] == pytest.approx(best, rel=1e-4)
 
 
-def test_a_newer_search_for_examples_ends_the_one_under_way(indexed, monkeypatch):
+def test_a_newer_search_for_examples_cancels_the_one_under_way(indexed, monkeypatch):
     begun, ended = threading.Event(), threading.Event()
 
     def endless(lm, pieces, layer, windows, length):

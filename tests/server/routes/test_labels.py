@@ -9,7 +9,7 @@ import pytest
 from unembed.concepts.annotation.queue import NONE, annotation_queue
 
 
-def test_a_label_is_kept_and_withdrawn(indexed, index):
+def test_a_label_is_stored_and_withdrawn(indexed, index):
     number = indexed.post(
         "/api/v1/labels", json={"layer": 1, "index": 3, "label": "months", "author": "ann", "confidence": 4}
     ).json()["id"]
@@ -21,7 +21,7 @@ def test_a_label_is_kept_and_withdrawn(indexed, index):
     assert indexed.post(f"/api/v1/labels/{number}/withdraw", json={"author": "ann"}).status_code == 422
 
 
-def test_labels_of_two_pages_are_both_kept(indexed):
+def test_labels_of_two_pages_are_both_stored(indexed):
     for author in ("ann", "bob"):
         indexed.post("/api/v1/labels", json={"layer": 1, "index": 4, "label": "the same", "author": author})
     assert len(indexed.get("/api/v1/labels?layer=1&index=4").json()["rows"]) == 2
@@ -124,7 +124,7 @@ def test_no_head_no_label(indexed, wren):
     assert indexed.post("/api/v1/annotations/import", json={"jsonl": line}).status_code == 404
 
 
-def test_an_import_is_taken_whole_or_not_at_all(indexed, index):
+def test_an_import_is_stored_completely_or_not_at_all(indexed, index):
     line = {"layer": 1, "index": 5, "label": "half a file", "author": "ivo"}
     for bad, status in (("{", 422), (json.dumps({**line, "index": 10**6}), 404)):
         answer = indexed.post("/api/v1/annotations/import", json={"jsonl": f"{json.dumps(line)}\n{bad}"})
@@ -134,7 +134,7 @@ def test_an_import_is_taken_whole_or_not_at_all(indexed, index):
     assert indexed.post("/api/v1/annotations/import", json={"jsonl": twice}).json() == {"added": 1, "known": 1}
 
 
-def test_labels_of_heads_travel_in_files(indexed, index):
+def test_labels_of_heads_are_exported_and_imported(indexed, index):
     number = index.add_label(4, 1, "carries names", author="ida", kind="head")
     lines = indexed.get("/api/v1/annotations/export").text.splitlines()
     mine = next(line for line in lines if json.loads(line)["label"] == "carries names")

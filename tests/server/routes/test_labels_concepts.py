@@ -54,7 +54,7 @@ def test_memories_join_a_concept_together(indexed):
         (NONE, "ann", (0, 1), 422),
     ],
 )
-def test_of_what_cannot_join_nothing_is_kept(indexed, name, author, member, status):
+def test_what_cannot_be_merged_is_not_stored(indexed, name, author, member, status):
     members = [{"layer": 0, "index": 2}, dict(zip(("layer", "index"), member, strict=True))]
     answer = indexed.post("/api/v1/concepts", json={"name": name, "author": author, "members": members})
     assert answer.status_code == status and answer.json()["message"]

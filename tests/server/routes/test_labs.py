@@ -49,7 +49,7 @@ def suppressed(client, asked):
     return found
 
 
-def test_suppression_shows_the_price_beside_the_benefit(client):
+def test_suppression_shows_its_cost_with_its_benefit(client):
     same = {"action": "scale", "layer": 3, "index": 5, "value": 1.0}
     asked = {"prompt": PROMPT, "edits": [same], "samples": 2, "max_new_tokens": 5, "cost_tokens": 128}
     pair, found = suppressed(client, asked)
@@ -62,7 +62,7 @@ def test_suppression_shows_the_price_beside_the_benefit(client):
     assert [(line["kind"], line["code"]) for line in map(json.loads, refused)] == [("error", "invalid")]
 
 
-def test_several_prompts_have_one_price(client, wren):
+def test_several_prompts_have_one_perplexity(client, wren):
     from unembed import steering, toxicity
 
     edit = {"action": "set", "layer": 3, "index": 5, "value": 30.0}
@@ -78,7 +78,7 @@ def test_several_prompts_have_one_price(client, wren):
     assert found["perplexity_edited"] != found["perplexity_plain"]
 
 
-def test_each_step_of_the_curve_says_where_tokens_leave(client):
+def test_each_step_of_the_curve_shows_where_tokens_exit(client):
     found = client.post("/api/v1/labs/early-exit", json={"prompt": PROMPT}).json()
     n, last = len(found["tokens"]), found["n_layers"] - 1
     assert found["curve"]["rows"][0]["exits"] == [last] * n and found["predictions"][last] == found["final"]

@@ -34,7 +34,7 @@ def test_neighbours_are_those_of_the_index(indexed, index):
     assert indexed.get("/api/v1/memories/3/5/similar?top=3").json() == index.similar(3, 5, 3).to_dict()
 
 
-def test_without_an_index_the_pane_is_told_how_to_get_one(client):
+def test_without_an_index_the_pane_explains_how_to_build_one(client):
     for path in ("memories/3/5/triggers", "memories/3/5/similar", "labels"):
         answer = client.get(f"/api/v1/{path}")
         assert answer.status_code == 409 and "index build" in answer.json()["fix"]
@@ -83,7 +83,7 @@ def test_values_by_score_against_all_scores(wren, lowest):
     assert [v.score for v in found] == pytest.approx(best.values.tolist())
 
 
-def test_a_query_is_taken_apart():
+def test_a_query_is_parsed():
     found = understand('breakfast -dinner "·Paris" ctx:"capital of" name:city layer:3-5 L4M17')
     assert (found.promote, found.suppress, found.exact) == (["breakfast"], ["dinner"], [" Paris"])
     assert (found.context, found.names, found.layers, found.memory) == (["capital of"], ["city"], (3, 5), (4, 17))
@@ -163,7 +163,7 @@ def served(wren):
         one.close()
 
 
-def test_a_cluster_is_the_librarys_and_outlives_the_server(served, wren, own_index, monkeypatch):
+def test_a_cluster_equals_the_librarys_and_survives_a_restart_of_the_server(served, wren, own_index, monkeypatch):
     page = served(own_index)
     before = page.get("/api/v1/memories/3/5/cluster").json()
     assert before["cluster"] is None and before["size"] == 0 and before["values"] == wren.n_layers * wren.d_mlp
@@ -196,7 +196,7 @@ def test_a_cluster_is_the_librarys_and_outlives_the_server(served, wren, own_ind
             assert n == sum(token in tokens for tokens in lists) > 1
 
 
-def test_a_newer_question_ends_the_grouping_under_way(served, own_index, monkeypatch):
+def test_a_newer_request_cancels_the_clustering_under_way(served, own_index, monkeypatch):
     begun, ended = threading.Event(), list[BaseException]()
     grouped = unembed.cluster_values
 
@@ -226,7 +226,7 @@ def test_a_newer_question_ends_the_grouping_under_way(served, own_index, monkeyp
     assert newer.text.splitlines()[-1] == '{"kind":"done"}'
 
 
-def test_clusters_of_other_weights_or_a_spoilt_file_are_not_believed(served, wren, own_index):
+def test_clusters_of_other_weights_or_a_damaged_file_are_refused(served, wren, own_index):
     assert served(own_index).post("/api/v1/clusters").status_code == 200
     path = own_index.path / FILE
     with np.load(path) as stored:

@@ -32,7 +32,7 @@ def asked(lm):
         session.close()
 
 
-def test_an_index_takes_about_the_room_and_exactly_the_keys_that_the_estimate_says(tmp_path, monkeypatch):
+def test_the_estimate_gives_the_size_of_an_index_and_its_exact_number_of_keys(tmp_path, monkeypatch):
     lm = unembed.load(save_model(tmp_path / "model"))
     # A tenth of the text that ships: more than the sample that an estimate cuts, and built in seconds.
     (tmp_path / "corpus.txt").write_text(steering.default_text()[: 10**5])
@@ -54,5 +54,5 @@ def test_a_model_without_memories_has_no_index_to_estimate():
     assert refused.status_code == 409 and "attention-only" in refused.json()["why"], refused.json()
 
 
-def test_a_stranger_is_not_told(stranger):
+def test_a_request_without_the_token_learns_nothing(stranger):
     assert stranger.get("/api/v1/index/estimate").status_code == 401

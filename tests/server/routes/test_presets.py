@@ -75,7 +75,7 @@ def test_half_a_character_is_refused_or_kept_but_never_fails(indexed, client):
             page.delete(f"/api/v1/presets/{one['id']}")
 
 
-def test_strangers_keep_and_read_none(stranger):
+def test_requests_without_the_token_neither_store_nor_read(stranger):
     assert save(stranger, "mine").status_code == 401 and stranger.get("/api/v1/presets").status_code == 401
 
 
@@ -90,7 +90,7 @@ def test_there_are_no_more_than_so_many(tmp_path, kind):
     assert len(kept.all()) == MAX_PRESETS
 
 
-def test_a_folder_that_takes_no_file_is_told(tmp_path):
+def test_a_folder_that_is_not_writable_is_reported(tmp_path):
     kept = SavedPresets(tmp_path / "gone")
     assert kept.all() == [] and kept.remove(1) is False
     with pytest.raises(Exception, match="Check the folder's permissions"):

@@ -12,7 +12,7 @@ from unembed.server.app import create
 from unembed.server.state import ServerState
 
 
-def test_a_kept_address_comes_back_under_a_name_its_text_decides(client):
+def test_a_stored_address_is_found_by_the_hash_of_its_text(client):
     address = "#/trace?prompt=" + "word+" * 900
     name = client.post("/api/v1/sessions", json={"address": address}).json()["id"]
     assert len(name) < 30
@@ -31,7 +31,7 @@ def test_only_the_pages_own_addresses_are_kept(client, address):
     assert client.post("/api/v1/sessions", json={"address": address}).status_code == 422
 
 
-def test_strangers_keep_nothing(stranger):
+def test_requests_without_the_token_store_nothing(stranger):
     assert stranger.post("/api/v1/sessions", json={"address": "#/trace"}).status_code == 401
 
 
@@ -48,7 +48,7 @@ def test_a_link_outlives_the_server_where_there_is_an_index(indexed, client, wre
     assert client.post("/api/v1/sessions", json={"address": address}).json()["persistent"] is False
 
 
-def test_a_folder_that_takes_no_file_still_gives_a_link(tmp_path):
+def test_a_folder_that_is_not_writable_still_gives_a_link(tmp_path):
     from unembed.server.store import SavedAddresses
 
     kept = SavedAddresses(tmp_path / "gone")

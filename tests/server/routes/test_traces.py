@@ -145,7 +145,7 @@ def test_trajectories_of_chosen_tokens(client, wren):
     assert bad.status_code == 404
 
 
-def test_findings_are_those_of_the_trace_and_the_command_tells_the_same(client, wren, command):
+def test_findings_are_those_of_the_trace_and_of_the_command(client, wren, command):
     key = post(client, "She put the book on the")["id"]
     found = client.get(f"/api/v1/traces/{key}").json()
     trace = wren.trace("She put the book on the")
@@ -195,7 +195,7 @@ def test_the_largest_change_is_no_smaller_than_any_other(client, wren):
     assert change["nats"] == pytest.approx(steps[where], rel=1e-4)
 
 
-def test_moves_are_told_in_words(client, wren):
+def test_moves_are_described_in_words(client, wren):
     key = post(client, "Once upon a time there was a little")["id"]
     found = client.get(f"/api/v1/traces/{key}").json()["moves"]
     trace = wren.trace("Once upon a time there was a little")
@@ -206,7 +206,7 @@ def test_moves_are_told_in_words(client, wren):
     assert "Layer 0 attention: ·girl rises from rank 21 to 2." in [m["sentence"] for m in found]
 
 
-def test_a_layer_tells_what_its_heads_add_and_where_candidates_came_from(client, wren):
+def test_a_layer_shows_what_its_heads_add_and_where_candidates_came_from(client, wren):
     key = post(client)["id"]
     found = client.get(f"/api/v1/traces/{key}/layers/3", params={"heads": True, "token": " the", "alone": True}).json()[
         "layers"
@@ -224,7 +224,7 @@ def test_a_layer_tells_what_its_heads_add_and_where_candidates_came_from(client,
     assert client.get(f"/api/v1/traces/{key}/layers/3").json()["layers"][0]["heads"] == []
 
 
-def test_a_memory_is_what_the_library_says(client, wren):
+def test_a_memory_equals_the_librarys(client, wren):
     found = client.get("/api/v1/memories/4/7?top=12").json()
     assert [s["token"] for s in found["promoted"]] == wren.values.top_tokens(4, 7, 12)
     assert [s["token"] for s in found["suppressed"]] == wren.values.top_tokens(4, 7, 12, bottom=True)
@@ -236,7 +236,7 @@ def test_coefficients_over_a_text(client, wren):
     close(found["coefficients"], wren.run(PROMPT, ("coefficients",))["coefficients"][2, 0, :, 9].tolist())
 
 
-def test_a_text_that_the_tokenizer_changes_is_told_where(client, wren, monkeypatch):
+def test_a_text_that_the_tokenizer_changes_is_reported_with_the_place(client, wren, monkeypatch):
     asked = {"text": "the First month"}
     assert client.get("/api/v1/tokenize", params=asked).json()["changed"] is None
     monkeypatch.setattr(type(wren), "decode", lambda *_: "<s>the first month")
@@ -262,7 +262,7 @@ def typing(wren):
         yield page, session
 
 
-def test_what_is_typed_is_traced_before_it_is_asked(typing, wren):
+def test_a_prompt_is_traced_while_it_is_typed(typing, wren):
     text, other = "A text that somebody types now", "A text that nobody types"
     client, session = typing
     assert client.get("/api/v1/tokenize", params={"text": text}).status_code == 200
@@ -275,7 +275,7 @@ def test_what_is_typed_is_traced_before_it_is_asked(typing, wren):
 
 
 @pytest.mark.parametrize("text", ["", "word " * 3000, "Once more, by a larger model"])
-def test_what_costs_much_is_not_traced_before_it_is_asked(typing, monkeypatch, text):
+def test_an_expensive_prompt_is_not_traced_while_it_is_typed(typing, monkeypatch, text):
     client, session = typing
     asked: list[object] = []
     monkeypatch.setattr(session, "trace", lambda *given: asked.append(given))
@@ -312,7 +312,7 @@ def test_what_cannot_be_a_prompt_is_refused(client):
     assert client.post("/api/v1/traces", json={"prompt": "a", "edits": [wide]}).json()["code"] == "out_of_range"
 
 
-def test_the_same_question_costs_nothing_twice(client, session):
+def test_a_repeated_request_costs_nothing(client, session):
     first = client.post("/api/v1/traces", json={"prompt": PROMPT})
     second = client.post("/api/v1/traces", json={"prompt": PROMPT}, headers={"if-none-match": first.headers["etag"]})
     assert second.status_code == 304 and second.content == b""

@@ -77,7 +77,7 @@ def _headers(case) -> dict:
 @pytest.mark.parametrize(
     "prompt", ["\x00", "\ud800", "a" * 20_000, "\u202e" * 300, "🙂" * 50, " ", "<|endoftext|>", "\n" * 400]
 )
-def test_odd_prompts(described, prompt):
+def test_unusual_prompts_break_nothing(described, prompt):
     page, _ = described
     answer = page.post(
         "/api/v1/traces", content=json.dumps({"prompt": prompt}), headers={"content-type": "application/json"}

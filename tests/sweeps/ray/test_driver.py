@@ -65,7 +65,7 @@ def test_lost_workers_and_lost_objects_change_nothing(faked, how: dict[str, int]
         swept(engine=Ray(batches_per_shard=3), checkpoint=file)
 
 
-def test_the_workers_join(faked) -> None:
+def test_the_workers_join_the_build(faked) -> None:
     fake = faked()
     swept(engine=Ray(batches_per_shard=1))
     shards = fake.jobs - fake.merges
@@ -107,7 +107,7 @@ def test_it_resumes_after_a_stop_at_any_save(
         assert fake.jobs - jobs < 2 * alone, "what was saved is not done again"
 
 
-def test_a_cluster_without_room(faked) -> None:
+def test_a_ray_cluster_that_is_too_small_is_refused(faked) -> None:
     faked()
     with pytest.raises(Unsupported, match="3 CPUs and 0 GPUs"):
         sweep(lettered("gpt2"), ["abc"], [TopTriggers(5)], engine=Ray(cpus=4))
@@ -152,7 +152,7 @@ def test_errors_inside_a_worker_come_as_they_were_raised(faked) -> None:
     assert fake.living == living, "what cannot work is told before a worker is asked for"
 
 
-def test_settings_that_make_no_sense() -> None:
+def test_inconsistent_settings_are_refused() -> None:
     bad: list[dict[str, Any]] = [
         {"workers": 0}, {"cpus": 0}, {"batches_per_shard": 0}, {"gpus": -1.0}, {"shards_at_risk": 3},
     ]  # fmt: skip
@@ -161,7 +161,7 @@ def test_settings_that_make_no_sense() -> None:
             Ray(**options)
 
 
-def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ExtraMissing, match=r"unembed\[ray\]"):
         sweep(lettered("gpt2"), ["abc"], [TopTriggers(5)], engine="ray")

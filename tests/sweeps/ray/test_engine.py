@@ -102,7 +102,7 @@ def test_an_error_of_a_reducer_is_raised_as_it_is(cluster, tmp_path: Path) -> No
         sweep(lettered("gpt2"), ["abc"], [Paused(str(tmp_path), 0, fails=True)], engine=Ray(workers=1))
 
 
-def test_work_that_stays_on_one_node_is_noticed(tmp_path: Path) -> None:
+def test_work_that_stays_on_one_node_is_detected(tmp_path: Path) -> None:
     (tmp_path / "0.head.1").touch()
     with pytest.raises(NotFinite, match="one node"):
         others_sign(tmp_path, "head", seconds=0.1)

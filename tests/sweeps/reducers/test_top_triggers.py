@@ -98,7 +98,7 @@ def test_any_batch_size_and_long_streams(tokens: int) -> None:
         {"by": "gate"},
     ],
 )
-def test_options(options: dict[str, Any]) -> None:
+def test_triggers_for_every_option_equal_a_full_sort(options: dict[str, Any]) -> None:
     check(GATED if "poles" in options or "by" in options else RELU, options=options, tokens=200)
     check(GATED if "by" in options else GPT2, options=options, tokens=200, segmentation="windows", window=20)
     if "by" not in options:
@@ -189,12 +189,12 @@ def test_state_is_twelve_bytes_a_slot() -> None:
 @pytest.mark.parametrize(
     "options", [{"top": 0}, {"poles": "none"}, {"by": "up"}, {"per_document": 0}, {"per_document": 1, "distinct": True}]
 )
-def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:
+def test_inconsistent_settings_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         TopTriggers(**options)
 
 
-def test_gate_of_a_layer_without_one() -> None:
+def test_the_gate_of_an_ungated_layer_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no gate"):
         sweep(lettered(GPT2), ["abc"], [TopTriggers(by="gate")])
 
