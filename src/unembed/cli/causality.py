@@ -260,7 +260,7 @@ def _clusters(lm: LanguageModel, memories: list[tuple[int, int]]) -> dict[str, l
     for pair in memories:
         lm.memory(*pair)
     found = unembed.cluster_values(lm, max(1, lm.n_layers * lm.d_mlp // 10))
-    return {f"cluster of L{n}M{i}": found.members(found.of(n, i)) for n, i in memories}
+    return {f"cluster of {lm.memory_name(n, i)}": found.members(found.of(n, i)) for n, i in memories}
 
 
 def _concepts(lm: LanguageModel, names: list[str], folder: Path | None) -> dict[str, list[tuple[int, int]]]:

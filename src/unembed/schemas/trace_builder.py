@@ -191,7 +191,7 @@ def _common(
             "model": lm.name,
             "sizes": sizes_of(lm),
             "prompt": settings.prompt,
-            "edits": [edit_in_words(edit) for edit in settings.edits],
+            "edits": [edit_in_words(edit, lm, len(trace)) for edit in settings.edits],
             "tokens": [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(texts)],
             "position": position,
             "basis": settings.basis,
@@ -229,13 +229,13 @@ def sizes_of(lm: Decoder) -> str:
     return " · ".join([*parts, f"{lm.d_vocab:,} tokens", lm.dtype_name])
 
 
-def edit_in_words(edit: Edit) -> str:
-    """An edit in words."""
-    what = {
-        "coefficient": f"memory L{edit.layer}M{edit.index}",
-        "head": f"head L{edit.layer}H{edit.index}",
-        "stream": f"the stream after layer {edit.layer}",
-    }.get(edit.target, f"{edit.target} {edit.layer}")
+def edit_in_words(edit: Edit, lm: Decoder, n_positions: int) -> str:
+    """An edit in words; one at positions after the prompt's `n_positions` tokens is marked as such."""
+    if edit.target == "coefficient":
+        what = f"memory {lm.memory_name(edit.layer, lm.memory(edit.layer, edit.index)[1])}"
+    else:
+        named = {"head": f"head L{edit.layer}H{edit.index}", "stream": f"the stream after layer {edit.layer}"}
+        what = named.get(edit.target, f"{edit.target} {edit.layer}")
     if edit.vector is not None:
         change = {"set": "replaced by a vector", "add": f"plus {edit.value:g} times a vector"}
     else:
@@ -243,7 +243,8 @@ def edit_in_words(edit: Edit) -> str:
     where = {"all": "", "last": " at the last position"}
     if isinstance(edit.positions, str):
         return f"{what} {change[edit.action]}{where[edit.positions]}"
-    return f"{what} {change[edit.action]} at {', '.join(map(str, edit.positions))}"
+    after = ", after the prompt: in a continuation only" if min(edit.positions, default=0) >= n_positions else ""
+    return f"{what} {change[edit.action]} at {', '.join(map(str, edit.positions))}{after}"
 
 
 def _without_edits(tracing: Tracing, settings: TraceSettings, position: int) -> list[Candidate] | None:

@@ -26,6 +26,8 @@ class DescribedMemory:
 
     layer: int
     index: int
+    name: str
+    """Its written form: L5M278, or L12E7M345 of an expert."""
     description: str
     coefficient: float
     effect: float
@@ -67,7 +69,8 @@ def described_memories(
             coefficient = float(coefficients[index])
             description = descriptions.of(layer, index, negative=coefficient < 0)
             if description is not None:
-                rows.append(DescribedMemory(layer, index, description, coefficient, float(effect[index])))
+                name = lm.memory_name(layer, index)
+                rows.append(DescribedMemory(layer, index, name, description, coefficient, float(effect[index])))
     rows.sort(key=lambda row: -row.effect)
     return list(islice((row for row in rows if _promotes(lm, row, token)), top))
 

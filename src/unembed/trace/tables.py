@@ -99,7 +99,7 @@ def described_records(
 ) -> Records[DescribedMemory]:
     """Memories with a description, a row for each."""
     columns: dict[str, list[object]] = {
-        "memory": [f"L{one.layer}M{one.index}" for one in memories],
+        "memory": [one.name for one in memories],
         "effect": [one.effect for one in memories],
         "description": [one.description for one in memories],
     }

@@ -76,7 +76,7 @@ def draw_passages(found: Table, value: Table | None, width: int, *, plain: bool)
     table.add_column("trigger", no_wrap=True, justify="right")
     table.add_column("next", no_wrap=True)
     for row in rows:
-        line: list[Any] = [Text(f"L{row['layer']}M{row['index']}")] if named else []
+        line: list[Any] = [Text(row.get("memory") or f"L{row['layer']}M{row['index']}")] if named else []
         if has_strength:
             line.append(Text(f"{row['strength']:.2f}"))
         line.append(signed(row["coefficient"]))

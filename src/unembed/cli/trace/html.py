@@ -167,7 +167,7 @@ def _described(view: TraceView) -> str:
     if not view.described:
         return ""
     rows = "".join(
-        f"<tr><td>L{row.layer}M{row.index}</td><td class='n'>{signed(row.effect)}</td>"
+        f"<tr><td>{row.name}</td><td class='n'>{signed(row.effect)}</td>"
         f"<td class='wrap'>{escape(visible(row.description, prose=True))}</td></tr>"
         for row in view.described
     )

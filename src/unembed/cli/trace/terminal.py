@@ -57,7 +57,7 @@ def _next_steps(view: TraceView, model_given: str) -> list[RenderableType]:
     best = next(iter([*view.described, *rows]), None)
     if best is None:
         return []
-    name = best.name if isinstance(best, SubUpdateView) else f"L{best.layer}M{best.index}"
+    name = best.name
     model = f" --model {shlex.quote(model_given)}" if model_given else ""
     steps = {
         f"unembed value {name}{model}": f"what {name} promotes, and on what text it fires",
@@ -216,7 +216,7 @@ def _described(view: TraceView) -> list[RenderableType]:
         table.add_column(no_wrap=True)
     table.add_column()
     for row in view.described:
-        table.add_row(f"L{row.layer}M{row.index}", _signed_text(row.effect), visible_rich(row.description, prose=True))
+        table.add_row(row.name, _signed_text(row.effect), visible_rich(row.description, prose=True))
     title = Text.assemble(("Memories that promote ", "bold"), _token(view.target.token, _ACCENT, cells=24))
     note = "by effect on its logit over the average token's"
     return [Text(), title.append(f"   {note}", style="dim"), table]

@@ -191,9 +191,11 @@ def _concepts(
         [run(lm, examples[i].tokens[None], "mlp_out", logits=False)["mlp_out"][:, 0, -1] for i in drawn], dim=1
     )
     numbers = [examples[i].number for i in drawn]
-    found = {VALUES: of(values_of(lm, chosen), [f"L{n}M{i}" for n, i in chosen], [n for n, _ in chosen])}
+    found = {VALUES: of(values_of(lm, chosen), [lm.memory_name(n, i) for n, i in chosen], [n for n, _ in chosen])}
     if signed:
-        found[NEGATED] = of(-values_of(lm, signed), [f"-L{n}M{i}" for n, i in signed], [n for n, _ in signed])
+        found[NEGATED] = of(
+            -values_of(lm, signed), [f"-{lm.memory_name(n, i)}" for n, i in signed], [n for n, _ in signed]
+        )
     found[RANDOM] = of(
         torch.cat(random),
         [f"random {n}.{i}" for n in layers for i in range(per_layer)],

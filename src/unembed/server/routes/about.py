@@ -34,6 +34,7 @@ async def get_models(state: State) -> dict[str, Any]:
                 "n_layers": lm.n_layers,
                 "d_model": lm.d_model,
                 "d_mlp": lm.d_mlp,
+                "experts": {n: found for n in range(lm.n_layers) if (found := lm.experts_of(n)) is not None},
                 "n_heads": lm.n_heads,
                 "n_kv_heads": lm.n_kv_heads,
                 "d_vocab": lm.d_vocab,

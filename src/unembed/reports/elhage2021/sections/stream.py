@@ -323,7 +323,7 @@ def stream_section(
         table = Table(
             "Memories (FFN neurons) that erase",
             {
-                "memory": [f"L{e.layer}M{e.index}" for e in memory.memories],
+                "memory": [circuits.lm.memory_name(e.layer, e.index) for e in memory.memories],
                 "cosine": [e.cosine for e in memory.memories],
                 **_on_text(memory.memories),
             },

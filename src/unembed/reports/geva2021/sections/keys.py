@@ -100,12 +100,16 @@ def _examples(m: Measurements) -> Exhibit:
         places = m.triggers.positions[m.triggers.row(layer, index)][:3]
         triggers.append(" ‖ ".join(prefix_text(m, p)[-90:] for p in places.tolist() if p >= 0))
     columns_ = {
-        "key": [f"L{a}M{b}" for a, b in zip(found["layer"][chosen], found["index"][chosen], strict=True)],
+        "key": _names(m, found["layer"][chosen], found["index"][chosen]),
         "patterns_text": [d or "none" for d in found["described"][chosen].tolist()],
         "first_triggers_text": triggers,
     }
     table = Table("Sampled keys, their patterns and first triggers", columns_, provenance_of(m))
     return Exhibit("pattern_examples", table, "Counts of prefixes in parentheses.", folded=True)
+
+
+def _names(m: Measurements, layers: np.ndarray, indices: np.ndarray) -> list[str]:
+    return [m.lm.memory_name(n, i) for n, i in zip(layers.tolist(), indices.tolist(), strict=True)]
 
 
 def _judged(m: Measurements) -> list[Exhibit]:
@@ -123,7 +127,7 @@ def _judged(m: Measurements) -> list[Exhibit]:
         **columns("patterns", means([(found["n_shallow"] + found["n_semantic"])[at] for at in rows], m.seed)),
     }
     said = {
-        "key": [f"L{a}M{b}" for a, b in zip(found["layer"], found["index"], strict=True)],
+        "key": _names(m, found["layer"], found["index"]),
         "patterns_text": [d or "none" for d in found["described"].tolist()],
     }
     who = str(getattr(m.options.judge, "annotator", "the judge"))

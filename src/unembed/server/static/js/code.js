@@ -1,6 +1,6 @@
 /** What is shown as a Python program, and as a command that prints the same. */
 import { prompt } from "./parts.js";
-import { activeEdits, parseId, state } from "./state.js";
+import { activeEdits, idOf, parseId, state } from "./state.js";
 
 /** A text as one word of a command. */
 export const shell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
@@ -122,14 +122,14 @@ export function asCommand(page, more) {
   const now = state();
   const model = isDefault(page.model) ? "" : ` --model ${shell(page.model.source)}`;
   const [memory, head] = [parseId(now.memory), parseId(now.head)];
-  if (now.screen === "memory" && memory) return `unembed value ${memory.layer} ${memory.index}${model}`;
-  if (now.screen === "heads") return `unembed circuits ${head ? `head ${head.layer} ${head.index}` : "heads"}${model}`;
+  if (now.screen === "memory" && memory) return `unembed value ${idOf(memory)}${model}`;
+  if (now.screen === "heads") return `unembed circuits ${head ? `head ${idOf(head, "head")}` : "heads"}${model}`;
   const edits = activeEdits();
   const plain =
     edits.every((e) => e.action === "set" && e.positions === "all") &&
     ![now.token, now.against].some((text) => text.startsWith("#"));
   if (!plain || !["trace", "layer"].includes(now.screen)) return program;
-  const sets = edits.map((e) => ` --set ${e.layer}.${e.index}=${e.value}`).join("");
+  const sets = edits.map((e) => ` --set ${idOf(e)}=${e.value}`).join("");
   const layer = now.screen === "layer" && now.layer !== "" ? ` --layer ${now.layer}` : "";
   const position = now.position === "" ? "" : ` --position ${now.position}`;
   const token = now.token ? ` --token ${shell(now.token)}` : "";

@@ -7,7 +7,7 @@ import * as names from "./names.js";
 import { failure, table } from "./parts.js";
 import { presets } from "./presets.js";
 import { copyLink, figureMenu, shareMenu } from "./sharing.js";
-import { differ, go, goTo, idOf, isReturning, link, parseId, state, turn, watch } from "./state.js";
+import { differ, go, goTo, idOf, isReturning, link, parseId, setExperts, state, turn, watch } from "./state.js";
 import { changed, panel } from "./timing.js";
 import * as tour from "./tour.js";
 import * as tray from "./tray.js";
@@ -36,6 +36,7 @@ async function start() {
   draw();
   try {
     page.model = (await api.get("/models")).models[0];
+    setExperts(page.model.experts);
     page.isShipped = page.model.name === "wren";
   } catch (error) {
     fill(main, h("div", { class: "empty" }, h("h1", {}, error.message), h("p", {}, error.fix || error.why || "")));

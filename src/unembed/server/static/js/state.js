@@ -152,14 +152,32 @@ let returning = false;
 addEventListener("popstate", reread);
 addEventListener("pagehide", follow);
 
-/** A memory as `L5M278`, or a head as `L5H1`: its one written form. */
-export const idOf = ({ layer, index }, kind = "memory") => `L${layer}${kind === "head" ? "H" : "M"}${index}`;
+/** How many routed experts a layer has and how many memories each, by layer; without an entry where it has none. */
+let experts = {};
 
-/** The memory or head that a text names: `L5M278` or `5.278`, `L5H1`; null where it names none. */
+/** Take the experts of the model that is shown. */
+export const setExperts = (found) => {
+  experts = found ?? {};
+};
+
+/** A memory as `L5M278`, of an expert `L12E7M345` or `L12SM3` (the shared one), or a head as `L5H1`: its written form. */
+export function idOf({ layer, index }, kind = "memory") {
+  const [n, width] = (kind !== "head" && experts[layer]) || [0, 1];
+  if (!n) return `L${layer}${kind === "head" ? "H" : "M"}${index}`;
+  return index < n * width
+    ? `L${layer}E${Math.floor(index / width)}M${index % width}`
+    : `L${layer}SM${index - n * width}`;
+}
+
+/** The memory or head that a text names: `L5M278` or `5.278`, `L12E7M345`, `L5H1`; null where it names none. */
 export function parseId(text) {
-  const found = /^\s*l?(\d+)\s*([.mhd])\s*(\d+)\s*$/i.exec(text);
+  const found = /^\s*l?(\d+)\s*(?:e(\d+)\s*m|(s)m|([.mhd]))\s*(\d+)\s*$/i.exec(text);
   if (!found) return null;
-  return { layer: Number(found[1]), index: Number(found[3]), kind: /h/i.test(found[2]) ? "head" : "memory" };
+  const [layer, expert, number] = [1, 2, 5].map((i) => Number(found[i]));
+  const [n, width] = experts[layer] ?? [0, 1];
+  if ((found[2] || found[3]) && !n) return null;
+  const first = found[2] ? expert * width : found[3] ? n * width : 0;
+  return { layer, index: first + number, kind: /h/i.test(found[4] ?? "") ? "head" : "memory" };
 }
 
 /** The edits of the tray: `[{target, layer, index, action, value, positions, on}]`. */
@@ -169,14 +187,15 @@ export function edits(text = current.edits) {
     .split(";")
     .filter(Boolean)
     .flatMap((one, i) => {
-      const found = /^L(\d+)([MH])(\d+):(set|scale|add):(-?[\d.e+-]+)@(all|last|[\d,-]+)$/.exec(one);
-      if (!found || !Number.isFinite(Number(found[5]))) return [];
-      const [, layer, kind, index, action, value, where] = found;
+      const found = /^(L[\dEHMS]+):(set|scale|add):(-?[\d.e+-]+)@(all|last|[\d,-]+)$/.exec(one);
+      const edited = found && parseId(found[1]);
+      if (!edited || !Number.isFinite(Number(found[3]))) return [];
+      const [, , action, value, where] = found;
       return [
         {
-          target: kind === "H" ? "head" : "coefficient",
-          layer: Number(layer),
-          index: Number(index),
+          target: edited.kind === "head" ? "head" : "coefficient",
+          layer: edited.layer,
+          index: edited.index,
           action,
           value: Number(value),
           positions: where === "all" || where === "last" ? where : where.split(",").map(Number),

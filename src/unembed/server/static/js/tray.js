@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import { button, fill, h, many } from "./dom.js";
 import { nameOf } from "./names.js";
 import { prompt } from "./parts.js";
-import { edits, setEdits, turn, watch } from "./state.js";
+import { edits, idOf, setEdits, turn, watch } from "./state.js";
 
 export const verb = (e) =>
   e.action === "set"
@@ -20,7 +20,7 @@ const scope = (e) =>
     : e.positions === "last"
       ? "at the last token"
       : `at ${e.positions.length > 3 ? `${e.positions[0]} to ${e.positions.at(-1)}` : e.positions.join(", ")}`;
-export const name = (e) => `L${e.layer}${e.target === "head" ? "H" : "M"}${e.index}`;
+export const name = (e) => idOf(e, e.target);
 
 /** Some edits in words. */
 export const said = (list) => list.map((e) => `${name(e)} ${verb(e)}`).join(", ");

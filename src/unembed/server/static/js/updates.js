@@ -5,6 +5,7 @@ import { visible } from "./islands/tokens.js";
 import { indexed, nameOf } from "./names.js";
 import { link, pane, toks } from "./parts.js";
 import { asText } from "./question.js";
+import { idOf } from "./state.js";
 import * as tray from "./tray.js";
 
 /** What the lists are ranked by: the name that the server takes, a word for it, and how it is computed. */
@@ -62,7 +63,7 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
   const line = (largest) => (u) => {
     const head = isHead(u);
     const e = effect(u);
-    const id = `L${u.layer}${head ? "H" : "M"}${u.index}`;
+    const id = idOf(u, head ? "head" : "memory");
     const name = nameOf(u, head ? "head" : "memory");
     const tokens = u.coefficient < 0 ? u.bottom_tokens : u.top_tokens;
     const row = h(
@@ -187,7 +188,7 @@ function opened(control, row, u) {
 /** The same as rows of a plain table, for a file. */
 export const plainRows = (rows) =>
   rows.map((u) => [
-    `L${u.layer}${isHead(u) ? "H" : "M"}${u.index}`,
+    idOf(u, isHead(u) ? "head" : "memory"),
     u.coefficient ?? "",
     u.norm,
     u.share,

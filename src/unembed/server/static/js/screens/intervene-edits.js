@@ -2,7 +2,7 @@
 import { button, fill, h, num, numberBox, say, selectBox, signed } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { about, card, link, pane, prompt } from "../parts.js";
-import { edits, setEdits } from "../state.js";
+import { edits, idOf, setEdits } from "../state.js";
 import * as tray from "../tray.js";
 
 const SCOPES = [
@@ -244,7 +244,7 @@ export function editsPane(page, { preview, generated }) {
           "div",
           { class: "row" },
           best.map((u) =>
-            button(`Switch off L${u.layer}M${u.index} (${signed(u.score)})`, () => tray.off(u), {
+            button(`Switch off ${idOf(u)} (${signed(u.score)})`, () => tray.off(u), {
               class: "btn small",
               title: u.top_tokens.slice(0, 8).join(" "),
             }),

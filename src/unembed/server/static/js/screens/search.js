@@ -340,7 +340,7 @@ export function render(root, page) {
     h("input", {
       type: "checkbox",
       checked: chosen.has(key(x)),
-      "aria-label": `Choose L${x.layer}M${x.index}`,
+      "aria-label": `Choose ${idOf(x)}`,
       onchange: (e) => (e.target.checked ? chosen.set(key(x), x) : chosen.delete(key(x)), tools()),
     });
 
