@@ -105,7 +105,7 @@ print("induction head", induction, f"{scores.induction[induction]:.2f};", "previ
       f"{scores.previous_token[previous]:.2f}")
 provenance = lm.trace("The cat").provenance
 picture("Induction score of every head, on random tokens that repeat", "bar", provenance, "head", "attention",
-        x=[f"{layer}.{h}" for layer in range(lm.n_layers) for h in range(lm.n_heads)],
+        x=[f"L{layer}H{h}" for layer in range(lm.n_layers) for h in range(lm.n_heads)],
         score=[float(s) for s in scores.induction.flatten()])
 """,
     """## How does it find the position?
@@ -113,7 +113,7 @@ To find what *followed* the earlier occurrence, the keys of the second layer mus
 first layer writes that. In the weights this appears as K-composition, compared with random matrices of the same shapes.""",
     """
 k = circuits.composition("k", baseline=True)[0, :, induction[0], induction[1]]
-picture(f"K-composition of head {induction[0]}.{induction[1]} with each head of layer 0, above chance", "bar", provenance,
+picture(f"K-composition of L{induction[0]}H{induction[1]} with each head of layer 0, above chance", "bar", provenance,
         "head of layer 0", "composition", x=[str(h) for h in range(lm.n_heads)], composition=[float(c) for c in k])
 """,
     """
