@@ -66,12 +66,17 @@ def made_up_sweep(n_tokens: int) -> Callable[..., list[Any]]:
     return sweep
 
 
-def made_up_readings(lm: Any, k: int, **_: Any) -> ValueReadings:
-    draw = np.random.default_rng(1)
+def made_up_readings(lm: Any, k: int, seed: int = 1) -> ValueReadings:
+    draw = np.random.default_rng(seed)
     shape = (lm.n_layers, lm.d_mlp, k)
     scores = -np.sort(-draw.normal(size=shape)).astype(np.float32)
     ids = draw.integers(0, lm.d_vocab, shape).astype(np.int32)
     return ValueReadings(tuple(range(lm.n_layers)), torch.from_numpy(ids), torch.from_numpy(scores), "raw", False)
+
+
+def made_up_ends(lm: Any, k: int, **_: Any) -> tuple[ValueReadings, ValueReadings]:
+    """In place of the tokens that every value promotes and suppresses most."""
+    return made_up_readings(lm, k), made_up_readings(lm, k, seed=2)
 
 
 def median_ms(ask: Callable[[int], object], rounds: int) -> tuple[float, float]:
@@ -102,7 +107,7 @@ def main() -> None:
         began = time.process_time()
         with (
             mock.patch.object(building, "sweep", made_up_sweep(n_tokens)),
-            mock.patch.object(building, "value_readings", made_up_readings),
+            mock.patch.object(building, "value_ends", made_up_ends),
         ):
             index = unembed.Index.build(lm, corpus, path, top, settings=unembed.index.IndexSettings(top_tokens=k))
         writing = time.process_time() - began

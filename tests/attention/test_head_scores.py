@@ -51,7 +51,7 @@ def test_direct_effects_are_the_shares_of_attributions(name: str) -> None:
         torch.testing.assert_close(effects.mean(0), torch.zeros(4), rtol=0, atol=1e-5)
         for token, against in ((3, 50), (96, 8)):
             rows = trace.attribution(token, against=against, by="head").rows
-            shares = torch.tensor([r.contribution for r in rows if r.layer == layer and r.index >= 0])
+            shares = torch.tensor([r.contribution for r in rows if r.layer == layer and r.index is not None])
             torch.testing.assert_close(effects[token] - effects[against], shares, rtol=1e-4, atol=1e-4)
 
 

@@ -108,7 +108,7 @@ def test_the_two_pictures_of_a_position(name: str) -> None:
     one, other = (source_effects(circuits, tokens, 1, 2, 4, token) for token in (7, 40))
     torch.testing.assert_close(one.attention, lm.run(tokens, "pattern").at("pattern", 1)[0, 2, 4])
     rows = lm.trace(tokens).attribution(7, against=40, by="source").rows
-    shares = torch.tensor([r.contribution for r in rows if (r.layer, r.index) == (1, 2) and r.source >= 0])
+    shares = torch.tensor([r.contribution for r in rows if (r.layer, r.index) == (1, 2) and r.source is not None])
     torch.testing.assert_close((one.effect - other.effect).float(), shares.float(), rtol=1e-4, atol=1e-5)
 
 

@@ -39,7 +39,7 @@ def test_a_made_up_index_of_many_keys(made: Any, tmp_path: Path, lm: LanguageMod
     sweep = made.made_up_sweep(n_tokens)
     with (
         mock.patch.object(building, "sweep", sweep),
-        mock.patch.object(building, "value_readings", made.made_up_readings),
+        mock.patch.object(building, "value_ends", made.made_up_ends),
     ):
         index = Index.build(model, corpus, tmp_path / "index", 4, settings=IndexSettings(top_tokens=5))
     assert index.n_keys == 10_000

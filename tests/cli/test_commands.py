@@ -225,7 +225,7 @@ def test_an_index_of_other_weights_is_not_read_for_a_model(
     arguments = ("index", "build", "--corpus", tmp_path / "text.txt", "--out", tmp_path / "index")
     shown(unembed(*arguments, "--model", gpt2_folder))
     failed = unembed("value", "L1M5", "--index", tmp_path / "index")
-    assert failed.exit_code == 1 and "is not of wren" in failed.stderr
+    assert failed.exit_code == 1 and "was not built for wren" in failed.stderr
     assert "of tiny" in shown(unembed("value", "L1M5", "--index", tmp_path / "index", "--model", gpt2_folder))
 
 

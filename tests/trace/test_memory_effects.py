@@ -31,7 +31,7 @@ def test_the_deviation_is_the_effect_without_that_of_the_mean_coefficient(name: 
     direct = {
         (row.layer, row.index): row.contribution
         for row in trace.attribution(question.token, against=question.against, by="memory").rows
-        if row.index >= 0
+        if row.index is not None
     }
     assert len(rows) == lm.n_layers * lm.d_mlp
     for (layer, index), row in rows.items():

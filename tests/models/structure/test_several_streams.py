@@ -165,7 +165,7 @@ def test_total_effects_and_edits_work_with_several_streams(
 ) -> None:
     lm = models[name]
     effects = lm.trace(tokens[:1]).attribution(11, by="head").with_effects(20)
-    row = next(r for r in effects.rows if r.total is not None and r.index >= 0)
+    row = next(r for r in effects.rows if r.total is not None and r.index is not None)
     plain, off = (
         lm.run(tokens[:1], edits=edits).logits[0, -1, 11]
         for edits in ([], [unembed.scale_head(row.layer, row.index, 0.0, positions="last")])

@@ -167,7 +167,7 @@ def test_findings_are_those_of_the_trace_and_of_the_command(client, wren, comman
     rows = (
         r
         for r in trace.attribution(answer, against=against, by="memory").rows
-        if r.index >= 0 and not on[r.layer][r.index]
+        if r.index is not None and not on[r.layer][r.index]
     )
     best = max(rows, key=lambda r: r.contribution)
     assert (memory["layer"], memory["index"]) == (best.layer, best.index)
