@@ -118,8 +118,8 @@ def test_bad_requests_are_refused(tokens: torch.Tensor) -> None:
         attribution(lm, tokens[:1], 11, position=9)
     with pytest.raises(OutOfRange, match="token 97"):
         attribution(lm, tokens[:1], 97)
-    with pytest.raises(Unsupported, match="experts' weights stacked"):
-        attribution(load(tiny_model("jetmoe")), tokens[:1], 11, by="memory")
+    with pytest.raises(Unsupported, match="multiplied by a gate"):
+        attribution(load(tiny_model("rwkv")), tokens[:1], 11, by="memory")
     with pytest.raises((NotOneToken, InvalidInput)):
         attribution(lm, tokens[:1], " word")
 

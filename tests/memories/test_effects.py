@@ -111,7 +111,7 @@ def test_dominant_ones_come_first_and_bad_input_is_one_clear_line():
     with pytest.raises(OutOfRange, match="memory"):
         sub_update_effects(lm, PROMPT, 0, TOKEN, indices=[99_999])
     with pytest.raises(Unsupported):
-        sub_update_effects(unembed.load(tiny_model("jetmoe")), PROMPT, 0, TOKEN)
+        sub_update_effects(unembed.load(tiny_model("rwkv")), PROMPT, 0, TOKEN)
 
 
 def test_removals_are_rescaled_with_the_stream_in_blocks_that_rescale_it():

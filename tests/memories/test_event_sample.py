@@ -158,7 +158,7 @@ def test_a_sample_of_events_has_the_chosen_size_and_bad_input_is_refused(lm):
     with pytest.raises(InvalidInput, match="at least 1"):
         event_sample(lm, TEXTS, 0)
     with pytest.raises(Unsupported, match="memories"):
-        event_sample(unembed.load(tiny_model("jetmoe")), TEXTS, 4)
+        event_sample(unembed.load(tiny_model("rwkv")), TEXTS, 4)
 
 
 @torch.no_grad()

@@ -168,10 +168,10 @@ def test_a_norm_is_linear_once_its_scale_is_frozen(any_lm: LanguageModel, tokens
         torch.testing.assert_close(pulled, norm.frozen(a, scale) @ direction, rtol=1e-4, atol=1e-3)
 
 
-def test_experts_in_a_form_of_their_own_open_and_only_their_memories_are_refused() -> None:
-    lm = load(tiny_model("jetmoe"))
+def test_a_gated_channel_mix_opens_and_only_its_memories_are_refused() -> None:
+    lm = load(tiny_model("rwkv"))
     assert lm.d_mlp == 0
-    with pytest.raises(Unsupported, match="experts' weights stacked"):
+    with pytest.raises(Unsupported, match="multiplied by a gate"):
         lm.weights.W_out[0]
 
 
