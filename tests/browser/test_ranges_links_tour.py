@@ -42,7 +42,11 @@ def test_dragging_over_layers_shows_what_they_do_together(opened, lm):
     assert "layers=2-4" in address(page) and asked == []
     trace = lm.trace(PROMPT)
     question = trace.question()
-    rows = [r for r in trace.attribution(question.token, against=question.against).rows if 2 <= r.layer <= 4]
+    rows = [
+        r
+        for r in trace.attribution(question.token, against=question.against).rows
+        if r.layer is not None and 2 <= r.layer <= 4
+    ]
     said = inspector(page).get_by_text("they give").inner_text().replace("−", "-")
     shown = [float(x) for x in re.findall(r"([+-][\d.]+) by", said)]
     for number, ffn in zip(shown, (False, True), strict=True):

@@ -68,7 +68,7 @@ def test_the_scale_of_a_later_layer_multiplies_what_earlier_writers_contribute(t
     found = attribution(lm, tokens[:1], 11)
     assert found.error < 1e-4
     assert "per_layer_projection" in {r.label.split()[0] for r in found.rows}
-    unscaled = sum(r.contribution / torch.tensor(gains[max(r.layer, 0) :]).prod() for r in found.rows)
+    unscaled = sum(r.contribution / torch.tensor(gains[r.layer or 0 :]).prod() for r in found.rows)
     largest = max(abs(r.contribution) for r in found.rows)
     assert abs(float(unscaled) - found.logit) > 1e-3 * largest  # without the gains the sum misses
 
