@@ -20,8 +20,7 @@ import numpy as np
 
 from unembed.control.toxicity.comments import Labelled, read_comments
 from unembed.control.toxicity.hashed_ngrams import features, margins
-from unembed.control.toxicity.scorers import require
-from unembed.errors import UnembedError
+from unembed.errors import ExtraMissing, UnembedError
 from unembed.results import write_whole
 
 BITS, STRENGTH, TRAIN, SEED = 16, 16.0, 10_000, 0
@@ -62,9 +61,13 @@ def fit(texts: Sequence[str], labels: Sequence[int]) -> tuple[np.ndarray, float]
     Raises:
         ExtraMissing: scikit-learn is not installed.
     """
-    require("sklearn", "nlp")
-    from scipy.sparse import csr_matrix
-    from sklearn.linear_model import LogisticRegression
+    try:
+        from scipy.sparse import csr_matrix
+        from sklearn.linear_model import LogisticRegression
+    except ModuleNotFoundError as error:
+        raise ExtraMissing(
+            "fitting a scorer", why="scikit-learn is not installed", instead="pip install 'unembed[nlp]'"
+        ) from error
 
     columns, bounds = features(texts, BITS)
     counts = np.diff(bounds)
