@@ -69,8 +69,8 @@ def memory_connections(
     """
     part = Part("memory", *lm.memory(layer, index))
     top, basis = positive_int("top", top), basis or default_basis(lm)
-    written = [one for one in writers_by_layer(lm, part, top, basis) if one.input == "key"]
-    read = [one for one in readers_by_layer(lm, part, top, basis) if one.input == "key"]
+    written = writers_by_layer(lm, part, top, basis, inputs=("key",))
+    read = readers_by_layer(lm, part, top, basis, inputs=("key",))
     return MemoryConnections(
         part.layer,
         part.index,

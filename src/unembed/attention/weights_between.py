@@ -11,8 +11,9 @@ Source: Elhage et al. 2021, "Virtual weights and the residual stream as a commun
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -33,6 +34,7 @@ from unembed.validation import as_str, positive_int
 
 _NAME = re.compile(r"L(\d+)([HM])(\d+)")
 Input = Literal["Q", "K", "V", "key", "up"]
+_OF_HEADS: dict[Input, str] = {"Q": "q", "K": "k", "V": "v"}
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,9 @@ def _centred(lm: Decoder, rows: Float[Tensor, "*any d_model"], centre: bool) -> 
 def read_by(lm: Decoder, part: Part, basis: HeadBasis) -> dict[Input, Float[Tensor, "d_model column"]]:
     """What each input of a part reads: W_Q, W_K, W_V of a head; key, and up-projection, of a memory."""
     if part.kind == "head":
-        names: tuple[tuple[Input, str], ...] = (("Q", "q"), ("K", "k"), ("V", "v"))
         return {
-            name: at_least_float32(reading_weights(lm, part.layer, which, basis)[part.index]) for name, which in names
+            name: at_least_float32(reading_weights(lm, part.layer, which, basis)[part.index])
+            for name, which in _OF_HEADS.items()
         }
     found: dict[Input, Tensor] = {"key": at_least_float32(keys_of(lm, part.layer, basis)[:, part.index, None])}
     if (up := up_projection_of(lm, part.layer, basis)) is not None:
@@ -160,22 +162,42 @@ def readers_of(
     return _sorted(readers_by_layer(lm, part, top, basis, centre), top)
 
 
-def readers_by_layer(lm: Decoder, part: Part, top: int, basis: HeadBasis, centre: bool = True) -> list[VirtualWeight]:
-    """The `top` readers of each kind and input in every layer, unsorted; arguments as in `readers_of`."""
+def readers_by_layer(
+    lm: Decoder,
+    part: Part,
+    top: int,
+    basis: HeadBasis,
+    centre: bool = True,
+    *,
+    inputs: Collection[Input] = get_args(Input),
+) -> list[VirtualWeight]:
+    """The `top` readers of each kind and input in every layer, unsorted.
+
+    Args:
+        lm: the model.
+        part: the writer.
+        top: how many of each kind, input and layer.
+        basis: "raw" or "folded".
+        centre: leave out what a norm before every reader subtracts.
+        inputs: the inputs of later heads and memories to compare with what the part writes.
+    """
     check_basis(basis)
     rows, at = written_by(lm, part, basis, centre), part.location(lm)
     found: list[VirtualWeight] = []
     for n, block in enumerate(lm.structure.blocks):
         if 2 * n > at and block.mixer is not None and block.mixer.is_attention:
-            for name, which in (("Q", "q"), ("K", "k"), ("V", "v")):
+            for name, which in _OF_HEADS.items():
+                if name not in inputs:
+                    continue
                 W = at_least_float32(reading_weights(lm, n, which, basis))
                 ratio = (rows @ W).norm(dim=(1, 2)) / (rows.norm() * W.norm(dim=(1, 2)))
                 found += _strongest(part.name, f"L{n}H", name, ratio, None, top)
         site = block.feed_forward
         if site is None or not site.has_memories or Part("memory", n, 0).location(lm) <= at:
             continue
-        for name, columns in (("key", keys_of(lm, n, basis)), ("up", up_projection_of(lm, n, basis))):
-            if columns is not None:
+        weights_of: dict[Input, Callable[..., Tensor | None]] = {"key": keys_of, "up": up_projection_of}
+        for name, weights in weights_of.items():
+            if name in inputs and (columns := weights(lm, n, basis)) is not None:
                 product = rows @ at_least_float32(columns)  # (row, memory)
                 sizes = rows.norm() * at_least_float32(columns).norm(dim=0)
                 cosine = product[0] / sizes if part.kind == "memory" else None
@@ -192,12 +214,31 @@ def writers_of(
     return _sorted(writers_by_layer(lm, part, top, basis, centre), top)
 
 
-def writers_by_layer(lm: Decoder, part: Part, top: int, basis: HeadBasis, centre: bool = True) -> list[VirtualWeight]:
-    """The `top` writers of each kind in every layer, unsorted; arguments as in `readers_of`."""
+def writers_by_layer(
+    lm: Decoder,
+    part: Part,
+    top: int,
+    basis: HeadBasis,
+    centre: bool = True,
+    *,
+    inputs: Collection[Input] = get_args(Input),
+) -> list[VirtualWeight]:
+    """The `top` writers of each kind in every layer, unsorted.
+
+    Args:
+        lm: the model.
+        part: the reader.
+        top: how many of each kind, input and layer.
+        basis: "raw" or "folded".
+        centre: leave out what a norm before every reader subtracts.
+        inputs: the inputs of the part to compare with what earlier heads and memories write.
+    """
     check_basis(basis)
     at = part.location(lm)
     found: list[VirtualWeight] = []
     for name, columns in read_by(lm, part, basis).items():
+        if name not in inputs:
+            continue
         for n, block in enumerate(lm.structure.blocks[: part.layer + 1]):
             if 2 * n < at and block.mixer is not None and block.mixer.is_attention:
                 W_O = _centred(lm, writing_weights(lm, n, basis), centre)

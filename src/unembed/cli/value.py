@@ -51,7 +51,7 @@ def value(
     table = None if stored is None else _stored_tokens(stored[0], layer, column, top, seed)
     if stored is not None and table is not None:
         opened, known = stored
-        described = saved_descriptions(opened.provenance, known.sampled, opened.path)
+        described = saved_descriptions(opened.provenance, lambda: known.sampled, opened.path)
         place = opened.memory(layer, column)
     else:
         lm = opening.open(seed)

@@ -5,7 +5,7 @@ An embedded model ships with its own gallery. For any other model `Index.memorie
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,16 +58,17 @@ def memory_descriptions(lm: Decoder, index_folder: Path | None = None) -> Memory
     """
     from unembed.models.fingerprint import sampled_fingerprint
 
-    sampled = sampled_fingerprint(lm) if lm.name in SHIPPED else ""
-    return saved_descriptions(lm.provenance(), sampled, index_folder)
+    return saved_descriptions(lm.provenance(), lambda: sampled_fingerprint(lm), index_folder)
 
 
-def saved_descriptions(model: Provenance, sampled: str, index_folder: Path | None = None) -> MemoryDescriptions:
-    """The same of a model that is not open.
+def saved_descriptions(
+    model: Provenance, sampled: Callable[[], str], index_folder: Path | None = None
+) -> MemoryDescriptions:
+    """The descriptions that are saved for a model, which need not be open.
 
     Args:
         model: a provenance with its name and dtype.
-        sampled: its `sampled_fingerprint`.
+        sampled: computes its `sampled_fingerprint`; called only to check the gallery of an embedded model.
         index_folder: the folder of an index of this model.
 
     Raises:
@@ -80,7 +81,7 @@ def saved_descriptions(model: Provenance, sampled: str, index_folder: Path | Non
         return MemoryDescriptions()
     gallery = _gallery(shipped_folder(name) / FILE)
     # In another dtype the same weights have another fingerprint.
-    if model.dtype == gallery.provenance.dtype and gallery.provenance.notes["sampled_fingerprint"] != sampled:
+    if model.dtype == gallery.provenance.dtype and gallery.provenance.notes["sampled_fingerprint"] != sampled():
         return MemoryDescriptions()
     return MemoryDescriptions(gallery)
 

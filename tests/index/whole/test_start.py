@@ -18,7 +18,7 @@ QUERIES = {
     "triggers": "index.triggers(0, 0)",
     "value tokens": "index.value_tokens(0, 0)",
     "suppressed tokens": "index.value_tokens(0, 0, bottom=True); index.value_norm(0, 0)",
-    "description": "from unembed.gallery import saved_descriptions; saved_descriptions(index.provenance, '')",
+    "description": "from unembed.gallery import saved_descriptions; saved_descriptions(index.provenance, str)",
     "ready index": "from unembed.index import cached_index_of_weights; cached_index_of_weights('')",
     "weights": "from unembed.models import known_weights; known_weights('wren')",
     "promoting": "index.promoting(' January')",
