@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from unembed.training.recipes import WINDOW, Recipe
+import numpy as np
 
-DATA = """\
-| source | share of the text | licence |
-| --- | ---: | --- |
-| English Wikipedia (2015), leads and first sections | 36 % | CC BY-SA 3.0 (and GFDL), Wikipedia contributors |
-| English-language books of 1719-1923, children's books first | 23 % | public domain |
-| OpenStax textbooks (nine, at commits that say CC BY 4.0) | 16 % | CC BY 4.0, OpenStax, Rice University |
-| English Wikinews | 14 % | CC BY 2.5, Wikinews contributors |
-| TinyStories | 4 % | CDLA-Sharing-1.0 |
-| US presidents' inaugural and State of the Union addresses | 3 % | public domain |
-| CIA World Factbook, prose | 2 % | CC0 |
-| picture-book stories (African Storybook, StoryWeaver) | 1 % | CC BY 4.0, the authors named in each |
-| based.cooking recipes | 0.4 % | Unlicense |
-"""
+from unembed.training.recipes import WINDOW, Recipe
+from unembed.training.windows import EncodedCorpus
+
+SOURCES = {
+    "wikipedia": ("English Wikipedia (2015)", "CC BY-SA 3.0 (and GFDL), Wikipedia contributors"),
+    "books": ("English-language books of 1719-1923, children's books first", "public domain"),
+    "openstax": ("OpenStax textbooks, at commits that say CC BY 4.0", "CC BY 4.0, OpenStax, Rice University"),
+    "wikinews": ("English Wikinews", "CC BY 2.5, Wikinews contributors"),
+    "tinystories": ("TinyStories", "CDLA-Sharing-1.0"),
+    "speeches": ("US presidents' speeches and messages", "public domain"),
+    "usgov": ("web pages of US government teams", "public domain, some CC0"),
+    "factbook": ("CIA World Factbook, prose", "CC0"),
+    "storybooks": ("picture-book stories (African Storybook, StoryWeaver)", "CC BY 4.0, the authors named in each"),
+    "recipes": ("based.cooking recipes", "Unlicense"),
+    "guides": ("Open Source Guides", "CC BY 4.0, GitHub and the guides' contributors"),
+}
+"""By the `source` of a document: what it is, and its licence."""
 
 HEADS = """\
 On 8 random sequences of 64 tokens, each read twice over, the mean attention of the second reading: *induction* is
@@ -39,8 +43,8 @@ Beside them as many random vectors of the same lengths:
 {others}"""
 
 
-def opening(name: str, recipe: Recipe, n_tokens: int) -> str:
-    """Title, sizes, what it was trained on and how."""
+def opening(name: str, recipe: Recipe, n_tokens: int, corpus: EncodedCorpus) -> str:
+    """Title, sizes, how it was trained and on what."""
     shape = recipe.shape
     kind = (
         f"A GPT-2-shaped language model with ReLU memories and tied embeddings: {shape.d_mlp} memories a layer"
@@ -67,19 +71,41 @@ English only.
 
 ## Training
 
-{n_tokens / 1e6:.1f} million tokens on processor cores, in bfloat16; Muon (peak {recipe.muon_lr:g}) for the hidden \
-matrices, Adam (peak {recipe.adam_lr:g}) for the rest. The phases as they were walked:
+{n_tokens / 1e6:.1f} million tokens on processor cores; Muon (peak {recipe.muon_lr:g}) for the hidden matrices, Adam \
+(peak {recipe.adam_lr:g}) for the rest. The phases:
 
 {table}
 {f"{chr(10)}{recipe.history}{chr(10)}" if recipe.history else ""}
-## Data
+{data(corpus)}"""
 
-88 MB of text, one document in 80 held back by a hash of its id (measured on below, never trained on). One pass is 23.5
-million tokens; stories and recipes are read up to twice a pass, textbooks, news and speeches a little less than once.
 
-{DATA}
+def data(corpus: EncodedCorpus) -> str:
+    """What a model was trained on: size, share and licence of every source.
+
+    Raises:
+        KeyError: a source without a line in `SOURCES`.
+    """
+    n_bytes = {source: int(corpus.n_bytes[corpus.sources == source].sum()) for source in np.unique(corpus.sources)}
+    total = sum(n_bytes.values())
+    rows = ["| source | share of the text | licence |", "| --- | ---: | --- |"]
+    for source, size in sorted(n_bytes.items(), key=lambda item: -item[1]):
+        what, licence = SOURCES[source]
+        rows.append(f"| {what} | {_percent(size / total)} | {licence} |")
+    table = "\n".join(rows)
+    return f"""## Data
+
+{total / 1e6:.0f} MB of text, {len(corpus.tokens) / 1e6:.1f} million tokens; about one document in 80 is held back by a hash
+(measured on below, never trained on). In one pass stories and recipes are read up to twice, textbooks, news, books and speeches a
+little less than once.
+
+{table}
+
 Each document keeps its own licence. No text of WikiText is among them. The weights are under the package's Apache-2.0.
 """
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.1f} %"
 
 
 def bits_table(bits: dict[str, float], counted: dict[str, float]) -> str:

@@ -75,7 +75,7 @@ def publish(
         else {}
     )
     parts = [
-        card_text.opening(name, recipe, trained.n_tokens),
+        card_text.opening(name, recipe, trained.n_tokens, trained.corpus),
         card_text.bits_table(numbers, counted),
         card_text.curve_text(to / "loss.jsonl"),
     ]

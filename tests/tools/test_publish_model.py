@@ -14,7 +14,7 @@ from tools.evaluation import bits_per_byte, prefix_matching_scores
 from tools.model_cards import sixty_values
 from transformers import AutoModelForCausalLM
 
-from tools import publish_model
+from tools import card_text, publish_model
 from unembed.training import encoding
 from unembed.training.documents import Document
 from unembed.training.encoding import encode
@@ -22,6 +22,7 @@ from unembed.training.loop import Run
 from unembed.training.networks import Shape
 from unembed.training.recipes import Phase, Recipe
 from unembed.training.vocabulary import save_tokenizer, tokenizer_of
+from unembed.training.windows import EncodedCorpus
 
 WORDS = [" the", " king", " said", " bread", " tree", "a", "b"]
 D_VOCAB = 257 + len(WORDS)
@@ -97,6 +98,24 @@ def test_the_card_of_a_toy_has_the_scores_of_its_heads(out):
             row = " | ".join(f"{score:.3f}" for score in scores[layer].tolist())
             assert f"| {name} | {layer} | {row} |" in card
     assert "Kneser-Ney" not in card
+    assert re.search(r"^\| English-language books of .* \| 100 % \| public domain \|$", card, flags=re.MULTILINE)
+
+
+def test_the_card_lists_the_sources_by_their_share_of_the_bytes():
+    corpus = EncodedCorpus(
+        tokens=np.zeros(9, dtype=np.uint16),
+        lengths=np.array([3, 3, 3]),
+        sources=np.array(["books", "guides", "wikipedia"]),
+        n_bytes=np.array([247_000, 5_000, 748_000]),
+    )
+    rows = [line.split(" | ")[:2] for line in card_text.data(corpus).splitlines() if line.startswith("| ")][2:]
+    assert [(row[0].removeprefix("| ").split()[0], row[1]) for row in rows] == [
+        ("English", "75 %"),
+        ("English-language", "25 %"),
+        ("Open", "0.5 %"),
+    ]
+    with pytest.raises(KeyError, match="diaries"):
+        card_text.data(replace(corpus, sources=np.array(["books", "diaries", "wikipedia"])))
 
 
 def test_the_tokenizer_of_the_run_reads_wikitext(out):
