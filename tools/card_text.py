@@ -94,9 +94,9 @@ def data(corpus: EncodedCorpus) -> str:
     table = "\n".join(rows)
     return f"""## Data
 
-{total / 1e6:.0f} MB of text, {len(corpus.tokens) / 1e6:.1f} million tokens. About one document in 80 is held back by a hash:
-measured on below, never trained on. In one pass stories and recipes are read up to twice; textbooks, news, books and
-speeches a little less than once.
+{total / 1e6:.0f} MB of text, {len(corpus.tokens) / 1e6:.1f} million tokens. About one document in 80 is held back by
+a hash: measured on below, never trained on. In one pass stories and recipes are read up to twice; textbooks, news,
+books and speeches a little less than once.
 
 {table}
 
